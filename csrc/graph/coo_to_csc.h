@@ -1,0 +1,25 @@
+// coo_to_csc.h: groups edges by destination, stably: the in-edges of a node keep the order in which they were given.
+//   src, dst Id[num_edges], each in [0, num_nodes). Returns indptr int64[num_nodes + 1], indices Id[num_edges] and order
+//   int64[num_edges]: indices[i] == src[order[i]]. O(num_nodes + num_edges), one counting sort.
+// Throws std::out_of_range (IndexError) on an id outside the graph, std::invalid_argument on unequal lengths. Touches no Python
+// object.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/buffer.h"
+
+namespace datapipes {
+
+template <class Id>
+struct Csc {
+  Buffer<std::int64_t> indptr;
+  Buffer<Id> indices;
+  Buffer<std::int64_t> order;
+};
+
+template <class Id>
+Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes);
+
+}  // namespace datapipes

@@ -1,0 +1,40 @@
+// numpy.h: how arrays cross between NumPy and the kernels: viewed on the way in, handed over on the way out, never copied.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "common/buffer.h"
+
+namespace datapipes {
+
+namespace py = pybind11;
+
+template <class T>
+using Array = py::array_t<T, py::array::c_style>;
+
+template <class T>
+std::span<const T> view(const Array<T>& array, const char* name) {
+  if (array.ndim() != 1) {
+    throw std::invalid_argument(std::string(name) + " must have 1 dimension, got " + std::to_string(array.ndim()) + ".");
+  }
+  return {array.data(), static_cast<std::size_t>(array.shape(0))};
+}
+
+template <class T>
+py::array_t<T> to_numpy(Buffer<T>&& buffer) {
+  const auto size = buffer.size();
+  if (buffer.data() == nullptr) return py::array_t<T>(0);
+  T* const data = buffer.release();
+  py::capsule owner(data, [](void* memory) { std::free(memory); });
+  return py::array_t<T>(size, data, owner);
+}
+
+}  // namespace datapipes

@@ -1,0 +1,102 @@
+#include "sampling/sample_neighbors.h"
+
+#include <algorithm>
+
+#include "sampling/thread_map.h"
+
+namespace datapipes {
+namespace {
+
+constexpr const char* kOp = "sample_neighbor";
+
+template <class Id, class Map>
+class Sampling {
+ public:
+  Sampling(CscView<Id> graph, std::span<const std::int64_t> edge_ids, Map& map, const NeighborsRequest& request)
+      : graph_(graph), edge_ids_(edge_ids), map_(map), request_(request), drawer_(kOp, graph) {}
+
+  Neighborhood<Id> run(std::span<const std::int64_t> seeds) {
+    Neighborhood<Id> result{.nodes = {}, .compacted_seeds = Buffer<Id>(std::ssize(seeds)), .hops = {}};
+    make_room(std::ssize(seeds));
+    for (std::int64_t i = 0; i < std::ssize(seeds); ++i) {
+      check_node(kOp, seeds[i], graph_.num_nodes());
+      result.compacted_seeds[i] = number(static_cast<Id>(seeds[i]));
+    }
+    std::int64_t sampled = 0;  // nodes that an earlier hop has drawn for
+    for (const HopRequest& hop : request_.hops) {
+      const std::int64_t num_dst = count_;
+      result.hops.push_back(run_hop(hop, request_.only_new ? sampled : 0));
+      sampled = num_dst;
+    }
+    nodes_.shrink(count_);
+    result.nodes = std::move(nodes_);
+    return result;
+  }
+
+ private:
+  CompactedHop<Id> run_hop(const HopRequest& request, std::int64_t first) {
+    const std::int64_t num_dst = count_;
+    CompactedHop<Id> hop;
+    hop.indptr = drawer_.plan(nodes_.first(num_dst), first, request);
+    const std::int64_t num_picks = hop.indptr[num_dst];
+    hop.indices = Buffer<Id>(num_picks);
+    if (request_.want_edge_ids) hop.edge_ids = Buffer<std::int64_t>(num_picks);
+    make_room(num_picks);
+    drawer_.draw(
+        nodes_.first(num_dst), first, request, hop.indptr, [this](Id id) { map_.prefetch(id); },
+        [&](std::int64_t offset, std::span<const Id> neighbors, std::span<const std::int64_t> positions) {
+          Id* out = hop.indices.data() + offset;
+          for (const Id neighbor : neighbors) *out++ = number(neighbor);
+          if (request_.want_edge_ids) write_edge_ids(positions, hop.edge_ids.data() + offset);
+        });
+    hop.num_src = count_;
+    return hop;
+  }
+
+  Id number(Id id) {
+    const std::int64_t local = map_.find_or_insert(id, count_);
+    if (local == count_) nodes_[count_++] = id;
+    return static_cast<Id>(local);
+  }
+
+  void write_edge_ids(std::span<const std::int64_t> positions, std::int64_t* out) const {
+    if (edge_ids_.empty()) {
+      std::copy(positions.begin(), positions.end(), out);
+      return;
+    }
+    for (const std::int64_t position : positions) __builtin_prefetch(&edge_ids_[static_cast<std::size_t>(position)]);
+    for (const std::int64_t position : positions) *out++ = edge_ids_[static_cast<std::size_t>(position)];
+  }
+
+  void make_room(std::int64_t more) {  // no more nodes can be found than the graph has
+    const std::int64_t bound = std::min(count_ + more, graph_.num_nodes());
+    check_local_ids(bound);
+    map_.reserve(bound - count_);
+    nodes_.grow(bound, count_);
+  }
+
+  CscView<Id> graph_;
+  std::span<const std::int64_t> edge_ids_;
+  Map& map_;
+  const NeighborsRequest& request_;
+  HopDrawer<Id, Id> drawer_;
+  Buffer<Id> nodes_;
+  std::int64_t count_ = 0;
+};
+
+}  // namespace
+
+template <class Id>
+Neighborhood<Id> sample_neighbors(CscView<Id> graph, std::span<const std::int64_t> edge_ids, std::span<const std::int64_t> seeds,
+                                  const NeighborsRequest& request) {
+  return with_id_map(graph.num_nodes(), request.direct_limit, [&](auto& map) {
+    return Sampling<Id, std::remove_reference_t<decltype(map)>>(graph, edge_ids, map, request).run(seeds);
+  });
+}
+
+template Neighborhood<std::int32_t> sample_neighbors(CscView<std::int32_t>, std::span<const std::int64_t>,
+                                                     std::span<const std::int64_t>, const NeighborsRequest&);
+template Neighborhood<std::int64_t> sample_neighbors(CscView<std::int64_t>, std::span<const std::int64_t>,
+                                                     std::span<const std::int64_t>, const NeighborsRequest&);
+
+}  // namespace datapipes

@@ -1,0 +1,47 @@
+// sample_neighbors.h: samples and compacts all hops of a minibatch in one call; docs/semantics.md sections 3 and 4.
+//   indptr int64[num_nodes + 1], indices Id[num_edges], edge_ids int64[num_edges] or empty (then an edge's id is its position),
+//   seeds int64[num_seeds] with repeats allowed; one HopRequest a hop, hop 0 (next to the seeds) first.
+//   Hop h: indptr int64[num_dst + 1], indices Id[num_picks] as local ids, edge_ids int64[num_picks] when asked for, num_src.
+//   Equals sample_hop and compact applied hop by hop.
+// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on a graph that
+// contradicts itself where it is read, std::length_error (ValueError) past 2^32 - 1 nodes. Touches no Python object.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/buffer.h"
+#include "sampling/csc.h"
+#include "sampling/draw_hop.h"
+#include "sampling/id_map.h"
+
+namespace datapipes {
+
+struct NeighborsRequest {
+  std::vector<HopRequest> hops;
+  bool only_new = false;  // frontier "new": a node is sampled once, in the hop after it appears
+  bool want_edge_ids = false;
+  std::int64_t direct_limit = kDirectMapLimit;
+};
+
+template <class Id>
+struct CompactedHop {
+  Buffer<std::int64_t> indptr;
+  Buffer<Id> indices;
+  Buffer<std::int64_t> edge_ids;
+  std::int64_t num_src = 0;
+};
+
+template <class Id>
+struct Neighborhood {
+  Buffer<Id> nodes;            // distinct global ids by first occurrence, seeds first
+  Buffer<Id> compacted_seeds;  // local id of each seed
+  std::vector<CompactedHop<Id>> hops;
+};
+
+template <class Id>
+Neighborhood<Id> sample_neighbors(CscView<Id> graph, std::span<const std::int64_t> edge_ids, std::span<const std::int64_t> seeds,
+                                  const NeighborsRequest& request);
+
+}  // namespace datapipes

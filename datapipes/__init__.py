@@ -1,0 +1,48 @@
+"""Minibatches for graph neural networks: a chain of small stages, reproducible to the bit.
+
+The public names. Start with README.md; docs/semantics.md says what a minibatch is.
+"""
+
+from datapipes import datasets
+from datapipes.device import CopyTo
+from datapipes.features import Feature, FeatureFetcher, FeatureStore, TensorFeature
+from datapipes.functional import register_stage
+from datapipes.graph import CSCGraph
+from datapipes.loader import DataLoader, FromNode, Prefetcher
+from datapipes.minibatch import CSC, Block, MiniBatch, SampledSubgraph
+from datapipes.rng import STREAM_VERSION, RngKey
+from datapipes.sampling import NeighborSampler
+from datapipes.seeds import DistributedItemSampler, ItemSampler, ItemSet
+from datapipes.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
+from datapipes.stage_graph import StageGraph
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CSC",
+    "STREAM_VERSION",
+    "Block",
+    "CSCGraph",
+    "CopyTo",
+    "DataLoader",
+    "DistributedItemSampler",
+    "Feature",
+    "FeatureFetcher",
+    "FeatureStore",
+    "FromNode",
+    "ItemSampler",
+    "ItemSet",
+    "MiniBatch",
+    "MiniBatchTransformer",
+    "NeighborSampler",
+    "Prefetcher",
+    "RngKey",
+    "SampledSubgraph",
+    "SeedStage",
+    "Stage",
+    "StageGraph",
+    "StreamStage",
+    "TensorFeature",
+    "datasets",
+    "register_stage",
+]

@@ -1,0 +1,80 @@
+"""Argument checks shared by the stages: each error says stage, what was found, what is allowed and what to do."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def check_int(where: str, name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Return `value` as an int in [low, high]; bool and float are refused."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{where}: {name} must be an int, got {value!r} ({type(value).__name__}). Pass a whole number.")
+    if value < low or (high is not None and value > high):
+        allowed = f"{low} or more" if high is None else f"in [{low}, {high}]"
+        raise ValueError(f"{where}: {name} must be {allowed}, got {value}. Choose an allowed value.")
+    return int(value)
+
+
+def check_bool(where: str, name: str, value: Any) -> bool:
+    """Return `value`; anything but True and False is refused, since a truthy string is usually a mistake."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{where}: {name} must be True or False, got {value!r}. Pass one of the two.")
+    return value
+
+
+def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> str:
+    """Return `value`, one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{where}: {name} must be one of {list(allowed)}, got {value!r}. Pass one of them.")
+    return str(value)
+
+
+def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:
+    """Return `value` as a dense tensor that shares its memory; NumPy arrays may be read-only (memory-mapped)."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject or value.dtype.kind in "USMmV":
+            raise TypeError(f"{where}: {name} has dtype {value.dtype}, which no tensor can hold. Pass numbers.")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            value = torch.from_numpy(value)
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{where}: {name} must be a tensor or an array, got {type(value).__name__}. Convert it.")
+    if value.layout != torch.strided or value.is_quantized:
+        raise TypeError(f"{where}: {name} must be a dense tensor, got layout {value.layout}. Call .to_dense().")
+    return value.detach()
+
+
+def check_index_tensor(where: str, name: str, value: Any) -> torch.Tensor:
+    """Return `value` as a 1-D contiguous int32 or int64 tensor in host memory."""
+    tensor = as_tensor(where, name, value)
+    if tensor.dtype not in INDEX_DTYPES:
+        raise TypeError(
+            f"{where}: {name} must be int32 or int64, got {dtype_name(tensor.dtype)}. Convert it with .long()."
+        )
+    if tensor.ndim != 1:
+        raise ValueError(f"{where}: {name} must have 1 dimension, got shape {tuple(tensor.shape)}. Flatten it.")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{where}: {name} must be in host memory, found it on {tensor.device}. Call .cpu().")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{where}: {name} is not contiguous (stride {tensor.stride()}). Call .contiguous().")
+    return tensor
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return torch's name of a dtype without the prefix, such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_from_name(where: str, name: Any) -> torch.dtype:
+    """Return the dtype that `dtype_name` calls `name`."""
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{where}: {name!r} is not the name of a dtype, such as 'float32'. The file may be corrupt.")
+    return dtype

@@ -1,0 +1,6 @@
+"""Data sets: the embedded one, and readers of published file formats."""
+
+from datapipes.datasets.dataset import Dataset, debian_packages, open
+from datapipes.datasets.raw import DatasetFormatError
+
+__all__ = ["Dataset", "DatasetFormatError", "debian_packages", "open"]

@@ -1,0 +1,144 @@
+"""Dataset: a graph, its features and its task, ready for a chain; and how the file readers' arrays become one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from datapipes import _core
+from datapipes.checks import check_int
+from datapipes.datasets.debian import read_debian_packages
+from datapipes.datasets.npz import read_npz
+from datapipes.datasets.planetoid import read_planetoid
+from datapipes.datasets.raw import RawDataset
+from datapipes.features import FeatureStore, TensorFeature
+from datapipes.graph import CSCGraph
+from datapipes.rng import check_seed
+from datapipes.seeds import ItemSet
+
+TRAIN_PER_CLASS = 20
+VALIDATION_PER_CLASS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A node classification task.
+
+    Attributes:
+        name: what it is called in messages.
+        graph: the graph to sample from.
+        features: node features by ("node", None, name).
+        train_set, validation_set, test_set: nodes with labels, named ("seeds", "labels"); int64 each.
+        num_classes: labels are in [0, num_classes).
+        class_names: one for each class; numbers as text where the files name none.
+    """
+
+    name: str
+    graph: CSCGraph
+    features: FeatureStore
+    train_set: ItemSet
+    validation_set: ItemSet
+    test_set: ItemSet
+    num_classes: int
+    class_names: tuple[str, ...]
+
+
+def debian_packages(direction: str = "both") -> Dataset:
+    """Return the embedded data: the packages of Debian 12 main and what they depend on.
+
+    Task: the archive section of a package (such as libs, python, science) from the words of its one-line description
+    and its neighbors. Binaries of one source package are all in one part of the split.
+
+    Args:
+        direction: in-edges of a package come from "depends" (what it needs), "reverse" (what needs it) or "both".
+
+    Features: "feat", uint8 [num_nodes, num_words], 1 for each word of the description; "words", int16 [num_nodes,
+    max_words], the same as word ids, filled up with num_words. Made by `python -m
+    datapipes.datasets.make_debian_packages`.
+    """
+    return dataset_of(read_debian_packages(direction))
+
+
+def open(path: str | Path, *, split: int = 0) -> Dataset:
+    """Return the data set in the files at `path`.
+
+    Args:
+        path: a folder with Planetoid files (`ind.NAME.x` ...) or with one .npz, or that .npz: the gnn-benchmark,
+            heterophilous-graphs and debian_bookworm layouts.
+        split: which of the splits that the file holds; where it holds none, the seed of a random one: 20 nodes of
+            each class to train, 30 to validate, the rest to test.
+    Raises:
+        FileNotFoundError: There is nothing at `path`.
+        DatasetFormatError: A file is truncated, corrupt, hostile or of an unknown layout (a ValueError).
+    """
+    where = Path(path)
+    check_int("datasets.open", "split", split, 0)
+    if not where.exists():
+        raise FileNotFoundError(
+            f"datasets.open: {where} does not exist; a folder or an .npz file is needed. Check the path."
+        )
+    if where.is_file():
+        return _open_npz(where, split)
+    archives = sorted(where.glob("*.npz"))
+    if any(where.glob("ind.*")):
+        return dataset_of(read_planetoid(where), split)
+    own = [archive for archive in archives if archive.stem == where.name]
+    if len(archives) != 1 and len(own) != 1:
+        raise ValueError(
+            f"datasets.open: {where} holds {[archive.name for archive in archives]} and no ind.* files; Planetoid "
+            "files or one .npz are needed. "
+            "Name the .npz itself."
+        )
+    return _open_npz((own or archives)[0], split)
+
+
+def _open_npz(path: Path, split: int) -> Dataset:
+    raw = read_npz(path)
+    if raw.split is not None and split != 0:
+        raw = read_npz(path, split)
+    return dataset_of(raw, split)
+
+
+def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
+    """Return the arrays of a reader as a Dataset; without a split of its own it gets `random_split(labels,
+    split_seed)`.
+    """
+    labels = torch.from_numpy(raw.labels)
+    parts = raw.split or random_split(raw.labels, split_seed)
+    train, validation, test = (
+        ItemSet((ids, labels[ids]), names=("seeds", "labels")) for ids in (torch.from_numpy(part) for part in parts)
+    )
+    return Dataset(
+        name=raw.name,
+        graph=CSCGraph.from_edge_index(raw.edge_index, raw.num_nodes),
+        features=FeatureStore(
+            {("node", None, name): TensorFeature(value) for name, value in raw.node_features.items()}
+        ),
+        train_set=train,
+        validation_set=validation,
+        test_set=test,
+        num_classes=len(raw.class_names),
+        class_names=raw.class_names,
+    )
+
+
+def random_split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return node ids of train (20 a class), validation (30 a class) and test (the rest), each ascending.
+
+    A class of fewer than 50 nodes gives as many as it has, to train first. Nodes labelled -1 are left out.
+    """
+    check_seed("random_split", seed)
+    num_nodes = len(labels)
+    order = _core.permutation_at(num_nodes, _core.hop_key(seed, 0, 0, 0, 0, 0), 0, num_nodes)
+    by_class = order[np.argsort(labels[order], kind="stable")]  # grouped by class, shuffled within
+    grouped = labels[by_class]
+    place = np.arange(num_nodes) - np.searchsorted(grouped, grouped)  # of each node in its class
+    labelled = grouped >= 0
+    train = labelled & (place < TRAIN_PER_CLASS)
+    validation = labelled & ~train & (place < TRAIN_PER_CLASS + VALIDATION_PER_CLASS)
+    test = labelled & ~train & ~validation
+    first, second, third = (np.sort(by_class[part]) for part in (train, validation, test))
+    return first, second, third

@@ -1,0 +1,100 @@
+"""Read the embedded data set, the graph of Debian's packages, which needs no download.
+
+The file `debian_packages.npz` beside this module was made by `make_debian_packages`, which says what
+nodes, edges, words, classes and split are. Here it becomes a `RawDataset`, in one of three directions.
+
+Invariant: equal calls give equal arrays, new ones each time. Refused: a direction that is none of
+`DIRECTIONS`, with ValueError; a damaged or foreign file in the place of the embedded one, with
+`DatasetFormatError`.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+
+from .npz import NpzArrays
+from .raw import DatasetFormatError, RawDataset, checked_labels, csr_ids, dense_rows, simple_edges
+
+DIRECTIONS = ("both", "depends", "reverse")
+FILE = "debian_packages.npz"
+
+_FORMAT = "datapipes debian packages 1"
+
+
+def read_debian_packages(direction: str = "both") -> RawDataset:
+    """Read the embedded graph of Debian's packages: guess the archive section of each.
+
+    Args:
+        direction: What the in-edges of a package are: "depends", the packages it depends on; "reverse",
+            the packages that depend on it; "both", the union of the two.
+    Returns:
+        Edges are sorted by (destination, source), without repeats and self loops. Of the features,
+        "feat" is uint8[num_nodes, num_words], 1 for each word of the description, about 140 MB;
+        "words" is int16[num_nodes, max_words], the ids of these words in ascending order, then num_words
+        to the end of the row, so that it suits an embedding with padding_idx=num_words. Labels are
+        sections; the split is fixed, and the packages of one source are all in one part of it.
+    Raises:
+        ValueError: Another direction.
+        DatasetFormatError: The embedded file is damaged; the package should be installed again.
+    """
+    if direction not in DIRECTIONS:
+        raise ValueError(
+            f"read_debian_packages: direction is {direction!r}, must be one of {DIRECTIONS}. Pass one of these."
+        )
+    return _read(files(__package__).joinpath(FILE).read_bytes(), direction)
+
+
+def _read(content: bytes, direction: str) -> RawDataset:
+    arrays = NpzArrays(FILE, content)
+    if arrays.get("format").tobytes() != np.array(_FORMAT).tobytes():
+        remedy = "Make it again with datapipes.datasets.make_debian_packages."
+        raise DatasetFormatError.of(FILE, "a file of another format", repr(_FORMAT), remedy)
+    class_names = arrays.texts("class_names")
+    labels, _ = checked_labels(FILE, arrays.get("label"), len(class_names))
+    num_nodes = len(labels)
+    packages, dependencies = _read_rows(arrays, "depends", num_nodes, num_nodes)
+    described, words = _read_rows(arrays, "word", num_nodes, num_words := len(arrays.texts("vocabulary")))
+    part = arrays.ids("split", (num_nodes,), 3)
+    forward, backward = (dependencies, packages), (packages, dependencies)
+    chosen = {"depends": [forward], "reverse": [backward], "both": [forward, backward]}[direction]
+    sources, destinations = (np.concatenate(ends) for ends in zip(*chosen, strict=True))
+    ones = np.ones(len(words), dtype=np.uint8)
+    return RawDataset(
+        name="debian-packages",
+        num_nodes=num_nodes,
+        edge_index=simple_edges(sources, destinations, num_nodes),
+        node_features={
+            "feat": dense_rows(FILE, described, words, ones, (num_nodes, num_words), np.uint8),
+            "words": _padded(described, words, num_nodes, num_words),
+        },
+        labels=labels,
+        class_names=class_names,
+        split=(np.flatnonzero(part == 0), np.flatnonzero(part == 1), np.flatnonzero(part == 2)),
+    )
+
+
+def _read_rows(arrays: NpzArrays, prefix: str, num_rows: int, num_columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return row and column of each entry, int64[n] each, from the arrays PREFIX_degree and PREFIX_ids.
+
+    Columns must rise within each row.
+    """
+    degree = arrays.ids(f"{prefix}_degree", (num_rows,), num_columns + 1)
+    columns = arrays.ids(f"{prefix}_ids", (None,), num_columns)
+    rows = csr_ids(arrays.file, prefix, np.cumsum(np.r_[0, degree]), columns, (num_rows, num_columns))
+    if ((np.diff(rows) == 0) & (np.diff(columns) <= 0)).any():
+        found = f"ids in '{prefix}_ids' out of order"
+        raise DatasetFormatError.of(arrays.file, found, "ids that rise in each row")
+    return rows, columns
+
+
+def _padded(rows: np.ndarray, columns: np.ndarray, num_rows: int, padding: int) -> np.ndarray:
+    """Return the columns of each row side by side, int16[num_rows, longest], filled up with `padding`."""
+    if padding > np.iinfo(np.int16).max:
+        raise DatasetFormatError.of(FILE, f"{padding} words", "at most 32767, to fit an int16")
+    degree = np.bincount(rows, minlength=num_rows)
+    starts = np.cumsum(degree) - degree
+    padded = np.full((num_rows, int(degree.max(initial=0))), padding, dtype=np.int16)
+    padded[rows, np.arange(len(rows)) - starts[rows]] = columns
+    return padded

@@ -1,0 +1,288 @@
+"""Make the embedded data set of the package, the graph of Debian's packages, from a `Packages` index.
+
+Run: python -m datapipes.datasets.make_debian_packages [--packages FILE] OUT.npz
+
+A node is a binary package of the index (Debian 12 "bookworm", component main, amd64), in the order of
+the names; of several stanzas with one name the first is taken. An edge says that a package depends on
+another: Depends and Pre-Depends, every alternative of `a | b`, versions and architecture qualifiers
+left aside, names that no stanza bears (virtual packages) dropped, no self loops, each pair once. The
+features are the words of the one-line description: runs of ASCII letters and digits in lower case, of
+two characters or more and with a letter among them, that stand in `MIN_DESCRIPTIONS` descriptions or
+more and are no stop words. The package's name is not read for words. The label is the archive section
+without its component. The split goes by a hash of the source package, so that the binaries of one
+source, which often share most of a description, never sit on two sides.
+
+Invariant: equal indices give equal bytes (fixed time stamps, fixed order), and the file holds no
+package, source or maintainer name. Refused: an index without packages, a stanza without a name, and an
+output that would exceed `MAX_FILE_BYTES`. Without --packages the index is looked for where
+`apt-get update` leaves it; compressed ones are read through apt-helper, so run this on Debian.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import re
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+FORMAT = "datapipes debian packages 1"
+DEFAULT_RELEASE = "Debian 12 (bookworm) main amd64"
+LISTS_FOLDER = Path("/var/lib/apt/lists")
+LISTS_PATTERN = "*_debian_dists_bookworm_main_binary-amd64_Packages*"
+APT_HELPER = "/usr/lib/apt/apt-helper"
+MIN_DESCRIPTIONS = 20
+MAX_FILE_BYTES = 2_000_000
+TRAIN_SHARE, VALIDATION_SHARE = 0.6, 0.2
+_STOP_WORDS = """
+    an and are as at be by can for from has have in into is it its of on or other such than that the their
+    them these this to up used using via when which will with without you your
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+
+_FIELDS = frozenset({"Package", "Source", "Section", "Description", "Depends", "Pre-Depends"})
+_FOLDED = frozenset({"Depends", "Pre-Depends"})
+_COMPRESSED = frozenset({".bz2", ".gz", ".lz4", ".lzma", ".xz", ".zst"})
+_PACKAGE_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9+.\-]*)")
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+@dataclass(frozen=True)
+class Package:
+    """What is used of one stanza.
+
+    `depends` are the names in Depends and Pre-Depends, alternatives included, real or not; `source` is
+    the source package's name, the package's own where the stanza names none; `section` is "" if missing.
+    """
+
+    name: str
+    source: str
+    section: str
+    description: str
+    depends: tuple[str, ...]
+
+
+def read_stanzas(lines: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Yield the used fields of each stanza of a `Packages` index.
+
+    Stanzas are parted by blank lines. Lines that begin with white space continue the field above; they
+    are kept for dependencies and dropped for the description, of which only the first line is used.
+    """
+    stanza: dict[str, str] = {}
+    field = ""
+    for line in lines:
+        if not line.strip():
+            if stanza:
+                yield stanza
+            stanza, field = {}, ""
+        elif line[0] in " \t":
+            if field in _FOLDED:
+                stanza[field] += " " + line.strip()
+        else:
+            field, _, value = line.partition(":")
+            if field in _FIELDS:
+                stanza[field] = value.strip()
+    if stanza:
+        yield stanza
+
+
+def dependency_names(field: str) -> list[str]:
+    """Return the package names in a Depends field, every alternative, in the order of the field.
+
+    >>> dependency_names("libc6 (>= 2.34), python3:any | pypy3, default-mta")
+    ['libc6', 'python3', 'pypy3', 'default-mta']
+    """
+    matches = (_PACKAGE_NAME.match(choice) for choice in re.split(r"[,|]", field))
+    return [match.group(1) for match in matches if match]
+
+
+def read_packages(lines: Iterable[str]) -> list[Package]:
+    """Return the packages of an index, sorted by name; of several stanzas with one name the first.
+
+    Raises:
+        ValueError: The index has no packages, or a stanza has no `Package` field.
+    """
+    packages: dict[str, Package] = {}
+    for number, stanza in enumerate(read_stanzas(lines)):
+        name = stanza.get("Package", "")
+        if not name:
+            raise ValueError(
+                f"make_debian_packages: stanza {number} of the index has no Package field, found "
+                f"{sorted(stanza)}; every stanza needs one. Give a Packages index, not another file."
+            )
+        depends = ", ".join(stanza[field] for field in ("Depends", "Pre-Depends") if field in stanza)
+        source = stanza.get("Source", "").split("(")[0].strip()
+        packages.setdefault(
+            name,
+            Package(
+                name=name,
+                source=source or name,
+                section=stanza.get("Section", "").rpartition("/")[2],
+                description=stanza.get("Description", ""),
+                depends=tuple(dependency_names(depends)),
+            ),
+        )
+    if not packages:
+        raise ValueError(
+            "make_debian_packages: found no packages in the index, at least one is needed. "
+            "Run apt-get update, or give another file with --packages."
+        )
+    return [packages[name] for name in sorted(packages)]
+
+
+def description_words(description: str) -> set[str]:
+    """Return the words of a description that may become features: two characters or more, one a letter.
+
+    >>> sorted(description_words("Real-time strategy game, 2nd edition of 1999 (a C++ port)"))
+    ['2nd', 'edition', 'game', 'port', 'real', 'strategy', 'time']
+    """
+    words = _WORD.findall(description.lower())
+    return {word for word in words if len(word) >= 2 and not word.isdigit()} - STOP_WORDS
+
+
+def split_of(source: str) -> int:
+    """Return 0, 1 or 2 (train, validation, test) for a source package, by a hash of its name alone."""
+    digest = hashlib.blake2b(source.encode(), digest_size=8).digest()
+    place = int.from_bytes(digest, "big") / 2**64
+    return int(place >= TRAIN_SHARE) + int(place >= TRAIN_SHARE + VALIDATION_SHARE)
+
+
+def make_arrays(
+    packages: Sequence[Package], *, release: str = DEFAULT_RELEASE, min_descriptions: int = MIN_DESCRIPTIONS
+) -> dict[str, np.ndarray]:
+    """Return the arrays of the data set, by the names they have in the file.
+
+    Args:
+        packages: As from `read_packages`, sorted by name, each name once.
+        release: What the index was, stored as it is.
+        min_descriptions: In how many descriptions a word must stand to be a feature.
+    Returns:
+        `format` and `release`, text of no dimension; `depends_degree`[n] and `depends_ids`[edges], the
+        ascending ids of what each package depends on; `word_degree`[n] and `word_ids`, the ascending
+        ids of the words of each description; `vocabulary`, sorted; `label`[n], -1 for no section;
+        `class_names`, sorted; `split`[n], 0 train, 1 validation, 2 test. Integers are of the smallest
+        dtype that fits. O(size of the index).
+    """
+    ids = {package.name: number for number, package in enumerate(packages)}
+    depends = [
+        sorted({ids[name] for name in package.depends if name in ids} - {number})
+        for number, package in enumerate(packages)
+    ]
+    words = [description_words(package.description) for package in packages]
+    counts = Counter(word for found in words for word in found)
+    vocabulary = sorted(word for word, count in counts.items() if count >= min_descriptions)
+    word_ids = {word: number for number, word in enumerate(vocabulary)}
+    bags = [sorted(word_ids[word] for word in found if word in word_ids) for found in words]
+    class_names = sorted({package.section for package in packages} - {""})
+    classes = {section: number for number, section in enumerate(class_names)} | {"": -1}
+    return {
+        "format": np.array(FORMAT),
+        "release": np.array(release),
+        "depends_degree": _smallest([len(row) for row in depends]),
+        "depends_ids": _smallest([target for row in depends for target in row]),
+        "word_degree": _smallest([len(row) for row in bags]),
+        "word_ids": _smallest([word for row in bags for word in row]),
+        "vocabulary": np.array(vocabulary, dtype=np.str_),
+        "label": np.array([classes[package.section] for package in packages], dtype=np.int16),
+        "class_names": np.array(class_names, dtype=np.str_),
+        "split": np.array([split_of(package.source) for package in packages], dtype=np.uint8),
+    }
+
+
+def _smallest(numbers: Sequence[int]) -> np.ndarray:
+    """Return non-negative numbers as an array of the smallest unsigned dtype that holds them."""
+    dtype = np.min_scalar_type(max(numbers, default=0)).newbyteorder("<")
+    return np.array(numbers, dtype=dtype)
+
+
+def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> int:
+    """Write arrays as a deflated npz whose bytes depend on the arrays alone; return its size in bytes.
+
+    Raises:
+        ValueError: The file would exceed `MAX_FILE_BYTES`; nothing is written then.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            archive.writestr(info, member.getvalue(), zipfile.ZIP_DEFLATED, compresslevel=9)
+    size = len(packed.getvalue())
+    if size > MAX_FILE_BYTES:
+        raise ValueError(
+            f"make_debian_packages: the file would have {size} bytes, at most {MAX_FILE_BYTES} are allowed. "
+            "Raise MIN_DESCRIPTIONS, or give a smaller index."
+        )
+    path.write_bytes(packed.getvalue())
+    return size
+
+
+def default_index() -> Path:
+    """Return where apt keeps the index of bookworm's main for amd64.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    found = sorted(LISTS_FOLDER.glob(LISTS_PATTERN))
+    if not found:
+        raise FileNotFoundError(
+            f"make_debian_packages: no file {LISTS_PATTERN} in {LISTS_FOLDER}. Run apt-get update on "
+            "Debian 12, or give an index with --packages."
+        )
+    return found[0]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of an index; a plain file is read here, a compressed one by apt-helper."""
+    if path.suffix in _COMPRESSED:
+        command = [APT_HELPER, "cat-file", str(path)]
+        content = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    else:
+        content = path.read_bytes()
+    return content.decode("utf-8").split("\n")
+
+
+def release_of(path: Path) -> str:
+    """Return which release an index of apt's is, with its date, from the InRelease file beside it.
+
+    `DEFAULT_RELEASE` if there is no such file or it lacks the fields.
+    """
+    stem, marker, _ = path.name.partition("_main_binary-amd64_Packages")
+    signed = path.with_name(f"{stem}_InRelease")
+    if not marker or not signed.is_file():
+        return DEFAULT_RELEASE
+    fields = dict(re.findall(r"^(Version|Codename|Date): *(.+?) *$", signed.read_text("utf-8"), re.MULTILINE))
+    if len(fields) < 3:
+        return DEFAULT_RELEASE
+    return f"Debian {fields['Version']} ({fields['Codename']}) main amd64, {fields['Date']}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the file that the command line asks for, and print its counts."""
+    parser = argparse.ArgumentParser(prog="make_debian_packages", description="Make the embedded data set.")
+    parser.add_argument("--packages", type=Path, help="a Packages index (default: apt's own)")
+    parser.add_argument("out", type=Path, metavar="OUT.npz")
+    options = parser.parse_args(arguments)
+    index = options.packages or default_index()
+    arrays = make_arrays(read_packages(read_lines(index)), release=release_of(index))
+    size = write_npz(options.out, arrays)
+    print(
+        f"{arrays['release']}: {len(arrays['label'])} packages, {len(arrays['depends_ids'])} depends edges, "
+        f"{len(arrays['vocabulary'])} words, {len(arrays['class_names'])} classes, "
+        f"split {np.bincount(arrays['split'], minlength=3).tolist()}, {size} bytes"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

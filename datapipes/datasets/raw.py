@@ -1,0 +1,225 @@
+"""A data set as it is in its files: plain numpy arrays, checked once; every reader returns this.
+
+`RawDataset` is what lies between the file formats and the graph classes of the package: a reader makes
+one, and whatever wants graphs, feature stores or item sets is built from it. This module also holds the
+few rules that the readers share: how undirected edges are written, how sparse rows become dense
+features, and how big a thing a file may ask for.
+
+Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id
+inside the graph, the three parts of the split disjoint). Refused with ValueError: arrays that do not.
+Refused with `DatasetFormatError`: files that are ragged, truncated, corrupt or hostile; no other
+exception comes out of a reader because of what is in a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MAX_FEATURE_BYTES = 8 * 2**30
+MAX_CLASSES = 2**16
+
+_REMEDY = "Correct the arrays, or the reader that made them."
+
+
+class DatasetFormatError(ValueError):
+    """A file of a data set is ragged, truncated, corrupt or hostile.
+
+    The message says which file, what was found, what was expected, and what to do.
+    """
+
+    @classmethod
+    def of(cls, file: str, found: str, expected: str, remedy: str = "") -> DatasetFormatError:
+        """Return the error for `file`; without `remedy` the reader is told to fetch the file again."""
+        remedy = remedy or "Fetch the file again from where it was published."
+        return cls(f"{file}: found {found}; expected {expected}. {remedy}")
+
+
+@dataclass(frozen=True, eq=False)
+class RawDataset:
+    """The arrays of one data set.
+
+    Args:
+        name: For messages.
+        num_nodes: Nodes are 0..num_nodes - 1.
+        edge_index: int64[2, num_edges], directed edges, row 0 the source and row 1 the destination; they
+            are the in-edges of row 1.
+        node_features: By name, arrays of shape [num_nodes, ...].
+        labels: int64[num_nodes], the class of each node, -1 where there is none.
+        class_names: One for each class; numbers as text where the files name none.
+        split: int64 node ids of train, validation and test, disjoint; None if the files have no split.
+    Raises:
+        TypeError: An array is none, or not of the dtype above.
+        ValueError: Shapes do not fit each other, or an id is out of range.
+    """
+
+    name: str
+    num_nodes: int
+    edge_index: np.ndarray
+    node_features: dict[str, np.ndarray]
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    split: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 0:
+            raise ValueError(f"{self.name}: num_nodes is {self.num_nodes}, must be 0 or more. {_REMEDY}")
+        self._check_ids("edge_index", self.edge_index, self.num_nodes)
+        if self.edge_index.ndim != 2 or self.edge_index.shape[0] != 2:
+            raise ValueError(
+                f"{self.name}: edge_index has shape {self.edge_index.shape}, must be [2, num_edges]. {_REMEDY}"
+            )
+        for key, feature in self.node_features.items():
+            if not isinstance(feature, np.ndarray):
+                found = type(feature).__name__
+                raise TypeError(f"{self.name}: node feature {key!r} is a {found}, must be an array. {_REMEDY}")
+            if feature.shape[:1] != (self.num_nodes,):
+                raise ValueError(
+                    f"{self.name}: node feature {key!r} has shape {feature.shape}, must be "
+                    f"[{self.num_nodes}, ...], a row for each node. {_REMEDY}"
+                )
+        self._check_ids("labels", self.labels, len(self.class_names), lowest=-1)
+        if self.labels.shape != (self.num_nodes,):
+            raise ValueError(
+                f"{self.name}: labels have shape {self.labels.shape}, must be [{self.num_nodes}], "
+                f"one for each node. {_REMEDY}"
+            )
+        if self.split is not None:
+            self._check_split(self.split)
+
+    def _check_ids(self, what: str, ids: Any, limit: int, lowest: int = 0) -> None:
+        if not isinstance(ids, np.ndarray) or ids.dtype != np.int64:
+            found = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__
+            raise TypeError(f"{self.name}: {what} is of {found}, must be an int64 array. {_REMEDY}")
+        if ids.size and (ids.min() < lowest or ids.max() >= limit):
+            outside = ids.min() if ids.min() < lowest else ids.max()
+            raise ValueError(f"{self.name}: {what} has {outside}, must be in [{lowest}, {limit}). {_REMEDY}")
+
+    def _check_split(self, split: tuple[np.ndarray, ...]) -> None:
+        if len(split) != 3:
+            raise ValueError(f"{self.name}: the split has {len(split)} parts, must have 3. {_REMEDY}")
+        for part, ids in zip(("train", "validation", "test"), split, strict=True):
+            self._check_ids(f"the {part} split", ids, self.num_nodes)
+            if ids.ndim != 1:
+                raise ValueError(f"{self.name}: the {part} split has shape {ids.shape}, must be [n]. " + _REMEDY)
+        together = np.concatenate(split)
+        distinct, times = np.unique(together, return_counts=True)
+        if len(distinct) < len(together):
+            raise ValueError(
+                f"{self.name}: node {distinct[times > 1][0]} is more than once in the split; train, "
+                f"validation and test must be disjoint and without repeats. {_REMEDY}"
+            )
+
+
+def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Return the undirected simple graph of some edges, each edge in both directions.
+
+    Args:
+        sources: int64[n], each in [0, num_nodes).
+        destinations: int64[n], likewise.
+        num_nodes: At most 2**31, so that a pair of nodes fits an int64.
+    Returns:
+        int64[2, m], sorted by (destination, source); self loops and repeats are left out.
+        O(n log n).
+    """
+    return simple_edges(np.r_[sources, destinations], np.r_[destinations, sources], num_nodes)
+
+
+def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Return edges as int64[2, m], sorted by (destination, source), self loops and repeats left out.
+
+    The arguments are those of `both_directions`; no direction is added. O(n log n).
+    """
+    apart = sources != destinations
+    pairs = np.unique(destinations[apart] * num_nodes + sources[apart])
+    return np.stack([pairs % max(num_nodes, 1), pairs // max(num_nodes, 1)])
+
+
+def csr_ids(file: str, what: str, indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Return the row of each entry of a CSR matrix, int64[num_entries], after checking the matrix.
+
+    Args:
+        file, what: For the message.
+        indptr, indices: Arrays of integers, any integer dtype.
+        shape: Rows and columns.
+    Raises:
+        DatasetFormatError: indptr has another length than rows + 1, does not begin with 0, falls, or does
+            not end with the number of entries; a column is out of range; an array is none of integers.
+    """
+    for part, array in (("indptr", indptr), ("indices", indices)):
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise DatasetFormatError.of(
+                file, f"{what} {part} of {array.dtype}{list(array.shape)}", "one dimension of integers"
+            )
+    rows, columns = shape
+    if len(indptr) != rows + 1 or rows < 0:
+        raise DatasetFormatError.of(file, f"{what} indptr of length {len(indptr)}", f"rows + 1, {rows + 1}")
+    if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any() or indptr[-1] != len(indices):
+        raise DatasetFormatError.of(
+            file,
+            f"{what} indptr from {indptr[0]} to {indptr[-1]}"
+            + (", falling in between" if (indptr[1:] < indptr[:-1]).any() else ""),
+            f"one that rises from 0 to the number of entries, {len(indices)}",
+        )
+    if indices.size and (indices.min() < 0 or indices.max() >= columns):
+        outside = indices.min() if indices.min() < 0 else indices.max()
+        raise DatasetFormatError.of(file, f"{what} column {outside}", f"columns in [0, {columns})")
+    degree: np.ndarray = np.diff(indptr.astype(np.int64))
+    return np.repeat(np.arange(rows), degree)
+
+
+def dense_rows(
+    file: str, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int], dtype: Any
+) -> np.ndarray:
+    """Return the dense matrix with `values` at (rows, columns), a new array; repeated places add up.
+
+    Args:
+        file: For the message.
+        rows, columns, values: [n] each; ids in range.
+        shape, dtype: Of the result.
+    Raises:
+        DatasetFormatError: The result would exceed `MAX_FEATURE_BYTES`; nothing is allocated then.
+    """
+    num_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    if max(num_bytes, *shape) > MAX_FEATURE_BYTES:
+        found = f"features of shape {list(shape)}, {num_bytes} bytes when dense"
+        raise DatasetFormatError.of(file, found, f"at most {MAX_FEATURE_BYTES} bytes")
+    dense = np.zeros(shape, dtype=dtype)
+    np.add.at(dense, (rows, columns), values.astype(dtype))
+    return dense
+
+
+def normalised(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return the values of sparse rows as float32, scaled so that each row has an L1 norm of 1.
+
+    Rows whose values are all zero stay so. O(len(values) + num_rows).
+
+    Args:
+        rows: int64[n], the row of each value, in [0, num_rows).
+        values: [n], finite numbers.
+        num_rows: How many rows there are.
+    """
+    plain = values.astype(np.float64)
+    norms = np.bincount(rows, weights=np.abs(plain), minlength=num_rows)
+    norms[norms == 0] = 1
+    scaled: np.ndarray = plain / norms[rows]
+    return scaled.astype(np.float32)
+
+
+def checked_labels(file: str, labels: np.ndarray, num_classes: int | None) -> tuple[np.ndarray, int]:
+    """Return labels as int64 and the number of classes, which is the highest label + 1 where not given.
+
+    Raises:
+        DatasetFormatError: Labels are not one dimension of integers, or a label is outside
+            [-1, num_classes); without num_classes the bound is `MAX_CLASSES`.
+    """
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DatasetFormatError.of(file, f"labels of {labels.dtype}{list(labels.shape)}", "one dimension of integers")
+    limit = MAX_CLASSES if num_classes is None else num_classes
+    if labels.size and (labels.min() < -1 or labels.max() >= limit):
+        outside = labels.min() if labels.min() < -1 else labels.max()
+        raise DatasetFormatError.of(file, f"label {outside}", f"labels in [-1, {limit})")
+    plain = labels.astype(np.int64)
+    return plain, int(plain.max(initial=-1)) + 1 if num_classes is None else num_classes

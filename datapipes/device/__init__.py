@@ -1,0 +1,5 @@
+"""Device placement."""
+
+from datapipes.device.copy_to import CopyTo
+
+__all__ = ["CopyTo"]

@@ -1,0 +1,7 @@
+"""Features of nodes and edges, the store that holds them and the stage that fetches them."""
+
+from datapipes.features.feature import Feature, TensorFeature
+from datapipes.features.feature_fetcher import FeatureFetcher
+from datapipes.features.feature_store import FeatureStore
+
+__all__ = ["Feature", "FeatureFetcher", "FeatureStore", "TensorFeature"]

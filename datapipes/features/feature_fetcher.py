@@ -1,0 +1,135 @@
+"""FeatureFetcher: reads the features of a minibatch's nodes and edges.
+
+What is missing or too short is refused when the chain is built, as far as the stages upstream tell: the graph that
+is sampled, and whether edge ids are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.features.feature_store import FeatureStore
+from datapipes.functional import register_stage
+from datapipes.minibatch import MiniBatch
+from datapipes.stage import MiniBatchTransformer, Stage, add_note
+from datapipes.stage_graph import StageGraph
+
+
+@register_stage("fetch_feature")
+class FeatureFetcher(MiniBatchTransformer):
+    """Fill `node_features` (rows of `input_nodes`) and `edge_features` (rows of each block's `edge_ids`).
+
+    Args:
+        feature_store: where the features are.
+        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. Where nothing was
+            sampled, node features are those of 1-D seeds.
+    Raises:
+        KeyError: The store has no such feature.
+        ValueError: A feature has fewer rows than the sampled graph nodes, or edge features are asked for and the
+        sampler upstream does not
+            return edge ids.
+    """
+
+    def __init__(
+        self,
+        source: Stage,
+        feature_store: FeatureStore,
+        node_feature_keys: Sequence[str] | None = None,
+        edge_feature_keys: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(source)
+        if not isinstance(feature_store, FeatureStore):
+            raise TypeError(
+                f"fetch_feature: feature_store must be a FeatureStore, got {type(feature_store).__name__}. Wrap the "
+                "features: "
+                "dp.FeatureStore({('node', None, 'feat'): dp.TensorFeature(tensor)})."
+            )
+        self.feature_store = feature_store
+        self.node_feature_keys = self._check_names("node", node_feature_keys)
+        self.edge_feature_keys = self._check_names("edge", edge_feature_keys)
+        self._check_upstream()
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        changes: dict[str, Any] = {}
+        if self.node_feature_keys:
+            nodes = _nodes_of(minibatch)
+            changes["node_features"] = {name: self._read("node", name, nodes) for name in self.node_feature_keys}
+        if self.edge_feature_keys:
+            if minibatch.blocks is None:
+                raise ValueError(
+                    "fetch_feature: edge features need blocks, found none in the minibatch. Put a sampler before "
+                    "this stage."
+                )
+            features = []
+            for block in minibatch.blocks:
+                if block.edge_ids is None:
+                    raise ValueError(
+                        "fetch_feature: edge features need edge ids, found a block without. Sample with "
+                        "return_edge_ids=True."
+                    )
+                features.append({name: self._read("edge", name, block.edge_ids) for name in self.edge_feature_keys})
+            changes["edge_features"] = features
+        return minibatch.replace(**changes)
+
+    def _read(self, domain: str, name: str, ids: Tensor) -> Tensor:
+        try:
+            return self.feature_store.read(domain, None, name, ids)
+        except Exception as error:
+            add_note(error, f"while reading {domain} feature {name!r}")
+            raise
+
+    def _check_names(self, domain: str, names: Sequence[str] | None) -> list[str]:
+        if names is None:
+            return []
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise TypeError(
+                f"fetch_feature: {domain}_feature_keys must be a list of names, got {names!r}. Write ['feat']."
+            )
+        for name in names:
+            if (domain, None, name) not in self.feature_store:
+                raise KeyError(
+                    f"fetch_feature: no {domain} feature {name!r}; the store has "
+                    f"{self.feature_store.names(domain)}. Add it to the store, or "
+                    f"drop it from {domain}_feature_keys."
+                )
+        return list(names)
+
+    def _check_upstream(self) -> None:
+        upstream = list(reversed(StageGraph(self).walk()))
+        graph = next((stage.graph for stage in upstream if hasattr(stage, "graph")), None)
+        num_nodes = getattr(graph, "num_nodes", None)
+        for name in self.node_feature_keys:
+            rows = self.feature_store["node", None, name].count
+            if isinstance(num_nodes, int) and rows < num_nodes:
+                raise ValueError(
+                    f"fetch_feature: node feature {name!r} has {rows} rows, but the sampled graph has {num_nodes} "
+                    "nodes; one row for each is "
+                    "needed. Fill up the feature, or sample the graph it belongs to."
+                )
+        edge_ids = next((stage.return_edge_ids for stage in upstream if hasattr(stage, "return_edge_ids")), True)
+        if self.edge_feature_keys and not edge_ids:
+            raise ValueError(
+                f"fetch_feature: edge features {self.edge_feature_keys} need edge ids, but the sampler upstream was "
+                "built with "
+                "return_edge_ids=False. Build it with return_edge_ids=True."
+            )
+
+    def describe(self) -> dict[str, Any]:
+        shown = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
+        return {f"{domain}_feature_keys": names for domain, names in shown.items() if names}
+
+
+def _nodes_of(minibatch: MiniBatch) -> Tensor:
+    if minibatch.input_nodes is not None:
+        return minibatch.input_nodes
+    if minibatch.seeds is None or minibatch.seeds.ndim != 1:
+        found = "no seeds" if minibatch.seeds is None else f"seeds of shape {list(minibatch.seeds.shape)}"
+        raise ValueError(
+            f"fetch_feature: node features need input_nodes, or 1-D seeds where nothing was sampled; found {found}. "
+            "Put a sampler before "
+            "this stage."
+        )
+    return minibatch.seeds

@@ -1,0 +1,67 @@
+"""FeatureStore: features by (domain, type, name)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.features.feature import Feature
+
+FeatureKey = tuple[str, Any, str]
+
+
+class FeatureStore(Mapping[FeatureKey, Feature]):
+    """Features under keys ("node" or "edge", type or None, name); the type is None in a homogeneous graph.
+
+    `fetch_in_worker` tells the DataLoader to read a store before the cut; it is False for stores in this machine's
+    memory.
+    """
+
+    fetch_in_worker = False
+
+    def __init__(self, features: Mapping[FeatureKey, Feature]) -> None:
+        if not isinstance(features, Mapping):
+            raise TypeError(
+                f"FeatureStore: features must be a dict, got {type(features).__name__}. Pass "
+                f"{{(domain, type, name): feature}}."
+            )
+        for key, feature in features.items():
+            if not (
+                isinstance(key, tuple) and len(key) == 3 and key[0] in ("node", "edge") and isinstance(key[2], str)
+            ):
+                raise ValueError(
+                    f"FeatureStore: a key must be ('node' or 'edge', type or None, name), got {key!r}. Write it so."
+                )
+            if not isinstance(feature, Feature):
+                raise TypeError(
+                    f"FeatureStore: {key!r} must be a Feature, got {type(feature).__name__}. Wrap a tensor: "
+                    "dp.TensorFeature(tensor)."
+                )
+        self._features = dict(features)
+
+    def __getitem__(self, key: FeatureKey) -> Feature:
+        try:
+            return self._features[key]
+        except KeyError:
+            raise KeyError(
+                f"FeatureStore: no feature {key!r}; the store has {sorted(self._features, key=repr)}. Add it."
+            ) from None
+
+    def __iter__(self) -> Iterator[FeatureKey]:
+        return iter(self._features)
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def names(self, domain: str, type_: Any = None) -> list[str]:
+        """Return the names of the features of a domain and type, sorted."""
+        return sorted(name for found_domain, found_type, name in self if (found_domain, found_type) == (domain, type_))
+
+    def read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Tensor:
+        """Return the rows of a feature at `ids`; see Feature.read."""
+        return self[domain, type_, name].read(ids)
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({self._features})"

@@ -1,0 +1,5 @@
+"""Graphs in memory and on disk."""
+
+from datapipes.graph.csc_graph import CSCGraph
+
+__all__ = ["CSCGraph"]

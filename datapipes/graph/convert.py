@@ -1,0 +1,96 @@
+"""Graphs from other libraries' graphs; all go through one stable sort by destination."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from datapipes import _core
+from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
+from datapipes.graph.csc_graph import CSCGraph
+
+
+def from_edge_index(
+    edge_index: Any,
+    num_nodes: int | None = None,
+    node_attributes: Mapping[str, Any] | None = None,
+    edge_attributes: Mapping[str, Any] | None = None,
+) -> CSCGraph:
+    """See CSCGraph.from_edge_index."""
+    edges = as_tensor("from_edge_index", "edge_index", edge_index)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise ValueError(
+            f"from_edge_index: edge_index must have shape [2, num_edges], got {list(edges.shape)}. Transpose it?"
+        )
+    if edges.dtype not in INDEX_DTYPES:
+        raise TypeError(
+            f"from_edge_index: edge_index must be int32 or int64, got {dtype_name(edges.dtype)}. Call .long()."
+        )
+    edges = edges.cpu()
+    if num_nodes is None:
+        num_nodes = int(edges.max()) + 1 if edges.numel() > 0 else 0
+    check_int("from_edge_index", "num_nodes", num_nodes, 0)
+    src, dst = edges[0].contiguous().numpy(), edges[1].contiguous().numpy()
+    indptr, indices, order = (torch.from_numpy(array) for array in _core.coo_to_csc(src, dst, num_nodes))
+    moved = {}
+    for name, value in (edge_attributes or {}).items():
+        tensor = as_tensor("from_edge_index", f"edge attribute {name!r}", value)
+        if tensor.ndim == 0 or tensor.shape[0] != edges.shape[1]:
+            raise ValueError(
+                f"from_edge_index: edge attribute {name!r} has shape {list(tensor.shape)}; its first size must be "
+                f"{edges.shape[1]}, one "
+                "row for each column of edge_index."
+            )
+        moved[name] = tensor[order]
+    return CSCGraph(indptr, indices, node_attributes=node_attributes, edge_attributes=moved, edge_ids=order)
+
+
+def from_scipy(matrix: Any) -> CSCGraph:
+    """See CSCGraph.from_scipy."""
+    if not hasattr(matrix, "tocoo") or len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
+        found = getattr(matrix, "shape", type(matrix).__name__)
+        raise ValueError(f"from_scipy: needs a square scipy sparse matrix, got {found}. Pass the adjacency matrix.")
+    coo = matrix.tocoo()  # not tocsc: that adds parallel edges up
+    edges = np.stack((coo.row, coo.col)).astype(np.int64)
+    return from_edge_index(edges, int(matrix.shape[0]), edge_attributes={"weight": coo.data})
+
+
+def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes: tuple[str, ...]) -> CSCGraph:
+    """See CSCGraph.from_networkx."""
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    pairs = list(graph.edges(data=True))
+    edges = np.array([(number[u], number[v]) for u, v, _ in pairs], dtype=np.int64).reshape(-1, 2).T
+    columns = {name: _column("edge", name, [values for _, _, values in pairs]) for name in edge_attributes}
+    if not graph.is_directed():
+        loops = edges[0] == edges[1]  # a self-loop is one edge in either direction
+        edges = np.concatenate((edges, edges[::-1, ~loops]), axis=1)
+        columns = {name: np.concatenate((column, column[~loops])) for name, column in columns.items()}
+    nodes = {name: _column("node", name, [values for _, values in graph.nodes(data=True)]) for name in node_attributes}
+    return from_edge_index(np.ascontiguousarray(edges), len(number), nodes, columns)
+
+
+def _column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
+    lacking = sum(name not in row for row in rows)
+    if lacking:
+        raise ValueError(
+            f"from_networkx: {lacking} of {len(rows)} {kind}s lack the attribute {name!r}; all must have it. Fill "
+            "it in."
+        )
+    return np.array([row[name] for row in rows])
+
+
+def from_pyg(data: Any) -> CSCGraph:
+    """See CSCGraph.from_pyg."""
+    edge_index = getattr(data, "edge_index", None)
+    if edge_index is None:
+        raise ValueError(
+            f"from_pyg: needs a Data with edge_index, got {type(data).__name__} without. Set data.edge_index."
+        )
+    node_names = [name for name in data.node_attrs() if isinstance(data[name], torch.Tensor)]
+    edge_names = [name for name in data.edge_attrs() if name != "edge_index" and isinstance(data[name], torch.Tensor)]
+    return from_edge_index(
+        edge_index, data.num_nodes, {name: data[name] for name in node_names}, {name: data[name] for name in edge_names}
+    )

@@ -1,0 +1,250 @@
+"""CSCGraph: a homogeneous graph, stored by destination.
+
+The in-edges of node v are `indices[indptr[v]:indptr[v + 1]]`, in an order that is part of the graph. Building one
+checks shapes, dtypes and the ends of `indptr`, in O(1) reads, so that a memory-mapped graph opens at once;
+`validate()` reads all of it. Kernels check every offset and id they meet, so a graph that contradicts itself ends in
+an error, never in a crash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.codec import tensor_bytes
+
+if TYPE_CHECKING:
+    import networkx
+    import scipy.sparse
+    import torch_geometric.data
+
+_Arrays = tuple[NDArray[np.int64], NDArray[Any], "NDArray[np.int64] | None"]
+PROBED = 1024  # entries of each array that the fingerprint looks at
+
+
+class CSCGraph:
+    """A homogeneous graph as compressed sparse columns; tensors or NumPy arrays, viewed without a copy.
+
+    Args:
+        indptr: int64 (or int32, converted) [num_nodes + 1], from 0 up to num_edges, not descending.
+        indices: int32 or int64 [num_edges], the source of each in-edge. Sampled ids have this dtype.
+        node_attributes: {name: [num_nodes, ...]}.
+        edge_attributes: {name: [num_edges, ...]}, aligned with `indices`.
+        edge_ids: int64 [num_edges] or None; the id of the edge at each position, by default the position. Edge
+            features are addressed by it.
+    Raises:
+        TypeError, ValueError: Shapes, dtypes or the ends of indptr do not fit; the message says what is allowed.
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor | NDArray[Any],
+        indices: Tensor | NDArray[Any],
+        *,
+        node_attributes: Mapping[str, Any] | None = None,
+        edge_attributes: Mapping[str, Any] | None = None,
+        edge_ids: Tensor | NDArray[Any] | None = None,
+    ) -> None:
+        self.indptr = check_index_tensor("CSCGraph", "indptr", indptr).long()
+        self.indices = check_index_tensor("CSCGraph", "indices", indices)
+        if self.indptr.numel() == 0:
+            raise ValueError(
+                "CSCGraph: indptr is empty; it needs num_nodes + 1 entries, the first of them 0. A graph without "
+                "nodes has [0]."
+            )
+        first, last = int(self.indptr[0]), int(self.indptr[-1])
+        if first != 0 or last != self.num_edges:
+            raise ValueError(
+                f"CSCGraph: indptr goes from {first} to {last}; it must go from 0 to the number of indices, "
+                f"{self.num_edges}. Rebuild the "
+                "offsets, or use CSCGraph.from_edge_index."
+            )
+        self.node_attributes = _check_attributes("node", node_attributes, self.num_nodes)
+        self.edge_attributes = _check_attributes("edge", edge_attributes, self.num_edges)
+        self.edge_ids = None if edge_ids is None else _check_edge_ids(edge_ids, self.num_edges)
+        self._arrays: _Arrays | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.indptr.shape[0]) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges; parallel edges count each."""
+        return int(self.indices.shape[0])
+
+    def arrays(self) -> _Arrays:
+        """Return (indptr, indices, edge_ids or None) as the NumPy views that kernels take."""
+        if self._arrays is None:
+            edge_ids = None if self.edge_ids is None else self.edge_ids.numpy()
+            self._arrays = (self.indptr.numpy(), self.indices.numpy(), edge_ids)
+        return self._arrays
+
+    def validate(self) -> CSCGraph:
+        """Read the whole graph and return it.
+
+        Raises:
+            ValueError: indptr descends, a neighbor is no node, or an edge id is negative; the message names the
+            first place.
+        """
+        indptr, indices, edge_ids = self.arrays()
+        _core.validate_csc(indptr, indices)
+        if edge_ids is not None and edge_ids.size > 0 and edge_ids.min() < 0:
+            place = int(edge_ids.argmin())
+            raise ValueError(
+                f"graph: edge_ids[{place}] is {edge_ids[place]}, which must be 0 or more. Rebuild the ids."
+            )
+        return self
+
+    def with_index_dtype(self, dtype: torch.dtype) -> CSCGraph:
+        """Return the graph with `indices` as int32 (half the memory and traffic) or int64; the rest is shared.
+
+        Raises:
+            ValueError: The node ids do not fit into int32.
+        """
+        if dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"graph: index dtype must be torch.int32 or torch.int64, got {dtype}. Pass one of them.")
+        if dtype == torch.int32 and self.num_nodes > 2**31 - 1:
+            raise ValueError(
+                f"graph: {self.num_nodes} nodes do not fit into int32, which holds {2**31 - 1}. Keep torch.int64."
+            )
+        return CSCGraph(
+            self.indptr,
+            self.indices.to(dtype),
+            node_attributes=self.node_attributes,
+            edge_attributes=self.edge_attributes,
+            edge_ids=self.edge_ids,
+        )
+
+    def digest(self) -> str:
+        """Return a short name of the topology: its size and up to 1,024 evenly spaced entries of indptr, indices and
+        edge ids.
+        """
+        digest = hashlib.blake2b(digest_size=8)
+        for tensor in (self.indptr, self.indices, self.edge_ids):
+            if tensor is None:
+                digest.update(b"none")
+                continue
+            digest.update(f"{list(tensor.shape)}".encode())
+            digest.update(tensor_bytes(tensor[:: max(1, tensor.numel() // PROBED)].long()))
+        return digest.hexdigest()
+
+    # --- converters and storage; what they do stands in convert.py and storage.py
+    # --------------------------------------------
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Tensor | NDArray[Any],
+        num_nodes: int | None = None,
+        *,
+        node_attributes: Mapping[str, Any] | None = None,
+        edge_attributes: Mapping[str, Any] | None = None,
+    ) -> CSCGraph:
+        """Return the graph of `edge_index`, int32 or int64 [2, num_edges]: row 0 the sources, row 1 the destinations.
+
+        Stable: in-edges of a node keep the order of their columns. An edge's id is its column, so features in the
+        order of `edge_index` can be used as they are; `edge_attributes`, given in that order too, are moved to CSC
+        order. `num_nodes` defaults to the largest id plus 1.
+        """
+        from datapipes.graph.convert import from_edge_index
+
+        return from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes)
+
+    @classmethod
+    def from_scipy(cls, matrix: scipy.sparse.spmatrix | scipy.sparse.sparray) -> CSCGraph:
+        """Return the graph of a square sparse matrix: an entry at (u, v) is an edge from u to v, its value the edge
+        attribute "weight".
+        """
+        from datapipes.graph.convert import from_scipy
+
+        return from_scipy(matrix)
+
+    @classmethod
+    def from_networkx(
+        cls, graph: networkx.Graph, *, node_attributes: tuple[str, ...] = (), edge_attributes: tuple[str, ...] = ()
+    ) -> CSCGraph:
+        """Return the graph of a networkx graph; nodes are numbered in the order of `graph.nodes`, undirected edges
+        go both ways.
+
+        Args:
+            node_attributes, edge_attributes: names of numeric attributes to take along; every node (edge) must have
+                them.
+        """
+        from datapipes.graph.convert import from_networkx
+
+        return from_networkx(graph, node_attributes, edge_attributes)
+
+    @classmethod
+    def from_pyg(cls, data: torch_geometric.data.Data) -> CSCGraph:
+        """Return the graph of a PyG `Data`; its node-level and edge-level tensors become attributes."""
+        from datapipes.graph.convert import from_pyg
+
+        return from_pyg(data)
+
+    def save(self, path: str | Path) -> None:
+        """Write the graph to the folder `path`, which must not hold a graph yet: .npy files, and graph.json that
+        names them.
+        """
+        from datapipes.graph.storage import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def open(cls, path: str | Path, mmap: bool = True) -> CSCGraph:
+        """Return the graph saved in the folder `path`; with `mmap` its arrays stay on disk and processes share their
+        pages.
+
+        Raises:
+            FileNotFoundError: There is no graph.
+            ValueError: A file is truncated, corrupt or does not fit the others; the message names it.
+        """
+        from datapipes.graph.storage import load
+
+        return load(Path(path), mmap)
+
+    def __repr__(self) -> str:
+        attributes = "".join(
+            f", {kind}_attributes={sorted(given)}"
+            for kind, given in (("node", self.node_attributes), ("edge", self.edge_attributes))
+            if given
+        )
+        return f"CSCGraph({self.num_nodes} nodes, {self.num_edges} edges, {dtype_name(self.indices.dtype)}{attributes})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_arrays": None}
+
+
+def _check_attributes(kind: str, attributes: Mapping[str, Any] | None, count: int) -> dict[str, Tensor]:
+    checked = {}
+    for name, value in (attributes or {}).items():
+        if not isinstance(name, str):
+            raise TypeError(f"CSCGraph: names of {kind} attributes must be str, got {name!r}. Name it.")
+        tensor = as_tensor("CSCGraph", f"{kind} attribute {name!r}", value)
+        if tensor.ndim == 0 or tensor.shape[0] != count:
+            raise ValueError(
+                f"CSCGraph: {kind} attribute {name!r} has shape {list(tensor.shape)}; its first size must be "
+                f"{count}, one row for each "
+                f"{kind}. Check what it belongs to."
+            )
+        checked[name] = tensor
+    return checked
+
+
+def _check_edge_ids(edge_ids: Tensor | NDArray[Any], num_edges: int) -> Tensor:
+    ids = check_index_tensor("CSCGraph", "edge_ids", edge_ids).long()
+    if ids.shape[0] != num_edges:
+        raise ValueError(
+            f"CSCGraph: {ids.shape[0]} edge_ids for {num_edges} edges; give one for each, or None for the positions."
+        )
+    return ids

@@ -1,0 +1,96 @@
+"""Show where each stage of a rewritten chain runs: as text, and as a picture.
+
+A lane is a thread of execution; a Prefetcher ends one, so what stands before it runs in a thread of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from xml.sax.saxutils import escape
+
+from datapipes.loader.prefetcher import Prefetcher
+from datapipes.stage_graph import StageGraph
+
+
+@dataclass
+class Lane:
+    """What runs one after the other: a title, and (functional name, details) for each stage."""
+
+    title: str
+    stages: list[tuple[str, str]] = field(default_factory=list)
+
+
+def lanes(graph: StageGraph) -> list[Lane]:
+    """Return the lanes of a planned graph, first the one where minibatches start; the last is the caller's."""
+    found = [Lane("caller's thread")]
+    for stage in graph.walk():
+        if isinstance(stage, Prefetcher):
+            found[-1].title = f"thread datapipes-prefetch, up to {stage.depth} minibatches ahead"
+            found.append(Lane("caller's thread"))
+        else:
+            found[-1].stages.append((stage.name, repr(stage)))
+    return found
+
+
+def as_text(title: str, graph: StageGraph) -> str:
+    """Return the plan as indented text."""
+    lines = [title]
+    for lane in lanes(graph):
+        lines.append(f"  {lane.title}")
+        lines.extend(f"    {name}: {details}" for name, details in lane.stages)
+        if not lane.stages:
+            lines.append("    takes the minibatches from the thread")
+    return "\n".join(lines)
+
+
+BOX_WIDTH, BOX_HEIGHT, GAP, MARGIN, TITLE = 230, 54, 26, 16, 24
+CHARACTERS = 36  # of the details that fit into a box
+
+
+def as_svg(title: str, graph: StageGraph) -> str:
+    """Return the plan as an SVG document: a row of boxes for each lane, arrows in the direction of the minibatches."""
+    rows = lanes(graph)
+    for row in rows:
+        row.stages = row.stages or [("minibatches", "ready for the consumer")]
+    width = 2 * MARGIN + max(len(row.stages) for row in rows) * (BOX_WIDTH + GAP)
+    row_height = TITLE + BOX_HEIGHT + GAP
+    height = MARGIN + TITLE + len(rows) * row_height + MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        _text(MARGIN, MARGIN + 14, title, 15, "bold"),
+    ]
+    last = None
+    for i, row in enumerate(rows):
+        top = MARGIN + TITLE + i * row_height
+        parts.append(_text(MARGIN, top + 18, row.title, 12, "normal", "#555"))
+        for j, (name, details) in enumerate(row.stages):
+            x, y = MARGIN + j * (BOX_WIDTH + GAP), top + TITLE
+            if j > 0:
+                parts.append(_arrow(x - GAP, y + BOX_HEIGHT / 2, x, y + BOX_HEIGHT / 2))
+            elif last is not None:
+                parts.append(_arrow(*last, x + BOX_WIDTH / 2, y))
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" '
+                'fill="#eef4fb" stroke="#4a78a8"/>'
+            )
+            short = details if len(details) <= CHARACTERS else details[: CHARACTERS - 1] + "…"
+            parts.append(_text(x + 10, y + 22, name, 14, "bold"))
+            parts.append(_text(x + 10, y + 42, short, 11, "normal", "#333", tooltip=details))
+            last = (x + BOX_WIDTH / 2, y + BOX_HEIGHT)
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
+
+
+def _text(x: float, y: float, text: str, size: int, weight: str, color: str = "black", tooltip: str = "") -> str:
+    title = f"<title>{escape(tooltip)}</title>" if tooltip else ""
+    return (
+        f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" fill="{color}">{title}{escape(text)}</text>'
+    )
+
+
+def _arrow(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#555" marker-end="url(#tip)"/>'

@@ -1,0 +1,157 @@
+"""Prefetcher: makes minibatches ahead of the consumer in a thread of its own, in order.
+
+The thread holds the source chain and a bounded queue, never the Prefetcher or its reader: when the reader is closed,
+collected or the interpreter exits, the thread is told to stop and is waited for, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from datapipes.checks import check_int
+from datapipes.functional import register_stage
+from datapipes.minibatch import MiniBatch
+from datapipes.run import EpochPlan, StageClock
+from datapipes.stage import Stage, StreamStage
+
+LOOK_S = 0.5  # how often a waiting reader looks whether the thread still lives
+JOIN_S = 10.0  # how long closing waits for a minibatch that is being made
+
+
+@register_stage("prefetch")
+class Prefetcher(StreamStage):
+    """Make up to `depth` minibatches ahead in a background thread; the kernels and torch let it run beside the
+    consumer.
+
+    Args:
+        depth: minibatches held ready, 1 or more.
+        timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as the thread lives.
+    """
+
+    def __init__(self, source: Stage, depth: int = 2, *, timeout: float | None = None) -> None:
+        super().__init__(source)
+        self.depth = check_int("prefetch", "depth", depth, 1)
+        self.timeout = check_timeout("prefetch", timeout)
+        for stage in _ancestors(source):
+            if isinstance(stage, StreamStage) and not stage.sources:
+                raise ValueError(
+                    f"prefetch: stands behind {stage.name}, which only knows its own position and cannot be read "
+                    "ahead. Use "
+                    "torchdata.nodes.Prefetcher inside that node."
+                )
+
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
+        return _Reader(streams[0], self.depth, self.timeout, plan.clock)
+
+    def describe(self) -> dict[str, int]:
+        return {"depth": self.depth}
+
+
+def check_timeout(where: str, timeout: float | None) -> float | None:
+    """Return `timeout`, None or a number of seconds above 0."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise ValueError(
+            f"{where}: timeout must be None or seconds above 0, got {timeout!r}. Use None to wait without a limit."
+        )
+    return timeout
+
+
+class _Queue:
+    """A bounded queue between one thread that makes minibatches and one reader, which either side can end."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.ready: deque[MiniBatch] = deque()
+        self.changed = threading.Condition()
+        self.stopped = False
+        self.ended = False
+        self.error: BaseException | None = None
+
+    def put(self, minibatch: MiniBatch) -> bool:
+        """Hand a minibatch over; False when the reader has left."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopped or len(self.ready) < self.depth)
+            self.ready.append(minibatch)
+            self.changed.notify_all()
+            return not self.stopped
+
+    def end(self, error: BaseException | None) -> None:
+        with self.changed:
+            self.ended, self.error = True, error
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        with self.changed:
+            self.stopped = True
+            self.ready.clear()
+            self.changed.notify_all()
+
+
+class _Reader(Iterator[MiniBatch]):
+    def __init__(
+        self, open_stream: Callable[[], Iterator[MiniBatch]], depth: int, timeout: float | None, clock: StageClock
+    ) -> None:
+        self._queue = _Queue(depth)
+        self._timeout = timeout
+        self._clock = clock
+        self._thread = threading.Thread(
+            target=_make_minibatches, args=(open_stream, self._queue), name="datapipes-prefetch", daemon=True
+        )
+        self._thread.start()
+        self.close = weakref.finalize(self, _stop, self._queue, self._thread)  # also when collected, and at exit
+
+    def __next__(self) -> MiniBatch:
+        queue, began = self._queue, time.monotonic()
+        with queue.changed:
+            while not queue.ready:
+                if queue.stopped or (queue.ended and queue.error is None):
+                    raise StopIteration
+                if queue.error is not None:
+                    error, queue.error = queue.error, None
+                    raise error
+                if not self._thread.is_alive() and not queue.ended:
+                    raise RuntimeError(
+                        "prefetch: its thread is gone, as in a forked child; a run lives only in the process that "
+                        "began it. Call iter() "
+                        "again in this process."
+                    )
+                waited = time.monotonic() - began
+                if self._timeout is not None and waited >= self._timeout:
+                    raise TimeoutError(
+                        f"prefetch: no minibatch came within {self._timeout} s, the limit that was set; the thread "
+                        "still works on it. Raise "
+                        "timeout, or look into stats() for the slow stage."
+                    )
+                left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
+                queue.changed.wait(left)
+            minibatch = queue.ready.popleft()
+            queue.changed.notify_all()
+        self._clock.add("waiting for prefetch", time.monotonic() - began)
+        return minibatch
+
+
+def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Queue) -> None:
+    error: BaseException | None = None
+    try:
+        for minibatch in open_stream():
+            if not queue.put(minibatch):
+                break
+    except BaseException as raised:
+        error = raised
+    queue.end(error)
+
+
+def _stop(queue: _Queue, thread: threading.Thread) -> None:
+    queue.stop()
+    if thread is not threading.current_thread():
+        thread.join(JOIN_S)
+
+
+def _ancestors(stage: Stage) -> Iterator[Stage]:
+    yield stage
+    for source in stage.sources:
+        yield from _ancestors(source)

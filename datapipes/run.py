@@ -1,0 +1,241 @@
+"""One epoch of a chain: the minibatch of an index, the stream of an epoch, and the state between two minibatches.
+
+Up to the first carrying stage a chain is a function of (epoch, index), evaluated stage by stage; that makes replay,
+resume and any number of workers the same thing. What stands after it maps over the stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from datapipes.minibatch import MiniBatch
+from datapipes.rng import STREAM_VERSION, RngKey, check_epoch
+from datapipes.stage import MiniBatchTransformer, SeedStage, Stage, State, StreamStage, add_note
+from datapipes.stage_graph import StageGraph
+
+
+class StageClock:
+    """Calls and seconds of each stage, added up over a run; read while the run goes on."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, list[float]] = {}
+
+    def add(self, key: str, seconds: float) -> None:
+        """Count one call."""
+        entry = self._spent.setdefault(key, [0.0, 0.0])
+        entry[0] += 1
+        entry[1] += seconds
+
+    def stats(self) -> dict[str, dict[str, float]]:
+        """Return {stage: {"calls": n, "seconds": s}}."""
+        return {key: {"calls": calls, "seconds": seconds} for key, (calls, seconds) in list(self._spent.items())}
+
+
+class EpochPlan:
+    """How an epoch is made from its stages. It holds no reader and not the last stage, so that a thread which works
+    by it keeps neither alive.
+    """
+
+    def __init__(self, graph: StageGraph, epoch: int, start: int, node_state: Any, clock: StageClock) -> None:
+        self.epoch = epoch
+        self.start = start
+        self.node_state = node_state
+        self.clock = clock
+        self._ordinals = {id(stage): graph.ordinal(stage) for stage in graph if not isinstance(stage, StreamStage)}
+        self._rng_seed = graph.seed_stage.rng_seed if graph.find(SeedStage) else None
+
+    def stream(self, stage: Stage) -> Iterator[MiniBatch]:
+        """Return the epoch's minibatches as they leave `stage`, from this rank's minibatch number `start`."""
+        if isinstance(stage, StreamStage):
+            return stage.open([partial(self.stream, source) for source in stage.sources], self)
+        graph = StageGraph(stage)
+        return self._mapped_stream(stage) if graph.find(StreamStage) else self._indexed_stream(graph)
+
+    def minibatch(self, graph: StageGraph, index: int) -> MiniBatch | None:
+        """Return the minibatch of a global index, or None if a stage drops it."""
+        made: dict[int, MiniBatch] = {}
+        for stage in graph:
+            inputs = [made[id(source)] for source in stage.sources]
+            minibatch = inputs[0] if isinstance(stage, StreamStage) else self._apply(stage, inputs, index)
+            if minibatch is None:
+                return None
+            made[id(stage)] = minibatch
+        return made[id(graph.root)]
+
+    def _indexed_stream(self, graph: StageGraph) -> Iterator[MiniBatch]:
+        seed_stage = graph.seed_stage
+        for step in range(self.start, seed_stage.num_steps):
+            minibatch = self.minibatch(graph, seed_stage.index_of(step))
+            if minibatch is not None:
+                yield minibatch
+
+    def _mapped_stream(self, stage: Stage) -> Iterator[MiniBatch]:
+        source = self.stream(stage.source)
+        try:
+            for minibatch in source:
+                result = self._apply(stage, [minibatch], minibatch.index)
+                if result is not None:
+                    yield result
+        finally:
+            close_stream(source)
+
+    def _apply(self, stage: Stage, inputs: list[MiniBatch], index: int) -> MiniBatch | None:
+        ordinal = self._ordinals[id(stage)]
+        began = time.perf_counter()
+        try:
+            result = self._call(stage, inputs, self._rng(ordinal, index))
+        except Exception as error:
+            add_note(error, f"in stage {ordinal} ({stage.name}), epoch {self.epoch}, minibatch {index}")
+            raise
+        self.clock.add(f"{ordinal} {stage.name}", time.perf_counter() - began)
+        return result
+
+    def _call(self, stage: Stage, inputs: list[MiniBatch], rng: RngKey | None) -> MiniBatch | None:
+        if isinstance(stage, SeedStage):
+            assert rng is not None
+            return stage.make_minibatch(rng)
+        assert isinstance(stage, MiniBatchTransformer)
+        result = stage.transform(*(minibatch.replace(rng=rng) for minibatch in inputs))
+        if result is None:
+            return None
+        if not isinstance(result, MiniBatch):
+            raise TypeError(
+                f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
+            )
+        return result.replace(epoch=inputs[0].epoch, index=inputs[0].index, rng=None)
+
+    def _rng(self, ordinal: int, index: int) -> RngKey | None:
+        return None if self._rng_seed is None else RngKey(self._rng_seed, self.epoch, index, ordinal)
+
+
+class Run(Iterator[MiniBatch]):
+    """A running epoch of the chain that ends in `root`, and how far it has been read."""
+
+    def __init__(
+        self, root: Stage, epoch: int, start: int = 0, node_state: Any = None, clock: StageClock | None = None
+    ) -> None:
+        graph = StageGraph(root)
+        self.epoch = epoch
+        self.next_step = start
+        self.finished = False
+        self._seeds = graph.find(SeedStage)
+        self._stream = EpochPlan(graph, epoch, start, node_state, clock or StageClock()).stream(root)
+
+    def __next__(self) -> MiniBatch:
+        try:
+            minibatch = next(self._stream)
+        except StopIteration:
+            self.finished = True
+            raise
+        if self._seeds:
+            self.next_step = (minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size + 1
+        else:
+            self.next_step += 1
+        return minibatch
+
+    def close(self) -> None:
+        """End the epoch and what runs for it."""
+        close_stream(self._stream)
+
+
+def close_stream(stream: Iterator[MiniBatch]) -> None:
+    """Close an iterator that can be closed: a generator, a Run or a Prefetcher's reader."""
+    close = getattr(stream, "close", None)
+    if close is not None:
+        close()
+
+
+def one_minibatch(root: Stage, epoch: int, index: int) -> MiniBatch | None:
+    """Return the minibatch of (epoch, global index) as it leaves `root`, or None if a stage drops it."""
+    graph = StageGraph(root)
+    return EpochPlan(graph, epoch, 0, None, StageClock()).minibatch(graph, index)
+
+
+# --- the state between two minibatches --------------------------------------------------------------------------------
+
+
+def fingerprint(graph: StageGraph) -> dict[str, Any]:
+    """Return what decides the content of the chain's minibatches, as plain values by name."""
+    entries: dict[str, Any] = {"stream_version": STREAM_VERSION}
+    for stage in graph.walk():
+        if not isinstance(stage, StreamStage):
+            prefix = f"{graph.ordinal(stage)}.{stage.name}"
+            entries.update({f"{prefix}.{key}": value for key, value in stage.fingerprint().items()})
+    return entries
+
+
+def make_state(root: Stage, run: Run | None, next_epoch: int, pending: State | None) -> State:
+    """Return the state of `root`: where the running epoch stands, or that the next one has not begun."""
+    if run is None and pending is not None:
+        return dict(pending)
+    graph = StageGraph(root)
+    seeds = graph.find(SeedStage)
+    current = None if run is None or run.finished else run
+    state: State = {
+        "seed": seeds[0].rng_seed if seeds else None,
+        "epoch": current.epoch if current else next_epoch,
+        "next_index": (current.next_step if current else 0) * (seeds[0].world_size if seeds else 1),
+        "fingerprint": fingerprint(graph),
+    }
+    for stage in graph.find(StreamStage):
+        if not stage.sources:
+            state["node"] = stage.node_state()
+    return state
+
+
+def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
+    """Return (epoch, first step on this rank, state of a torchdata node or None) of a state that `root`'s pipeline
+    saved.
+
+    Raises:
+        TypeError, ValueError: The state is malformed or another pipeline's; the message names what differs.
+    """
+    where = f"{root.name}: load_state_dict"
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"{where} needs a dict from state_dict(), got {type(state).__name__}. Load what state_dict() returned."
+        )
+    missing = [key for key in ("seed", "epoch", "next_index", "fingerprint") if key not in state]
+    if missing or not isinstance(state["fingerprint"], Mapping):
+        raise ValueError(
+            f"{where} found a state with keys {sorted(map(str, state))}; it lacks {missing or ['a fingerprint']}. "
+            "Load what state_dict() "
+            "returned."
+        )
+    graph = StageGraph(root)
+    seeds = graph.find(SeedStage)
+    saved = {"seed": state["seed"], **state["fingerprint"]}
+    current = {"seed": seeds[0].rng_seed if seeds else None, **fingerprint(graph)}
+    differing = [
+        f"{key} was {saved.get(key, 'absent')!r} and is {current.get(key, 'absent')!r}"
+        for key in sorted(saved.keys() | current.keys())
+        if saved.get(key) != current.get(key) or (key in saved) != (key in current)
+    ]
+    if differing:
+        raise ValueError(
+            f"{where}: this state belongs to another pipeline: {'; '.join(differing)}. Load it into the pipeline "
+            "that saved it, or start a "
+            "new epoch without it."
+        )
+    epoch = check_epoch(where, state["epoch"])
+    next_index, world_size = state["next_index"], seeds[0].world_size if seeds else 1
+    last = seeds[0].num_steps * world_size if seeds else None
+    if (
+        isinstance(next_index, bool)
+        or not isinstance(next_index, int)
+        or next_index < 0
+        or (last is not None and next_index > last)
+    ):
+        raise ValueError(
+            f"{where}: next_index must be in [0, {last}], got {next_index!r}. Load what state_dict() returned."
+        )
+    if next_index % world_size != 0:
+        raise ValueError(
+            f"{where}: next_index {next_index} is not a multiple of world_size {world_size}, so the ranks cannot go "
+            "on together. Resume "
+            "with the world size that saved the state, or one that divides it."
+        )
+    return epoch, next_index // world_size, state.get("node")

@@ -1,0 +1,105 @@
+"""ItemSampler: cuts an item set into minibatches; the start of a chain.
+
+Minibatch g of an epoch is the same for every process that asks for it: one global order (docs/semantics.md, section
+2), cut into pieces. Large sets are shuffled position by position, so a process pays only for the minibatches it makes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.checks import check_bool, check_int
+from datapipes.minibatch import MiniBatch
+from datapipes.rng import RngKey, check_seed
+from datapipes.seeds.item_set import ItemSet
+from datapipes.stage import Fingerprint, SeedStage
+
+SHUFFLED_WHOLE = 2**16  # up to this many items the order of an epoch is made at once, and kept
+
+
+class ItemSampler(SeedStage):
+    """Start minibatches of `batch_size` items.
+
+    Args:
+        item_set: an ItemSet, not empty.
+        batch_size: items a minibatch, 1 or more; the last one may be shorter.
+        shuffle: visit the items in an order of their own each epoch, a permutation keyed by seed and epoch.
+        drop_last: leave out a last minibatch that is shorter.
+        seed: int in [0, 2**64), the one source of all random choices in the chain. No global generator is read or
+            changed.
+    """
+
+    def __init__(
+        self, item_set: ItemSet, batch_size: int, *, shuffle: bool = False, drop_last: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__()
+        if not isinstance(item_set, ItemSet):
+            raise TypeError(
+                f"{self.name}: item_set must be an ItemSet, got {type(item_set).__name__}. Wrap it: dp.ItemSet(...)."
+            )
+        if len(item_set) == 0:
+            raise ValueError(
+                f"{self.name}: found an item set of 0 items; at least 1 is needed. Check how it was split."
+            )
+        self.item_set = item_set
+        self.batch_size = check_int(self.name, "batch_size", batch_size, 1)
+        self.shuffle = check_bool(self.name, "shuffle", shuffle)
+        self.drop_last = check_bool(self.name, "drop_last", drop_last)
+        self.rng_seed = check_seed(self.name, seed)
+        if self.num_batches == 0:
+            raise ValueError(
+                f"{self.name}: drop_last=True leaves nothing of {len(item_set)} items at batch_size {batch_size}; "
+                "at least one whole "
+                "minibatch is needed. Lower batch_size or keep the last one."
+            )
+        self._order: tuple[int, Tensor] | None = None
+
+    @property
+    def num_batches(self) -> int:
+        """Minibatches an epoch over all ranks, before padding."""
+        whole, rest = divmod(len(self.item_set), self.batch_size)
+        return whole if self.drop_last or rest == 0 else whole + 1
+
+    @property
+    def num_steps(self) -> int:
+        return self.num_batches
+
+    def make_minibatch(self, rng: RngKey) -> MiniBatch:
+        first = rng.index % self.num_batches * self.batch_size
+        count = min(self.batch_size, len(self.item_set) - first)
+        items = self.item_set.take(self._positions(rng, first, count))
+        return MiniBatch(epoch=rng.epoch, index=rng.index).replace(**items)
+
+    def _positions(self, rng: RngKey, first: int, count: int) -> Tensor:
+        num_items = len(self.item_set)
+        if not self.shuffle:
+            return torch.arange(first, first + count)
+        key = RngKey(rng.seed, rng.epoch, 0, rng.stage).hop_key()
+        if num_items > SHUFFLED_WHOLE:
+            return torch.from_numpy(_core.permutation_at(num_items, key, first, count))
+        order = self._order
+        if order is None or order[0] != key:
+            order = self._order = (key, torch.from_numpy(_core.permutation_at(num_items, key, 0, num_items)))
+        return order[1][first : first + count].clone()
+
+    def fingerprint(self) -> Fingerprint:
+        return {
+            "items": len(self.item_set),
+            "item_digest": self.item_set.digest(),
+            "batch_size": self.batch_size,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "items": len(self.item_set),
+            "batch_size": self.batch_size,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+            "seed": self.rng_seed,
+        }

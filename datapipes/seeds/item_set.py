@@ -1,0 +1,111 @@
+"""ItemSet: the seeds of a task, with what belongs to each of them (labels, queries, times)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
+from datapipes.codec import tensor_bytes
+
+ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
+PROBED = 1024  # items of a set that its fingerprint looks at
+
+
+class ItemSet:
+    """Items that are drawn together: the rows of one or several tensors.
+
+    Args:
+        items: an int n for the ids 0 .. n-1; a tensor of node ids [n], pairs [n, 2] or [n, k]; or a tuple of such,
+            equally long. NumPy arrays are viewed. Tensors may be non-contiguous or memory-mapped.
+        names: the MiniBatch field of each: "seeds", or a sequence such as ("seeds", "labels"). Default: the first of
+            ("seeds", "labels", "indexes", "timestamps"), as many as there are items.
+    Raises:
+        TypeError, ValueError: The seeds are no ids, lengths differ, or a name is unknown; the message says what is
+        allowed.
+    """
+
+    def __init__(
+        self, items: int | Tensor | np.ndarray[Any, Any] | tuple[Any, ...], names: str | Sequence[str] | None = None
+    ) -> None:
+        values = items if isinstance(items, tuple) else (items,)
+        if not values:
+            raise ValueError(
+                "ItemSet: got an empty tuple; at least the seeds are needed. Pass (seeds,) or (seeds, labels)."
+            )
+        if names is None:
+            names = ITEM_NAMES[: len(values)]
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        if len(self.names) != len(values) or len(set(self.names)) != len(self.names):
+            raise ValueError(
+                f"ItemSet: {len(values)} items need as many different names, got {list(self.names)}. Name each once."
+            )
+        unknown = [name for name in self.names if name not in ITEM_NAMES]
+        if unknown:
+            raise ValueError(
+                f"ItemSet: names must be among {list(ITEM_NAMES)}, got {unknown}. They become MiniBatch fields."
+            )
+        if "seeds" not in self.names:
+            raise ValueError(f"ItemSet: one of the items must be named 'seeds', got {list(self.names)}. Name it.")
+        self._count: int | None = None
+        self._tensors: dict[str, Tensor] = {}
+        for name, value in zip(self.names, values, strict=True):
+            if name == "seeds" and not hasattr(value, "shape"):
+                self._count = check_int("ItemSet", "number of seeds", value, 0)
+            else:
+                self._tensors[name] = _check_item(name, value)
+        lengths = {name: int(tensor.shape[0]) for name, tensor in self._tensors.items()}
+        if self._count is not None:
+            lengths["seeds"] = self._count
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"ItemSet: items must be equally long, got {lengths}. Cut them to one length.")
+        self._length = lengths["seeds"]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, positions: Tensor) -> dict[str, Tensor]:
+        """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors."""
+        taken = {name: tensor[positions] for name, tensor in self._tensors.items()}
+        if self._count is not None:
+            taken["seeds"] = positions
+        return taken
+
+    def digest(self) -> str:
+        """Return a short name of the content: dtypes, shapes and up to 1,024 evenly spaced rows of each item."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(repr((self._length, self.names, self._count is not None)).encode())
+        positions = torch.arange(0, self._length, max(1, self._length // PROBED))
+        for name, tensor in self._tensors.items():
+            digest.update(f"{name} {dtype_name(tensor.dtype)} {list(tensor.shape)}".encode())
+            digest.update(tensor_bytes(tensor[positions]))
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"ItemSet({self._length} items, names={self.names})"
+
+
+def _check_item(name: str, value: Any) -> Tensor:
+    tensor = as_tensor("ItemSet", name, value)
+    if tensor.ndim == 0:
+        raise ValueError(
+            f"ItemSet: {name} must have at least 1 dimension, got a 0-d tensor. Pass an int for the ids 0 .. n-1."
+        )
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"ItemSet: {name} must be in host memory, found it on {tensor.device}. Call .cpu(); use copy_to in the "
+            "chain."
+        )
+    if name == "seeds":
+        if tensor.dtype not in INDEX_DTYPES:
+            raise TypeError(
+                f"ItemSet: seeds must be int32 or int64, got {dtype_name(tensor.dtype)}. Convert them with .long()."
+            )
+        if tensor.ndim > 2 or (tensor.ndim == 2 and tensor.shape[1] == 0):
+            raise ValueError(f"ItemSet: seeds must have shape [n] or [n, k], got {list(tensor.shape)}. Reshape them.")
+    return tensor

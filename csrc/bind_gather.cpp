@@ -12,7 +12,8 @@ using Bytes = py::array_t<std::uint8_t>;
 RowTable row_table(const Bytes& table) {
   if (table.ndim() != 2)
     throw std::invalid_argument("table must have 2 dimensions (rows, bytes), got " + std::to_string(table.ndim()) + ".");
-  if (table.shape(1) > 1 && table.strides(1) != 1) throw std::invalid_argument("the bytes of a row must be adjacent.");
+  const bool empty = table.shape(0) == 0 || table.shape(1) == 0;  // NumPy gives these arrays strides of 0
+  if (!empty && table.shape(1) > 1 && table.strides(1) != 1) throw std::invalid_argument("the bytes of a row must be adjacent.");
   if (table.shape(0) > 1 && table.strides(0) < 0) throw std::invalid_argument("rows must ascend in memory.");
   return {reinterpret_cast<const std::byte*>(table.data()), table.shape(0), table.shape(1), table.strides(0)};
 }

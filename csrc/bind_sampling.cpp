@@ -20,6 +20,11 @@ CscView<Id> csc_view(const Array<std::int64_t>& indptr, const Array<Id>& indices
   return {offsets, view(indices, "indices")};
 }
 
+HopRequest hop_request(std::int64_t fanout, bool replace, std::uint64_t key) {
+  if (fanout < -1) throw std::invalid_argument("fanout must be -1 (all in-edges) or more, got " + std::to_string(fanout) + ".");
+  return {fanout, replace, key};
+}
+
 template <class Id>
 void bind_for(py::module_& m) {
   m.def(
@@ -28,10 +33,11 @@ void bind_for(py::module_& m) {
          bool replace, std::uint64_t key) {
         const auto graph = csc_view(indptr, indices);
         const auto wanted = view(seeds, "seeds");
+        const HopRequest request = hop_request(fanout, replace, key);
         SampledHop<Id> hop;
         {
           py::gil_scoped_release nogil;
-          hop = sample_hop(graph, wanted, HopRequest{fanout, replace, key});
+          hop = sample_hop(graph, wanted, request);
         }
         return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)),
                               to_numpy(std::move(hop.positions)));
@@ -42,6 +48,7 @@ void bind_for(py::module_& m) {
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {
         const auto given = view(ids, "ids");
+        if (num_nodes < 0) throw std::invalid_argument("num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
         Compacted<Id> compacted;
         {
           py::gil_scoped_release nogil;
@@ -62,7 +69,7 @@ void bind_for(py::module_& m) {
           throw std::invalid_argument("edge_ids and indices must be equally long.");
         if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
         NeighborsRequest request{.hops = {}, .only_new = only_new, .want_edge_ids = want_edge_ids, .direct_limit = direct_limit};
-        for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back({fanouts[h], replace, keys[h]});
+        for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back(hop_request(fanouts[h], replace, keys[h]));
         Neighborhood<Id> found;
         {
           py::gil_scoped_release nogil;

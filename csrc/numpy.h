@@ -25,6 +25,10 @@ std::span<const T> view(const Array<T>& array, const char* name) {
   if (array.ndim() != 1) {
     throw std::invalid_argument(std::string(name) + " must have 1 dimension, got " + std::to_string(array.ndim()) + ".");
   }
+  if (reinterpret_cast<std::uintptr_t>(array.data()) % alignof(T) != 0) {
+    throw std::invalid_argument(std::string(name) + " is not aligned to its " + std::to_string(sizeof(T)) +
+                                "-byte entries. Copy it.");
+  }
   return {array.data(), static_cast<std::size_t>(array.shape(0))};
 }
 

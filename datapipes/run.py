@@ -6,11 +6,15 @@ resume and any number of workers the same thing. What stands after it maps over 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from datapipes.checks import check_int
+from datapipes.in_flight import in_flight
 from datapipes.minibatch import MiniBatch
 from datapipes.rng import STREAM_VERSION, RngKey, check_epoch
 from datapipes.stage import MiniBatchTransformer, SeedStage, Stage, State, StreamStage, add_note
@@ -46,6 +50,7 @@ class EpochPlan:
         self.clock = clock
         self._ordinals = {id(stage): graph.ordinal(stage) for stage in graph if not isinstance(stage, StreamStage)}
         self._rng_seed = graph.seed_stage.rng_seed if graph.find(SeedStage) else None
+        self._slots: dict[int, asyncio.Semaphore] = {}
 
     def stream(self, stage: Stage) -> Iterator[MiniBatch]:
         """Return the epoch's minibatches as they leave `stage`, from this rank's minibatch number `start`."""
@@ -56,10 +61,21 @@ class EpochPlan:
 
     def minibatch(self, graph: StageGraph, index: int) -> MiniBatch | None:
         """Return the minibatch of a global index, or None if a stage drops it."""
+        if any(map(_is_async, graph)):
+            return next(in_flight([self._minibatch_async(graph, index)], 1))
         made: dict[int, MiniBatch] = {}
         for stage in graph:
             inputs = [made[id(source)] for source in stage.sources]
-            minibatch = inputs[0] if isinstance(stage, StreamStage) else self._apply(stage, inputs, index)
+            minibatch = self._apply(stage, inputs, index)
+            if minibatch is None:
+                return None
+            made[id(stage)] = minibatch
+        return made[id(graph.root)]
+
+    async def _minibatch_async(self, graph: StageGraph, index: int) -> MiniBatch | None:
+        made: dict[int, MiniBatch] = {}
+        for stage in graph:
+            minibatch = await self._apply_async(stage, [made[id(source)] for source in stage.sources], index)
             if minibatch is None:
                 return None
             made[id(stage)] = minibatch
@@ -67,48 +83,89 @@ class EpochPlan:
 
     def _indexed_stream(self, graph: StageGraph) -> Iterator[MiniBatch]:
         seed_stage = graph.seed_stage
-        for step in range(self.start, seed_stage.num_steps):
-            minibatch = self.minibatch(graph, seed_stage.index_of(step))
-            if minibatch is not None:
-                yield minibatch
+        indices = (seed_stage.index_of(step) for step in range(self.start, seed_stage.num_steps))
+        window = max((_concurrency(stage) for stage in graph if _is_async(stage)), default=0)
+        made: Iterator[MiniBatch | None] = (
+            in_flight((self._minibatch_async(graph, index) for index in indices), window)
+            if window > 0
+            else (self.minibatch(graph, index) for index in indices)
+        )
+        return _without_dropped(made)
 
     def _mapped_stream(self, stage: Stage) -> Iterator[MiniBatch]:
         source = self.stream(stage.source)
-        try:
-            for minibatch in source:
-                result = self._apply(stage, [minibatch], minibatch.index)
-                if result is not None:
-                    yield result
-        finally:
-            close_stream(source)
+        made: Iterator[MiniBatch | None] = (
+            in_flight((self._apply_async(stage, [mb], mb.index) for mb in source), _concurrency(stage))
+            if _is_async(stage)
+            else (self._apply(stage, [minibatch], minibatch.index) for minibatch in source)
+        )
+        return _without_dropped(made, source)
 
     def _apply(self, stage: Stage, inputs: list[MiniBatch], index: int) -> MiniBatch | None:
+        if isinstance(stage, StreamStage):
+            return inputs[0]  # it would carry this minibatch on unchanged
+        with self._call_of(stage, index) as rng:
+            if isinstance(stage, SeedStage):
+                assert rng is not None
+                return stage.make_minibatch(rng)
+            assert isinstance(stage, MiniBatchTransformer)
+            return _checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
+
+    async def _apply_async(self, stage: Stage, inputs: list[MiniBatch], index: int) -> MiniBatch | None:
+        if not _is_async(stage):
+            return self._apply(stage, inputs, index)
+        assert isinstance(stage, MiniBatchTransformer)
+        slots = self._slots.setdefault(id(stage), asyncio.Semaphore(_concurrency(stage)))
+        async with slots:
+            with self._call_of(stage, index) as rng:
+                result = await stage.transform_async(*(given.replace(rng=rng) for given in inputs))
+                return _checked(stage, result, inputs[0])
+
+    @contextmanager
+    def _call_of(self, stage: Stage, index: int) -> Iterator[RngKey | None]:
+        """Time one call of a stage, give it its random key, and note on an error where it happened."""
         ordinal = self._ordinals[id(stage)]
         began = time.perf_counter()
         try:
-            result = self._call(stage, inputs, self._rng(ordinal, index))
+            yield self._rng(ordinal, index)
         except Exception as error:
             add_note(error, f"in stage {ordinal} ({stage.name}), epoch {self.epoch}, minibatch {index}")
             raise
         self.clock.add(f"{ordinal} {stage.name}", time.perf_counter() - began)
-        return result
-
-    def _call(self, stage: Stage, inputs: list[MiniBatch], rng: RngKey | None) -> MiniBatch | None:
-        if isinstance(stage, SeedStage):
-            assert rng is not None
-            return stage.make_minibatch(rng)
-        assert isinstance(stage, MiniBatchTransformer)
-        result = stage.transform(*(minibatch.replace(rng=rng) for minibatch in inputs))
-        if result is None:
-            return None
-        if not isinstance(result, MiniBatch):
-            raise TypeError(
-                f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
-            )
-        return result.replace(epoch=inputs[0].epoch, index=inputs[0].index, rng=None)
 
     def _rng(self, ordinal: int, index: int) -> RngKey | None:
         return None if self._rng_seed is None else RngKey(self._rng_seed, self.epoch, index, ordinal)
+
+
+def _is_async(stage: Stage) -> bool:
+    return isinstance(stage, MiniBatchTransformer) and hasattr(stage, "transform_async")
+
+
+def _concurrency(stage: Stage) -> int:
+    return check_int(stage.name, "concurrency", getattr(stage, "concurrency", 1), 1)
+
+
+def _checked(stage: Stage, result: object, given: MiniBatch) -> MiniBatch | None:
+    if result is None:
+        return None
+    if not isinstance(result, MiniBatch):
+        raise TypeError(
+            f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
+        )
+    return result.replace(epoch=given.epoch, index=given.index, rng=None)
+
+
+def _without_dropped(
+    made: Iterator[MiniBatch | None], source: Iterator[MiniBatch] | None = None
+) -> Iterator[MiniBatch]:
+    try:
+        for minibatch in made:
+            if minibatch is not None:
+                yield minibatch
+    finally:
+        close_stream(made)
+        if source is not None:
+            close_stream(source)
 
 
 class Run(Iterator[MiniBatch]):
@@ -141,7 +198,7 @@ class Run(Iterator[MiniBatch]):
         close_stream(self._stream)
 
 
-def close_stream(stream: Iterator[MiniBatch]) -> None:
+def close_stream(stream: Iterator[Any]) -> None:
     """Close an iterator that can be closed: a generator, a Run or a Prefetcher's reader."""
     close = getattr(stream, "close", None)
     if close is not None:

@@ -257,6 +257,9 @@ class MiniBatchTransformer(Stage):
     Subclasses define `transform`, or pass `fn`. A stage of several sources takes them as a list and its `transform`
     gets one minibatch of each, of the same index. The result must depend on the minibatch alone; randomness comes
     from `minibatch.rng.hop_key()`.
+
+    A stage that waits for others may define `async transform_async(minibatch)` instead and set `concurrency`: that
+    many are kept in flight, and the minibatches still leave in order.
     """
 
     def __init__(
@@ -270,7 +273,8 @@ class MiniBatchTransformer(Stage):
             raise TypeError(
                 f"{self.name}: fn must be callable, got {type(fn).__name__}. Pass a function of a MiniBatch."
             )
-        if fn is None and type(self).transform is MiniBatchTransformer.transform:  # the subclass defines none either
+        defines_own = type(self).transform is not MiniBatchTransformer.transform or hasattr(self, "transform_async")
+        if fn is None and not defines_own:
             raise TypeError(
                 f"{self.name}: found neither fn nor a transform method; one is needed. Pass fn, or define transform."
             )
@@ -279,6 +283,9 @@ class MiniBatchTransformer(Stage):
             from datapipes.stage_graph import StageGraph
 
             StageGraph(self)  # refuses unequal lengths
+
+    concurrency: int = 1
+    """Minibatches that a stage with `transform_async` has in flight."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

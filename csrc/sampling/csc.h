@@ -1,6 +1,7 @@
 // csc.h: the graph as the kernels see it, and the checks made before any of its memory is touched.
 //   indptr int64[num_nodes + 1], indices int32 or int64 [num_edges]; the in-edges of v are indices[indptr[v] .. indptr[v + 1]).
-// check_node throws std::out_of_range (IndexError); a graph that contradicts itself throws std::invalid_argument (ValueError).
+// check_node throws std::out_of_range (IndexError); too many picks throw std::length_error (ValueError); a graph that contradicts
+// itself throws std::invalid_argument (ValueError).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct CscView {
 
 [[noreturn]] inline void throw_not_a_node(const char* op, std::int64_t found, std::int64_t num_nodes) {
   throw std::out_of_range(std::string(op) + ": node id must be in [0, " + std::to_string(num_nodes) + "), got " +
-                          std::to_string(found) + ". Check the seeds against graph.num_nodes.");
+                          std::to_string(found) + ". Check the ids against the number of nodes.");
 }
 
 [[noreturn]] inline void throw_bad_indptr(const char* op, std::int64_t node, std::int64_t begin, std::int64_t end,
@@ -33,6 +34,10 @@ struct CscView {
   throw std::invalid_argument(std::string(op) + ": indices[" + std::to_string(position) + "] is " + std::to_string(found) +
                               ", which must be in [0, " + std::to_string(num_nodes) +
                               "). The graph is corrupt: graph.validate() checks all of it.");
+}
+
+[[noreturn]] inline void throw_too_many(const char* op) {
+  throw std::length_error(std::string(op) + ": the hop would hold more than 2^63 - 1 picks. Use smaller fanouts.");
 }
 
 inline void check_node(const char* op, std::int64_t node, std::int64_t num_nodes) {

@@ -44,7 +44,7 @@ class HopDrawer {
       const std::int64_t end = graph_.indptr[node + 1];
       if (begin < 0 || begin > end || end > num_edges) throw_bad_indptr(op_, node, begin, end, num_edges);
       columns_[d - first] = {begin, end - begin};
-      total += pick_count(end - begin, request.fanout, request.replace);
+      if (__builtin_add_overflow(total, pick_count(end - begin, request.fanout, request.replace), &total)) throw_too_many(op_);
       indptr[d + 1] = total;
     }
     return indptr;

@@ -30,7 +30,7 @@ class Dataset:
     Attributes:
         name: what it is called in messages.
         graph: the graph to sample from.
-        features: node features by ("node", None, name).
+        features: by ("node" or "edge", None, name).
         train_set, validation_set, test_set: nodes with labels, named ("seeds", "labels"); int64 each.
         num_classes: labels are in [0, num_classes).
         class_names: one for each class; numbers as text where the files name none.
@@ -111,12 +111,12 @@ def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
     train, validation, test = (
         ItemSet((ids, labels[ids]), names=("seeds", "labels")) for ids in (torch.from_numpy(part) for part in parts)
     )
+    features = {("node", None, name): TensorFeature(value) for name, value in raw.node_features.items()}
+    features.update({("edge", None, name): TensorFeature(value) for name, value in raw.edge_features.items()})
     return Dataset(
         name=raw.name,
         graph=CSCGraph.from_edge_index(raw.edge_index, raw.num_nodes),
-        features=FeatureStore(
-            {("node", None, name): TensorFeature(value) for name, value in raw.node_features.items()}
-        ),
+        features=FeatureStore(features),
         train_set=train,
         validation_set=validation,
         test_set=test,

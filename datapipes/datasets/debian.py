@@ -19,6 +19,7 @@ from .raw import DatasetFormatError, RawDataset, checked_labels, csr_ids, dense_
 
 DIRECTIONS = ("both", "depends", "reverse")
 FILE = "debian_packages.npz"
+DEPENDS, REVERSE = 1, 2  # bits of the edge feature "direction"
 
 _FORMAT = "datapipes debian packages 1"
 
@@ -33,7 +34,9 @@ def read_debian_packages(direction: str = "both") -> RawDataset:
         Edges are sorted by (destination, source), without repeats and self loops. Of the features,
         "feat" is uint8[num_nodes, num_words], 1 for each word of the description, about 140 MB;
         "words" is int16[num_nodes, max_words], the ids of these words in ascending order, then num_words
-        to the end of the row, so that it suits an embedding with padding_idx=num_words. Labels are
+        to the end of the row, so that it suits an embedding with padding_idx=num_words. The edge feature
+        "direction" is uint8[num_edges]: bit 1 where the destination depends on the source, bit 2 where the
+        source depends on the destination. Labels are
         sections; the split is fixed, and the packages of one source are all in one part of it.
     Raises:
         ValueError: Another direction.
@@ -60,11 +63,13 @@ def _read(content: bytes, direction: str) -> RawDataset:
     forward, backward = (dependencies, packages), (packages, dependencies)
     chosen = {"depends": [forward], "reverse": [backward], "both": [forward, backward]}[direction]
     sources, destinations = (np.concatenate(ends) for ends in zip(*chosen, strict=True))
+    edge_index = simple_edges(sources, destinations, num_nodes)
+    of_forward, of_backward = (_contains(edge_index, ends, num_nodes) for ends in (forward, backward))
     ones = np.ones(len(words), dtype=np.uint8)
     return RawDataset(
         name="debian-packages",
         num_nodes=num_nodes,
-        edge_index=simple_edges(sources, destinations, num_nodes),
+        edge_index=edge_index,
         node_features={
             "feat": dense_rows(FILE, described, words, ones, (num_nodes, num_words), np.uint8),
             "words": _padded(described, words, num_nodes, num_words),
@@ -72,7 +77,13 @@ def _read(content: bytes, direction: str) -> RawDataset:
         labels=labels,
         class_names=class_names,
         split=(np.flatnonzero(part == 0), np.flatnonzero(part == 1), np.flatnonzero(part == 2)),
+        edge_features={"direction": (DEPENDS * of_forward + REVERSE * of_backward).astype(np.uint8)},
     )
+
+
+def _contains(edge_index: np.ndarray, ends: tuple[np.ndarray, np.ndarray], num_nodes: int) -> np.ndarray:
+    """Return for each edge whether it is one of the (source, destination) pairs in `ends`, as bool[num_edges]."""
+    return np.isin(edge_index[1] * num_nodes + edge_index[0], ends[1] * num_nodes + ends[0])
 
 
 def _read_rows(arrays: NpzArrays, prefix: str, num_rows: int, num_columns: int) -> tuple[np.ndarray, np.ndarray]:

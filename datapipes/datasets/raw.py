@@ -13,7 +13,7 @@ exception comes out of a reader because of what is in a file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ class RawDataset:
         labels: int64[num_nodes], the class of each node, -1 where there is none.
         class_names: One for each class; numbers as text where the files name none.
         split: int64 node ids of train, validation and test, disjoint; None if the files have no split.
+        edge_features: By name, arrays of shape [num_edges, ...], in the order of edge_index.
     Raises:
         TypeError: An array is none, or not of the dtype above.
         ValueError: Shapes do not fit each other, or an id is out of range.
@@ -62,6 +63,7 @@ class RawDataset:
     labels: np.ndarray
     class_names: tuple[str, ...]
     split: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+    edge_features: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.num_nodes < 0:
@@ -71,15 +73,8 @@ class RawDataset:
             raise ValueError(
                 f"{self.name}: edge_index has shape {self.edge_index.shape}, must be [2, num_edges]. {_REMEDY}"
             )
-        for key, feature in self.node_features.items():
-            if not isinstance(feature, np.ndarray):
-                found = type(feature).__name__
-                raise TypeError(f"{self.name}: node feature {key!r} is a {found}, must be an array. {_REMEDY}")
-            if feature.shape[:1] != (self.num_nodes,):
-                raise ValueError(
-                    f"{self.name}: node feature {key!r} has shape {feature.shape}, must be "
-                    f"[{self.num_nodes}, ...], a row for each node. {_REMEDY}"
-                )
+        self._check_features("node", self.node_features, self.num_nodes)
+        self._check_features("edge", self.edge_features, self.edge_index.shape[1])
         self._check_ids("labels", self.labels, len(self.class_names), lowest=-1)
         if self.labels.shape != (self.num_nodes,):
             raise ValueError(
@@ -88,6 +83,17 @@ class RawDataset:
             )
         if self.split is not None:
             self._check_split(self.split)
+
+    def _check_features(self, kind: str, features: dict[str, np.ndarray], count: int) -> None:
+        for key, feature in features.items():
+            if not isinstance(feature, np.ndarray):
+                found = type(feature).__name__
+                raise TypeError(f"{self.name}: {kind} feature {key!r} is a {found}, must be an array. {_REMEDY}")
+            if feature.shape[:1] != (count,):
+                raise ValueError(
+                    f"{self.name}: {kind} feature {key!r} has shape {feature.shape}, must be [{count}, ...], a row "
+                    f"for each {kind}. {_REMEDY}"
+                )
 
     def _check_ids(self, what: str, ids: Any, limit: int, lowest: int = 0) -> None:
         if not isinstance(ids, np.ndarray) or ids.dtype != np.int64:

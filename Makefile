@@ -1,0 +1,56 @@
+# Commands that always work on a fresh machine with Python >= 3.10, pip, a C++20 compiler and make. See CONTRIBUTING.md.
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+LOCK := $(shell cksum < requirements.lock | cut -d' ' -f1)
+READY := $(VENV)/.ready-$(LOCK)
+CORE := $(VENV)/.core
+CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
+MINUTES ?= 10
+
+.PHONY: help setup build demo test check bench stubs clean
+help:
+	@echo "make demo   train GraphSAGE on the embedded data; pictures go to demo/"
+	@echo "make test   every test that needs no GPU"
+	@echo "make check  lint, types, layers, C++ tests under sanitizers"
+	@echo "make bench  the benchmarks, with ratios taken in one run"
+	@echo "make stubs  write datapipes/functional.pyi anew"
+
+# The environment belongs to one lock file: another one makes a new environment.
+$(READY): requirements.lock
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	touch $@
+
+$(CORE): $(READY) setup.py pyproject.toml $(CXX_FILES)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	touch $@
+
+setup: $(READY)
+build: $(CORE)
+
+demo: build
+	$(RUN) examples/node_classification.py --out demo
+
+test: build
+	$(RUN) -m pytest
+
+check: build
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/clang-format --dry-run --Werror $(CXX_FILES)
+	$(RUN) -m pytest -q tests/test_layers.py
+	CXX=$${CXX:-g++} bash csrc/tests/run.sh
+
+bench: build
+	$(RUN) benchmarks/sample.py
+	$(RUN) benchmarks/gather.py
+
+stubs: build
+	$(RUN) -c "import datapipes, datapipes.functional as functional; functional.write_stub()"
+
+clean:
+	rm -rf $(VENV) build demo *.egg-info datapipes/_core*.so

@@ -1,0 +1,92 @@
+"""What the benchmarks share: the graph, alternation of both sides in one run, the physical limits, the peer's interpreter."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import datapipes as dp
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that every benchmark has."""
+    arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--graph", type=Path, help="folder with indptr.npy, indices.npy (int64) and feat.npy")
+    arguments.add_argument("--json", type=Path, help="write the figures to this file")
+    arguments.add_argument("--repeats", type=int, default=9, help="measurements of each side; the median counts")
+    arguments.add_argument("--peer-python", type=Path, help="interpreter with dgl 2.1.0 and torch 2.2.1, to measure GraphBolt")
+    return arguments
+
+
+def load_graph(folder: Path | None, num_nodes: int = 200_000, num_edges: int = 4_000_000) -> tuple[dp.CSCGraph, np.ndarray]:
+    """Return (graph, features) of the folder, or of a power-law graph made here: endpoints drawn by Pareto weights."""
+    if folder is not None:
+        indptr, indices = (np.load(folder / f"{name}.npy") for name in ("indptr", "indices"))
+        return dp.CSCGraph(indptr, indices), np.load(folder / "feat.npy")
+    rng = np.random.default_rng(0)
+    weights = np.cumsum((rng.pareto(1.1, num_nodes) + 1).clip(max=num_nodes**0.5))
+    ends = [np.searchsorted(weights, rng.random(num_edges) * weights[-1]).clip(max=num_nodes - 1) for _ in range(2)]
+    features = rng.standard_normal((num_nodes, 100), dtype=np.float32)
+    return dp.CSCGraph.from_edge_index(np.stack(ends), num_nodes), features
+
+
+def alternate(sides: dict[str, Callable[[int], float]], repeats: int, warm_ups: int = 2) -> dict[str, float]:
+    """Return the median of what each side measures (a rate), taken in turn; `side(round)` does one measurement."""
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for i in range(warm_ups + repeats):
+        for name, side in sides.items():
+            rate = side(i)
+            if i >= warm_ups:
+                taken[name].append(rate)
+    return {name: statistics.median(rates) for name, rates in taken.items()}
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return (seconds, result) of one call."""
+    began = time.perf_counter()
+    result = work()
+    return time.perf_counter() - began, result
+
+
+class Peer:
+    """GraphBolt in an interpreter of its own, one measurement for each line it is sent; it sleeps while we measure."""
+
+    def __init__(self, python: Path, graph: Path, what: str) -> None:
+        script = Path(__file__).with_name("peer_graphbolt.py")
+        self._process = subprocess.Popen(
+            [str(python), str(script), str(graph), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def measure(self, round_: int) -> float:
+        """Return the peer's rate in this round."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{round_}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the peer ended with code {self._process.wait()}; see its messages above")
+        return float(line)
+
+    def close(self) -> None:
+        """End the peer's process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+
+def report(figures: dict[str, float | str], file: Path | None) -> None:
+    """Print the figures, and write them to `file`."""
+    for name, value in figures.items():
+        print(f"{name:44s} {value:.4g}" if isinstance(value, float) else f"{name:44s} {value}")
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.flush()

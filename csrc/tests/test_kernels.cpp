@@ -1,0 +1,403 @@
+// test_kernels.cpp: every kernel once without Python, for the sanitizers; run.sh builds and runs it.
+//   Prints each case, then the number of failed checks, and exits 1 when there are any. The values written out here are those of
+//   tests/twin.py; that the kernels equal it at large is the business of tests/*.py, memory and threads are the business here.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "gather/gather_rows.h"
+#include "graph/coo_to_csc.h"
+#include "graph/validate.h"
+#include "random/permutation.h"
+#include "random/philox.h"
+#include "sampling/compact.h"
+#include "sampling/sample_hop.h"
+#include "sampling/sample_neighbors.h"
+
+namespace datapipes {
+namespace {
+
+int failed_checks = 0;
+
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      ++failed_checks;                                                     \
+      std::printf("  FAILED %s:%d: %s\n", __FILE__, __LINE__, #condition); \
+    }                                                                      \
+  } while (false)
+
+#define CHECK_THROWS(error, expression)                                                          \
+  do {                                                                                           \
+    bool thrown = false;                                                                         \
+    try {                                                                                        \
+      (void)(expression);                                                                        \
+    } catch (const error&) {                                                                     \
+      thrown = true;                                                                             \
+    }                                                                                            \
+    if (!thrown) {                                                                               \
+      ++failed_checks;                                                                           \
+      std::printf("  FAILED %s:%d: %s throws no %s\n", __FILE__, __LINE__, #expression, #error); \
+    }                                                                                            \
+  } while (false)
+
+using Ints = std::vector<std::int64_t>;
+
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kMapLimits[] = {0, kDirectMapLimit};  // the hash map, the direct map
+
+template <class T>
+Ints ints(const Buffer<T>& buffer) {
+  return Ints(buffer.data(), buffer.data() + buffer.size());
+}
+
+// Vectors of the exact size, so that AddressSanitizer sees the first byte read past either end.
+template <class Id>
+struct Graph {
+  Ints indptr;
+  std::vector<Id> indices;
+  CscView<Id> view() const { return {indptr, indices}; }
+};
+
+template <class Id>
+Graph<Id> small_graph() {
+  return {{0, 5, 6, 6, 9}, {0, 1, 1, 2, 3, 3, 0, 1, 3}};
+}
+
+// Node v has (v * v) % 97 in-edges, node 0 has `hub`.
+template <class Id>
+Graph<Id> uneven_graph(std::int64_t num_nodes, std::int64_t hub) {
+  Graph<Id> graph{{0}, {}};
+  for (std::int64_t v = 0; v < num_nodes; ++v) {
+    const std::int64_t degree = v == 0 ? hub : v * v % 97;
+    for (std::int64_t i = 0; i < degree; ++i) graph.indices.push_back(static_cast<Id>((v * 31 + i * 7) % num_nodes));
+    graph.indptr.push_back(std::ssize(graph.indices));
+  }
+  return graph;
+}
+
+template <class Id>
+SampledHop<Id> hop_of(const Graph<Id>& graph, const Ints& seeds, std::int64_t fanout, bool replace, std::uint64_t key = 42) {
+  return sample_hop(graph.view(), seeds, HopRequest{fanout, replace, key});
+}
+
+template <class Id>
+Neighborhood<Id> neighborhood(const Graph<Id>& graph, const Ints& edge_ids, const Ints& seeds, const Ints& fanouts, bool replace,
+                              bool only_new, std::int64_t direct_limit = kDirectMapLimit) {
+  NeighborsRequest request{.hops = {}, .only_new = only_new, .want_edge_ids = true, .direct_limit = direct_limit};
+  for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back({fanouts[h], replace, 42 + h});
+  return sample_neighbors(graph.view(), std::span<const std::int64_t>(edge_ids), seeds, request);
+}
+
+// One number that differs as soon as anything in the minibatch does.
+template <class Id>
+std::uint64_t fingerprint(const Neighborhood<Id>& found) {
+  std::uint64_t state = 0;
+  const auto mix = [&state](const Ints& values) {
+    state = state * 31 + values.size();
+    for (const std::int64_t value : values) state = (state ^ static_cast<std::uint64_t>(value)) * 0x100000001B3u;
+  };
+  mix(ints(found.nodes));
+  mix(ints(found.compacted_seeds));
+  for (const auto& hop : found.hops) {
+    mix(ints(hop.indptr));
+    mix(ints(hop.indices));
+    mix(ints(hop.edge_ids));
+    mix({hop.num_src});
+  }
+  return state;
+}
+
+Ints permutation(std::int64_t num_items, std::uint64_t key, std::int64_t first, std::int64_t count) {
+  Ints out(static_cast<std::size_t>(count));
+  permutation_at(num_items, key, first, out);
+  return out;
+}
+
+void philox_gives_the_published_answers() {
+  CHECK((philox4x32({0, 0, 0, 0}, 0) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  constexpr std::uint32_t kOnes = 0xffffffff;
+  CHECK((philox4x32({kOnes, kOnes, kOnes, kOnes}, ~std::uint64_t{0}) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  CHECK((philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822) ==
+         Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+void hop_keys_and_draws_are_those_of_the_page() {
+  CHECK(hop_key(1, 2, 3, 4, 5, 6) == 0x7e53e4828449e5edu);
+  CHECK_THROWS(std::invalid_argument, hop_key(0, std::uint64_t{1} << 32, 0, 0, 0, 0));
+  CHECK_THROWS(std::invalid_argument, hop_key(0, 0, std::uint64_t{1} << 48, 0, 0, 0));
+  CHECK_THROWS(std::invalid_argument, hop_key(0, 0, 0, 1 << 16, 0, 0));
+  CHECK_THROWS(std::invalid_argument, hop_key(0, 0, 0, 0, 1 << 8, 0));
+  CHECK_THROWS(std::invalid_argument, hop_key(0, 0, 0, 0, 0, 1 << 16));
+  Stream words(1, 2, 3);
+  CHECK(words.bounded(1) == 0);
+  CHECK(words.bounded(10) == 4);
+  CHECK(words.bounded((std::uint64_t{1} << 31) + 1) == 786127360);
+  CHECK(words.bounded((std::uint64_t{1} << 40) + 7) == 559280664115);
+  CHECK(words.bounded((std::uint64_t{1} << 62) + 1) == 1086951381183208984);
+}
+
+void a_permutation_visits_every_item_once() {
+  CHECK((permutation(5, 1, 0, 5) == Ints{0, 2, 1, 3, 4}));
+  CHECK((permutation(70'001, 1, 0, 2) == Ints{17989, 19059}));
+  CHECK((permutation(70'001, 1, 70'000, 1) == Ints{40393}));
+  for (const std::int64_t n : {0, 1, 2, 3, 65'536, 65'537, 70'001}) {
+    Ints order = permutation(n, 7, 0, n), identity(static_cast<std::size_t>(n));
+    std::sort(order.begin(), order.end());
+    std::iota(identity.begin(), identity.end(), 0);
+    CHECK(order == identity);
+    CHECK(permutation(n, 7, n, 0).empty());
+    CHECK_THROWS(std::out_of_range, permutation(n, 7, n, 1));
+    CHECK_THROWS(std::out_of_range, permutation(n, 7, -1, 1));
+    CHECK_THROWS(std::out_of_range, permutation(n, 7, kMax, 1));
+  }
+  CHECK_THROWS(std::out_of_range, permutation(-1, 7, 0, 0));
+}
+
+template <class Id>
+void a_hop_is_the_one_of_the_page() {
+  const auto graph = small_graph<Id>();
+  const auto plain = hop_of(graph, {3, 0, 2}, 2, false);
+  CHECK((ints(plain.indptr) == Ints{0, 2, 4, 4}));
+  CHECK((ints(plain.neighbors) == Ints{1, 3, 1, 3}));
+  CHECK((ints(plain.positions) == Ints{7, 8, 2, 4}));
+  const auto replaced = hop_of(graph, {3, 0, 2}, 2, true);
+  CHECK((ints(replaced.neighbors) == Ints{0, 1, 2, 1}));
+  CHECK((ints(replaced.positions) == Ints{6, 7, 3, 2}));
+  CHECK((ints(hop_of(graph, {}, 2, false).indptr) == Ints{0}));
+  CHECK((ints(hop_of(graph, {1, 0}, -1, true).positions) == Ints{5, 0, 1, 2, 3, 4}));
+}
+
+template <class Id>
+void a_hop_stays_within_its_graph_at_every_degree_and_fanout() {
+  for (const std::int64_t hub : {63, 64, 65, 1'500, 5'000}) {
+    const auto graph = uneven_graph<Id>(200, hub);
+    Ints seeds(200);
+    std::iota(seeds.begin(), seeds.end(), 0);
+    for (const std::int64_t fanout : {-1, 0, 1, 5, 32, 33, 64, 65, 512, 513, 700, 750, 1'400, 2'500, 4'999, 6'000}) {
+      const auto hop = hop_of(graph, seeds, fanout, false);
+      for (std::int64_t v = 0; v < 200; ++v) {
+        const std::int64_t degree = graph.indptr[v + 1] - graph.indptr[v];
+        CHECK(hop.indptr[v + 1] - hop.indptr[v] == (fanout < 0 ? degree : std::min(degree, fanout)));
+        std::int64_t last = graph.indptr[v] - 1;
+        for (std::int64_t i = hop.indptr[v]; i < hop.indptr[v + 1]; last = hop.positions[i++]) {
+          CHECK(last < hop.positions[i] && hop.positions[i] < graph.indptr[v + 1]);
+          CHECK(hop.neighbors[i] == graph.indices[static_cast<std::size_t>(hop.positions[i])]);
+        }
+      }
+      const auto replaced = hop_of(graph, {0, 199}, fanout, true);
+      CHECK(replaced.indptr[1] == (fanout < 0 ? hub : fanout));
+      for (const std::int64_t position : ints(replaced.positions)) CHECK(0 <= position && position < std::ssize(graph.indices));
+    }
+  }
+}
+
+template <class Id>
+void ids_are_compacted_by_first_occurrence() {
+  std::vector<Id> ids(20'000);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<Id>(i * i % 9'973 * 1'000);
+  for (const std::int64_t direct_limit : kMapLimits) {
+    const auto few = compact<Id>(std::vector<Id>{7, 3, 7, 0}, 8, direct_limit);
+    CHECK((ints(few.unique) == Ints{7, 3, 0}));
+    CHECK((ints(few.local) == Ints{0, 1, 0, 2}));
+    const auto many = compact<Id>(ids, 10'000'000, direct_limit);
+    CHECK(many.local.size() == std::ssize(ids));
+    for (std::int64_t i = 0; i < many.local.size(); ++i) CHECK(many.unique[many.local[i]] == ids[static_cast<std::size_t>(i)]);
+    CHECK(compact<Id>({}, 0, direct_limit).unique.size() == 0);
+    CHECK_THROWS(std::out_of_range, compact<Id>(std::vector<Id>{0, 8}, 8, direct_limit));
+    CHECK_THROWS(std::out_of_range, compact<Id>(std::vector<Id>{-1}, 8, direct_limit));
+    CHECK_THROWS(std::out_of_range, compact<Id>(std::vector<Id>{0}, 0, direct_limit));
+  }
+}
+
+template <class Id>
+void a_minibatch_is_the_one_of_the_page() {
+  const auto graph = small_graph<Id>();
+  for (const std::int64_t direct_limit : kMapLimits) {
+    const auto all = neighborhood(graph, {}, {3, 0, 3}, {2, 2}, false, false, direct_limit);
+    CHECK((ints(all.nodes) == Ints{3, 0, 1}));
+    CHECK((ints(all.compacted_seeds) == Ints{0, 1, 0}));
+    CHECK((ints(all.hops[0].indptr) == Ints{0, 2, 4}));
+    CHECK((ints(all.hops[0].indices) == Ints{2, 0, 2, 0}));
+    CHECK((ints(all.hops[0].edge_ids) == Ints{7, 8, 2, 4}));
+    CHECK((ints(all.hops[1].indices) == Ints{2, 0, 1, 2, 0}));
+    CHECK((ints(all.hops[1].edge_ids) == Ints{7, 8, 0, 1, 5}));
+    CHECK(all.hops[0].num_src == 3 && all.hops[1].num_src == 3);
+    const auto fresh = neighborhood(graph, {10, 11, 12, 13, 14, 15, 16, 17, 18}, {3, 0, 3}, {2, 2}, false, true, direct_limit);
+    CHECK((ints(fresh.hops[1].indptr) == Ints{0, 0, 0, 1}));
+    CHECK((ints(fresh.hops[1].indices) == Ints{0}));
+    CHECK((ints(fresh.hops[0].edge_ids) == Ints{17, 18, 12, 14}));
+    CHECK((ints(fresh.hops[1].edge_ids) == Ints{15}));
+    const auto none = neighborhood(graph, {}, {}, {2, -1}, false, false, direct_limit);
+    CHECK(none.nodes.size() == 0 && none.hops[1].num_src == 0);
+    CHECK((ints(none.hops[1].indptr) == Ints{0}));
+    CHECK(neighborhood(graph, {}, {2}, {}, false, false, direct_limit).nodes.size() == 1);
+  }
+}
+
+template <class Id>
+void both_maps_give_the_same_minibatch() {
+  const auto graph = uneven_graph<Id>(3'000, 2'000);
+  for (const bool replace : {false, true}) {
+    for (const bool only_new : {false, true}) {
+      for (const Ints& fanouts : {Ints{700, 3}, Ints{5, 5, 5}, Ints{-1, 0, 2}}) {
+        const auto direct = neighborhood(graph, {}, {0, 17, 17, 2'999}, fanouts, replace, only_new);
+        const auto hashed = neighborhood(graph, {}, {0, 17, 17, 2'999}, fanouts, replace, only_new, 0);
+        CHECK(fingerprint(direct) == fingerprint(hashed));
+      }
+    }
+  }
+}
+
+template <class Id>
+void graphs_and_seeds_that_are_wrong_are_refused() {
+  const Graph<Id> sound{{0, 1, 2, 3}, {1, 0, 2}};
+  for (const std::int64_t seed : {std::int64_t{-1}, std::int64_t{3}, kMax, kMin}) {
+    CHECK_THROWS(std::out_of_range, hop_of(sound, {0, seed}, 1, false));
+    for (const std::int64_t limit : kMapLimits) {
+      CHECK_THROWS(std::out_of_range, neighborhood(sound, {}, {0, seed}, {1}, false, false, limit));
+      CHECK_THROWS(std::out_of_range, neighborhood(sound, {}, {0, seed}, {}, false, false, limit));
+    }
+  }
+  const Graph<Id> corrupt[] = {
+      {{0, 1, 3, 2}, {1, 0, 2}},    {{0, 1, 2, 4}, {1, 0, 2}},    {{0, 1, -2, 3}, {1, 0, 2}}, {{-1, 1, 2, 3}, {1, 0, 2}},
+      {{0, 1, kMax, 3}, {1, 0, 2}}, {{kMin, 1, 2, 3}, {1, 0, 2}}, {{0, 1, 2, 3}, {1, 0, -1}}, {{0, 1, 2, 3}, {1, 3, 2}},
+  };
+  for (const auto& graph : corrupt) {
+    CHECK_THROWS(std::invalid_argument, validate_csc(graph.view()));
+    CHECK_THROWS(std::invalid_argument, hop_of(graph, {0, 1, 2}, 1, false));
+    for (const std::int64_t limit : kMapLimits)
+      CHECK_THROWS(std::invalid_argument, neighborhood(graph, {}, {0, 1, 2}, {1}, true, false, limit));
+  }
+  validate_csc(sound.view());
+  validate_csc(Graph<Id>{{0}, {}}.view());
+  CHECK_THROWS(std::invalid_argument, validate_csc(Graph<Id>{{}, {}}.view()));
+  CHECK_THROWS(std::invalid_argument, validate_csc(Graph<Id>{{1, 3}, {0, 0, 0}}.view()));
+  CHECK_THROWS(std::invalid_argument, validate_csc(Graph<Id>{{0, 2}, {0, 0, 0}}.view()));
+}
+
+template <class Id>
+void rows_are_gathered_at_every_width() {
+  for (const std::int64_t width : {0, 1, 2, 3, 4, 7, 8, 16, 31, 32, 64, 100, 400, 4096}) {
+    for (const std::int64_t gap : {0, 5}) {
+      constexpr std::int64_t kRows = 37;
+      const std::int64_t stride = width + gap;
+      std::vector<std::byte> table(static_cast<std::size_t>(kRows * stride - gap));
+      for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::byte>(i * 37 + i / 251);
+      std::vector<Id> ids;
+      for (std::int64_t i = 0; i < 101; ++i) ids.push_back(static_cast<Id>(i * i % kRows));
+      ids.push_back(kRows - 1);
+      std::vector<std::byte> out(static_cast<std::size_t>(std::ssize(ids) * width));
+      const RowTable rows{table.data(), kRows, width, stride};
+      gather_rows<Id>(rows, ids, out.data());
+      for (std::int64_t i = 0; i < std::ssize(ids); ++i) {
+        const auto row = table.begin() + ids[static_cast<std::size_t>(i)] * stride;
+        CHECK(std::equal(row, row + width, out.begin() + i * width));
+      }
+      gather_rows<Id>(rows, {}, out.data());
+      for (const Id outside : {Id{-1}, Id{kRows}, std::numeric_limits<Id>::max(), std::numeric_limits<Id>::min()}) {
+        ids.back() = outside;
+        CHECK_THROWS(std::out_of_range, (gather_rows<Id>(rows, ids, out.data()), 0));
+      }
+    }
+  }
+}
+
+template <class Id>
+void edges_are_grouped_stably() {
+  const auto csc = coo_to_csc<Id>(std::vector<Id>{5, 4, 3, 2, 1, 0}, std::vector<Id>{2, 0, 2, 5, 0, 2}, 6);
+  CHECK((ints(csc.indptr) == Ints{0, 2, 2, 5, 5, 5, 6}));
+  CHECK((ints(csc.indices) == Ints{4, 1, 5, 3, 0, 2}));
+  CHECK((ints(csc.order) == Ints{1, 4, 0, 2, 5, 3}));
+  CHECK((ints(coo_to_csc<Id>({}, {}, 0).indptr) == Ints{0}));
+  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{6}, std::vector<Id>{0}, 6));
+  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{0}, std::vector<Id>{-1}, 6));
+  CHECK_THROWS(std::invalid_argument, coo_to_csc<Id>(std::vector<Id>{0, 1}, std::vector<Id>{0}, 6));
+  CHECK_THROWS(std::invalid_argument, coo_to_csc<Id>({}, {}, -1));
+}
+
+void two_threads_get_what_one_gets() {
+  const auto graph = uneven_graph<std::int64_t>(2'000, 1'500);
+  constexpr int kMinibatches = 20;
+  const auto work = [&graph](std::vector<std::uint64_t>& found) {
+    for (int i = 0; i < kMinibatches; ++i) {
+      const Ints seeds = permutation(2'000, 3, i * 40, 40);
+      for (const std::int64_t limit : kMapLimits) {
+        found.push_back(fingerprint(neighborhood(graph, {}, seeds, {10, 5}, i % 2 == 1, i % 3 == 0, limit)));
+      }
+      found.push_back(static_cast<std::uint64_t>(compact<std::int64_t>(seeds, 2'000, 0).unique.size()));
+      std::vector<std::byte> rows(seeds.size() * 8);
+      gather_rows<std::int64_t>({reinterpret_cast<const std::byte*>(graph.indptr.data()), 2'001, 8, 8}, seeds, rows.data());
+      validate_csc(graph.view());
+      try {
+        hop_of(graph, {2'000}, 1, false);
+        found.push_back(0);
+      } catch (const std::out_of_range&) {
+        found.push_back(1);
+      }
+    }
+  };
+  std::vector<std::uint64_t> alone, first, second;
+  work(alone);
+  {
+    std::thread one([&] { work(first); }), two([&] { work(second); });
+    one.join();
+    two.join();
+  }
+  CHECK(alone.size() == 4 * kMinibatches);
+  CHECK(first == alone);
+  CHECK(second == alone);
+}
+
+void more_picks_than_an_array_can_hold_are_refused() {
+  const auto graph = small_graph<std::int64_t>();
+  for (const std::int64_t fanout : {std::int64_t{1} << 62, kMax}) {
+    CHECK((hop_of(graph, {0, 1, 2}, fanout, false).positions.size() == 6));
+    CHECK_THROWS(std::exception, hop_of(graph, {0, 1, 0, 1}, fanout, true));
+    CHECK_THROWS(std::exception, neighborhood(graph, {}, {0, 1, 3}, {fanout}, true, false));
+  }
+}
+
+}  // namespace
+}  // namespace datapipes
+
+#define RUN(...)                       \
+  do {                                 \
+    std::printf("%s\n", #__VA_ARGS__); \
+    std::fflush(stdout);               \
+    __VA_ARGS__();                     \
+  } while (false)
+
+#define RUN_FOR_BOTH_IDS(test) \
+  do {                         \
+    RUN(test<std::int32_t>);   \
+    RUN(test<std::int64_t>);   \
+  } while (false)
+
+int main() {
+  using namespace datapipes;
+  RUN(philox_gives_the_published_answers);
+  RUN(hop_keys_and_draws_are_those_of_the_page);
+  RUN(a_permutation_visits_every_item_once);
+  RUN_FOR_BOTH_IDS(a_hop_is_the_one_of_the_page);
+  RUN_FOR_BOTH_IDS(a_hop_stays_within_its_graph_at_every_degree_and_fanout);
+  RUN_FOR_BOTH_IDS(ids_are_compacted_by_first_occurrence);
+  RUN_FOR_BOTH_IDS(a_minibatch_is_the_one_of_the_page);
+  RUN_FOR_BOTH_IDS(both_maps_give_the_same_minibatch);
+  RUN_FOR_BOTH_IDS(graphs_and_seeds_that_are_wrong_are_refused);
+  RUN_FOR_BOTH_IDS(rows_are_gathered_at_every_width);
+  RUN_FOR_BOTH_IDS(edges_are_grouped_stably);
+  RUN(two_threads_get_what_one_gets);
+  RUN(more_picks_than_an_array_can_hold_are_refused);
+  std::printf("%d failed checks\n", failed_checks);
+  return failed_checks == 0 ? 0 : 1;
+}

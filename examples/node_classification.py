@@ -1,0 +1,111 @@
+"""Train GraphSAGE to classify nodes; the main job of this package, from files to test accuracy.
+
+Run: python examples/node_classification.py [--data debian | FOLDER] [--seed N] [--out FOLDER]
+
+`--data debian` (the default) is the embedded graph of Debian's packages: guess the archive section of a package. FOLDER may hold Planetoid
+files or an .npz that `dp.datasets.open` knows. Prints loss and accuracy of each epoch, the test accuracy of the epoch that was best on the
+validation nodes, and the time of each stage; `--out` also writes learning_curve.png and pipeline.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import time
+from pathlib import Path
+
+import torch
+from training import Settings, evaluate, make_model, pipeline, settings_for, train_epoch
+
+import datapipes as dp
+
+
+def main() -> None:
+    args = parse_arguments()
+    data = dp.datasets.debian_packages() if args.data == "debian" else dp.datasets.open(args.data, split=args.split)
+    changes = {name: value for name in vars(Settings()) if (value := getattr(args, name)) is not None}
+    settings = dataclasses.replace(settings_for(data), **changes)
+    print(f"{data.name}: {data.graph}, {data.num_classes} classes")
+    print(f"train {len(data.train_set)}, validation {len(data.validation_set)}, test {len(data.test_set)} nodes; {settings}")
+
+    torch.manual_seed(args.seed)
+    model = make_model(data, settings)
+    pipe = pipeline(data, data.train_set, settings.fanouts, settings.batch_size, shuffle=True, seed=args.seed)
+    with dp.DataLoader(pipe) as loader:
+        print(loader.explain())
+        history, best = train(model, data, loader, settings)
+        test_accuracy = evaluate(best, data, data.test_set, "test")
+        print_stage_rates(loader)
+        if args.out is not None:
+            args.out.mkdir(parents=True, exist_ok=True)
+            loader.to_svg(args.out / "pipeline.svg")
+            draw_learning_curve(history, data.name, test_accuracy, args.out / "learning_curve.png")
+            print(f"pictures: {args.out / 'learning_curve.png'}, {args.out / 'pipeline.svg'}")
+    print(f"test accuracy {test_accuracy:.4f}")
+
+
+def train(
+    model: torch.nn.Module, data: dp.datasets.Dataset, loader: dp.DataLoader, settings: Settings
+) -> tuple[list[dict[str, float]], torch.nn.Module]:
+    """Train all epochs; return a record of each, and a copy of the model at its best validation accuracy."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    total_steps = settings.epochs * len(loader)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.learning_rate, total_steps=total_steps)
+    history, best, best_accuracy = [], model, -1.0
+    for epoch in range(settings.epochs):
+        began = time.perf_counter()
+        loss, accuracy = train_epoch(model, loader, optimizer, schedule, f"epoch {epoch}")
+        seconds = time.perf_counter() - began
+        validation = evaluate(model, data, data.validation_set, "validation")
+        print(f"epoch {epoch:3d}  loss {loss:.4f}  train {accuracy:.4f}  validation {validation:.4f}  {seconds:.1f} s", flush=True)
+        history.append({"loss": loss, "train": accuracy, "validation": validation})
+        if validation > best_accuracy:
+            best, best_accuracy = copy.deepcopy(model), validation
+    return history, best
+
+
+def print_stage_rates(loader: dp.DataLoader) -> None:
+    """Print what a minibatch costs in each stage of the training loader, and how long the model waited for one."""
+    print("stage                    ms a minibatch   minibatches/s")
+    for stage, spent in loader.stats().items():
+        each = spent["seconds"] / spent["calls"]
+        print(f"{stage:24s} {each * 1e3:14.2f} {1 / each if each > 0 else float('inf'):15.0f}")
+
+
+def draw_learning_curve(history: list[dict[str, float]], name: str, test_accuracy: float, path: Path) -> None:
+    """Write a PNG of loss and accuracy by epoch."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
+    left.plot([record["loss"] for record in history], marker=".")
+    left.set(xlabel="epoch", ylabel="training loss")
+    for part in ("train", "validation"):
+        right.plot([record[part] for record in history], marker=".", label=part)
+    right.axhline(test_accuracy, color="grey", linestyle="--", label=f"test {test_accuracy:.3f}")
+    right.set(xlabel="epoch", ylabel="accuracy")
+    right.legend()
+    figure.suptitle(f"GraphSAGE on {name}")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="debian", help="'debian', or a folder or .npz that dp.datasets.open reads")
+    parser.add_argument("--split", type=int, default=0, help="split of the files, or seed of a random one")
+    parser.add_argument("--seed", type=int, default=0, help="of the model, the order of the seeds and the sampling")
+    parser.add_argument("--out", type=Path, help="folder for the pictures")
+    for field in dataclasses.fields(Settings):
+        if field.name == "fanouts":
+            parser.add_argument("--fanouts", type=int, nargs="+", help="one entry a layer, the hop next to the seeds last")
+        else:
+            parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), help="default by the data")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What training needs besides the model: the pipeline of a data set, an epoch, an evaluation. Shared by the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from graphsage import GraphSAGE, RowEncoder, WordEncoder
+from torch import Tensor
+from torch.nn import functional as F
+
+import datapipes as dp
+
+try:
+    from tqdm import tqdm
+except ImportError:  # bars are a comfort: without them the epochs are printed all the same
+    tqdm = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a data set is trained: two kinds suit all that `dp.datasets` opens, and the command line changes each value."""
+
+    fanouts: tuple[int, ...] = (10, 10)
+    batch_size: int = 1024
+    hidden: int = 256
+    epochs: int = 12
+    learning_rate: float = 4e-3
+    weight_decay: float = 1e-2
+    dropout: float = 0.5
+    feature_dropout: float = 0.3
+
+
+MANY_LABELS = Settings()
+FEW_LABELS = Settings(batch_size=32, hidden=128, epochs=30, learning_rate=3e-3, weight_decay=5e-2, dropout=0.6)
+
+
+def settings_for(data: dp.datasets.Dataset) -> Settings:
+    """Return the settings for the number of labels that `data` trains on."""
+    return MANY_LABELS if len(data.train_set) >= 5000 else FEW_LABELS
+
+
+def node_key(data: dp.datasets.Dataset) -> str:
+    """Return the node feature to train on: word ids where there are some, since they are shorter than the bag."""
+    return "words" if ("node", None, "words") in data.features else "feat"
+
+
+def has_direction(data: dp.datasets.Dataset) -> bool:
+    """Return whether the edges have a direction, as in the embedded data."""
+    return ("edge", None, "direction") in data.features
+
+
+def pipeline(
+    data: dp.datasets.Dataset, items: dp.ItemSet, fanouts: Iterable[int], batch_size: int, *, shuffle: bool, seed: int = 0
+) -> dp.Stage:
+    """Return the chain of stages: seeds, their neighborhood, its features. Training and evaluation differ in the arguments only."""
+    pipe = dp.ItemSampler(items, batch_size, shuffle=shuffle, seed=seed)
+    pipe = pipe.sample_neighbor(data.graph, list(fanouts), return_edge_ids=has_direction(data))
+    edge_keys = ["direction"] if has_direction(data) else None
+    return pipe.fetch_feature(data.features, node_feature_keys=[node_key(data)], edge_feature_keys=edge_keys)
+
+
+def make_model(data: dp.datasets.Dataset, settings: Settings) -> GraphSAGE:
+    """Return a new model for `data`; its weights depend on torch's global seed."""
+    key = node_key(data)
+    if key == "words":
+        num_words = data.features["node", None, "feat"].shape[0]
+        encoder = WordEncoder(num_words, settings.hidden, settings.feature_dropout)
+    else:
+        row_width = torch.Size(data.features["node", None, key].shape).numel()
+        encoder = RowEncoder(row_width, settings.hidden, settings.feature_dropout)
+    widths = [settings.hidden] * len(settings.fanouts) + [data.num_classes]
+    return GraphSAGE(encoder, widths, 2 if has_direction(data) else 1, settings.dropout)
+
+
+def scores(model: GraphSAGE, minibatch: dp.MiniBatch) -> Tensor:
+    """Return the model's scores [num_seeds, num_classes], a row for each seed of the minibatch."""
+    (features,) = minibatch.node_features.values()
+    edge_features = minibatch.edge_features or [{}] * minibatch.num_layers
+    directions = [given.get("direction") for given in edge_features]
+    return model(minibatch.blocks, features, directions)[minibatch.compacted_seeds]
+
+
+def train_epoch(
+    model: GraphSAGE,
+    loader: dp.DataLoader,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
+    title: str = "train",
+) -> tuple[float, float]:
+    """Train on one epoch of `loader`; return the mean loss and the accuracy on it."""
+    model.train()
+    loss_sum = correct = count = 0.0
+    for minibatch in bar(loader, title):
+        predicted = scores(model, minibatch)
+        loss = F.cross_entropy(predicted, minibatch.labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        loss_sum += float(loss.detach()) * len(minibatch.labels)
+        correct += int((predicted.argmax(1) == minibatch.labels).sum())
+        count += len(minibatch.labels)
+    return loss_sum / count, correct / count
+
+
+@torch.no_grad()
+def evaluate(model: GraphSAGE, data: dp.datasets.Dataset, items: dp.ItemSet, title: str = "evaluate") -> float:
+    """Return the accuracy on `items` with all neighbors: the training chain with fanout -1."""
+    model.eval()
+    pipe = pipeline(data, items, [-1] * len(model.layers), 2048, shuffle=False)
+    correct = 0
+    with dp.DataLoader(pipe) as loader:
+        for minibatch in bar(loader, title):
+            correct += int((scores(model, minibatch).argmax(1) == minibatch.labels).sum())
+    return correct / len(items)
+
+
+def bar(loader: dp.DataLoader, title: str) -> Iterator[dp.MiniBatch]:
+    """Return the minibatches of one epoch, with a progress bar where tqdm is installed and a person is watching."""
+    if tqdm is None:
+        return iter(loader)
+    return iter(tqdm(loader, desc=title, leave=False, disable=None, unit="minibatch"))

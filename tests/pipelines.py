@@ -1,0 +1,124 @@
+"""Small graphs, chains and checks that the stage tests share. A child process imports this module too."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import strategies
+import torch
+
+import datapipes as dp
+
+NUM_NODES = 40
+NUM_ITEMS = 22
+BATCH_SIZE = 4  # six minibatches, the last one shorter
+PREFETCH_THREAD = "datapipes-prefetch"
+BOUND_S = 20.0  # longest wait for what should happen at once
+
+
+# --- graphs and features
+
+
+def graph_of(columns: list[list[int]], **arguments) -> dp.CSCGraph:
+    """The graph in which node v has the in-edges `columns[v]`."""
+    return dp.CSCGraph(*strategies.graph_of(columns), **arguments)
+
+
+def small_graph(dtype: torch.dtype = torch.int64, *, with_edge_ids: bool = True) -> dp.CSCGraph:
+    """40 nodes and 200 edges of uneven degree, edge ids in an order of their own."""
+    indptr, indices = strategies.random_graph(NUM_NODES, 200, rng_seed=1)
+    edge_ids = np.random.default_rng(2).permutation(len(indices)) if with_edge_ids else None
+    return dp.CSCGraph(indptr, indices, edge_ids=edge_ids).with_index_dtype(dtype)
+
+
+def small_store(num_nodes: int = NUM_NODES, num_edges: int = 200) -> dp.FeatureStore:
+    """Node feature "feat", float32 [num_nodes, 3]; edge feature "weight", float16 [num_edges]."""
+    feat = torch.arange(3.0 * num_nodes).reshape(num_nodes, 3)
+    weight = torch.arange(num_edges).half()
+    return dp.FeatureStore(
+        {("node", None, "feat"): dp.TensorFeature(feat), ("edge", None, "weight"): dp.TensorFeature(weight)}
+    )
+
+
+# --- chains
+
+
+def item_set(num_items: int = NUM_ITEMS) -> dp.ItemSet:
+    seeds = torch.arange(num_items) * 7 % NUM_NODES
+    return dp.ItemSet((seeds, torch.arange(num_items).float()))
+
+
+def items(num_items: int = NUM_ITEMS, batch_size: int = BATCH_SIZE, **arguments) -> dp.ItemSampler:
+    return dp.ItemSampler(item_set(num_items), batch_size, **{"shuffle": True, "seed": 5, **arguments})
+
+
+def sampled(source: dp.Stage | None = None, graph: dp.CSCGraph | None = None, **arguments) -> dp.NeighborSampler:
+    arguments = {"fanouts": [3, 2], "return_edge_ids": True, **arguments}
+    return (source or items()).sample_neighbor(graph or small_graph(), **arguments)
+
+
+def fetched(source: dp.Stage | None = None) -> dp.FeatureFetcher:
+    return (source or sampled()).fetch_feature(small_store(), ["feat"], ["weight"])
+
+
+def keep_most(minibatch: dp.MiniBatch) -> dp.MiniBatch | None:
+    """Drop minibatch 2."""
+    return None if minibatch.index == 2 else minibatch
+
+
+def as_it_is(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    return minibatch.replace()
+
+
+def distributed_chain() -> dp.Stage:
+    return fetched(sampled(dp.DistributedItemSampler(item_set(), 4, rank=1, world_size=2, shuffle=True, seed=5)))
+
+
+# The contract suite runs over these, and over each stage that is registered: a new stage needs an entry.
+BUILDERS: dict[str, Callable[[], dp.Stage]] = {
+    "copy_to": lambda: fetched().copy_to("cpu"),
+    "fetch_feature": fetched,
+    "prefetch": lambda: fetched().prefetch(2),
+    "sample_neighbor": sampled,
+    "transform": lambda: sampled().transform(keep_most),
+    "item_sampler": items,
+    "distributed_item_sampler": distributed_chain,
+    "data_loader": lambda: dp.DataLoader(fetched()),
+    "data_loader_without_overlap": lambda: dp.DataLoader(fetched(), overlap=False),
+    "stages_after_a_loader": lambda: dp.DataLoader(sampled().prefetch()).transform(keep_most).copy_to("cpu"),
+}
+
+
+def digests(minibatches) -> list[str]:
+    return [minibatch.digest() for minibatch in minibatches]
+
+
+def start_at(stage: dp.Stage, epoch: int) -> Iterator[dp.MiniBatch]:
+    stage.set_epoch(epoch)
+    return iter(stage)
+
+
+# --- checks
+
+
+@contextmanager
+def refused(error: type[Exception], *, stage: str, found: str, allowed: str, remedy: str = r"\. [A-Z]\w+"):
+    """Expect an error whose text says stage, what was found, what is allowed and what to do (a second sentence)."""
+    with pytest.raises(error) as caught:
+        yield caught
+    text = str(caught.value)
+    for part, pattern in {"stage": stage, "found": found, "allowed": allowed, "remedy": remedy}.items():
+        assert re.search(pattern, text), f"the error does not say {part} ({pattern}): {text}"
+
+
+def prefetch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == PREFETCH_THREAD]
+
+
+def assert_ended(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(BOUND_S)
+    assert not [thread for thread in threads if thread.is_alive()]

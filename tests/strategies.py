@@ -1,0 +1,95 @@
+"""What the kernel tests draw from: graphs, seeds, fanouts, keys and directed hubs; and one statistical check.
+
+The sampler keeps a node's picks in one of three forms, by degree (up to 64 or more) and by how many are drawn
+(up to 512 or more). Drawn graphs reach the first two; `star` makes the hubs that reach the third.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+ID_DTYPES = (np.int32, np.int64)
+
+rng_seeds = st.integers(0, 2**64 - 1)
+fanouts = st.one_of(st.integers(-1, 8), st.sampled_from([31, 32, 33, 64, 65, 99, 100, 150, 199, 200, 300]))
+
+
+class Graph(NamedTuple):
+    """A CSC graph: indptr int64[num_nodes + 1], indices int32 or int64 [num_edges]."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+
+def int64s(values=()) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def graph_of(columns: list[list[int]], dtype=np.int64) -> Graph:
+    """The graph in which node v has the in-edges `columns[v]`."""
+    indptr = np.cumsum([0, *map(len, columns)], dtype=np.int64)
+    return Graph(indptr, np.array([u for column in columns for u in column], dtype=dtype))
+
+
+def star(degree: int, dtype=np.int64) -> Graph:
+    """Node 0 has the in-edges 1, 2 .. degree in this order; nobody else has any."""
+    return graph_of([list(range(1, degree + 1)), *([] for _ in range(degree))], dtype)
+
+
+def random_graph(num_nodes: int, num_edges: int, rng_seed: int, dtype=np.int64) -> Graph:
+    """A larger graph than Hypothesis would draw; degrees are uneven and some nodes have none."""
+    rng = np.random.default_rng(rng_seed)
+    destinations = (rng.random(num_edges) ** 2 * num_nodes).astype(np.int64)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(destinations, minlength=num_nodes))])
+    return Graph(indptr.astype(np.int64), rng.integers(0, num_nodes, num_edges).astype(dtype))
+
+
+@st.composite
+def columns_of(draw, num_nodes: int) -> list[int]:
+    """The in-edges of one node: often none, sometimes many; repeats and the node itself included."""
+    if draw(st.integers(0, 9)) < 9:
+        min_size = draw(st.integers(0, 2))
+        return draw(st.lists(st.integers(0, num_nodes - 1), min_size=min_size, max_size=6))
+    degree, first, step = draw(st.integers(7, 200)), draw(st.integers(0, 50)), draw(st.integers(0, 7))
+    return [(first + step * i) % num_nodes for i in range(degree)]
+
+
+@st.composite
+def csc_graphs(draw, min_nodes: int = 0, max_nodes: int = 12, dtypes=ID_DTYPES) -> Graph:
+    """A small graph with isolated nodes, self-loops, parallel edges and hubs; the empty graph too."""
+    num_nodes = draw(st.integers(min_nodes, max_nodes))
+    columns = [draw(columns_of(num_nodes)) for _ in range(num_nodes)]
+    return graph_of(columns, draw(st.sampled_from(dtypes)))
+
+
+@st.composite
+def seeds_in(draw, graph: Graph) -> np.ndarray:
+    """Seeds in any order, repeats included; none in a graph without nodes."""
+    if graph.num_nodes == 0:
+        return int64s()
+    min_size = draw(st.integers(0, 4))
+    return int64s(draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=min_size, max_size=10)))
+
+
+def assert_uniform(counts, trials: int, per_trial: int = 1) -> None:
+    """Chi-square: each of `trials` trials hit `per_trial` distinct cells of `counts`, all equally likely.
+
+    The statistic must lie within 5 standard deviations of its mean; fixed keys make the verdict a fixed one.
+    """
+    counts = np.asarray(counts, dtype=np.float64)
+    cells = len(counts)
+    share = per_trial / cells
+    assert counts.sum() == trials * per_trial
+    variance = trials * share * (1 - share) * cells / (cells - 1)
+    statistic = ((counts - trials * share) ** 2).sum() / variance
+    mean, deviation = cells - 1, np.sqrt(2 * (cells - 1))
+    assert abs(statistic - mean) < 5 * deviation, f"chi-square {statistic:.1f}, expected about {mean}"

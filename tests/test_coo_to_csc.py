@@ -1,0 +1,115 @@
+"""Edges grouped by destination, stably, and the check of a whole graph."""
+
+import numpy as np
+import pytest
+import twin
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import ID_DTYPES, csc_graphs, int64s, random_graph
+
+from datapipes import _core
+
+
+@st.composite
+def edges(draw, max_nodes=10):
+    num_nodes = draw(st.integers(0, max_nodes))
+    if num_nodes == 0:
+        return [], [], 0
+    node = st.integers(0, num_nodes - 1)
+    pairs = draw(st.lists(st.tuples(node, node), max_size=40))
+    return [src for src, _ in pairs], [dst for _, dst in pairs], num_nodes
+
+
+@settings(max_examples=200)
+@given(edges(), st.sampled_from(ID_DTYPES))
+def test_a_csc_equals_the_twin(coo, dtype):
+    src, dst, num_nodes = coo
+    csc = _core.coo_to_csc(np.array(src, dtype=dtype), np.array(dst, dtype=dtype), num_nodes)
+    assert [array.dtype for array in csc] == [np.int64, dtype, np.int64]
+    assert tuple(array.tolist() for array in csc) == twin.coo_to_csc(src, dst, num_nodes)
+    _core.validate_csc(*csc[:2])
+
+
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+def test_in_edges_keep_the_order_in_which_they_were_given(dtype):
+    rng = np.random.default_rng(3)
+    src, dst = rng.integers(0, 1_000, (2, 50_000)).astype(dtype)
+    indptr, indices, order = _core.coo_to_csc(src, dst, 1_000)
+    assert np.array_equal(order, np.argsort(dst, kind="stable"))
+    assert np.array_equal(indices, src[order])
+    assert np.array_equal(indptr, np.searchsorted(dst[order], np.arange(1_001)))
+
+
+@settings(max_examples=50)
+@given(csc_graphs())
+def test_a_graph_survives_being_taken_apart(graph):
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)).astype(graph.indices.dtype)
+    indptr, indices, order = _core.coo_to_csc(graph.indices, dst, graph.num_nodes)
+    assert np.array_equal(indptr, graph.indptr)
+    assert np.array_equal(indices, graph.indices)
+    assert np.array_equal(order, np.arange(graph.num_edges))
+
+
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+@pytest.mark.parametrize("outside", [-1, 3, 2**31 - 1, -(2**31)])
+def test_an_end_outside_the_graph_is_refused_by_its_place(outside, dtype):
+    good, bad = np.array([0, 1, 2], dtype=dtype), np.array([0, outside, 2], dtype=dtype)
+    with pytest.raises(IndexError, match=rf"src\[1\] is {outside}, which must be in \[0, 3\)"):
+        _core.coo_to_csc(bad, good, 3)
+    with pytest.raises(IndexError, match=rf"dst\[1\] is {outside}, which must be in \[0, 3\)"):
+        _core.coo_to_csc(good, bad, 3)
+
+
+def test_arrays_that_are_no_edges_are_refused():
+    ids = int64s([0, 1])
+    with pytest.raises(ValueError, match="2 sources but 1 destinations"):
+        _core.coo_to_csc(ids, ids[:1], 2)
+    with pytest.raises(ValueError, match="num_nodes must be 0 or more, got -1"):
+        _core.coo_to_csc(ids[:0], ids[:0], -1)
+    for wrong in (ids.astype(np.int32), ids.astype(float), ids.reshape(1, 2), np.arange(4)[::2], [0, 1]):
+        with pytest.raises((TypeError, ValueError)):
+            _core.coo_to_csc(ids, wrong, 2)
+        with pytest.raises((TypeError, ValueError)):
+            _core.coo_to_csc(wrong, ids, 2)
+
+
+@settings(max_examples=50)
+@given(csc_graphs())
+def test_a_sound_graph_is_valid(graph):
+    assert _core.validate_csc(*graph) is None
+
+
+def test_a_large_sound_graph_is_valid():
+    for dtype in ID_DTYPES:
+        _core.validate_csc(*random_graph(1_000, 100_000, rng_seed=4, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+@pytest.mark.parametrize(
+    ("indptr", "indices", "found"),
+    [
+        ([], [], "indptr is empty"),
+        ([1, 3], [0, 0, 0], r"indptr\[0\] is 1, which must be 0"),
+        ([-1, 0], [], r"indptr\[0\] is -1, which must be 0"),
+        ([0, 2, 1, 3], [0, 0, 0], r"indptr\[2\] is 1, below indptr\[1\] = 2"),
+        ([0, 2**62, -(2**62), 3], [0, 0, 0], r"indptr\[2\] is -4611686018427387904, below indptr\[1\]"),
+        ([0, 2], [0, 0, 0], "indptr ends at 2, but indices has 3 entries"),
+        ([0, 4], [0, 0, 0], "indptr ends at 4, but indices has 3 entries"),
+        ([0], [0], "indptr ends at 0, but indices has 1 entries"),
+        ([0, 1, 3], [0, 2, 1], r"indices\[1\] is 2, which must be in \[0, 2\)"),
+        ([0, 1, 3], [0, 1, -1], r"indices\[2\] is -1, which must be in \[0, 2\)"),
+    ],
+)
+def test_the_first_place_where_a_graph_is_wrong_is_named(indptr, indices, found, dtype):
+    with pytest.raises(ValueError, match=found):
+        _core.validate_csc(int64s(indptr), np.array(indices, dtype=dtype))
+
+
+def test_a_graph_of_other_dtypes_or_shapes_is_refused():
+    indptr, indices = int64s([0, 1]), int64s([0])
+    for wrong in (indptr.astype(np.int32), indptr.reshape(2, 1), [0, 1]):
+        with pytest.raises((TypeError, ValueError)):
+            _core.validate_csc(wrong, indices)
+    for wrong in (indices.astype(np.int16), indices.reshape(1, 1), [0]):
+        with pytest.raises((TypeError, ValueError)):
+            _core.validate_csc(indptr, wrong)

@@ -1,0 +1,238 @@
+"""DataLoader: the same minibatches with and without overlap, replay, plan, picture and counts."""
+
+import re
+import xml.etree.ElementTree
+
+import pytest
+import torch
+from pipelines import digests, distributed_chain, fetched, items, keep_most, refused, sampled, small_store, start_at
+
+import datapipes as dp
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("prefetch_factor", [1, 4])
+def test_the_loader_gives_what_the_chain_gives(overlap, prefetch_factor):
+    chain = fetched()
+    loader = dp.DataLoader(chain, overlap=overlap, prefetch_factor=prefetch_factor)
+    assert len(loader) == len(chain) == 6
+    other = fetched()
+    assert [digests(loader), digests(loader)] == [digests(other), digests(other)]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_stages_after_a_loader_run_and_keep_their_random_keys(overlap):
+    chain = items().transform(lambda minibatch: minibatch)
+    after = dp.DataLoader(chain, overlap=overlap).sample_neighbor(sampled().graph, [2, 2], return_edge_ids=True)
+    after = after.fetch_feature(small_store(), ["feat"], ["weight"])
+    before = chain.sample_neighbor(sampled().graph, [2, 2], return_edge_ids=True)
+    before = before.fetch_feature(small_store(), ["feat"], ["weight"])
+    expected = digests(before)
+    assert digests(after) == expected
+    assert digests(dp.DataLoader(after)) == expected  # a loader over a loader
+
+
+def test_a_loader_over_a_loader_runs():
+    loader = dp.DataLoader(dp.DataLoader(dp.DataLoader(fetched(), overlap=False)).transform(keep_most))
+    assert digests(loader) == digests(fetched().transform(keep_most))
+
+
+def test_the_chain_is_untouched_and_runs_on_its_own():
+    chain = fetched()
+    iterator = iter(chain)
+    first = next(iterator)
+    loader = dp.DataLoader(chain)
+    assert digests(loader)[0] == first.digest()
+    assert [minibatch.index for minibatch in iterator] == [1, 2, 3, 4, 5]
+    assert dp.StageGraph(chain).find(dp.Prefetcher) == []
+
+
+def test_the_plan_is_the_chain_with_a_prefetcher_at_its_end():
+    loader = dp.DataLoader(fetched().copy_to("cpu"), prefetch_factor=3)
+    plan = loader.rewritten()
+    assert type(plan.root) is dp.Prefetcher
+    assert plan.root.depth == 3
+    assert plan.root.source is loader.source
+    assert dp.DataLoader(fetched(), overlap=False).rewritten().find(dp.Prefetcher) == []
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """Let the machine seem to have a GPU: plans are made, nothing runs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_the_thread_ends_before_the_first_copy_to_a_gpu():
+    chain = fetched().copy_to("cpu").copy_to("cuda").transform(keep_most)
+    plan = dp.DataLoader(chain).rewritten()
+    names = ["item_sampler", "sample_neighbor", "fetch_feature", "copy_to", "prefetch", "copy_to", "transform"]
+    assert [stage.name for stage in plan] == names
+    assert dp.StageGraph(chain).find(dp.Prefetcher) == []
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_copy_to_a_gpu_before_a_join_can_be_planned():
+    start = items()
+    joined = dp.MiniBatchTransformer([fetched().copy_to("cuda"), start], lambda first, second: first)
+    plan = dp.DataLoader(joined).rewritten()
+    assert plan.find(dp.CopyTo)[0].device.type == "cuda"
+
+
+# --- replay
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_minibatch_is_made_again_by_epoch_and_index(overlap):
+    loader = dp.DataLoader(fetched(), overlap=overlap)
+    made = [minibatch for epoch in (0, 3) for minibatch in start_at(loader, epoch)]
+    state = loader.state_dict()
+    for minibatch in reversed(made):
+        assert loader.minibatch(minibatch.epoch, minibatch.index).digest() == minibatch.digest()
+    assert loader.state_dict() == state
+
+
+def test_replay_in_the_middle_of_an_epoch_moves_nothing():
+    loader = dp.DataLoader(fetched())
+    found = []
+    for minibatch in loader:
+        found.append(minibatch.digest())
+        loader.minibatch(5, 0)
+    assert found == digests(fetched())
+
+
+def test_a_dropped_minibatch_is_none():
+    loader = dp.DataLoader(sampled().transform(keep_most))
+    assert [loader.minibatch(0, index) is None for index in range(6)] == [False, False, True, False, False, False]
+
+
+def test_any_ranks_minibatch_can_be_made_again():
+    loader = dp.DataLoader(distributed_chain())
+    alone = fetched()
+    assert [loader.minibatch(0, index).digest() for index in range(6)] == digests(alone)
+    assert digests(loader) == [loader.minibatch(0, index).digest() for index in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "index", "error", "found", "allowed"),
+    [
+        (0, -1, ValueError, "got -1", r"\[0, 5\]"),
+        (0, 6, ValueError, "got 6", r"\[0, 5\]"),
+        (0, 1.0, TypeError, r"1\.0", "an int"),
+        (-1, 0, ValueError, "got -1", r"\[0, 4294967295\]"),
+        (2**32, 0, ValueError, str(2**32), r"\[0, 4294967295\]"),
+        (True, 0, TypeError, "True", "an int"),
+    ],
+)
+def test_a_minibatch_outside_the_epoch_is_refused(epoch, index, error, found, allowed):
+    with refused(error, stage="data_loader: minibatch", found=found, allowed=allowed):
+        dp.DataLoader(fetched()).minibatch(epoch, index)
+
+
+# --- explain, picture, counts
+
+
+def test_the_plan_names_each_stage_and_its_thread():
+    loader = dp.DataLoader(fetched().transform(lambda minibatch: minibatch), prefetch_factor=3)
+    lines = loader.explain().splitlines()
+    assert lines[0].startswith("DataLoader(num_workers=0, prefetch_factor=3, overlap=True)")
+    assert lines[1] == "  thread datapipes-prefetch, up to 3 minibatches ahead"
+    stages = [re.match(r"    (\w+): (\w+)\(", line).groups() for line in lines[2:6]]
+    assert stages == [
+        ("item_sampler", "ItemSampler"),
+        ("sample_neighbor", "NeighborSampler"),
+        ("fetch_feature", "FeatureFetcher"),
+        ("transform", "MiniBatchTransformer"),
+    ]
+    assert lines[6:] == ["  caller's thread", "    takes the minibatches from the thread"]
+
+
+def test_without_overlap_all_runs_in_the_callers_thread():
+    text = dp.DataLoader(fetched(), overlap=False).explain()
+    assert "datapipes-prefetch" not in text
+    assert text.splitlines()[1] == "  caller's thread"
+    assert "fetch_feature" in text.splitlines()[-1]
+
+
+def test_prefetchers_of_the_user_make_lanes_of_their_own():
+    text = dp.DataLoader(sampled().prefetch(5).transform(keep_most)).explain()
+    assert re.findall(r"up to (\d) minibatches ahead", text) == ["5", "2"]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_picture_is_well_formed_and_names_the_stages(tmp_path, overlap):
+    chain = fetched().transform(lambda minibatch: minibatch).prefetch()  # a lambda's name needs escaping
+    loader = dp.DataLoader(chain.copy_to("cpu"), overlap=overlap)
+    loader.to_svg(tmp_path / "plan.svg")
+    loader.to_svg(str(tmp_path / "again.svg"))
+    root = xml.etree.ElementTree.parse(tmp_path / "plan.svg").getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    texts = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    for name in ("item_sampler", "sample_neighbor", "fetch_feature", "transform", "copy_to"):
+        assert name in texts
+    assert any("thread datapipes-prefetch" in text for text in texts)
+    assert any("<lambda>" in text for text in texts)
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "plan.svg").read_bytes()
+
+
+def test_describing_a_loader_starts_nothing():
+    loader = dp.DataLoader(fetched())
+    loader.explain()
+    assert loader.stats() == {}
+    assert next(iter(loader)).epoch == 0
+    loader.close()
+
+
+def test_the_counts_say_how_often_each_stage_ran():
+    loader = dp.DataLoader(fetched())
+    assert loader.stats() == {}
+    for epochs in (1, 2):
+        list(loader)
+        stats = loader.stats()
+        calls = {name: entry["calls"] for name, entry in stats.items()}
+        assert calls.pop("waiting for prefetch") == 6 * epochs
+        assert calls == {"0 item_sampler": 6 * epochs, "1 sample_neighbor": 6 * epochs, "2 fetch_feature": 6 * epochs}
+        assert all(entry["seconds"] >= 0 for entry in stats.values())
+
+
+def test_without_overlap_nothing_is_waited_for():
+    loader = dp.DataLoader(fetched(), overlap=False)
+    list(loader)
+    assert "waiting for prefetch" not in loader.stats()
+
+
+# --- arguments
+
+
+def test_worker_processes_are_refused_by_name():
+    with refused(ValueError, stage="data_loader", found="num_workers is 1", allowed="allowed: 0"):
+        dp.DataLoader(fetched(), num_workers=1)
+    assert len(dp.DataLoader(fetched(), 0)) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "found", "allowed"),
+    [
+        ({"num_workers": -1}, ValueError, "num_workers.*-1", "0 or more"),
+        ({"num_workers": True}, TypeError, "num_workers.*True", "an int"),
+        ({"prefetch_factor": 0}, ValueError, "prefetch_factor.*0", "1 or more"),
+        ({"timeout": 0}, ValueError, "timeout.*0", "above 0"),
+        ({"overlap": None}, TypeError, "overlap.*None", "True or False"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_not_allowed_are_refused(arguments, error, found, allowed):
+    with refused(error, stage="data_loader", found=found, allowed=allowed):
+        dp.DataLoader(fetched(), **arguments)
+
+
+@pytest.mark.parametrize("chain", [[1, 2], torch.utils.data.DataLoader([1])], ids=lambda chain: type(chain).__name__)
+def test_a_chain_must_be_one(chain):
+    with refused(TypeError, stage="data_loader", found=f"got {type(chain).__name__}", allowed="must be a Stage"):
+        dp.DataLoader(chain)
+
+
+def test_a_batch_size_of_zero_is_refused():
+    with refused(ValueError, stage="item_sampler", found="batch_size.*0", allowed="1 or more"):
+        dp.DataLoader(items(batch_size=0))

@@ -1,0 +1,116 @@
+"""FeatureFetcher: rows follow input nodes and edge ids; what is missing is refused when the chain is built."""
+
+import sys
+
+import pytest
+import torch
+from pipelines import NUM_NODES, fetched, items, refused, sampled, small_graph, small_store
+
+import datapipes as dp
+
+
+def test_rows_follow_the_input_nodes_and_the_edge_ids():
+    store = small_store()
+    for minibatch in fetched():
+        assert torch.equal(minibatch.node_features["feat"], store["node", None, "feat"].tensor[minibatch.input_nodes])
+        for block, features in zip(minibatch.blocks, minibatch.edge_features, strict=True):
+            assert torch.equal(features["weight"], store["edge", None, "weight"].tensor[block.edge_ids])
+
+
+def test_only_what_is_asked_for_is_read():
+    assert next(iter(sampled().fetch_feature(small_store(), ["feat"]))).edge_features is None
+    assert next(iter(sampled().fetch_feature(small_store(), None, ["weight"]))).node_features is None
+    minibatch = next(iter(sampled().fetch_feature(small_store())))
+    assert (minibatch.node_features, minibatch.edge_features) == (None, None)
+
+
+def test_without_a_sampler_the_rows_are_those_of_the_seeds():
+    for minibatch in items().fetch_feature(small_store(), ["feat"]):
+        assert torch.equal(minibatch.node_features["feat"][:, 0], 3.0 * minibatch.seeds)
+
+
+def test_int32_ids_read_the_same_rows():
+    narrow = sampled(graph=small_graph(torch.int32)).fetch_feature(small_store(), ["feat"])
+    wide = sampled().fetch_feature(small_store(), ["feat"])
+    for one, other in zip(narrow, wide, strict=True):
+        assert torch.equal(one.node_features["feat"], other.node_features["feat"])
+
+
+def test_a_feature_may_have_more_rows_than_the_graph_nodes():
+    assert len(list(sampled().fetch_feature(small_store(NUM_NODES + 5), ["feat"]))) == 6
+
+
+class Squares(dp.Feature):
+    """A feature of a user's own: the square of the id."""
+
+    count, shape = 1000, ()
+
+    def read(self, ids):
+        return ids * ids
+
+
+def test_a_feature_of_ones_own_stands_in_a_store():
+    store = dp.FeatureStore({("node", None, "square"): Squares()})
+    minibatch = next(iter(sampled().fetch_feature(store, ["square"])))
+    assert torch.equal(minibatch.node_features["square"], minibatch.input_nodes**2)
+
+
+# --- refused when the chain is built
+
+
+def test_a_feature_with_fewer_rows_than_the_graph_nodes_is_refused():
+    with refused(ValueError, stage="fetch_feature", found="'feat' has 39 rows", allowed="40 nodes"):
+        sampled().transform(lambda minibatch: minibatch).fetch_feature(small_store(NUM_NODES - 1), ["feat"])
+
+
+def test_edge_features_without_edge_ids_are_refused():
+    with refused(ValueError, stage="fetch_feature", found="return_edge_ids=False", allowed="need edge ids"):
+        sampled(return_edge_ids=False).fetch_feature(small_store(), None, ["weight"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "found", "allowed"),
+    [
+        ({"node_feature_keys": ["emb"]}, KeyError, "node feature 'emb'", r"the store has \['feat'\]"),
+        ({"node_feature_keys": ["weight"]}, KeyError, "node feature 'weight'", r"the store has \['feat'\]"),
+        ({"edge_feature_keys": ["feat"]}, KeyError, "edge feature 'feat'", r"the store has \['weight'\]"),
+        ({"node_feature_keys": "feat"}, TypeError, "got 'feat'", "a list of names"),
+        ({"node_feature_keys": [3]}, TypeError, r"got \[3\]", "a list of names"),
+        ({"edge_feature_keys": "weight"}, TypeError, "got 'weight'", "a list of names"),
+        ({"node_feature_keys": 3}, TypeError, "got 3", "a list of names"),
+    ],
+    ids=str,
+)
+def test_names_that_are_not_there_are_refused(keys, error, found, allowed):
+    with refused(error, stage="fetch_feature", found=found, allowed=allowed):
+        sampled().fetch_feature(small_store(), **keys)
+
+
+@pytest.mark.parametrize("store", [{}, None, torch.ones(3)], ids=lambda store: type(store).__name__)
+def test_a_store_must_be_one(store):
+    with refused(TypeError, stage="fetch_feature", found=type(store).__name__, allowed="must be a FeatureStore"):
+        sampled().fetch_feature(store, ["feat"])
+
+
+# --- refused while running
+
+
+def test_what_the_minibatch_lacks_is_refused():
+    pairs = dp.ItemSampler(dp.ItemSet(torch.zeros(4, 2).long()), 2)
+    with refused(ValueError, stage="fetch_feature", found=r"seeds of shape \[2, 2\]", allowed="input_nodes, or 1-D"):
+        next(iter(pairs.fetch_feature(small_store(), ["feat"])))
+    with refused(ValueError, stage="fetch_feature", found="found none", allowed="need blocks"):
+        next(iter(items().fetch_feature(small_store(), None, ["weight"])))
+    nothing = items().transform(lambda minibatch: dp.MiniBatch())
+    with refused(ValueError, stage="fetch_feature", found="no seeds", allowed="input_nodes, or 1-D seeds"):
+        next(iter(nothing.fetch_feature(small_store(), ["feat"])))
+
+
+def test_an_edge_id_without_a_row_is_refused_and_the_feature_named():
+    short = small_store(num_edges=3)
+    with pytest.raises(IndexError) as caught:
+        list(sampled().fetch_feature(short, None, ["weight"]))
+    if sys.version_info >= (3, 11):
+        notes = caught.value.__notes__
+        assert notes[0] == "while reading edge feature 'weight'"
+        assert notes[1].startswith("in stage 2 (fetch_feature), epoch 0, minibatch ")

@@ -1,0 +1,130 @@
+"""Golden digests: the bits of docs/semantics.md at stream version 1.
+
+A digest here may change only together with STREAM_VERSION. Each is checked twice: against the package, and against a
+message that the plain Python twin builds from the page alone.
+"""
+
+import numpy as np
+import pytest
+import torch
+import twin
+
+import datapipes as dp
+
+SEED, EPOCH, INDEX = 2026, 3, 2
+NUM_NODES, NUM_EDGES, BATCH_SIZE = 97, 1200, 8
+
+GOLDEN = {
+    "all hops, fanouts 3 and 5": "8e480126c6fd132798effa1574857008",
+    "frontier new": "07d40b98c0f7d6f4e78f0c232ed8bdb3",
+    "with replacement": "8e52583e68686deda18b837e2acde345",
+    "every neighbor and none": "283ada07c9af4b99f38c53140b050035",
+    "int32 ids": "395b28c0688b6d041bbf5b55b91f0308",
+    "edge ids and features": "234a5618effa2d403ba01647c48bea48",
+    "pairs": "80dc99398b52e3891ad7366cbb13dbbe",
+    "a large item set": "dd5c3ebc71fad995777cf611bc329c36",
+}
+CASES = {
+    "all hops, fanouts 3 and 5": {"fanouts": [5, 3]},
+    "frontier new": {"fanouts": [4, 3, 2], "frontier": "new"},
+    "with replacement": {"fanouts": [6, 4], "replace": True},
+    "every neighbor and none": {"fanouts": [0, -1]},
+    "int32 ids": {"fanouts": [5, 3], "dtype": torch.int32},
+    "edge ids and features": {"fanouts": [3, 2], "features": True},
+    "pairs": {"fanouts": [2, 2], "pairs": True},
+    "a large item set": {"fanouts": [3], "num_items": 70_001},
+}
+
+
+def test_the_stream_version_is_the_one_that_the_digests_belong_to():
+    assert dp.STREAM_VERSION == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_package_gives_the_golden_digest(name):
+    assert package_minibatch(**CASES[name]).digest() == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_twin_gives_the_golden_digest(name):
+    assert twin.digest(twin_message(**CASES[name])) == GOLDEN[name]
+
+
+def edges() -> tuple[list[int], list[int]]:
+    """Sources and destinations by plain arithmetic, so that no generator's stream has to stay as it is; degrees 0 to
+    about 60.
+    """
+    sources = [(i * i * 31 + i * 7 + 5) % NUM_NODES for i in range(NUM_EDGES)]
+    destinations = [(i * 13 % NUM_NODES) * (i * 29 % NUM_NODES) // NUM_NODES for i in range(NUM_EDGES)]
+    return sources, destinations
+
+
+def seeds_of(pairs: bool, num_items: int) -> torch.Tensor:
+    ids = torch.arange(num_items) * 17 % NUM_NODES
+    return torch.stack((ids, ids * 5 % NUM_NODES), dim=1) if pairs else ids
+
+
+def edge_rows() -> torch.Tensor:
+    return (torch.arange(2 * NUM_EDGES) * 3).reshape(-1, 2).to(torch.float16)
+
+
+def node_rows() -> torch.Tensor:
+    return (torch.arange(3 * NUM_NODES) - 100).reshape(-1, 3).to(torch.bfloat16)
+
+
+def package_minibatch(
+    fanouts, frontier="all", replace=False, dtype=torch.int64, features=False, pairs=False, num_items=50
+) -> dp.MiniBatch:
+    graph = dp.CSCGraph.from_edge_index(torch.tensor(edges()), NUM_NODES).with_index_dtype(dtype)
+    labels = torch.arange(num_items, dtype=torch.uint8)
+    pipe = dp.ItemSampler(dp.ItemSet((seeds_of(pairs, num_items), labels)), BATCH_SIZE, shuffle=True, seed=SEED)
+    pipe = pipe.sample_neighbor(graph, fanouts, frontier=frontier, replace=replace, return_edge_ids=features)
+    if features:
+        store = {("node", None, "a.b"): node_rows(), ("edge", None, "w"): edge_rows()}
+        store = dp.FeatureStore({key: dp.TensorFeature(rows) for key, rows in store.items()})
+        pipe = pipe.fetch_feature(store, ["a.b"], ["w"])
+    return dp.DataLoader(pipe).minibatch(EPOCH, INDEX)
+
+
+def twin_message(
+    fanouts, frontier="all", replace=False, dtype=torch.int64, features=False, pairs=False, num_items=50
+) -> dict:
+    ids = np.int32 if dtype == torch.int32 else np.int64
+    order_key = twin.hop_key(SEED, EPOCH, 0, 0, 0, 0)
+    places = range(INDEX * BATCH_SIZE, (INDEX + 1) * BATCH_SIZE)
+    if num_items > 2**16:
+        items = [twin.permutation_at(num_items, order_key, place) for place in places]
+    else:
+        order = twin.permutation(num_items, order_key)
+        items = [order[place] for place in places]
+    seeds = seeds_of(pairs, num_items).numpy()[items]
+    indptr, indices, edge_ids = twin.coo_to_csc(*edges(), NUM_NODES)
+    keys = [twin.hop_key(SEED, EPOCH, INDEX, 1, hop, 0) for hop in range(len(fanouts))]
+    found = twin.sample_neighbors(
+        indptr,
+        indices,
+        edge_ids,
+        seeds.reshape(-1).tolist(),
+        fanouts=fanouts[::-1],
+        keys=keys,
+        replace=replace,
+        frontier=frontier,
+    )
+    message = {
+        "epoch": np.array(EPOCH),
+        "index": np.array(INDEX),
+        "seeds": seeds,
+        "labels": np.array([item % 256 for item in items], dtype=np.uint8),
+        "compacted_seeds": np.array(found.compacted_seeds, dtype=ids).reshape(seeds.shape),
+        "input_nodes": np.array(found.nodes, dtype=ids),
+    }
+    for h, hop in enumerate(found.hops):
+        message[f"hop{h}.indptr"] = np.array(hop.indptr, dtype=np.int64)
+        message[f"hop{h}.indices"] = np.array(hop.indices, dtype=ids)
+        message[f"hop{h}.num_src"] = np.array(hop.num_src)
+        if features:
+            message[f"hop{h}.edge_ids"] = np.array(hop.edge_ids, dtype=np.int64)
+            message[f"hop{h}.edge_features.w"] = edge_rows().numpy()[hop.edge_ids]
+    if features:
+        message["node_features.a%2Eb"] = ("bfloat16", node_rows().view(torch.int16).numpy()[found.nodes])
+    return message

@@ -1,0 +1,174 @@
+"""ItemSet: seeds with what belongs to each of them, from tensors and arrays of any layout."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import refused
+
+import datapipes as dp
+
+
+def taken(items: dp.ItemSet, positions=(2, 0)) -> dict[str, list]:
+    return {name: rows.tolist() for name, rows in items.take(torch.tensor(positions)).items()}
+
+
+def read_only(values) -> np.ndarray:
+    array = np.array(values)
+    array.setflags(write=False)
+    return array
+
+
+# --- what the items may be
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        torch.tensor([5, 6, 7]),
+        torch.tensor([5, 6, 7], dtype=torch.int32),
+        torch.tensor([5, 0, 6, 0, 7])[::2],
+        np.array([5, 6, 7]),
+        np.array([5, 6, 7], dtype=np.int32),
+        np.array([5, 0, 6, 0, 7])[::2],
+        read_only([5, 6, 7]),
+    ],
+    ids=["int64", "int32", "strided", "numpy", "numpy_int32", "numpy_strided", "read_only"],
+)
+def test_ids_come_as_tensors_and_arrays_of_any_layout(seeds):
+    items = dp.ItemSet(seeds)
+    assert (len(items), items.names) == (3, ("seeds",))
+    assert taken(items) == {"seeds": [7, 5]}
+    rows = items.take(torch.tensor([0]))["seeds"]
+    assert rows.is_contiguous()
+    assert str(rows.dtype).endswith(str(seeds.dtype).removeprefix("torch."))
+
+
+def test_an_int_stands_for_the_ids_below_it():
+    items = dp.ItemSet(10)
+    assert len(items) == 10
+    assert taken(items) == {"seeds": [2, 0]}
+    assert taken(dp.ItemSet((3, torch.tensor([7, 8, 9])))) == {"seeds": [2, 0], "labels": [9, 7]}
+
+
+def test_a_numpy_int_stands_for_the_ids_below_it_too():
+    assert taken(dp.ItemSet(np.int64(10))) == {"seeds": [2, 0]}
+
+
+def test_pairs_may_be_the_transposed_edge_index():
+    edge_index = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    items = dp.ItemSet(edge_index.t())
+    assert len(items) == 3
+    assert taken(items) == {"seeds": [[3, 6], [1, 4]]}
+    assert items.take(torch.arange(3))["seeds"].is_contiguous()
+
+
+def test_a_memory_mapped_file_is_viewed(tmp_path):
+    np.save(tmp_path / "ids.npy", np.arange(5))
+    items = dp.ItemSet(np.load(tmp_path / "ids.npy", mmap_mode="r"))
+    assert taken(items, [4, 1]) == {"seeds": [4, 1]}
+
+
+def test_rows_taken_are_new_memory():
+    ids = torch.arange(5)
+    items = dp.ItemSet(ids)
+    items.take(torch.arange(5))["seeds"].zero_()
+    assert ids.tolist() == [0, 1, 2, 3, 4]
+
+
+# --- names
+
+
+def test_items_are_named_in_order_by_default():
+    ids = torch.arange(2)
+    assert dp.ItemSet((ids, ids, ids, ids)).names == ("seeds", "labels", "indexes", "timestamps")
+    assert dp.ItemSet((ids,)).names == ("seeds",)
+    assert dp.ItemSet(ids, names="seeds").names == ("seeds",)
+
+
+def test_names_say_which_field_an_item_becomes():
+    items = dp.ItemSet((torch.tensor([7, 8, 9]), torch.tensor([1, 2, 3])), names=("timestamps", "seeds"))
+    assert taken(items) == {"timestamps": [9, 7], "seeds": [3, 1]}
+
+
+@pytest.mark.parametrize(
+    ("names", "found", "allowed"),
+    [
+        (("seeds",), r"2 items.*\['seeds'\]", "as many different names"),
+        (("seeds", "seeds"), "'seeds', 'seeds'", "different names"),
+        (("seeds", "colour"), r"\['colour'\]", "among .*'labels'"),
+        (("labels", "timestamps"), r"\['labels', 'timestamps'\]", "must be named 'seeds'"),
+        ("seeds", r"2 items.*\['seeds'\]", "as many different names"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(names, found, allowed):
+    with refused(ValueError, stage="ItemSet", found=found, allowed=allowed):
+        dp.ItemSet((torch.arange(2), torch.arange(2)), names=names)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("items", "error", "found", "allowed"),
+    [
+        (-1, ValueError, "-1", "0 or more"),
+        (True, TypeError, "True", "an int"),
+        (3.0, TypeError, r"3\.0", "an int"),
+        (torch.tensor(3), ValueError, "0-d tensor", "at least 1 dimension"),
+        (torch.ones(3), TypeError, "float32", "int32 or int64"),
+        (torch.ones(3).bool(), TypeError, "bool", "int32 or int64"),
+        (torch.ones(3, 2, 2).long(), ValueError, r"\[3, 2, 2\]", r"\[n\] or \[n, k\]"),
+        (torch.ones(3, 0).long(), ValueError, r"\[3, 0\]", r"\[n\] or \[n, k\]"),
+        (torch.ones(3, device="meta").long(), ValueError, "on meta", "host memory"),
+        (torch.eye(3).long().to_sparse(), TypeError, "layout", "dense tensor"),
+        (np.array(["a", "b"]), TypeError, "dtype <U1", "no tensor can hold"),
+        (np.array([None]), TypeError, "dtype object", "no tensor can hold"),
+        ((), ValueError, "empty tuple", "at least the seeds"),
+        ((torch.arange(3), torch.arange(2)), ValueError, "'seeds': 3, 'labels': 2", "equally long"),
+        ((3, torch.arange(2)), ValueError, "'seeds': 3", "equally long"),
+        ((torch.arange(3), torch.tensor(3)), ValueError, "labels.*0-d", "at least 1 dimension"),
+        ((torch.arange(3), [1, 2, 3]), TypeError, "labels.*list", "a tensor or an array"),
+        ([1, 2, 3], TypeError, "list", "a tensor|an array"),
+        (np.arange(3)[::-1], ValueError, "stride", "positive|contiguous"),
+        (np.arange(3, dtype=">i8"), (TypeError, ValueError), "byte order", "native"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
+)
+def test_items_that_are_no_seeds_are_refused(items, error, found, allowed):
+    with refused(error, stage="ItemSet", found=found, allowed=allowed):
+        dp.ItemSet(items)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float16, torch.bfloat16, torch.uint8, torch.complex64], ids=str)
+def test_labels_may_be_of_any_dtype_and_width(dtype):
+    for shape in ((4,), (4, 0), (4, 2, 3)):
+        labels = torch.ones(shape, dtype=dtype)
+        rows = dp.ItemSet((4, labels)).take(torch.tensor([3, 1]))["labels"]
+        assert (rows.dtype, rows.shape) == (dtype, (2, *shape[1:]))
+
+
+# --- digest
+
+
+@given(st.integers(1, 40), st.data())
+def test_the_digest_sees_every_row_of_a_small_set(num_items, data):
+    ids = torch.arange(num_items)
+    place = data.draw(st.integers(0, num_items - 1))
+    other = ids.clone()
+    other[place] += 1
+    assert dp.ItemSet(ids).digest() == dp.ItemSet(ids.clone()).digest()
+    assert dp.ItemSet(ids).digest() != dp.ItemSet(other).digest()
+    assert dp.ItemSet((ids, ids)).digest() != dp.ItemSet((ids, other)).digest()
+
+
+def test_the_digest_depends_on_names_dtypes_and_length():
+    ids = torch.arange(6)
+    sets = [dp.ItemSet(6), dp.ItemSet(7), dp.ItemSet(ids), dp.ItemSet(ids.int()), dp.ItemSet(ids.reshape(6, 1))]
+    sets += [dp.ItemSet((ids, ids)), dp.ItemSet((ids, ids), names=("seeds", "indexes"))]
+    assert len({items.digest() for items in sets}) == len(sets)
+
+
+def test_the_repr_says_how_many_items_of_which_names():
+    assert repr(dp.ItemSet((3, torch.arange(3)))) == "ItemSet(3 items, names=('seeds', 'labels'))"

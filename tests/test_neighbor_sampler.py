@@ -1,0 +1,215 @@
+"""NeighborSampler: the whole Python path equals the plain twin; what cannot be sampled is refused."""
+
+import numpy as np
+import pytest
+import torch
+import twin
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import graph_of, items, refused, sampled, small_graph, start_at
+from strategies import csc_graphs, rng_seeds
+
+import datapipes as dp
+
+
+def twin_of(
+    graph: dp.CSCGraph, seeds: torch.Tensor, rng: dp.RngKey, fanouts, *, replace, frontier
+) -> twin.Neighborhood:
+    return twin.sample_neighbors(
+        graph.indptr.tolist(),
+        graph.indices.tolist(),
+        None if graph.edge_ids is None else graph.edge_ids.tolist(),
+        seeds.reshape(-1).tolist(),
+        fanouts=fanouts[::-1],  # the twin's are in hop order
+        keys=[twin.hop_key(rng.seed, rng.epoch, rng.index, rng.stage, hop, 0) for hop in range(len(fanouts))],
+        replace=replace,
+        frontier=frontier,
+    )
+
+
+def expect_the_twin(minibatch: dp.MiniBatch, expected: twin.Neighborhood) -> None:
+    assert minibatch.input_nodes.tolist() == expected.nodes
+    assert minibatch.compacted_seeds.reshape(-1).tolist() == expected.compacted_seeds
+    assert minibatch.compacted_seeds.shape == minibatch.seeds.shape
+    for block, hop in zip(reversed(minibatch.blocks), expected.hops, strict=True):
+        found = twin.Hop(block.indptr.tolist(), block.indices.tolist(), block.edge_ids.tolist(), block.num_src)
+        assert found == hop
+
+
+@given(st.data(), csc_graphs(min_nodes=1), rng_seeds, st.integers(0, 2**32 - 1))
+def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
+    fanouts = data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3))
+    options = {"replace": data.draw(st.booleans()), "frontier": data.draw(st.sampled_from(["all", "new"]))}
+    edge_ids = np.arange(arrays.num_edges)[::-1].copy() if data.draw(st.booleans()) else None
+    graph = dp.CSCGraph(*arrays, edge_ids=edge_ids)
+    ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=9))
+    start = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 4, shuffle=True, seed=rng_seed)
+    pipe = start.transform(lambda minibatch: minibatch)  # the sampler then has ordinal 2
+    for minibatch in start_at(pipe.sample_neighbor(graph, fanouts, return_edge_ids=True, **options), epoch):
+        rng = dp.RngKey(rng_seed, epoch, minibatch.index, 2)
+        expect_the_twin(minibatch, twin_of(graph, minibatch.seeds, rng, fanouts, **options))
+        assert len(minibatch.digest()) == 32
+
+
+def test_each_minibatch_epoch_place_and_sampler_draws_for_itself():
+    graph = graph_of([list(range(1, 200)), *([] for _ in range(199))])
+    seeds = dp.ItemSet(torch.zeros(3).long())
+    start = dp.ItemSampler(seeds, 1, seed=4)
+    places = [
+        start.sample_neighbor(graph, [5]),
+        start.transform(lambda minibatch: minibatch).sample_neighbor(graph, [5]),
+    ]
+    drawn = [tuple(m.input_nodes.tolist()) for pipe in places for epoch in (0, 1) for m in start_at(pipe, epoch)]
+    assert len(set(drawn)) == len(drawn) == 12
+
+
+def test_transform_by_hand_draws_what_the_chain_draws():
+    pipe = sampled()
+    by_hand = [pipe.transform(minibatch).digest() for minibatch in start_at(pipe.source, 2)]
+    assert by_hand == [minibatch.digest() for minibatch in start_at(sampled(), 2)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_sampled_ids_have_the_dtype_of_the_graph(dtype):
+    minibatch = next(iter(sampled(graph=small_graph(dtype))))
+    found = [minibatch.input_nodes, minibatch.compacted_seeds, *(block.indices for block in minibatch.blocks)]
+    assert {tensor.dtype for tensor in found} == {dtype}
+    assert {block.indptr.dtype for block in minibatch.blocks} == {torch.int64}
+    wide = next(iter(sampled(graph=small_graph(torch.int64))))
+    assert torch.equal(minibatch.input_nodes.long(), wide.input_nodes)
+
+
+def test_seeds_may_be_int32_over_an_int64_graph():
+    ids = torch.arange(8)
+    narrow, wide = (
+        dp.ItemSampler(dp.ItemSet(seeds), 4).sample_neighbor(small_graph(), [2]) for seeds in (ids.int(), ids)
+    )
+    assert [m.input_nodes.tolist() for m in narrow] == [m.input_nodes.tolist() for m in wide]
+
+
+@pytest.mark.parametrize("with_edge_ids", [True, False])
+def test_edge_ids_lead_back_to_the_edges(with_edge_ids):
+    graph = small_graph(with_edge_ids=with_edge_ids)
+    ids = graph.edge_ids if with_edge_ids else torch.arange(graph.num_edges)
+    ends = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.indptr.diff())
+    edge_of = {int(i): (int(u), int(v)) for i, u, v in zip(ids, graph.indices, ends, strict=True)}
+    for minibatch in sampled(graph=graph):
+        for block in minibatch.blocks:
+            pairs = minibatch.input_nodes[block.edge_index].T.tolist()
+            assert [edge_of[i] for i in block.edge_ids.tolist()] == [tuple(pair) for pair in pairs]
+
+
+def test_edge_ids_are_left_out_unless_asked_for():
+    minibatch = next(iter(items().sample_neighbor(small_graph(), [2])))
+    assert [block.edge_ids for block in minibatch.blocks] == [None]
+
+
+def test_compacted_seeds_point_at_the_seeds_repeats_and_pairs_included():
+    pairs = torch.tensor([[5, 7], [7, 5], [5, 5], [9, 7]])
+    minibatch = next(iter(dp.ItemSampler(dp.ItemSet(pairs), 4).sample_neighbor(small_graph(), [2, 2])))
+    assert minibatch.compacted_seeds.tolist() == [[0, 1], [1, 0], [0, 0], [2, 1]]
+    assert minibatch.input_nodes[:3].tolist() == [5, 7, 9]
+    assert minibatch.blocks[-1].num_dst == 3
+    assert torch.equal(minibatch.input_nodes[minibatch.compacted_seeds], pairs)
+
+
+def test_fanouts_are_written_from_the_input_layer_to_the_seeds():
+    graph = graph_of([[1, 2, 3], [4, 5], [4, 5], [4, 5], [], []])
+    outer, inner = next(iter(dp.ItemSampler(dp.ItemSet(1), 1).sample_neighbor(graph, [-1, 2], frontier="new"))).blocks
+    assert (inner.num_edges, outer.num_edges) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    "fanouts",
+    [(3, 2), torch.tensor([3, 2]), [np.int64(3), np.int32(2)], range(3, 1, -1)],
+    ids=lambda f: type(f).__name__,
+)
+def test_fanouts_may_be_any_sequence_of_ints(fanouts):
+    assert sampled(fanouts=fanouts).fanouts == [3, 2]
+
+
+# --- refused when the chain is built
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "found", "allowed"),
+    [
+        ({"fanouts": []}, ValueError, "0 entries", "1 to 256"),
+        ({"fanouts": [1] * 257}, ValueError, "257 entries", "1 to 256"),
+        ({"fanouts": [2, -2]}, ValueError, r"fanouts\[1\].*-2", "-1 or more"),
+        ({"fanouts": [2.0]}, TypeError, r"fanouts\[0\].*2\.0", "an int"),
+        ({"fanouts": [True]}, TypeError, r"fanouts\[0\].*True", "an int"),
+        ({"fanouts": torch.tensor([0.5])}, TypeError, r"0\.5", "an int"),
+        ({"fanouts": [2**63]}, ValueError, r"fanouts\[0\].*9223372036854775808", "9223372036854775807"),
+        ({"fanouts": 3}, TypeError, "got 3", "a sequence of ints"),
+        ({"fanouts": "32"}, TypeError, "'32'", "a sequence of ints"),
+        ({"fanouts": None}, TypeError, "None", "a sequence of ints"),
+        ({"fanouts": {"a": 1}}, TypeError, "'a': 1", "a sequence of ints"),
+        ({"replace": 1}, TypeError, "replace.*got 1", "True or False"),
+        ({"return_edge_ids": "yes"}, TypeError, "return_edge_ids.*'yes'", "True or False"),
+        ({"frontier": "old"}, ValueError, "'old'", r"\['all', 'new'\]"),
+        ({"frontier": None}, ValueError, "None", r"\['all', 'new'\]"),
+        ({"graph": torch.eye(3)}, TypeError, "got Tensor", "must be a CSCGraph"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_not_allowed_are_refused(change, error, found, allowed):
+    with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
+        items().sample_neighbor(**{"graph": small_graph(), "fanouts": [2], **change})
+
+
+# --- refused while running
+
+
+def sample(seeds, graph: dp.CSCGraph | None = None, fanouts=(-1, -1)) -> dp.MiniBatch:
+    """One minibatch of any seeds, also such as no ItemSet holds."""
+    start = dp.ItemSampler(dp.ItemSet(1), 1).transform(lambda minibatch: minibatch.replace(seeds=seeds))
+    return next(iter(start.sample_neighbor(graph or small_graph(), fanouts)))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "error", "found", "allowed"),
+    [
+        (torch.tensor([0, 40]), IndexError, "40", r"40\)|39|40 nodes"),
+        (torch.tensor([-1, 0]), IndexError, "-1", r"40\)|39|40 nodes"),
+        (torch.tensor([2**62]), IndexError, str(2**62), r"40\)|39|40 nodes"),
+        (torch.tensor([1.0]), TypeError, "float32", "int32 or int64"),
+        (torch.tensor([True]), TypeError, "bool", "int32 or int64"),
+        (torch.arange(6)[::2], ValueError, "not contiguous", "contiguous"),
+        (torch.zeros(2, 2, 2).long(), ValueError, r"\[2, 2, 2\]", r"\[n\] or \[n, k\]"),
+        (torch.tensor(3), ValueError, r"\[\]", r"\[n\] or \[n, k\]"),
+        (torch.tensor([], dtype=torch.int64), ValueError, r"no seeds \(shape \[0\]\)", "at least 1"),
+        (torch.zeros(3, device="meta").long(), ValueError, "on meta", "host memory"),
+        (None, TypeError, "NoneType", "must be a tensor"),
+        ([1, 2], TypeError, "list", "must be a tensor"),
+    ],
+    ids=str,
+)
+def test_seeds_that_cannot_be_sampled_are_refused(seeds, error, found, allowed):
+    with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
+        sample(seeds)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices"),
+    [
+        ([0, 3, 1, 4], [0, 1, 2, 0]),
+        ([0, 2**40, 3, 4], [0, 1, 2, 0]),
+        ([0, -(2**40), 3, 4], [0, 1, 2, 0]),
+        ([0, 2, 3, 4], [0, 3, 2, 0]),
+        ([0, 2, 3, 4], [0, -1, 2, 0]),
+        ([0, 2, 3, 4], [0, 2**40, 2, 0]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("fanout", [-1, 1, 2])
+def test_a_graph_that_contradicts_itself_ends_in_an_error_or_is_not_met(indptr, indices, fanout):
+    graph = dp.CSCGraph(torch.tensor(indptr), torch.tensor(indices))
+    try:
+        nodes = sample(torch.arange(3), graph, (fanout, fanout)).input_nodes.tolist()
+    except (ValueError, IndexError) as error:
+        text = str(error)
+    else:
+        assert fanout != -1  # all in-edges are read, so the fault is met
+        text = "graph" if set(nodes) == {0, 1, 2} else f"found {nodes}"
+    assert "graph" in text

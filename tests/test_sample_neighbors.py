@@ -1,0 +1,344 @@
+"""All hops of a minibatch in one call: bit for bit the twin's, on either map, in any thread; never a crash."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import twin
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import ID_DTYPES, Graph, csc_graphs, fanouts, graph_of, int64s, random_graph, rng_seeds, seeds_in, star
+
+from datapipes import _core
+
+HASHED, DIRECT = 0, 2**20  # direct_limit: up to so many nodes the map is direct
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call. Fanouts are in hop order, hop 0 first."""
+
+    graph: Graph
+    seeds: np.ndarray
+    fanouts: tuple[int, ...]
+    replace: bool = False
+    frontier: str = "all"
+    edge_ids: np.ndarray | None = None
+    rng_seed: int = 0
+
+    @property
+    def keys(self) -> list[int]:
+        return [twin.hop_key(self.rng_seed, 0, 0, 1, hop, 0) for hop in range(len(self.fanouts))]
+
+
+def sample_neighbors(request: Request, *, direct_limit: int = DIRECT, want_edge_ids: bool = True):
+    return _core.sample_neighbors(
+        *request.graph,
+        request.edge_ids,
+        int64s(request.seeds),
+        fanouts=list(request.fanouts),
+        keys=request.keys,
+        replace=request.replace,
+        only_new=request.frontier == "new",
+        want_edge_ids=want_edge_ids,
+        direct_limit=direct_limit,
+    )
+
+
+def as_lists(found):
+    """A result of the core in the twin's types."""
+    nodes, compacted_seeds, hops = found
+    hops = [twin.Hop(*(array.tolist() for array in hop[:3]), hop[3]) for hop in hops]
+    return twin.Neighborhood(nodes.tolist(), compacted_seeds.tolist(), hops)
+
+
+def expected_of(request: Request) -> twin.Neighborhood:
+    return twin.sample_neighbors(
+        *request.graph,
+        request.edge_ids,
+        request.seeds,
+        fanouts=request.fanouts,
+        keys=request.keys,
+        replace=request.replace,
+        frontier=request.frontier,
+    )
+
+
+def hop_by_hop(request: Request) -> twin.Neighborhood:
+    """The same minibatch made of sample_hop and compact calls."""
+    graph, num_nodes, dtype = request.graph, request.graph.num_nodes, request.graph.indices.dtype
+    nodes, compacted_seeds = _core.compact(request.seeds.astype(dtype), num_nodes=num_nodes)
+    hops, drawn = [], 0
+    for fanout, key in zip(request.fanouts, request.keys, strict=True):
+        num_dst, first = len(nodes), drawn if request.frontier == "new" else 0
+        frontier = nodes[first:].astype(np.int64)
+        indptr, neighbors, positions = _core.sample_hop(
+            *graph, frontier, fanout=fanout, replace=request.replace, key=key
+        )
+        indptr = np.concatenate([np.zeros(first, dtype=np.int64), indptr])
+        nodes, local = _core.compact(np.concatenate([nodes, neighbors]), num_nodes=num_nodes)
+        ids = positions if request.edge_ids is None else request.edge_ids[positions]
+        hops.append(twin.Hop(indptr.tolist(), local[num_dst:].tolist(), ids.tolist(), len(nodes)))
+        drawn = num_dst
+    return twin.Neighborhood(nodes.tolist(), compacted_seeds.tolist(), hops)
+
+
+@st.composite
+def requests(draw) -> Request:
+    graph = draw(csc_graphs())
+    num_hops = draw(st.integers(1, 3))
+    own_ids = draw(st.booleans())
+    return Request(
+        graph=graph,
+        seeds=draw(seeds_in(graph)),
+        fanouts=tuple(draw(fanouts) for _ in range(num_hops)),
+        replace=draw(st.booleans()),
+        frontier=draw(st.sampled_from(["all", "new"])),
+        edge_ids=np.random.default_rng(graph.num_edges).permutation(graph.num_edges) if own_ids else None,
+        rng_seed=draw(rng_seeds),
+    )
+
+
+@settings(max_examples=600)
+@given(requests())
+def test_a_minibatch_equals_the_twin_on_either_map(request):
+    expected = expected_of(request)
+    assert as_lists(sample_neighbors(request, direct_limit=DIRECT)) == expected
+    assert as_lists(sample_neighbors(request, direct_limit=HASHED)) == expected
+
+
+@settings(max_examples=200)
+@given(requests())
+def test_a_minibatch_equals_its_hops_made_one_by_one(request):
+    assert as_lists(sample_neighbors(request)) == hop_by_hop(request)
+
+
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+@pytest.mark.parametrize("degree", [1_500, 5_000])
+@pytest.mark.parametrize("fanout", [513, 700, 1_400, 4_999])
+def test_the_minibatch_of_a_hub_equals_the_twin(degree, fanout, dtype):
+    request = Request(star(degree, dtype), int64s([0]), (fanout, -1))
+    assert as_lists(sample_neighbors(request)) == expected_of(request)
+
+
+@pytest.mark.parametrize("frontier", ["all", "new"])
+@pytest.mark.parametrize("with_replacement", [False, True])
+def test_a_minibatch_of_many_nodes_equals_the_twin(with_replacement, frontier):
+    graph = random_graph(2_000, 20_000, rng_seed=6, dtype=np.int32)
+    seeds = np.random.default_rng(7).integers(0, 2_000, 60)
+    request = Request(graph, seeds, (5, 4, 3), with_replacement, frontier, np.arange(20_000)[::-1].copy())
+    expected = expected_of(request)
+    for direct_limit in (HASHED, DIRECT):
+        assert as_lists(sample_neighbors(request, direct_limit=direct_limit)) == expected
+
+
+@settings(max_examples=100)
+@given(requests(), st.booleans())
+def test_the_arrays_have_the_dtypes_and_sizes_of_the_page(request, want_edge_ids):
+    nodes, compacted_seeds, hops = sample_neighbors(request, want_edge_ids=want_edge_ids)
+    id_dtype = request.graph.indices.dtype
+    assert nodes.dtype == compacted_seeds.dtype == id_dtype
+    assert np.array_equal(nodes[compacted_seeds], request.seeds)
+    assert len(set(nodes.tolist())) == len(nodes)
+    num_dst = len(set(request.seeds.tolist()))
+    assert len(hops) == len(request.fanouts)
+    for indptr, indices, edge_ids, num_src in hops:
+        assert indptr.dtype == np.int64
+        assert indices.dtype == id_dtype
+        assert len(indptr) == num_dst + 1
+        assert len(indices) == indptr[-1]
+        assert num_src == max([num_dst, *(indices + 1)])
+        if want_edge_ids:
+            assert edge_ids.dtype == np.int64
+            assert len(edge_ids) == len(indices)
+        else:
+            assert edge_ids is None
+        num_dst = num_src
+    assert num_dst == len(nodes)
+
+
+@settings(max_examples=100)
+@given(requests())
+def test_edge_ids_lead_back_to_the_edges(request):
+    by_position = replace(request, edge_ids=None)
+    nodes, _, hops = sample_neighbors(by_position)
+    for indptr, indices, positions, _ in hops:
+        destinations = np.repeat(nodes[: len(indptr) - 1], np.diff(indptr))
+        assert np.array_equal(request.graph.indices[positions], nodes[indices])
+        assert (positions >= request.graph.indptr[destinations]).all()
+        assert (positions < request.graph.indptr[destinations + 1]).all()
+
+
+@settings(max_examples=50)
+@given(csc_graphs(min_nodes=1), st.data())
+def test_full_fanouts_find_what_a_breadth_first_search_finds(graph, data):
+    request = Request(graph, data.draw(seeds_in(graph)), (-1,) * graph.num_nodes)
+    reached = set(request.seeds.tolist())
+    for _ in range(graph.num_nodes):
+        reached |= {int(u) for v in reached for u in graph.indices[graph.indptr[v] : graph.indptr[v + 1]]}
+    for frontier in ("all", "new"):
+        nodes, _, _ = sample_neighbors(replace(request, frontier=frontier))
+        assert set(nodes.tolist()) == reached
+
+
+def test_a_node_found_earlier_is_drawn_again_only_in_frontier_all():
+    request = Request(graph_of([[1], [2], [0]]), int64s([0]), (-1, -1))
+    for frontier, indptrs in [("all", [[0, 1], [0, 1, 2]]), ("new", [[0, 1], [0, 0, 1]])]:
+        found = as_lists(sample_neighbors(replace(request, frontier=frontier)))
+        assert [hop.indptr for hop in found.hops] == indptrs
+
+
+def test_each_hop_has_its_own_key():
+    request = Request(graph_of([list(range(50))] * 50), int64s([0]), (5, 5))
+    _, _, ((_, _, first, _), (_, _, second, _)) = sample_neighbors(request)
+    assert not np.array_equal(first, second[:5])  # node 0 is drawn in both hops
+
+
+@pytest.mark.parametrize("direct_limit", [HASHED, DIRECT])
+def test_a_call_remembers_nothing_of_the_calls_before(direct_limit):
+    small = Request(graph_of([[1], [0, 2], []]), int64s([1, 0]), (2, 2))
+    large = Request(random_graph(3_000, 9_000, rng_seed=8), int64s([5, 0, 1]), (4, 4, 4))
+    wrong = replace(large, seeds=int64s([2, 1, 3_000]))
+    corrupt = replace(small, graph=Graph(small.graph.indptr, int64s([1, 0, 9])))
+    expected = [expected_of(small), expected_of(large)]
+    for _ in range(3):
+        found = [as_lists(sample_neighbors(request, direct_limit=direct_limit)) for request in (small, large)]
+        assert found == expected
+        with pytest.raises(IndexError):
+            sample_neighbors(wrong, direct_limit=direct_limit)
+        with pytest.raises(ValueError, match="indices"):
+            sample_neighbors(corrupt, direct_limit=direct_limit)
+
+
+@pytest.mark.parametrize("direct_limit", [HASHED, DIRECT])
+def test_threads_at_work_together_give_what_each_gives_alone(direct_limit):
+    graphs = [random_graph(nodes, 8 * nodes, rng_seed=nodes) for nodes in (500, 5_000)]
+    requests = [
+        Request(graphs[i % 2], np.arange(i, i + 200), (6, 5), rng_seed=i, frontier=("all", "new")[i % 3 == 0])
+        for i in range(40)
+    ]
+    sample = partial(sample_neighbors, direct_limit=direct_limit)
+    alone = [as_lists(sample(request)) for request in requests]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(sample, requests * 2))
+    assert [as_lists(found) for found in together] == alone * 2
+
+
+@pytest.mark.parametrize("graph", [graph_of([]), star(3)])
+@pytest.mark.parametrize("fanout", [-1, 0, 5])
+def test_no_seeds_give_empty_outputs(graph, fanout):
+    found = as_lists(sample_neighbors(Request(graph, int64s(), (fanout, fanout))))
+    assert found == twin.Neighborhood([], [], [twin.Hop([0], [], [], 0)] * 2)
+
+
+def test_no_hops_leave_the_seeds():
+    found = as_lists(sample_neighbors(Request(star(3), int64s([2, 0, 2]), ())))
+    assert found == twin.Neighborhood([2, 0], [0, 1, 0], [])
+
+
+@pytest.mark.parametrize("direct_limit", [HASHED, DIRECT])
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+@pytest.mark.parametrize("seed", [-1, 4, 2**32, 2**63 - 1, -(2**63)])
+def test_a_seed_outside_the_graph_is_refused(seed, dtype, direct_limit):
+    with pytest.raises(IndexError, match=rf"node id must be in \[0, 4\), got {seed}\."):
+        sample_neighbors(Request(star(3, dtype), int64s([0, seed]), (2,)), direct_limit=direct_limit)
+    with pytest.raises(IndexError):
+        sample_neighbors(Request(graph_of([], dtype), int64s([0]), ()), direct_limit=direct_limit)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "found"),
+    [
+        ([0, 1, 3, 2], [1, 0, 2], r"the in-edges of node 2 are \[3, 2\)"),
+        ([0, 1, 2, 4], [1, 2, 0], r"the in-edges of node 2 are \[2, 4\), which must ascend within \[0, 3\]"),
+        ([0, 1, -2, 3], [1, 0, 2], r"the in-edges of node 1 are \[1, -2\)"),
+        ([-1, 1, 2, 3], [1, 0, 2], r"the in-edges of node 0 are \[-1, 1\)"),
+        ([0, 1, 2, 3], [1, 3, 2], r"indices\[1\] is 3, which must be in \[0, 3\)"),
+        ([0, 1, 2, 3], [1, -7, 2], r"indices\[1\] is -7, which must be in \[0, 3\)"),
+    ],
+)
+def test_a_corrupt_graph_is_refused_where_it_is_met(indptr, indices, found):
+    seeds = int64s([0, 2] if indptr[3] != 3 else [0])
+    request = Request(Graph(int64s(indptr), int64s(indices)), seeds, (1, 1))
+    for direct_limit in (HASHED, DIRECT):
+        with pytest.raises(ValueError, match=found):
+            sample_neighbors(request, direct_limit=direct_limit)
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    indptr, indices, seeds = int64s([0, 1, 2]), int64s([1, 0]), int64s([0])
+    good = {"indptr": indptr, "indices": indices, "edge_ids": None, "seeds": seeds}
+    good |= {"fanouts": [1], "keys": [0], "replace": False, "only_new": False, "want_edge_ids": True}
+    _core.sample_neighbors(**good)
+    wrong = [
+        ("indptr", int64s()),
+        ("indptr", indptr.astype(np.int32)),
+        ("indptr", indptr.reshape(3, 1)),
+        ("indices", indices.astype(np.uint32)),
+        ("indices", indices.reshape(1, 2)),
+        ("edge_ids", int64s([0])),
+        ("edge_ids", indices.astype(np.int32)),
+        ("edge_ids", indices.reshape(1, 2)),
+        ("seeds", seeds.astype(np.int32)),
+        ("seeds", seeds.reshape(1, 1)),
+        ("fanouts", [1, 1]),
+        ("fanouts", [1.5]),
+        ("fanouts", 1),
+        ("keys", []),
+        ("keys", [-1]),
+        ("keys", [2**64]),
+    ]
+    for name, value in wrong:
+        with pytest.raises((TypeError, ValueError)):
+            _core.sample_neighbors(**good | {name: value})
+
+
+def test_more_picks_than_an_array_can_hold_are_refused():
+    graph = graph_of([[0, 1], [1]])
+    with pytest.raises((ValueError, MemoryError)):
+        _core.sample_hop(*graph, int64s([0, 1, 0, 1]), fanout=2**62, replace=True, key=0)
+    with pytest.raises((ValueError, MemoryError)):
+        sample_neighbors(Request(graph_of([[0, 1, 2, 3]] * 4), int64s(range(4)), (2**62,), replace=True))
+
+
+@st.composite
+def garbage(draw, dtype) -> np.ndarray:
+    """A short array of small and extreme numbers, often only of such as occur in a small graph."""
+    extremes = [np.iinfo(dtype).min, np.iinfo(np.int32).min, np.iinfo(np.int32).max, np.iinfo(dtype).max]
+    number = draw(st.sampled_from([st.integers(0, 6), st.integers(-3, 12) | st.sampled_from(extremes)]))
+    return np.array(draw(st.lists(number, max_size=12)), dtype=dtype)
+
+
+@settings(max_examples=400)
+@given(st.data(), st.sampled_from(ID_DTYPES), st.sampled_from([HASHED, DIRECT]))
+def test_any_arrays_at_all_are_sampled_or_refused(data, dtype, direct_limit):
+    indptr = data.draw(garbage(np.int64) | garbage(np.int64).map(np.sort))
+    indices, seeds = data.draw(garbage(dtype)), data.draw(garbage(np.int64))
+    edge_ids = np.arange(len(indices)) if data.draw(st.booleans()) else None
+    replacing, only_new = data.draw(st.booleans()), data.draw(st.booleans())
+    counts = data.draw(st.lists(st.integers(-1, 5), max_size=3))
+    calls = [
+        lambda: _core.sample_hop(indptr, indices, seeds, fanout=sum(counts), replace=replacing, key=1),
+        lambda: _core.sample_neighbors(
+            indptr,
+            indices,
+            edge_ids,
+            seeds,
+            fanouts=counts,
+            keys=list(range(len(counts))),
+            replace=replacing,
+            only_new=only_new,
+            want_edge_ids=True,
+            direct_limit=direct_limit,
+        ),
+        lambda: _core.compact(indices, num_nodes=len(indptr), direct_limit=direct_limit),
+        lambda: _core.coo_to_csc(indices, indices[::-1].copy(), len(indptr)),
+        lambda: _core.validate_csc(indptr, indices),
+        lambda: _core.gather_rows(np.zeros((len(indptr), 5), dtype=np.uint8), indices),
+    ]
+    for call in calls:
+        with suppress(IndexError, ValueError):
+            call()

@@ -1,0 +1,150 @@
+"""TensorFeature and FeatureStore: rows by id, of any dtype and width."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import refused, small_store
+
+import datapipes as dp
+
+DTYPES = [torch.bool, torch.uint8, torch.int16, torch.float16, torch.bfloat16, torch.float64, torch.complex64]
+
+
+@given(st.data(), st.sampled_from(DTYPES), st.sampled_from([(), (1,), (3,), (2, 3), (0,), (2, 0)]), st.integers(0, 6))
+def test_rows_equal_indexing(data, dtype, shape, count):
+    rows = torch.arange(count * int(np.prod(shape))).reshape(count, *shape).to(dtype)
+    ids = data.draw(st.lists(st.integers(0, count - 1), max_size=8)) if count else []
+    feature = dp.TensorFeature(rows)
+    for id_dtype in (torch.int32, torch.int64):
+        found = feature.read(torch.tensor(ids, dtype=id_dtype))
+        assert (found.dtype, found.shape) == (dtype, (len(ids), *shape))
+        assert torch.equal(found, rows[torch.tensor(ids, dtype=torch.int64)])
+        assert found.is_contiguous()
+    assert (feature.count, feature.shape) == (count, shape)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.arange(40.0).reshape(10, 4)[::2],
+        torch.arange(40.0).reshape(10, 4)[3:8],
+        torch.arange(40.0).reshape(10, 4)[:, :2],
+        torch.arange(40.0).reshape(10, 4)[2:7, 1],
+        torch.arange(40.0).reshape(10, 4)[9:, 1:3],
+        torch.arange(60.0).reshape(5, 3, 4)[:, 1],
+        torch.arange(4.0).expand(1, 4),
+    ],
+    ids=["every_second", "slice", "left_half", "one_column", "last_corner", "middle", "one_row"],
+)
+def test_rows_may_lie_apart(rows):
+    ids = torch.arange(len(rows)).flip(0)
+    assert torch.equal(dp.TensorFeature(rows).read(ids), rows[ids])
+
+
+def test_the_tensor_is_viewed_and_rows_read_are_new():
+    rows = torch.zeros(4, 2)
+    feature = dp.TensorFeature(rows)
+    found = feature.read(torch.tensor([1]))
+    rows[1] = 5
+    assert found.tolist() == [[0, 0]]
+    assert feature.read(torch.tensor([1])).tolist() == [[5, 5]]
+
+
+def test_arrays_may_be_read_only_and_mapped(tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(8, dtype=np.float16).reshape(4, 2))
+    feature = dp.TensorFeature(np.load(tmp_path / "rows.npy", mmap_mode="r"))
+    assert feature.read(torch.tensor([3, 0])).tolist() == [[6, 7], [0, 1]]
+
+
+def test_conjugated_rows_are_read_as_their_values():
+    rows = torch.tensor([[1 + 2j], [3 - 1j]])
+    assert torch.equal(dp.TensorFeature(rows.conj()).read(torch.tensor([1])), rows.conj()[1:].resolve_conj())
+
+
+def test_a_feature_pickles_and_shows_itself():
+    feature = dp.TensorFeature(torch.arange(6).reshape(3, 2))
+    again = pickle.loads(pickle.dumps(feature))
+    assert again.read(torch.tensor([2])).tolist() == [[4, 5]]
+    assert repr(again) == "TensorFeature(3 rows of int64 [2])"
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "found", "allowed"),
+    [
+        (torch.tensor(3), ValueError, "0-d tensor", "at least 1 dimension"),
+        (torch.ones(3, 4).t(), ValueError, r"\[4, 3\] with stride", "must be adjacent"),
+        (torch.ones(4).expand(3, 4), ValueError, r"\[3, 4\] with stride", "must be adjacent"),
+        (torch.ones(3, device="meta"), ValueError, "on meta", "host memory"),
+        (torch.eye(3).to_sparse(), TypeError, "layout", "dense tensor"),
+        ([1, 2], TypeError, "list", "a tensor or an array"),
+        (np.array(["a"]), TypeError, "dtype <U1", "no tensor can hold"),
+    ],
+    ids=["0-d", "transposed", "expanded", "meta", "sparse", "list", "text"],
+)
+def test_tensors_whose_rows_cannot_be_read_are_refused(rows, error, found, allowed):
+    with refused(error, stage="TensorFeature", found=found, allowed=allowed):
+        dp.TensorFeature(rows)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (3,), (3, 0), (0, 2), (0,)], ids=str)
+@pytest.mark.parametrize("wrong", [3, -1, 2**40])
+def test_an_id_outside_is_refused_by_number(shape, wrong):
+    with pytest.raises(IndexError, match=str(wrong)):
+        dp.TensorFeature(torch.ones(shape)).read(torch.tensor([wrong]))
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        (torch.tensor([1.0]), TypeError),
+        (torch.tensor([True]), TypeError),
+        (torch.tensor([[1]]), ValueError),
+        (torch.arange(4)[::2], ValueError),
+        ([1], TypeError),
+    ],
+    ids=str,
+)
+def test_ids_that_are_none_are_refused(ids, error):
+    with refused(error, stage="TensorFeature", found="ids", allowed="must|contiguous"):
+        dp.TensorFeature(torch.ones(4)).read(ids)
+
+
+# --- FeatureStore
+
+
+def test_a_store_is_a_mapping_and_names_what_it_has():
+    store = small_store()
+    assert list(store) == [("node", None, "feat"), ("edge", None, "weight")]
+    assert (len(store), store.names("node"), store.names("edge"), store.names("node", "paper")) == (
+        2,
+        ["feat"],
+        ["weight"],
+        [],
+    )
+    assert torch.equal(store.read("node", None, "feat", torch.tensor([1])), torch.tensor([[3.0, 4, 5]]))
+    assert pickle.loads(pickle.dumps(store)).names("node") == ["feat"]
+
+
+def test_a_feature_that_is_not_there_is_refused():
+    with refused(KeyError, stage="FeatureStore", found=r"\('node', None, 'x'\)", allowed="the store has .*'feat'"):
+        small_store()["node", None, "x"]
+
+
+@pytest.mark.parametrize(
+    ("features", "error", "found", "allowed"),
+    [
+        ([1], TypeError, "list", "must be a dict"),
+        ({"feat": dp.TensorFeature(torch.ones(1))}, ValueError, "'feat'", "'node' or 'edge'"),
+        ({("nodes", None, "feat"): dp.TensorFeature(torch.ones(1))}, ValueError, "'nodes'", "'node' or 'edge'"),
+        ({("node", None, 3): dp.TensorFeature(torch.ones(1))}, ValueError, "3", "'node' or 'edge'"),
+        ({("node", None, "feat"): torch.ones(1)}, TypeError, "got Tensor", "must be a Feature"),
+    ],
+    ids=["list", "plain_key", "unknown_domain", "number", "tensor"],
+)
+def test_what_is_no_store_is_refused(features, error, found, allowed):
+    with refused(error, stage="FeatureStore", found=found, allowed=allowed):
+        dp.FeatureStore(features)

@@ -1,0 +1,267 @@
+"""The plain Python twin of the C++ core: slow, obvious, in Python integers.
+
+It is written from docs/semantics.md alone, section by section, and shares neither code nor ideas with csrc/,
+so that equal results are evidence that both say what the page says. It refuses only what the page refuses;
+arguments are otherwise trusted. Ids come as any sequence of integers and leave as lists of int.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+STREAM_VERSION = 1
+WORD = 2**32
+
+# --- Section 1: random words
+
+
+def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return the four words of Philox 4x32-10 (Salmon et al., SC 2011)."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        product0, product1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (
+            product1 // WORD ^ c1 ^ k0,
+            product1 % WORD,
+            product0 // WORD ^ c3 ^ k1,
+            product0 % WORD,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) % WORD, (k1 + 0xBB67AE85) % WORD
+    return c0, c1, c2, c3
+
+
+def halves(number: int) -> tuple[int, int]:
+    """Return the low and the high word of a 64-bit number."""
+    return number % WORD, number // WORD
+
+
+HOP_KEY_BITS = {"seed": 64, "epoch": 32, "batch": 48, "stage": 16, "hop": 8, "etype": 16}
+
+
+def hop_key(seed: int, epoch: int, batch: int, stage: int, hop: int, etype: int) -> int:
+    """Section 1.1; a ValueError names the first number outside its range."""
+    numbers = {"seed": seed, "epoch": epoch, "batch": batch, "stage": stage, "hop": hop, "etype": etype}
+    for name, bits in HOP_KEY_BITS.items():
+        if not 0 <= numbers[name] < 2**bits:
+            raise ValueError(f"hop_key: {name} must be in [0, 2^{bits}), got {numbers[name]}")
+    c0 = epoch
+    c1 = batch % WORD
+    c2 = batch // WORD + stage * 2**16
+    c3 = STREAM_VERSION + hop * 2**8 + etype * 2**16
+    w = philox4x32((c0, c1, c2, c3), halves(seed))
+    return w[0] + w[1] * WORD
+
+
+class Stream:
+    """Sections 1.2 and 1.3: the words of the stream `(key, node, stream)`, and bounded draws from them."""
+
+    def __init__(self, key: int, node: int, stream: int = 0) -> None:
+        self.key, self.node, self.stream = key, node, stream
+        self.words_taken = 0
+
+    def word(self) -> int:
+        block, place = divmod(self.words_taken, 4)
+        self.words_taken += 1
+        return philox4x32((block, self.stream, *halves(self.node)), halves(self.key))[place]
+
+    def bounded(self, n: int) -> int:
+        if n < WORD:
+            while True:
+                m = self.word() * n
+                if m % WORD >= WORD % n:
+                    return m // WORD
+        while True:
+            high = self.word()
+            low = self.word()
+            m = (high * WORD + low) * n
+            if m % WORD**2 >= WORD**2 % n:
+                return m // WORD**2
+
+
+# --- Section 2: the order of the items
+
+
+def shuffled(n: int, key: int) -> list[int]:
+    """Fisher-Yates, the permutation of n <= 2^16 items."""
+    items = list(range(n))
+    stream = Stream(key, 0, 0)
+    for i in range(n - 1, 0, -1):
+        j = stream.bounded(i + 1)
+        items[i], items[j] = items[j], items[i]
+    return items
+
+
+def feistel_at(n: int, key: int, x: int) -> int:
+    """Place x of the permutation of n > 2^16 items: a Feistel network with cycle walking."""
+    b = (n - 1).bit_length()
+    r = b // 2
+    l = b - r  # noqa: E741  the page's name
+    while True:
+        left, right = x // 2**r, x % 2**r
+        for i in range(10):
+            if i % 2 == 0:
+                left ^= philox4x32((right, i, 0, 1), halves(key))[0] % 2**l
+            else:
+                right ^= philox4x32((left, i, 0, 1), halves(key))[0] % 2**r
+        x = left * 2**r + right
+        if x < n:
+            return x
+
+
+def permutation(n: int, key: int) -> list[int]:
+    """The whole order of n items."""
+    return shuffled(n, key) if n <= 2**16 else [feistel_at(n, key, x) for x in range(n)]
+
+
+def permutation_at(n: int, key: int, x: int) -> int:
+    """One place of the order of n items."""
+    return shuffled(n, key)[x] if n <= 2**16 else feistel_at(n, key, x)
+
+
+# --- Section 3: the picks of a node
+
+
+def choose(n: int, fanout: int, replace: bool, stream: Stream) -> list[int]:
+    """Return the picks among n in-edges as offsets 0 .. n-1."""
+    if fanout == -1:
+        return list(range(n))
+    if fanout == 0 or n == 0:
+        return []
+    k = fanout
+    if replace:
+        return [stream.bounded(n) for _ in range(k)]
+    if k >= n:
+        return list(range(n))
+    m = min(k, n - k)
+    chosen: set[int] = set()
+    for j in range(n - m, n):
+        t = stream.bounded(j + 1)
+        chosen.add(j if t in chosen else t)
+    if m == k:
+        return sorted(chosen)
+    return [offset for offset in range(n) if offset not in chosen]
+
+
+def picks_of(indptr: Sequence[int], v: int, fanout: int, replace: bool, key: int) -> list[int]:
+    """Return the positions drawn among the in-edges of v."""
+    begin, end = int(indptr[v]), int(indptr[v + 1])
+    return [begin + offset for offset in choose(end - begin, fanout, replace, Stream(key, v, 0))]
+
+
+# --- Section 4: hops and local ids
+
+
+class Hop(NamedTuple):
+    indptr: list[int]
+    indices: list[int]
+    edge_ids: list[int]
+    num_src: int
+
+
+class Neighborhood(NamedTuple):
+    nodes: list[int]
+    compacted_seeds: list[int]
+    hops: list[Hop]
+
+
+def sample_hop(
+    indptr: Sequence[int],
+    indices: Sequence[int],
+    seeds: Sequence[int],
+    *,
+    fanout: int,
+    replace: bool,
+    key: int,
+) -> tuple[list[int], list[int], list[int]]:
+    """Return the offsets of each seed's picks, the neighbors picked (global ids) and their positions."""
+    offsets, neighbors, positions = [0], [], []
+    for v in map(int, seeds):
+        for position in picks_of(indptr, v, fanout, replace, key):
+            neighbors.append(int(indices[position]))
+            positions.append(position)
+        offsets.append(len(positions))
+    return offsets, neighbors, positions
+
+
+def compact(ids: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the distinct ids by first occurrence, and the place among them of each id."""
+    local_ids: dict[int, int] = {}
+    local = [local_ids.setdefault(v, len(local_ids)) for v in map(int, ids)]
+    return list(local_ids), local
+
+
+def sample_neighbors(
+    indptr: Sequence[int],
+    indices: Sequence[int],
+    edge_ids: Sequence[int] | None,
+    seeds: Sequence[int],
+    *,
+    fanouts: Sequence[int],
+    keys: Sequence[int],
+    replace: bool,
+    frontier: str,
+) -> Neighborhood:
+    """Sample all hops of a minibatch; `fanouts` and `keys` are in hop order, hop 0 first."""
+    assert frontier in ("all", "new")
+    nodes, compacted_seeds = compact(seeds)
+    local_ids = {v: place for place, v in enumerate(nodes)}
+    hops = []
+    found_before_last_hop = 0
+    for fanout, key in zip(fanouts, keys, strict=True):
+        num_dst = len(nodes)
+        hop = Hop([0], [], [], 0)
+        for place in range(num_dst):
+            if frontier == "all" or place >= found_before_last_hop:
+                for position in picks_of(indptr, nodes[place], fanout, replace, key):
+                    u = int(indices[position])
+                    if u not in local_ids:
+                        local_ids[u] = len(nodes)
+                        nodes.append(u)
+                    hop.indices.append(local_ids[u])
+                    hop.edge_ids.append(position if edge_ids is None else int(edge_ids[position]))
+            hop.indptr.append(len(hop.indices))
+        hops.append(hop._replace(num_src=len(nodes)))
+        found_before_last_hop = num_dst
+    return Neighborhood(nodes, compacted_seeds, hops)
+
+
+def coo_to_csc(src: Sequence[int], dst: Sequence[int], num_nodes: int) -> tuple[list[int], list[int], list[int]]:
+    """Return indptr, indices and the place of each in-edge among the edges given; edges keep their order."""
+    indptr, order = [0], []
+    for v in range(num_nodes):
+        order += [edge for edge, destination in enumerate(dst) if destination == v]
+        indptr.append(len(order))
+    return indptr, [int(src[edge]) for edge in order], order
+
+
+def gather_rows(rows: Sequence[bytes], ids: Sequence[int]) -> list[bytes]:
+    """Return the chosen rows."""
+    return [rows[int(i)] for i in ids]
+
+
+# --- Section 5: message and digest
+
+
+def digest(message: Mapping[str, np.ndarray | tuple[str, np.ndarray]]) -> str:
+    """Return the digest of a message.
+
+    A value is an array, or `(dtype name, array)` where NumPy lacks the dtype or calls it otherwise: then the
+    array holds the same bits under another dtype, for example uint16 for bfloat16.
+    """
+
+    def integer(number: int) -> bytes:
+        return number.to_bytes(8, "little", signed=True)
+
+    state = hashlib.blake2b(digest_size=16)
+    for key in sorted(message, key=lambda name: name.encode("utf-8")):
+        value = message[key]
+        name, array = value if isinstance(value, tuple) else (value.dtype.name, value)
+        content = array.astype(array.dtype.newbyteorder("<")).tobytes(order="C")
+        state.update(integer(len(key.encode("utf-8"))) + key.encode("utf-8"))
+        state.update(integer(len(name)) + name.encode("ascii"))
+        state.update(integer(array.ndim) + b"".join(integer(size) for size in array.shape))
+        state.update(integer(len(content)) + content)
+    return state.hexdigest()

@@ -1,4 +1,6 @@
-"""What the benchmarks share: the graph, alternation of both sides in one run, the physical limits, the peer's interpreter."""
+"""What the benchmarks share: the graph, alternation of both sides in one run, the physical limits, the peer's
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,15 @@ def parser(description: str) -> argparse.ArgumentParser:
     arguments.add_argument("--graph", type=Path, help="folder with indptr.npy, indices.npy (int64) and feat.npy")
     arguments.add_argument("--json", type=Path, help="write the figures to this file")
     arguments.add_argument("--repeats", type=int, default=9, help="measurements of each side; the median counts")
-    arguments.add_argument("--peer-python", type=Path, help="interpreter with dgl 2.1.0 and torch 2.2.1, to measure GraphBolt")
+    arguments.add_argument(
+        "--peer-python", type=Path, help="interpreter with dgl 2.1.0 and torch 2.2.1, to measure GraphBolt"
+    )
     return arguments
 
 
-def load_graph(folder: Path | None, num_nodes: int = 200_000, num_edges: int = 4_000_000) -> tuple[dp.CSCGraph, np.ndarray]:
+def load_graph(
+    folder: Path | None, num_nodes: int = 200_000, num_edges: int = 4_000_000
+) -> tuple[dp.CSCGraph, np.ndarray]:
     """Return (graph, features) of the folder, or of a power-law graph made here: endpoints drawn by Pareto weights."""
     if folder is not None:
         indptr, indices = (np.load(folder / f"{name}.npy") for name in ("indptr", "indices"))
@@ -68,7 +74,8 @@ class Peer:
 
     def measure(self, round_: int) -> float:
         """Return the peer's rate in this round."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{round_}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()

@@ -1,8 +1,8 @@
 """How fast does fetch_feature (FeatureFetcher over a TensorFeature) gather rows, on one thread?
 
-The input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on the benchmark graph). Against torch's
-index_select into fresh memory, and GraphBolt 2.1.0's feature store in its own interpreter (--peer-python), in alternation; median of 9.
-Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
+The input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on the benchmark
+graph). Against torch's index_select into fresh memory, and GraphBolt 2.1.0's feature store in its own interpreter
+(--peer-python), in alternation; median of 9. Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
 RESULT
 """
 
@@ -20,7 +20,9 @@ def main() -> None:
     graph, rows = load_graph(args.graph)
     features = torch.from_numpy(rows)
     store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(features)})
-    sampled = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1).sample_neighbor(graph, [15, 10, 5])
+    sampled = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1).sample_neighbor(
+        graph, [15, 10, 5]
+    )
     fetcher = sampled.fetch_feature(store, node_feature_keys=["feat"])
     stream = iter(sampled)
     minibatches = [next(stream) for _ in range(5)]

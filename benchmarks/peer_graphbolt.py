@@ -1,7 +1,7 @@
 """Runs in the peer's interpreter: measures GraphBolt 2.1.0 once for each line on standard input and prints the rate.
 
-Arguments: GRAPH (folder) and "sample" (edges per second, sampled and compacted) or "gather" (bytes per second of feature rows). One thread; 1,024
-seeds, fanouts [15, 10, 5] with the hop next to the seeds last, as in ours.
+Arguments: GRAPH (folder) and "sample" (edges per second, sampled and compacted) or "gather" (bytes per second of
+feature rows). One thread; 1,024 seeds, fanouts [15, 10, 5] with the hop next to the seeds last, as in ours.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """How fast does sample_neighbor (NeighborSampler) sample and compact, on one thread?
 
-1,024 seeds, fanouts [15, 10, 5], frontier "all" and "new", the stage as users call it (ItemSampler included). Against GraphBolt 2.1.0 in its
-own interpreter (--peer-python) in alternation, one second a measurement, median of 9. Edges counted are those in the blocks.
-Run: python benchmarks/sample.py --graph GRAPH --peer-python PYTHON
+1,024 seeds, fanouts [15, 10, 5], frontier "all" and "new", the stage as users call it (ItemSampler included).
+Against GraphBolt 2.1.0 in its own interpreter (--peer-python) in alternation, one second a measurement, median of 9.
+Edges counted are those in the blocks. Run: python benchmarks/sample.py --graph GRAPH --peer-python PYTHON
 RESULT
 """
 

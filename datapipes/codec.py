@@ -56,10 +56,13 @@ def digest_message(message: Mapping[str, torch.Tensor]) -> str:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """Return a tensor's values row-major and little-endian; ."""
+    """Return a tensor's values row-major and little-endian."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if sys.byteorder == "big":  # pragma: no cover
         raise RuntimeError(
             "digest: this machine is big-endian; digests are defined little-endian. Use another machine."
         )
-    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    flat = plain.reshape(-1)
+    if flat.stride(0) != 1:  # tensors of at most one value count as contiguous whatever their stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().tobytes()

@@ -245,8 +245,8 @@ class MiniBatch:
                 case _:
                     raise ValueError(
                         f"MiniBatch.from_message: key {key!r} is not one of a minibatch. Allowed: "
-                        f"{', '.join(_PLAIN_FIELDS)}, epoch, "
-                        "index, node_features.NAME, hop0.indptr ... Send only what to_message() made."
+                        f"{', '.join(_PLAIN_FIELDS)}, epoch, index, node_features.NAME, hop0.indptr ... Send only "
+                        "what to_message() made."
                     )
         if hops:
             fields["blocks"] = [_block_from(hops, hop) for hop in reversed(range(len(hops)))]
@@ -293,7 +293,7 @@ def _block_from(hops: dict[int, dict[str, Tensor]], hop: int) -> Block:
     missing = [name for name in ("indptr", "indices", "num_src") if name not in parts]
     if missing:
         raise ValueError(
-            f"MiniBatch.from_message: hop {hop} of {len(hops)} lacks {missing}. Send each hop whole, numbered from "
-            "0 at the seeds."
+            f"MiniBatch.from_message: hop {hop} of {len(hops)} lacks {missing}. Send each hop whole, numbered from 0 "
+            "at the seeds."
         )
     return Block(parts["indptr"], parts["indices"], int(parts["num_src"]), parts.get("edge_ids"))

@@ -39,8 +39,9 @@ class StageClock:
 
 
 class EpochPlan:
-    """How an epoch is made from its stages. It holds no reader and not the last stage, so that a thread which works
-    by it keeps neither alive.
+    """How an epoch is made from its stages.
+
+    It holds no reader and not the last stage, so that a thread which works by it keeps neither alive.
     """
 
     def __init__(self, graph: StageGraph, epoch: int, start: int, node_state: Any, clock: StageClock) -> None:
@@ -178,6 +179,7 @@ class Run(Iterator[MiniBatch]):
         self.epoch = epoch
         self.next_step = start
         self.finished = False
+        self._error: Exception | None = None
         self._seeds = graph.find(SeedStage)
         self._stream = EpochPlan(graph, epoch, start, node_state, clock or StageClock()).stream(root)
 
@@ -185,8 +187,18 @@ class Run(Iterator[MiniBatch]):
         try:
             minibatch = next(self._stream)
         except StopIteration:
+            if self._error is not None:
+                raise RuntimeError(
+                    f"epoch {self.epoch} broke off at an error before its minibatch number {self.next_step} of this "
+                    "rank; it has "
+                    "no more to give. Load its state_dict() to try the rest again."
+                ) from self._error
             self.finished = True
             raise
+        except Exception as error:
+            self._error = error
+            raise
+        self._error = None
         if self._seeds:
             self.next_step = (minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size + 1
         else:
@@ -259,8 +271,7 @@ def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
     if missing or not isinstance(state["fingerprint"], Mapping):
         raise ValueError(
             f"{where} found a state with keys {sorted(map(str, state))}; it lacks {missing or ['a fingerprint']}. "
-            "Load what state_dict() "
-            "returned."
+            "Load what state_dict() returned."
         )
     graph = StageGraph(root)
     seeds = graph.find(SeedStage)
@@ -273,9 +284,8 @@ def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
     ]
     if differing:
         raise ValueError(
-            f"{where}: this state belongs to another pipeline: {'; '.join(differing)}. Load it into the pipeline "
-            "that saved it, or start a "
-            "new epoch without it."
+            f"{where}: this state belongs to another pipeline: {'; '.join(differing)}. Load it into the pipeline that "
+            "saved it, or start a new epoch without it."
         )
     epoch = check_epoch(where, state["epoch"])
     next_index, world_size = state["next_index"], seeds[0].world_size if seeds else 1
@@ -292,7 +302,6 @@ def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
     if next_index % world_size != 0:
         raise ValueError(
             f"{where}: next_index {next_index} is not a multiple of world_size {world_size}, so the ranks cannot go "
-            "on together. Resume "
-            "with the world size that saved the state, or one that divides it."
+            "on together. Resume with the world size that saved the state, or one that divides it."
         )
     return epoch, next_index // world_size, state.get("node")

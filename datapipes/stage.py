@@ -1,9 +1,8 @@
 """Stages and how they are chained: Stage, SeedStage, MiniBatchTransformer, StreamStage.
 
 A stage names its inputs (`sources`); the graph of stages is walked by asking, never by pickling or scanning
-attributes. Building a stage
-checks its arguments and starts nothing. A chain is rebuilt from constructor arguments, so a stage keeps no state of
-its own:
+attributes. Building a stage checks its arguments and starts nothing. A chain is rebuilt from constructor arguments, so
+a stage keeps no state of its own:
 
 * a SeedStage makes the minibatch of an index (ItemSampler);
 * a MiniBatchTransformer makes one minibatch of one minibatch: a pure function of it;
@@ -53,8 +52,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
             if not isinstance(source, Stage):
                 raise TypeError(
                     f"{self.name}: source must be a Stage, got {type(source).__name__}. Start the chain with an "
-                    "ItemSampler, or join a "
-                    "torchdata node by dp.FromNode(node)."
+                    "ItemSampler, or join a torchdata node by dp.FromNode(node)."
                 )
         self._sources = sources
         self._run: Run | None = None
@@ -116,9 +114,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         return StageGraph(self).replace_each(cls, fn).root
 
     def fingerprint(self) -> Fingerprint:
-        """Return the arguments that decide which nodes and edges a minibatch holds, as plain values by name; part of
-        the state.
-        """
+        """Return the arguments that decide what a minibatch holds, as plain values by name; part of the state."""
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -185,9 +181,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         return make_state(self, self._run, self._next_epoch, self._pending)
 
     def state_dict(self) -> State:
-        """Return the state to resume from: after `load_state_dict` the next `iter` gives the rest of the epoch, bit
-        for bit.
-        """
+        """Return the state to resume from: where it is loaded, the next `iter` gives the rest, bit for bit."""
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -212,6 +206,8 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
 
     def close(self) -> None:
         """End the running epoch and release threads; may be called twice. The stage cannot be iterated afterwards."""
+        if self._run is not None and not self._run.finished:
+            self._pending = self.get_state()  # state_dict() still tells where the epoch stood
         self._closed = True
         self._end_run()
 
@@ -228,9 +224,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
 
 
 class SeedStage(Stage):
-    """A stage that starts minibatches: it maps (epoch, index) to seeds. All that is random follows from its
-    `rng_seed`.
-    """
+    """A stage that starts minibatches: it maps (epoch, index) to seeds; its `rng_seed` decides all that is random."""
 
     rng_seed: int
     rank: int = 0
@@ -262,6 +256,8 @@ class MiniBatchTransformer(Stage):
     many are kept in flight, and the minibatches still leave in order.
     """
 
+    concurrency: int = 1
+
     def __init__(
         self, source: Stage | Sequence[Stage], fn: Callable[[MiniBatch], MiniBatch | None] | None = None
     ) -> None:
@@ -284,9 +280,6 @@ class MiniBatchTransformer(Stage):
 
             StageGraph(self)  # refuses unequal lengths
 
-    concurrency: int = 1
-    """Minibatches that a stage with `transform_async` has in flight."""
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         own = cls.__dict__.get("transform")
@@ -300,7 +293,7 @@ class MiniBatchTransformer(Stage):
         """
         if self.fn is None:
             raise TypeError(f"{self.name}: has no fn and no transform method of its own. Define transform.")
-        return self.fn(*args)
+        return self.fn(*args, **kwargs)
 
     def rng_of(self, minibatch: MiniBatch) -> RngKey:
         """Return the key of this stage's random choices for `minibatch`, also where `transform` is called by hand.
@@ -339,8 +332,7 @@ class StreamStage(Stage):
 
     @abstractmethod
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        """Return an iterator over the epoch from `plan.start`. Calling one of `streams` starts that source's part of
-        the epoch.
+        """Return an iterator over the epoch from `plan.start`; calling one of `streams` starts that source's part.
 
         What it starts ends when the iterator is closed or collected.
         """

@@ -56,8 +56,7 @@ class StageGraph:
         if not found:
             raise ValueError(
                 f"{self.root.name}: no ItemSampler in this chain, found {[stage.name for stage in self._walk]}; its "
-                "seed and length are "
-                "needed. Start the chain with an ItemSampler."
+                "seed and length are needed. Start the chain with an ItemSampler."
             )
         return found[0]
 
@@ -82,8 +81,8 @@ class StageGraph:
         """
         if not self.find(cls):
             raise ValueError(
-                f"replaced: no {cls.__name__} in this chain; it has "
-                f"{[type(stage).__name__ for stage in self._walk]}. Name one of these."
+                f"replaced: no {cls.__name__} in this chain; it has {[type(stage).__name__ for stage in self._walk]}. "
+                "Name one of these."
             )
 
         def swap(stage: Stage, rebuilt: Stage) -> Stage:
@@ -120,8 +119,8 @@ class StageGraph:
         for stage in self.find(StreamStage):
             if readers.get(id(stage), 0) > 1:
                 raise ValueError(
-                    f"{stage.name}: feeds {readers[id(stage)]} stages, 1 is allowed: it can be read only once. "
-                    "Branch before it."
+                    f"{stage.name}: feeds {readers[id(stage)]} stages, 1 is allowed: it can be read only once. Branch "
+                    "before it."
                 )
 
     def _check_lengths(self) -> None:
@@ -131,8 +130,7 @@ class StageGraph:
             found = ", ".join(f"{steps} minibatches (rank {rank} of {size})" for steps, rank, size in sorted(plans))
             raise ValueError(
                 f"{self.root.name}: its ItemSamplers give {found}; stages that are joined must have equally many. "
-                "Change batch_size or "
-                "drop_last."
+                "Change batch_size or drop_last."
             )
         for stage in self._walk:
             if (
@@ -142,8 +140,7 @@ class StageGraph:
             ):
                 raise ValueError(
                     f"{stage.name}: joins several sources behind a Prefetcher, FromNode or DataLoader; only stages "
-                    "before those can be "
-                    "joined. Move the join before it."
+                    "before those can be joined. Move the join before it."
                 )
 
 

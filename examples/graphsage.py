@@ -1,7 +1,8 @@
 """GraphSAGE on blocks, in plain torch: the model that the examples train.
 
-Each layer adds a linear map of a node's own vector to one of the mean over its in-edges (Hamilton et al., 2017). Where edges have a
-"direction" (in the embedded data: depends on, is needed by) each direction has a mean and a map of its own.
+Each layer adds a linear map of a node's own vector to one of the mean over its in-edges (Hamilton et al., 2017).
+Where edges have a "direction" (in the embedded data: depends on, is needed by) each direction has a mean and a map
+of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import datapipes as dp
 class WordEncoder(nn.Module):
     """The sum of the vectors of a node's words: a linear map of the bag of words that never makes the bag.
 
-    `words` is int [n, max_words], filled up with `num_words`. While training, a word is left out with probability `dropout`.
+    `words` is int [n, max_words], filled up with `num_words`. While training, a word is left out with probability
+    `dropout`.
     """
 
     def __init__(self, num_words: int, width: int, dropout: float) -> None:

@@ -2,9 +2,10 @@
 
 Run: python examples/node_classification.py [--data debian | FOLDER] [--seed N] [--out FOLDER]
 
-`--data debian` (the default) is the embedded graph of Debian's packages: guess the archive section of a package. FOLDER may hold Planetoid
-files or an .npz that `dp.datasets.open` knows. Prints loss and accuracy of each epoch, the test accuracy of the epoch that was best on the
-validation nodes, and the time of each stage; `--out` also writes learning_curve.png and pipeline.svg.
+`--data debian` (the default) is the embedded graph of Debian's packages: guess the archive section of a package.
+FOLDER may hold Planetoid files or an .npz that `dp.datasets.open` knows. Prints loss and accuracy of each epoch, the
+test accuracy of the epoch that was best on the validation nodes, and the time of each stage; `--out` also writes
+learning_curve.png and pipeline.svg.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def main() -> None:
     changes = {name: value for name in vars(Settings()) if (value := getattr(args, name)) is not None}
     settings = dataclasses.replace(settings_for(data), **changes)
     print(f"{data.name}: {data.graph}, {data.num_classes} classes")
-    print(f"train {len(data.train_set)}, validation {len(data.validation_set)}, test {len(data.test_set)} nodes; {settings}")
+    print(
+        f"train {len(data.train_set)}, validation {len(data.validation_set)}, test {len(data.test_set)} nodes; "
+        f"{settings}"
+    )
 
     torch.manual_seed(args.seed)
     model = make_model(data, settings)
@@ -58,7 +62,10 @@ def train(
         loss, accuracy = train_epoch(model, loader, optimizer, schedule, f"epoch {epoch}")
         seconds = time.perf_counter() - began
         validation = evaluate(model, data, data.validation_set, "validation")
-        print(f"epoch {epoch:3d}  loss {loss:.4f}  train {accuracy:.4f}  validation {validation:.4f}  {seconds:.1f} s", flush=True)
+        print(
+            f"epoch {epoch:3d}  loss {loss:.4f}  train {accuracy:.4f}  validation {validation:.4f}  {seconds:.1f} s",
+            flush=True,
+        )
         history.append({"loss": loss, "train": accuracy, "validation": validation})
         if validation > best_accuracy:
             best, best_accuracy = copy.deepcopy(model), validation
@@ -101,9 +108,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder for the pictures")
     for field in dataclasses.fields(Settings):
         if field.name == "fanouts":
-            parser.add_argument("--fanouts", type=int, nargs="+", help="one entry a layer, the hop next to the seeds last")
+            parser.add_argument(
+                "--fanouts", type=int, nargs="+", help="one entry a layer, the hop next to the seeds last"
+            )
         else:
-            parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), help="default by the data")
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}", type=type(field.default), help="default by the data"
+            )
     return parser.parse_args()
 
 

@@ -2,8 +2,9 @@
 
 Run: python examples/swap_stages.py [--data debian | FOLDER] [--epochs N]
 
-The first chain samples in every hop for all nodes found so far (frontier "all"). The second is made from it by `replaced`: it draws once
-for each node, in the hop after it appears (frontier "new"). Prints what a minibatch holds and costs, and how well each chain trains.
+The first chain samples in every hop for all nodes found so far (frontier "all"). The second is made from it by
+`replaced`: it draws once for each node, in the hop after it appears (frontier "new"). Prints what a minibatch holds
+and costs, and how well each chain trains.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def main() -> None:
 
 def sample_once(old: dp.NeighborSampler) -> dp.NeighborSampler:
     """Return the sampler that takes the place of `old`, over the same source."""
-    return dp.NeighborSampler(
-        old.source, old.graph, old.fanouts, return_edge_ids=old.return_edge_ids, frontier="new"
-    )
+    return dp.NeighborSampler(old.source, old.graph, old.fanouts, return_edge_ids=old.return_edge_ids, frontier="new")
 
 
 def measure(pipe: dp.Stage) -> tuple[float, float, float]:
-    """Return the mean number of nodes and edges of a minibatch of one epoch, and minibatches per second without a model."""
+    """Return the mean number of nodes and edges of a minibatch of one epoch, and minibatches per second without a
+    model.
+    """
     nodes = edges = count = 0
     began = time.perf_counter()
     for minibatch in pipe:

@@ -160,9 +160,19 @@ def test_prefetchers_of_the_user_make_lanes_of_their_own():
     assert re.findall(r"up to (\d) minibatches ahead", text) == ["5", "2"]
 
 
+class Tag(dp.MiniBatchTransformer):
+    """A stage whose details need escaping."""
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        return minibatch
+
+    def describe(self) -> dict[str, str]:
+        return {"text": "<&>"}
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 def test_the_picture_is_well_formed_and_names_the_stages(tmp_path, overlap):
-    chain = fetched().transform(lambda minibatch: minibatch).prefetch()  # a lambda's name needs escaping
+    chain = Tag(fetched().transform(lambda minibatch: minibatch)).prefetch()
     loader = dp.DataLoader(chain.copy_to("cpu"), overlap=overlap)
     loader.to_svg(tmp_path / "plan.svg")
     loader.to_svg(str(tmp_path / "again.svg"))
@@ -172,6 +182,7 @@ def test_the_picture_is_well_formed_and_names_the_stages(tmp_path, overlap):
     for name in ("item_sampler", "sample_neighbor", "fetch_feature", "transform", "copy_to"):
         assert name in texts
     assert any("thread datapipes-prefetch" in text for text in texts)
+    assert "Tag(text='<&>')Tag(text='<&>')" in texts  # the tooltip, and what is seen
     assert any("<lambda>" in text for text in texts)
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "plan.svg").read_bytes()
 

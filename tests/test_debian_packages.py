@@ -130,10 +130,7 @@ def test_a_virtual_name_that_is_also_a_real_package_counts():
 def test_words_are_of_the_first_line_of_the_description_alone():
     arrays = maker.make_arrays(maker.read_packages(INDEX.splitlines()), min_descriptions=1)
     vocabulary = arrays["vocabulary"].tolist()
-    words = {
-        name: [vocabulary[word] for word in row]
-        for name, row in zip(NAMES, rows(arrays, "word"), strict=True)
-    }
+    words = {name: [vocabulary[word] for word in row] for name, row in zip(NAMES, rows(arrays, "word"), strict=True)}
     assert words == {
         "alpha": ["3rd", "edition", "strategy", "tools"],
         "folded-one": [],
@@ -191,9 +188,7 @@ def test_the_maker_runs_as_a_module(tmp_path):
         "--packages",
         tmp_path / "Packages",
     ]
-    done = subprocess.run(
-        [*command, tmp_path / "out.npz"], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([*command, tmp_path / "out.npz"], capture_output=True, text=True, check=True, timeout=60)
     assert "6 packages, 7 depends edges" in done.stdout
 
 
@@ -201,9 +196,7 @@ def test_the_release_is_read_from_the_file_beside_the_index(tmp_path):
     index = tmp_path / "mirror_dists_bookworm_main_binary-amd64_Packages"
     assert maker.release_of(index) == maker.DEFAULT_RELEASE
     signed = tmp_path / "mirror_dists_bookworm_InRelease"
-    signed.write_text(
-        "Origin: Debian\nVersion: 12.1\nCodename: bookworm\nDate: Sat, 1 Jul 2023 09:00:00 UTC\n"
-    )
+    signed.write_text("Origin: Debian\nVersion: 12.1\nCodename: bookworm\nDate: Sat, 1 Jul 2023 09:00:00 UTC\n")
     assert maker.release_of(index) == "Debian 12.1 (bookworm) main amd64, Sat, 1 Jul 2023 09:00:00 UTC"
 
 
@@ -277,9 +270,7 @@ def test_labels_and_split_are_those_of_the_file(tiny):
 
 
 def test_another_direction_is_refused():
-    with pytest.raises(
-        ValueError, match=r"direction is 'in', must be one of \('both', 'depends', 'reverse'\)"
-    ):
+    with pytest.raises(ValueError, match=r"direction is 'in', must be one of \('both', 'depends', 'reverse'\)"):
         read_debian_packages("in")
 
 

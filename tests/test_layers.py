@@ -25,6 +25,7 @@ LAYERS = [
     "pyg_data",
     "stage",
     "stage_graph",
+    "in_flight",
     "run",
     "device",
     "seeds",

@@ -181,6 +181,11 @@ def test_names_may_hold_any_text(name):
     assert [list(features) for features in again.edge_features] == [[name], [name]]
 
 
+def test_only_the_characters_of_the_page_are_escaped():
+    minibatch = dp.MiniBatch(node_features={"a.b:c%d é/": torch.ones(1)})
+    assert "node_features.a%2Eb%3Ac%25d é/" in minibatch.to_message()
+
+
 @given(st.lists(st.text(max_size=6), unique=True, max_size=5))
 def test_different_names_stay_different(names):
     minibatch = dp.MiniBatch(node_features={name: torch.tensor(i) for i, name in enumerate(names)} or None)

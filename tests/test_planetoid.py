@@ -40,9 +40,7 @@ def py2_array(array: np.ndarray, dtype: bytes | None = None, shape: tuple[int, .
     spec = dtype or array.dtype.str[1:].encode()
     made = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
     kind = (
-        b"cnumpy\ndtype\n"
-        + py2_str(spec)
-        + b"K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        b"cnumpy\ndtype\n" + py2_str(spec) + b"K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     )
     sides = b"(" + b"".join(map(py2_int, lengths)) + b"t"
     return made + b"(K\x01" + sides + kind + b"\x89" + py2_str(array.tobytes()) + b"tb"
@@ -89,8 +87,7 @@ def tiny_arrays() -> dict[str, np.ndarray]:
 
 def tiny_files() -> dict[str, bytes]:
     files = {
-        suffix: py2(py2_csr(array) if "x" in suffix else py2_array(array))
-        for suffix, array in tiny_arrays().items()
+        suffix: py2(py2_csr(array) if "x" in suffix else py2_array(array)) for suffix, array in tiny_arrays().items()
     }
     files["graph"] = py2(py2_graph(NEIGHBOURS))
     files["test.index"] = "".join(f"{node}\n" for node in TEST_IDS).encode()
@@ -169,9 +166,7 @@ def test_files_pickled_again_by_python_3_read_the_same(tmp_path, protocol):
         ("citeseer", 3327, 4552, (3327, 3703), 105165, (120, 500, 1000), 15),
     ],
 )
-def test_the_published_files_have_the_published_counts(
-    name, num_nodes, num_edges, feat_shape, nonzeros, split, gaps
-):
+def test_the_published_files_have_the_published_counts(name, num_nodes, num_edges, feat_shape, nonzeros, split, gaps):
     folder = SHARED / name
     if not folder.is_dir():
         pytest.skip(f"needs the files of {name} (DATAPIPES_SHARED_DATA)")

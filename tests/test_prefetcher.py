@@ -103,8 +103,9 @@ def test_an_error_arrives_once_with_its_type_and_the_users_line(wrap):
     with pytest.raises(LookupError, match="of the user") as caught:
         next(iterator)
     assert "fails_at_two" in "".join(traceback.format_exception(caught.value))
-    with pytest.raises(StopIteration):
+    with pytest.raises(RuntimeError, match="broke off at an error") as again:
         next(iterator)
+    assert again.value.__cause__ is caught.value
 
 
 def test_after_an_error_the_state_is_that_of_the_minibatch_that_failed(wrap):
@@ -117,16 +118,15 @@ def test_after_an_error_the_state_is_that_of_the_minibatch_that_failed(wrap):
 
 
 def test_an_error_does_not_pass_for_the_end_of_the_epoch(wrap):
-    """Who goes on after an error may find the end, but the state must not say that the epoch is done."""
     stage = wrap(sampled().transform(fails_at_two))
     iterator = iter(stage)
-    for _ in range(2):
-        next(iterator)
     with pytest.raises(LookupError):
-        next(iterator)
-    list(iterator)
+        list(iterator)
+    with pytest.raises(RuntimeError, match=r"epoch 0 .* minibatch number 2"):
+        list(iterator)
     state = stage.state_dict()
     assert (state["epoch"], state["next_index"]) == (0, 2)
+    assert next(iter(stage)).epoch == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

@@ -89,8 +89,7 @@ def open(path: str | Path, *, split: int = 0) -> Dataset:
     if len(archives) != 1 and len(own) != 1:
         raise ValueError(
             f"datasets.open: {where} holds {[archive.name for archive in archives]} and no ind.* files; Planetoid "
-            "files or one .npz are needed. "
-            "Name the .npz itself."
+            "files or one .npz are needed. Name the .npz itself."
         )
     return _open_npz((own or archives)[0], split)
 

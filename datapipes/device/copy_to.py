@@ -48,8 +48,7 @@ def _check_device(device: str | torch.device) -> torch.device:
         if count == 0:
             raise ValueError(
                 f"copy_to: device is {str(wanted)!r}, but this machine offers no CUDA device to torch "
-                f"{torch.__version__}; allowed here: "
-                "'cpu'. Use copy_to('cpu'), or install a CUDA build of torch."
+                f"{torch.__version__}; allowed here: 'cpu'. Use copy_to('cpu'), or install a CUDA build of torch."
             )
         if wanted.index is not None and wanted.index >= count:
             raise ValueError(

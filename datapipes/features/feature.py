@@ -56,8 +56,7 @@ class TensorFeature(Feature):
         if not inner.is_contiguous() or (rows.shape[0] > 1 and rows.stride(0) < inner.numel()):
             raise ValueError(
                 f"TensorFeature: the values of a row must be adjacent, got shape {list(rows.shape)} with stride "
-                f"{rows.stride()}. Call "
-                ".contiguous()."
+                f"{rows.stride()}. Call .contiguous()."
             )
         self.tensor = rows
         self._table = _byte_rows(rows)

@@ -29,8 +29,7 @@ class FeatureFetcher(MiniBatchTransformer):
     Raises:
         KeyError: The store has no such feature.
         ValueError: A feature has fewer rows than the sampled graph nodes, or edge features are asked for and the
-        sampler upstream does not
-            return edge ids.
+            sampler upstream does not return edge ids.
     """
 
     def __init__(
@@ -44,8 +43,7 @@ class FeatureFetcher(MiniBatchTransformer):
         if not isinstance(feature_store, FeatureStore):
             raise TypeError(
                 f"fetch_feature: feature_store must be a FeatureStore, got {type(feature_store).__name__}. Wrap the "
-                "features: "
-                "dp.FeatureStore({('node', None, 'feat'): dp.TensorFeature(tensor)})."
+                "features: dp.FeatureStore({('node', None, 'feat'): dp.TensorFeature(tensor)})."
             )
         self.feature_store = feature_store
         self.node_feature_keys = self._check_names("node", node_feature_keys)
@@ -91,9 +89,8 @@ class FeatureFetcher(MiniBatchTransformer):
         for name in names:
             if (domain, None, name) not in self.feature_store:
                 raise KeyError(
-                    f"fetch_feature: no {domain} feature {name!r}; the store has "
-                    f"{self.feature_store.names(domain)}. Add it to the store, or "
-                    f"drop it from {domain}_feature_keys."
+                    f"fetch_feature: no {domain} feature {name!r}; the store has {self.feature_store.names(domain)}. "
+                    f"Add it to the store, or drop it from {domain}_feature_keys."
                 )
         return list(names)
 
@@ -106,15 +103,13 @@ class FeatureFetcher(MiniBatchTransformer):
             if isinstance(num_nodes, int) and rows < num_nodes:
                 raise ValueError(
                     f"fetch_feature: node feature {name!r} has {rows} rows, but the sampled graph has {num_nodes} "
-                    "nodes; one row for each is "
-                    "needed. Fill up the feature, or sample the graph it belongs to."
+                    "nodes; one row for each is needed. Fill up the feature, or sample the graph it belongs to."
                 )
         edge_ids = next((stage.return_edge_ids for stage in upstream if hasattr(stage, "return_edge_ids")), True)
         if self.edge_feature_keys and not edge_ids:
             raise ValueError(
                 f"fetch_feature: edge features {self.edge_feature_keys} need edge ids, but the sampler upstream was "
-                "built with "
-                "return_edge_ids=False. Build it with return_edge_ids=True."
+                "built with return_edge_ids=False. Build it with return_edge_ids=True."
             )
 
     def describe(self) -> dict[str, Any]:
@@ -129,7 +124,6 @@ def _nodes_of(minibatch: MiniBatch) -> Tensor:
         found = "no seeds" if minibatch.seeds is None else f"seeds of shape {list(minibatch.seeds.shape)}"
         raise ValueError(
             f"fetch_feature: node features need input_nodes, or 1-D seeds where nothing was sampled; found {found}. "
-            "Put a sampler before "
-            "this stage."
+            "Put a sampler before this stage."
         )
     return minibatch.seeds

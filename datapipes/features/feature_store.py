@@ -24,8 +24,8 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
     def __init__(self, features: Mapping[FeatureKey, Feature]) -> None:
         if not isinstance(features, Mapping):
             raise TypeError(
-                f"FeatureStore: features must be a dict, got {type(features).__name__}. Pass "
-                f"{{(domain, type, name): feature}}."
+                f"FeatureStore: features must be a dict, got {type(features).__name__}. Pass {{(domain, type, name): "
+                "feature}."
             )
         for key, feature in features.items():
             if not (

@@ -41,8 +41,7 @@ def from_edge_index(
         if tensor.ndim == 0 or tensor.shape[0] != edges.shape[1]:
             raise ValueError(
                 f"from_edge_index: edge attribute {name!r} has shape {list(tensor.shape)}; its first size must be "
-                f"{edges.shape[1]}, one "
-                "row for each column of edge_index."
+                f"{edges.shape[1]}, one row for each column of edge_index."
             )
         moved[name] = tensor[order]
     return CSCGraph(indptr, indices, node_attributes=node_attributes, edge_attributes=moved, edge_ids=order)
@@ -76,8 +75,8 @@ def _column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
     lacking = sum(name not in row for row in rows)
     if lacking:
         raise ValueError(
-            f"from_networkx: {lacking} of {len(rows)} {kind}s lack the attribute {name!r}; all must have it. Fill "
-            "it in."
+            f"from_networkx: {lacking} of {len(rows)} {kind}s lack the attribute {name!r}; all must have it. Fill it "
+            "in."
         )
     return np.array([row[name] for row in rows])
 

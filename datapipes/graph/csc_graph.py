@@ -65,8 +65,7 @@ class CSCGraph:
         if first != 0 or last != self.num_edges:
             raise ValueError(
                 f"CSCGraph: indptr goes from {first} to {last}; it must go from 0 to the number of indices, "
-                f"{self.num_edges}. Rebuild the "
-                "offsets, or use CSCGraph.from_edge_index."
+                f"{self.num_edges}. Rebuild the offsets, or use CSCGraph.from_edge_index."
             )
         self.node_attributes = _check_attributes("node", node_attributes, self.num_nodes)
         self.edge_attributes = _check_attributes("edge", edge_attributes, self.num_edges)
@@ -233,9 +232,8 @@ def _check_attributes(kind: str, attributes: Mapping[str, Any] | None, count: in
         tensor = as_tensor("CSCGraph", f"{kind} attribute {name!r}", value)
         if tensor.ndim == 0 or tensor.shape[0] != count:
             raise ValueError(
-                f"CSCGraph: {kind} attribute {name!r} has shape {list(tensor.shape)}; its first size must be "
-                f"{count}, one row for each "
-                f"{kind}. Check what it belongs to."
+                f"CSCGraph: {kind} attribute {name!r} has shape {list(tensor.shape)}; its first size must be {count}, "
+                f"one row for each {kind}. Check what it belongs to."
             )
         checked[name] = tensor
     return checked

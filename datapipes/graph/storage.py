@@ -110,9 +110,8 @@ def _read(path: Path, dtype: torch.dtype, shape: tuple[int, ...], mmap: bool) ->
             raise ValueError(f"shape {list(tensor.shape)}")
     except (OSError, ValueError, TypeError, EOFError, RuntimeError, SyntaxError, MemoryError, OverflowError) as error:
         raise ValueError(
-            f"CSCGraph.open: {path} cannot be read as {dtype_name(dtype)} {list(shape)}: {error}. It may be "
-            "truncated or corrupt; save "
-            "the graph again."
+            f"CSCGraph.open: {path} cannot be read as {dtype_name(dtype)} {list(shape)}: {error}. It may be truncated "
+            "or corrupt; save the graph again."
         ) from error
     return tensor
 

@@ -50,8 +50,7 @@ class DataLoader(StreamStage):
         if check_int("data_loader", "num_workers", num_workers, 0) != 0:
             raise ValueError(
                 f"data_loader: num_workers is {num_workers}, but worker processes are not part of this version; "
-                "allowed: 0. "
-                "Leave it at 0: sampling and fetching then overlap with the consumer in a thread."
+                "allowed: 0. Leave it at 0: sampling and fetching then overlap with the consumer in a thread."
             )
         self.num_workers = 0
         self.prefetch_factor = check_int("data_loader", "prefetch_factor", prefetch_factor, 1)

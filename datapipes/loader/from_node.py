@@ -49,6 +49,6 @@ class FromNode(StreamStage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
-            "from_node: a torchdata node cannot be pickled, so FromNode stays in the caller's process. Put it "
-            "after the cut."
+            "from_node: a torchdata node cannot be pickled, so FromNode stays in the caller's process. Put it after "
+            "the cut."
         )

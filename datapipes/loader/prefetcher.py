@@ -40,8 +40,7 @@ class Prefetcher(StreamStage):
             if isinstance(stage, StreamStage) and not stage.sources:
                 raise ValueError(
                     f"prefetch: stands behind {stage.name}, which only knows its own position and cannot be read "
-                    "ahead. Use "
-                    "torchdata.nodes.Prefetcher inside that node."
+                    "ahead. Use torchdata.nodes.Prefetcher inside that node."
                 )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
@@ -116,15 +115,13 @@ class _Reader(Iterator[MiniBatch]):
                 if not self._thread.is_alive() and not queue.ended:
                     raise RuntimeError(
                         "prefetch: its thread is gone, as in a forked child; a run lives only in the process that "
-                        "began it. Call iter() "
-                        "again in this process."
+                        "began it. Call iter() again in this process."
                     )
                 waited = time.monotonic() - began
                 if self._timeout is not None and waited >= self._timeout:
                     raise TimeoutError(
                         f"prefetch: no minibatch came within {self._timeout} s, the limit that was set; the thread "
-                        "still works on it. Raise "
-                        "timeout, or look into stats() for the slow stage."
+                        "still works on it. Raise timeout, or look into stats() for the slow stage."
                     )
                 left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
                 queue.changed.wait(left)

@@ -124,8 +124,8 @@ def check_fanouts(where: str, fanouts: Any) -> list[int]:
         )
     if not 1 <= len(fanouts) <= MAX_HOPS:
         raise ValueError(
-            f"{where}: fanouts has {len(fanouts)} entries, allowed are 1 to {MAX_HOPS}, one for each hop. Add or "
-            "drop some."
+            f"{where}: fanouts has {len(fanouts)} entries, allowed are 1 to {MAX_HOPS}, one for each hop. Add or drop "
+            "some."
         )
     return [check_int(where, f"fanouts[{i}]", fanout, -1) for i, fanout in enumerate(fanouts)]
 
@@ -150,7 +150,7 @@ def check_seeds(where: str, seeds: Any) -> Tensor:
         raise ValueError(f"{where}: seeds are not contiguous (stride {seeds.stride()}). Call .contiguous() on them.")
     if seeds.numel() == 0:
         raise ValueError(
-            f"{where}: found no seeds (shape {list(seeds.shape)}); at least 1 is needed. Return None from a "
-            "transform to drop a minibatch."
+            f"{where}: found no seeds (shape {list(seeds.shape)}); at least 1 is needed. Return None from a transform "
+            "to drop a minibatch."
         )
     return seeds

@@ -45,8 +45,7 @@ class DistributedItemSampler(ItemSampler):
             if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
                 raise ValueError(
                     f"{self.name}: no rank and world_size given, and torch.distributed has no process group to ask. "
-                    "Pass both, or call "
-                    "torch.distributed.init_process_group first."
+                    "Pass both, or call torch.distributed.init_process_group first."
                 )
             rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
             self._arguments[1].update(rank=rank, world_size=world_size)  # a rebuilt or pickled copy stays on this rank
@@ -56,8 +55,7 @@ class DistributedItemSampler(ItemSampler):
         if self.num_steps == 0:
             raise ValueError(
                 f"{self.name}: drop_uneven=True leaves nothing of {self.num_batches} minibatches for "
-                f"{self.world_size} ranks; one round is "
-                "needed. Lower batch_size or keep the last round."
+                f"{self.world_size} ranks; one round is needed. Lower batch_size or keep the last round."
             )
 
     @property

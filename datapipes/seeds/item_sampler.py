@@ -52,9 +52,8 @@ class ItemSampler(SeedStage):
         self.rng_seed = check_seed(self.name, seed)
         if self.num_batches == 0:
             raise ValueError(
-                f"{self.name}: drop_last=True leaves nothing of {len(item_set)} items at batch_size {batch_size}; "
-                "at least one whole "
-                "minibatch is needed. Lower batch_size or keep the last one."
+                f"{self.name}: drop_last=True leaves nothing of {len(item_set)} items at batch_size {batch_size}; at "
+                "least one whole minibatch is needed. Lower batch_size or keep the last one."
             )
         self._order: tuple[int, Tensor] | None = None
 

@@ -41,14 +41,29 @@ def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject or value.dtype.kind in "USMmV":
             raise TypeError(f"{where}: {name} has dtype {value.dtype}, which no tensor can hold. Pass numbers.")
+        if not value.dtype.isnative:
+            raise TypeError(
+                f"{where}: {name} is not in the machine's native byte order. Call .astype of the native dtype."
+            )
+        if any(stride < 0 for stride in value.strides):
+            raise ValueError(
+                f"{where}: {name} has a negative stride; tensors need positive ones. Call np.ascontiguousarray."
+            )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            value = torch.from_numpy(value)
+            value = _from_numpy(where, name, value)
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{where}: {name} must be a tensor or an array, got {type(value).__name__}. Convert it.")
     if value.layout != torch.strided or value.is_quantized:
         raise TypeError(f"{where}: {name} must be a dense tensor, got layout {value.layout}. Call .to_dense().")
     return value.detach()
+
+
+def _from_numpy(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{where}: {name} has dtype {array.dtype}, which no tensor can hold. Convert it.") from error
 
 
 def check_index_tensor(where: str, name: str, value: Any) -> torch.Tensor:

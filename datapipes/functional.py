@@ -32,6 +32,8 @@ def register_stage(name: str) -> Callable[[_Class], _Class]:
         raise ValueError(f"register_stage: {name!r} is not a usable method name. Use letters, digits and '_'.")
 
     def register(cls: _Class) -> _Class:
+        if not (isinstance(cls, type) and issubclass(cls, FunctionalForms)):
+            raise TypeError(f"register_stage: {cls!r} is not a subclass of Stage. Derive it from MiniBatchTransformer.")
         known = _registry.get(name)
         same = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
         if known is not None and not same:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
@@ -32,7 +33,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread."""
+        """Cancel what still runs and end the thread; called once."""
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         self._thread.join(JOIN_S)
         if not self._thread.is_alive():
@@ -42,19 +43,43 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def in_flight(coroutines: Iterable[Coroutine[Any, Any, T]], window: int) -> Iterator[T]:
-    """Return the results of `coroutines` in their order, with up to `window` of them running."""
-    thread = LoopThread()
-    running: deque[Future[T]] = deque()
-    try:
-        for coroutine in coroutines:
-            running.append(thread.submit(coroutine))
-            if len(running) >= window:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
-    finally:
-        thread.close()
+class InFlight(Iterator[T]):
+    """The results of `coroutines` in their order, with up to `window` of them running.
+
+    An error of the iterable that gives the coroutines comes after the results that were under way, and does not end the
+    iterator: whether there is more is the iterable's to say. An error of a coroutine ends it.
+    """
+
+    def __init__(self, coroutines: Iterable[Coroutine[Any, Any, T]], window: int) -> None:
+        self._coroutines = iter(coroutines)
+        self._window = window
+        self._running: deque[Future[T]] = deque()
+        self._ended = False
+        self._late_error: BaseException | None = None
+        self._thread = LoopThread()
+        self.close = weakref.finalize(self, self._thread.close)  # also when collected, and at exit
+
+    def __next__(self) -> T:
+        while not self._ended and self._late_error is None and len(self._running) < self._window:
+            try:
+                self._running.append(self._thread.submit(next(self._coroutines)))
+            except StopIteration:
+                self._ended = True
+            except BaseException as error:
+                self._late_error = error
+        if not self._running:
+            if self._late_error is not None:
+                late, self._late_error = self._late_error, None
+                raise late
+            self.close()
+            raise StopIteration
+        try:
+            return self._running.popleft().result()
+        except BaseException:
+            self._ended = True
+            self._running.clear()
+            self.close()
+            raise
 
 
 async def _cancel_all() -> None:

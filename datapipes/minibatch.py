@@ -9,6 +9,7 @@ views.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,9 +75,11 @@ class Block:
         over in-edges.
         """
         ones = torch.ones(self.num_edges, device=self.indices.device)
-        return torch.sparse_csr_tensor(
-            self.indptr, self.indices.long(), ones, size=(self.num_dst, self.num_src), check_invariants=False
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+            return torch.sparse_csr_tensor(
+                self.indptr, self.indices.long(), ones, size=(self.num_dst, self.num_src), check_invariants=False
+            )
 
     def map_tensors(self, fn: _Map) -> Block:
         """Return a Block with `fn` applied to each tensor."""
@@ -233,7 +236,7 @@ class MiniBatch:
         for key, value in message.items():
             match split_key(key):
                 case [("epoch" | "index") as name]:
-                    fields[name] = int(value)
+                    fields[name] = _number(key, value)
                 case [name] if name in _PLAIN_FIELDS:
                     fields[name] = value
                 case ["node_features", name]:
@@ -248,6 +251,13 @@ class MiniBatch:
                         f"{', '.join(_PLAIN_FIELDS)}, epoch, index, node_features.NAME, hop0.indptr ... Send only "
                         "what to_message() made."
                     )
+        lost = [name for name in ("epoch", "index") if name not in fields]
+        lost += [f"hop{hop}.indptr" for hop in edge_features if hop not in hops]
+        if lost:
+            raise ValueError(
+                f"MiniBatch.from_message: found {sorted(message)}, which lacks {lost}; a minibatch has them. Send all "
+                "that to_message() made."
+            )
         if hops:
             fields["blocks"] = [_block_from(hops, hop) for hop in reversed(range(len(hops)))]
         if node_features:
@@ -285,7 +295,17 @@ class MiniBatch:
 
 def _hop_number(part: str) -> int | None:
     digits = part.removeprefix("hop")
-    return int(digits) if part.startswith("hop") and digits.isascii() and digits.isdigit() and len(digits) < 4 else None
+    written = digits.isascii() and digits.isdigit() and len(digits) < 4 and (digits == "0" or digits[0] != "0")
+    return int(digits) if part.startswith("hop") and written else None
+
+
+def _number(key: str, value: Tensor) -> int:
+    if value.numel() != 1 or value.is_floating_point() or value.is_complex():
+        raise ValueError(
+            f"MiniBatch.from_message: {key!r} must be one integer, got shape {list(value.shape)} of {value.dtype}. "
+            "Send what to_message() made."
+        )
+    return int(value)
 
 
 def _block_from(hops: dict[int, dict[str, Tensor]], hop: int) -> Block:
@@ -296,4 +316,6 @@ def _block_from(hops: dict[int, dict[str, Tensor]], hop: int) -> Block:
             f"MiniBatch.from_message: hop {hop} of {len(hops)} lacks {missing}. Send each hop whole, numbered from 0 "
             "at the seeds."
         )
-    return Block(parts["indptr"], parts["indices"], int(parts["num_src"]), parts.get("edge_ids"))
+    return Block(
+        parts["indptr"], parts["indices"], _number(f"hop{hop}.num_src", parts["num_src"]), parts.get("edge_ids")
+    )

@@ -7,14 +7,15 @@ resume and any number of workers the same thing. What stands after it maps over 
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from datapipes.checks import check_int
-from datapipes.in_flight import in_flight
+from datapipes.in_flight import InFlight
 from datapipes.minibatch import MiniBatch
 from datapipes.rng import STREAM_VERSION, RngKey, check_epoch
 from datapipes.stage import MiniBatchTransformer, SeedStage, Stage, State, StreamStage, add_note
@@ -63,7 +64,7 @@ class EpochPlan:
     def minibatch(self, graph: StageGraph, index: int) -> MiniBatch | None:
         """Return the minibatch of a global index, or None if a stage drops it."""
         if any(map(_is_async, graph)):
-            return next(in_flight([self._minibatch_async(graph, index)], 1))
+            return next(InFlight([self._minibatch_async(graph, index)], 1))
         made: dict[int, MiniBatch] = {}
         for stage in graph:
             inputs = [made[id(source)] for source in stage.sources]
@@ -86,21 +87,16 @@ class EpochPlan:
         seed_stage = graph.seed_stage
         indices = (seed_stage.index_of(step) for step in range(self.start, seed_stage.num_steps))
         window = max((_concurrency(stage) for stage in graph if _is_async(stage)), default=0)
-        made: Iterator[MiniBatch | None] = (
-            in_flight((self._minibatch_async(graph, index) for index in indices), window)
-            if window > 0
-            else (self.minibatch(graph, index) for index in indices)
-        )
-        return _without_dropped(made)
+        if window > 0:
+            return _Delivery(InFlight((self._minibatch_async(graph, index) for index in indices), window))
+        return _Delivery(self.minibatch(graph, index) for index in indices)
 
     def _mapped_stream(self, stage: Stage) -> Iterator[MiniBatch]:
         source = self.stream(stage.source)
-        made: Iterator[MiniBatch | None] = (
-            in_flight((self._apply_async(stage, [mb], mb.index) for mb in source), _concurrency(stage))
-            if _is_async(stage)
-            else (self._apply(stage, [minibatch], minibatch.index) for minibatch in source)
-        )
-        return _without_dropped(made, source)
+        if _is_async(stage):
+            calls = map(partial(self._start, stage), source)  # unlike a generator, map outlives a timeout of the source
+            return _Delivery(InFlight(calls, _concurrency(stage)), source)
+        return _Delivery(_Mapped(lambda given: self._apply(stage, [given], given.index), source), source)
 
     def _apply(self, stage: Stage, inputs: list[MiniBatch], index: int) -> MiniBatch | None:
         if isinstance(stage, StreamStage):
@@ -121,6 +117,9 @@ class EpochPlan:
             with self._call_of(stage, index) as rng:
                 result = await stage.transform_async(*(given.replace(rng=rng) for given in inputs))
                 return _checked(stage, result, inputs[0])
+
+    def _start(self, stage: Stage, given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
+        return self._apply_async(stage, [given], given.index)
 
     @contextmanager
     def _call_of(self, stage: Stage, index: int) -> Iterator[RngKey | None]:
@@ -156,17 +155,42 @@ def _checked(stage: Stage, result: object, given: MiniBatch) -> MiniBatch | None
     return result.replace(epoch=given.epoch, index=given.index, rng=None)
 
 
-def _without_dropped(
-    made: Iterator[MiniBatch | None], source: Iterator[MiniBatch] | None = None
-) -> Iterator[MiniBatch]:
-    try:
-        for minibatch in made:
-            if minibatch is not None:
-                yield minibatch
-    finally:
-        close_stream(made)
-        if source is not None:
-            close_stream(source)
+class _Mapped(Iterator[MiniBatch | None]):
+    """`fn` of each minibatch. An error of the source leaves it usable (a timeout can be waited out), one of `fn`
+    ends it.
+    """
+
+    def __init__(self, fn: Callable[[MiniBatch], MiniBatch | None], source: Iterator[MiniBatch]) -> None:
+        self._fn = fn
+        self._source = source
+        self._broken = False
+
+    def __next__(self) -> MiniBatch | None:
+        if self._broken:
+            raise StopIteration
+        given = next(self._source)
+        try:
+            return self._fn(given)
+        except BaseException:
+            self._broken = True  # going on would leave a minibatch out
+            raise
+
+
+class _Delivery(Iterator[MiniBatch]):
+    """The minibatches that no stage dropped; closing it closes what it is made of."""
+
+    def __init__(self, made: Iterator[MiniBatch | None], *sources: Iterator[MiniBatch]) -> None:
+        self._made = made
+        self._parts = (made, *sources)
+
+    def __next__(self) -> MiniBatch:
+        while (minibatch := next(self._made)) is None:
+            pass
+        return minibatch
+
+    def close(self) -> None:
+        for part in self._parts:
+            close_stream(part)
 
 
 class Run(Iterator[MiniBatch]):
@@ -179,7 +203,7 @@ class Run(Iterator[MiniBatch]):
         self.epoch = epoch
         self.next_step = start
         self.finished = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._seeds = graph.find(SeedStage)
         self._stream = EpochPlan(graph, epoch, start, node_state, clock or StageClock()).stream(root)
 
@@ -190,12 +214,11 @@ class Run(Iterator[MiniBatch]):
             if self._error is not None:
                 raise RuntimeError(
                     f"epoch {self.epoch} broke off at an error before its minibatch number {self.next_step} of this "
-                    "rank; it has "
-                    "no more to give. Load its state_dict() to try the rest again."
+                    "rank; it has no more to give. Load its state_dict() to try the rest again."
                 ) from self._error
             self.finished = True
             raise
-        except Exception as error:
+        except BaseException as error:
             self._error = error
             raise
         self._error = None
@@ -227,32 +250,40 @@ def one_minibatch(root: Stage, epoch: int, index: int) -> MiniBatch | None:
 
 
 def fingerprint(graph: StageGraph) -> dict[str, Any]:
-    """Return what decides the content of the chain's minibatches, as plain values by name."""
+    """Return what decides the content of the chain's minibatches, as plain values by name; new ones each time."""
     entries: dict[str, Any] = {"stream_version": STREAM_VERSION}
-    for stage in graph.walk():
+    for stage in graph:
         if not isinstance(stage, StreamStage):
-            prefix = f"{graph.ordinal(stage)}.{stage.name}"
-            entries.update({f"{prefix}.{key}": value for key, value in stage.fingerprint().items()})
+            # one name for all that starts minibatches: a rank of several may take over from a single process
+            name = "item_sampler" if isinstance(stage, SeedStage) else stage.name
+            prefix = f"{graph.ordinal(stage)}.{name}"
+            entries.update({f"{prefix}.{key}": copy.deepcopy(value) for key, value in stage.fingerprint().items()})
     return entries
 
 
 def make_state(root: Stage, run: Run | None, next_epoch: int, pending: State | None) -> State:
     """Return the state of `root`: where the running epoch stands, or that the next one has not begun."""
     if run is None and pending is not None:
-        return dict(pending)
+        return copy.deepcopy(pending)
     graph = StageGraph(root)
     seeds = graph.find(SeedStage)
-    current = None if run is None or run.finished else run
+    running = None if run is None or run.finished else run
     state: State = {
         "seed": seeds[0].rng_seed if seeds else None,
-        "epoch": current.epoch if current else next_epoch,
-        "next_index": (current.next_step if current else 0) * (seeds[0].world_size if seeds else 1),
+        "epoch": running.epoch if running else next_epoch,
+        "next_index": _next_index(seeds, running.next_step) if running else 0,
         "fingerprint": fingerprint(graph),
     }
     for stage in graph.find(StreamStage):
         if not stage.sources:
-            state["node"] = stage.node_state()
+            state["node"] = stage.node_state() if running else None  # asking a node that has not begun would start it
     return state
+
+
+def _next_index(seeds: list[SeedStage], step: int) -> int:
+    if not seeds:
+        return step
+    return seeds[0].num_batches if step >= seeds[0].num_steps else step * seeds[0].world_size
 
 
 def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
@@ -279,8 +310,8 @@ def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
     current = {"seed": seeds[0].rng_seed if seeds else None, **fingerprint(graph)}
     differing = [
         f"{key} was {saved.get(key, 'absent')!r} and is {current.get(key, 'absent')!r}"
-        for key in sorted(saved.keys() | current.keys())
-        if saved.get(key) != current.get(key) or (key in saved) != (key in current)
+        for key in sorted(saved.keys() | current.keys(), key=str)
+        if key not in saved or key not in current or not _same(saved[key], current[key])
     ]
     if differing:
         raise ValueError(
@@ -288,20 +319,23 @@ def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
             "saved it, or start a new epoch without it."
         )
     epoch = check_epoch(where, state["epoch"])
-    next_index, world_size = state["next_index"], seeds[0].world_size if seeds else 1
-    last = seeds[0].num_steps * world_size if seeds else None
-    if (
-        isinstance(next_index, bool)
-        or not isinstance(next_index, int)
-        or next_index < 0
-        or (last is not None and next_index > last)
-    ):
+    next_index, last = state["next_index"], seeds[0].num_batches if seeds else None
+    is_int = isinstance(next_index, int) and not isinstance(next_index, bool)
+    if not is_int or next_index < 0 or (last is not None and next_index > last):
         raise ValueError(
             f"{where}: next_index must be in [0, {last}], got {next_index!r}. Load what state_dict() returned."
         )
-    if next_index % world_size != 0:
+    if not seeds:
+        return epoch, next_index, state.get("node")
+    if next_index == seeds[0].num_batches:  # the epoch was done, however many ranks shared it
+        return epoch, seeds[0].num_steps, None
+    if next_index % seeds[0].world_size != 0:
         raise ValueError(
-            f"{where}: next_index {next_index} is not a multiple of world_size {world_size}, so the ranks cannot go "
-            "on together. Resume with the world size that saved the state, or one that divides it."
+            f"{where}: next_index {next_index} is not a multiple of world_size {seeds[0].world_size}, so the ranks "
+            "cannot go on together. Resume with the world size that saved the state, or one that divides it."
         )
-    return epoch, next_index // world_size, state.get("node")
+    return epoch, min(next_index // seeds[0].world_size, seeds[0].num_steps), None
+
+
+def _same(saved: Any, current: Any) -> bool:
+    return bool(saved == current) and isinstance(saved, bool) == isinstance(current, bool)

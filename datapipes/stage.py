@@ -43,7 +43,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
 
     def __new__(cls: type[_S], *args: Any, **kwargs: Any) -> _S:
         stage: _S = super().__new__(cls)
-        stage._arguments = (args, kwargs)  # what the chain is rebuilt and pickled from
+        stage._arguments = _own_containers((args, kwargs))  # what the chain is rebuilt and pickled from
         return stage
 
     def __init__(self, *sources: Stage) -> None:
@@ -235,6 +235,11 @@ class SeedStage(Stage):
     def num_steps(self) -> int:
         """Minibatches an epoch on this rank."""
 
+    @property
+    @abstractmethod
+    def num_batches(self) -> int:
+        """Minibatches an epoch over all ranks, padding left out."""
+
     @abstractmethod
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
         """Return the minibatch of `rng.epoch` and the global position `rng.index`."""
@@ -362,6 +367,15 @@ class _EpochIterator(Iterator[MiniBatch]):
 
     def __len__(self) -> int:
         return len(self._stage)
+
+
+def _own_containers(value: Any) -> Any:
+    """Return `value` with its lists, tuples and dicts copied, so that the caller may go on changing its own."""
+    if type(value) in (list, tuple):
+        return type(value)(_own_containers(item) for item in value)
+    if type(value) is dict:
+        return {key: _own_containers(item) for key, item in value.items()}
+    return value
 
 
 def _rebuild(cls: type[Stage], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage:

@@ -71,6 +71,8 @@ class StageGraph:
 
     def replace(self, old: Stage, new: Stage) -> StageGraph:
         """Return a graph with `new` for `old`; stages that read it are rebuilt, the others are shared."""
+        if not any(stage is old for stage in self._walk):
+            raise ValueError(f"StageGraph.replace: {old!r} is not in this chain. Pass a stage that walk() gives.")
         return self._rebuild(lambda stage, rebuilt: new if stage is old else rebuilt)
 
     def replace_each(self, cls: type[_S], fn: Callable[[_S], Stage]) -> StageGraph:
@@ -100,7 +102,7 @@ class StageGraph:
         for stage in self.find(StreamStage):
             if not stage.sources:
                 raise ValueError(
-                    f"{where}: set_epoch cannot reach into {stage.name}, which keeps its own order. Start it anew."
+                    f"{where}: cannot reach another epoch of {stage.name}, which keeps its own order. Start it anew."
                 )
 
     def _rebuild(self, swap: Callable[[Stage, Stage], Stage]) -> StageGraph:

@@ -24,7 +24,8 @@ class FeatureFetcher(MiniBatchTransformer):
 
     Args:
         feature_store: where the features are.
-        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. Where nothing was
+        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. What
+            an earlier stage fetched under other names stays. Where nothing was
             sampled, node features are those of 1-D seeds.
     Raises:
         KeyError: The store has no such feature.
@@ -54,7 +55,8 @@ class FeatureFetcher(MiniBatchTransformer):
         changes: dict[str, Any] = {}
         if self.node_feature_keys:
             nodes = _nodes_of(minibatch)
-            changes["node_features"] = {name: self._read("node", name, nodes) for name in self.node_feature_keys}
+            read = {name: self._read("node", name, nodes) for name in self.node_feature_keys}
+            changes["node_features"] = {**(minibatch.node_features or {}), **read}
         if self.edge_feature_keys:
             if minibatch.blocks is None:
                 raise ValueError(
@@ -62,13 +64,15 @@ class FeatureFetcher(MiniBatchTransformer):
                     "this stage."
                 )
             features = []
-            for block in minibatch.blocks:
+            fetched_before = minibatch.edge_features or [{}] * len(minibatch.blocks)
+            for block, before in zip(minibatch.blocks, fetched_before, strict=True):
                 if block.edge_ids is None:
                     raise ValueError(
                         "fetch_feature: edge features need edge ids, found a block without. Sample with "
                         "return_edge_ids=True."
                     )
-                features.append({name: self._read("edge", name, block.edge_ids) for name in self.edge_feature_keys})
+                read = {name: self._read("edge", name, block.edge_ids) for name in self.edge_feature_keys}
+                features.append({**before, **read})
             changes["edge_features"] = features
         return minibatch.replace(**changes)
 
@@ -82,7 +86,7 @@ class FeatureFetcher(MiniBatchTransformer):
     def _check_names(self, domain: str, names: Sequence[str] | None) -> list[str]:
         if names is None:
             return []
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
             raise TypeError(
                 f"fetch_feature: {domain}_feature_keys must be a list of names, got {names!r}. Write ['feat']."
             )

@@ -85,7 +85,15 @@ def load(folder: Path, mmap: bool) -> CSCGraph:
         raise ValueError(
             f"CSCGraph.open: {path} names no {missing}; both indptr and indices are needed. Save the graph again."
         )
-    return CSCGraph(single["indptr"], single["indices"], edge_ids=single.get("edge_ids"), **attributes)
+    try:
+        graph = CSCGraph(single["indptr"], single["indices"], edge_ids=single.get("edge_ids"), **attributes)
+        if (graph.num_nodes, graph.num_edges) != (header["num_nodes"], header["num_edges"]):
+            raise ValueError(f"{graph} in the files")
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"CSCGraph.open: the arrays in {folder} do not fit {HEADER}: {error}. Save it again."
+        ) from error
+    return graph
 
 
 def _entry(entry: Any) -> tuple[str, str, str, torch.dtype, tuple[int, ...]]:
@@ -98,9 +106,15 @@ def _entry(entry: Any) -> tuple[str, str, str, torch.dtype, tuple[int, ...]]:
 
 
 def _read(path: Path, dtype: torch.dtype, shape: tuple[int, ...], mmap: bool) -> Tensor:
+    array: np.ndarray[Any, Any]
     try:
-        # "c": pages are shared until somebody writes to them, and torch takes the array as writable
-        array = np.load(path, mmap_mode="c" if mmap and 0 not in shape else None, allow_pickle=False)
+        # not np.load: that guesses the format, and unpacks what calls itself an archive
+        if mmap and 0 not in shape:
+            # "c": pages are shared until somebody writes to them, and torch takes the array as writable
+            array = np.lib.format.open_memmap(path, mode="c")
+        else:
+            with path.open("rb") as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
         if array.dtype.kind not in "biufc":
             raise ValueError(f"dtype {array.dtype}")
         tensor = torch.from_numpy(np.ascontiguousarray(array))
@@ -108,7 +122,7 @@ def _read(path: Path, dtype: torch.dtype, shape: tuple[int, ...], mmap: bool) ->
             tensor = tensor.view(dtype)  # bfloat16 and its like are stored as integers of their width
         if tuple(tensor.shape) != shape:
             raise ValueError(f"shape {list(tensor.shape)}")
-    except (OSError, ValueError, TypeError, EOFError, RuntimeError, SyntaxError, MemoryError, OverflowError) as error:
+    except Exception as error:  # a damaged header can fail in the tokenizer, the parser, the memory map ...
         raise ValueError(
             f"CSCGraph.open: {path} cannot be read as {dtype_name(dtype)} {list(shape)}: {error}. It may be truncated "
             "or corrupt; save the graph again."

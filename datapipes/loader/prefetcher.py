@@ -17,6 +17,7 @@ from datapipes.functional import register_stage
 from datapipes.minibatch import MiniBatch
 from datapipes.run import EpochPlan, StageClock
 from datapipes.stage import Stage, StreamStage
+from datapipes.stage_graph import StageGraph
 
 LOOK_S = 0.5  # how often a waiting reader looks whether the thread still lives
 JOIN_S = 10.0  # how long closing waits for a minibatch that is being made
@@ -36,8 +37,8 @@ class Prefetcher(StreamStage):
         super().__init__(source)
         self.depth = check_int("prefetch", "depth", depth, 1)
         self.timeout = check_timeout("prefetch", timeout)
-        for stage in _ancestors(source):
-            if isinstance(stage, StreamStage) and not stage.sources:
+        for stage in StageGraph(source).find(StreamStage):
+            if not stage.sources:
                 raise ValueError(
                     f"prefetch: stands behind {stage.name}, which only knows its own position and cannot be read "
                     "ahead. Use torchdata.nodes.Prefetcher inside that node."
@@ -146,9 +147,3 @@ def _stop(queue: _Queue, thread: threading.Thread) -> None:
     queue.stop()
     if thread is not threading.current_thread():
         thread.join(JOIN_S)
-
-
-def _ancestors(stage: Stage) -> Iterator[Stage]:
-    yield stage
-    for source in stage.sources:
-        yield from _ancestors(source)

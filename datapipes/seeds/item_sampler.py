@@ -59,7 +59,6 @@ class ItemSampler(SeedStage):
 
     @property
     def num_batches(self) -> int:
-        """Minibatches an epoch over all ranks, before padding."""
         whole, rest = divmod(len(self.item_set), self.batch_size)
         return whole if self.drop_last or rest == 0 else whole + 1
 

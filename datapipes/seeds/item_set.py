@@ -55,7 +55,7 @@ class ItemSet:
         self._count: int | None = None
         self._tensors: dict[str, Tensor] = {}
         for name, value in zip(self.names, values, strict=True):
-            if name == "seeds" and not hasattr(value, "shape"):
+            if name == "seeds" and isinstance(value, (int, float, np.integer)):
                 self._count = check_int("ItemSet", "number of seeds", value, 0)
             else:
                 self._tensors[name] = _check_item(name, value)

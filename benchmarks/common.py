@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -68,8 +69,13 @@ class Peer:
 
     def __init__(self, python: Path, graph: Path, what: str) -> None:
         script = Path(__file__).with_name("peer_graphbolt.py")
+        environment = {**os.environ, "DGLBACKEND": "pytorch"}  # else it first says that it chose one
         self._process = subprocess.Popen(
-            [str(python), str(script), str(graph), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [str(python), str(script), str(graph), what],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
 
     def measure(self, round_: int) -> float:

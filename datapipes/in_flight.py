@@ -8,6 +8,7 @@ notebooks do).
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections import deque
@@ -25,6 +26,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._loop.run_forever, name="datapipes-async", daemon=True)
         self._thread.start()
 
@@ -34,10 +36,20 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what still runs and end the thread; called once."""
+        if os.getpid() != self._process:
+            return  # in a forked child there is no thread, and the loop's wake-up pipe is the parent's
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         self._thread.join(JOIN_S)
         if not self._thread.is_alive():
             self._loop.close()
+
+    def refuse_other_processes(self) -> None:
+        """Raise RuntimeError in a forked child, where nothing would ever finish."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "asynchronous stages: this epoch was begun in another process, and its event loop is not in a forked "
+                "child. Call iter() again in this process."
+            )
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -60,6 +72,7 @@ class InFlight(Iterator[T]):
         self.close = weakref.finalize(self, self._thread.close)  # also when collected, and at exit
 
     def __next__(self) -> T:
+        self._thread.refuse_other_processes()
         while not self._ended and self._late_error is None and len(self._running) < self._window:
             try:
                 self._running.append(self._thread.submit(next(self._coroutines)))

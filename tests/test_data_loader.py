@@ -182,7 +182,7 @@ def test_the_picture_is_well_formed_and_names_the_stages(tmp_path, overlap):
     for name in ("item_sampler", "sample_neighbor", "fetch_feature", "transform", "copy_to"):
         assert name in texts
     assert any("thread datapipes-prefetch" in text for text in texts)
-    assert "Tag(text='<&>')Tag(text='<&>')" in texts  # the tooltip, and what is seen
+    assert "Tag(text='<&>')text='<&>'" in texts  # the tooltip, and what is seen
     assert any("<lambda>" in text for text in texts)
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "plan.svg").read_bytes()
 

@@ -9,20 +9,30 @@ import torch
 import datapipes as dp
 
 NUM_ITEMS, BATCH_SIZE = 40, 4
+BOUND_S = 20.0
 
 
 class Waiting(dp.MiniBatchTransformer):
-    """Finishes later minibatches first; remembers how many were in flight at once."""
+    """Finishes later minibatches first; remembers how many were in flight at once.
 
-    def __init__(self, source, concurrency=3, fail_at=None):
+    With `meet` the first ones wait until `concurrency` of them have met, so fewer in flight would never finish.
+    """
+
+    def __init__(self, source, concurrency=3, fail_at=None, meet=False):
         super().__init__(source)
         self.concurrency = concurrency
         self.fail_at = fail_at
         self.now = self.most = 0
+        self.met = asyncio.Event()
+        if not meet:
+            self.met.set()
 
     async def transform_async(self, minibatch):
         self.now += 1
         self.most = max(self.most, self.now)
+        if self.now == self.concurrency:
+            self.met.set()
+        await asyncio.wait_for(self.met.wait(), BOUND_S)
         for _ in range(20 - minibatch.index):  # give way more often, the earlier the minibatch
             await asyncio.sleep(0)
         self.now -= 1
@@ -57,15 +67,15 @@ def test_results_are_in_order_and_do_not_depend_on_concurrency():
 
 
 def test_as_many_minibatches_as_asked_for_are_in_flight():
-    stage = Waiting(items(), concurrency=3)
-    list(stage)
+    stage = Waiting(items(), concurrency=3, meet=True)
+    assert len(list(stage)) == NUM_ITEMS // BATCH_SIZE
     assert stage.most == 3
 
 
 def test_the_smaller_concurrency_of_two_stages_holds():
-    first = Waiting(items(), concurrency=2)
+    first = Waiting(items(), concurrency=2, meet=True)
     second = Waiting(first, concurrency=5)
-    list(second)
+    assert len(list(second)) == NUM_ITEMS // BATCH_SIZE
     assert first.most == 2
     assert second.most <= 5
 

@@ -5,30 +5,32 @@ A lane is a thread of execution; a Prefetcher ends one, so what stands before it
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from datapipes.loader.prefetcher import Prefetcher
+from datapipes.stage import Stage
 from datapipes.stage_graph import StageGraph
 
 
 @dataclass
 class Lane:
-    """What runs one after the other: a title, and (functional name, details) for each stage."""
+    """Stages that run one after the other in one thread."""
 
     title: str
-    stages: list[tuple[str, str]] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
 
 
 def lanes(graph: StageGraph) -> list[Lane]:
     """Return the lanes of a planned graph, first the one where minibatches start; the last is the caller's."""
     found = [Lane("caller's thread")]
-    for stage in graph.walk():
+    for stage in graph:
         if isinstance(stage, Prefetcher):
             found[-1].title = f"thread datapipes-prefetch, up to {stage.depth} minibatches ahead"
             found.append(Lane("caller's thread"))
         else:
-            found[-1].stages.append((stage.name, repr(stage)))
+            found[-1].stages.append(stage)
     return found
 
 
@@ -37,22 +39,27 @@ def as_text(title: str, graph: StageGraph) -> str:
     lines = [title]
     for lane in lanes(graph):
         lines.append(f"  {lane.title}")
-        lines.extend(f"    {name}: {details}" for name, details in lane.stages)
+        lines.extend(f"    {stage.name}: {stage!r}" for stage in lane.stages)
         if not lane.stages:
             lines.append("    takes the minibatches from the thread")
     return "\n".join(lines)
 
 
-BOX_WIDTH, BOX_HEIGHT, GAP, MARGIN, TITLE = 230, 54, 26, 16, 24
-CHARACTERS = 36  # of the details that fit into a box
+BOX_WIDTH, BOX_HEIGHT, GAP, MARGIN, TITLE = 230, 72, 26, 16, 24
+CHARACTERS = 36  # of the details that fit into a line of a box
+
+
+CONSUMER = ("minibatches", "ready for the consumer", "")
+
+
+def _box(stage: Stage) -> tuple[str, str, str]:
+    return stage.name, ", ".join(f"{key}={value!r}" for key, value in stage.describe().items()), repr(stage)
 
 
 def as_svg(title: str, graph: StageGraph) -> str:
     """Return the plan as an SVG document: a row of boxes for each lane, arrows in the direction of the minibatches."""
-    rows = lanes(graph)
-    for row in rows:
-        row.stages = row.stages or [("minibatches", "ready for the consumer")]
-    width = 2 * MARGIN + max(len(row.stages) for row in rows) * (BOX_WIDTH + GAP)
+    rows = [(lane.title, [_box(stage) for stage in lane.stages] or [CONSUMER]) for lane in lanes(graph)]
+    width = 2 * MARGIN + max(len(boxes) for _, boxes in rows) * (BOX_WIDTH + GAP)
     row_height = TITLE + BOX_HEIGHT + GAP
     height = MARGIN + TITLE + len(rows) * row_height + MARGIN
     parts = [
@@ -64,10 +71,10 @@ def as_svg(title: str, graph: StageGraph) -> str:
         _text(MARGIN, MARGIN + 14, title, 15, "bold"),
     ]
     last = None
-    for i, row in enumerate(rows):
+    for i, (lane_title, boxes) in enumerate(rows):
         top = MARGIN + TITLE + i * row_height
-        parts.append(_text(MARGIN, top + 18, row.title, 12, "normal", "#555"))
-        for j, (name, details) in enumerate(row.stages):
+        parts.append(_text(MARGIN, top + 18, lane_title, 12, "normal", "#555"))
+        for j, (name, details, tooltip) in enumerate(boxes):
             x, y = MARGIN + j * (BOX_WIDTH + GAP), top + TITLE
             if j > 0:
                 parts.append(_arrow(x - GAP, y + BOX_HEIGHT / 2, x, y + BOX_HEIGHT / 2))
@@ -77,9 +84,9 @@ def as_svg(title: str, graph: StageGraph) -> str:
                 f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" '
                 'fill="#eef4fb" stroke="#4a78a8"/>'
             )
-            short = details if len(details) <= CHARACTERS else details[: CHARACTERS - 1] + "…"
             parts.append(_text(x + 10, y + 22, name, 14, "bold"))
-            parts.append(_text(x + 10, y + 42, short, 11, "normal", "#333", tooltip=details))
+            for line, text in enumerate(textwrap.wrap(details, CHARACTERS, max_lines=2, placeholder=" …")):
+                parts.append(_text(x + 10, y + 42 + 16 * line, text, 11, "normal", "#333", tooltip=tooltip))
             last = (x + BOX_WIDTH / 2, y + BOX_HEIGHT)
     parts.append("</svg>")
     return "\n".join(parts) + "\n"

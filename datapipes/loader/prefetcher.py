@@ -6,6 +6,7 @@ collected or the interpreter exits, the thread is told to stop and is waited for
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -96,15 +97,24 @@ class _Reader(Iterator[MiniBatch]):
         self, open_stream: Callable[[], Iterator[MiniBatch]], depth: int, timeout: float | None, clock: StageClock
     ) -> None:
         self._queue = _Queue(depth)
+        self._process = os.getpid()
         self._timeout = timeout
         self._clock = clock
         self._thread = threading.Thread(
             target=_make_minibatches, args=(open_stream, self._queue), name="datapipes-prefetch", daemon=True
         )
         self._thread.start()
-        self.close = weakref.finalize(self, _stop, self._queue, self._thread)  # also when collected, and at exit
+        self.close = weakref.finalize(
+            self, _stop, self._process, self._queue, self._thread
+        )  # also when collected, and at exit
 
     def __next__(self) -> MiniBatch:
+        if os.getpid() != self._process:  # asked before the lock: it may have been held when the process forked
+            raise RuntimeError(
+                "prefetch: this epoch was begun in another process, and its thread is not in a forked child. Call "
+                "iter() "
+                "again in this process."
+            )
         queue, began = self._queue, time.monotonic()
         with queue.changed:
             while not queue.ready:
@@ -113,11 +123,8 @@ class _Reader(Iterator[MiniBatch]):
                 if queue.error is not None:
                     error, queue.error = queue.error, None
                     raise error
-                if not self._thread.is_alive() and not queue.ended:
-                    raise RuntimeError(
-                        "prefetch: its thread is gone, as in a forked child; a run lives only in the process that "
-                        "began it. Call iter() again in this process."
-                    )
+                if not self._thread.is_alive():
+                    raise RuntimeError("prefetch: its thread ended without a word. Call iter() again.")
                 waited = time.monotonic() - began
                 if self._timeout is not None and waited >= self._timeout:
                     raise TimeoutError(
@@ -143,7 +150,9 @@ def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Qu
     queue.end(error)
 
 
-def _stop(queue: _Queue, thread: threading.Thread) -> None:
+def _stop(process: int, queue: _Queue, thread: threading.Thread) -> None:
+    if os.getpid() != process:
+        return  # a forked child has a copy of the queue, perhaps locked for good, and no thread
     queue.stop()
     if thread is not threading.current_thread():
         thread.join(JOIN_S)

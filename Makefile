@@ -6,7 +6,6 @@ LOCK := $(shell cksum < requirements.lock | cut -d' ' -f1)
 READY := $(VENV)/.ready-$(LOCK)
 CORE := $(VENV)/.core
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
-MINUTES ?= 10
 
 .PHONY: help setup build demo test check bench stubs clean
 help:

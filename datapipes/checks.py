@@ -31,7 +31,7 @@ def check_bool(where: str, name: str, value: Any) -> bool:
 
 def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> str:
     """Return `value`, one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{where}: {name} must be one of {list(allowed)}, got {value!r}. Pass one of them.")
     return str(value)
 

@@ -39,6 +39,8 @@ class LoopThread:
         if os.getpid() != self._process:
             return  # in a forked child there is no thread, and the loop's wake-up pipe is the parent's
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
+        if self._thread is threading.current_thread():
+            return  # collected by the loop's own thread, which ends by itself
         self._thread.join(JOIN_S)
         if not self._thread.is_alive():
             self._loop.close()

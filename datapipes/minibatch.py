@@ -234,6 +234,12 @@ class MiniBatch:
         edge_features: dict[int, dict[str, Tensor]] = {}
         node_features: dict[str, Tensor] = {}
         for key, value in message.items():
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"MiniBatch.from_message: {key!r} must be a tensor, got {type(value).__name__}. Send what "
+                    "to_message() "
+                    "made."
+                )
             match split_key(key):
                 case [("epoch" | "index") as name]:
                     fields[name] = _number(key, value)

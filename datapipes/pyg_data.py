@@ -71,10 +71,23 @@ def minibatch_to_pyg(minibatch: MiniBatch) -> Data:
         data.seed_local_id = minibatch.compacted_seeds
     if minibatch.labels is not None:
         data.y = minibatch.labels
-    for name, value in (minibatch.node_features or {}).items():
-        data["x" if name in ("feat", "x") else name] = value
+    features = {"x" if name == "feat" else name: value for name, value in (minibatch.node_features or {}).items()}
+    if len(features) < len(minibatch.node_features or {}):
+        raise ValueError("to_pyg: found node features 'feat' and 'x', which both become x; fetch one of them.")
     if minibatch.edge_features is not None:
         by_hop = list(reversed(minibatch.edge_features))
         for name in by_hop[0]:
-            data[name] = torch.cat([features[name][first:] for features, first in zip(by_hop, kept_edges, strict=True)])
+            kept = [given[name][first:] for given, first in zip(by_hop, kept_edges, strict=True)]
+            if name in features:
+                raise ValueError(
+                    f"to_pyg: found {name!r} as node and as edge feature; Data holds one of a name. Rename one."
+                )
+            features[name] = torch.cat(kept)
+    taken = sorted(name for name in features if name in data)
+    if taken:
+        raise ValueError(
+            f"to_pyg: features {taken} have names that Data uses itself: {sorted(data.keys())}. Rename them."
+        )
+    for name, value in features.items():
+        data[name] = value
     return data

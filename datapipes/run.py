@@ -10,7 +10,6 @@ import asyncio
 import copy
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -121,20 +120,35 @@ class EpochPlan:
     def _start(self, stage: Stage, given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
         return self._apply_async(stage, [given], given.index)
 
-    @contextmanager
-    def _call_of(self, stage: Stage, index: int) -> Iterator[RngKey | None]:
-        """Time one call of a stage, give it its random key, and note on an error where it happened."""
+    def _call_of(self, stage: Stage, index: int) -> _Call:
         ordinal = self._ordinals[id(stage)]
-        began = time.perf_counter()
-        try:
-            yield self._rng(ordinal, index)
-        except Exception as error:
-            add_note(error, f"in stage {ordinal} ({stage.name}), epoch {self.epoch}, minibatch {index}")
-            raise
-        self.clock.add(f"{ordinal} {stage.name}", time.perf_counter() - began)
+        return _Call(stage.name, self._rng(ordinal, index), ordinal, self.epoch, index, self.clock)
 
     def _rng(self, ordinal: int, index: int) -> RngKey | None:
         return None if self._rng_seed is None else RngKey(self._rng_seed, self.epoch, index, ordinal)
+
+
+class _Call:
+    """One call of a stage: gives it its random key, times it, and notes on an error where it happened."""
+
+    def __init__(self, name: str, rng: RngKey | None, ordinal: int, epoch: int, index: int, clock: StageClock) -> None:
+        self._name, self._rng, self._ordinal, self._clock = name, rng, ordinal, clock
+        self._where = f"epoch {epoch}, minibatch {index}"
+
+    def __enter__(self) -> RngKey | None:
+        self._began = time.perf_counter()
+        return self._rng
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._clock.add(f"{self._ordinal} {self._name}", time.perf_counter() - self._began)
+        elif isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
+            raise RuntimeError(
+                f"{self._name}: its function raised {type(error).__name__} at {self._where}. Return None to drop a "
+                "minibatch, or give next() a default."
+            ) from error
+        elif isinstance(error, Exception):
+            add_note(error, f"in stage {self._ordinal} ({self._name}), {self._where}")
 
 
 def _is_async(stage: Stage) -> bool:

@@ -114,7 +114,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         return StageGraph(self).replace_each(cls, fn).root
 
     def fingerprint(self) -> Fingerprint:
-        """Return the arguments that decide what a minibatch holds, as plain values by name; part of the state."""
+        """Return the arguments that decide which nodes and edges a minibatch holds, by name; part of the state."""
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -322,7 +322,7 @@ def _chain_or_apply(own: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(own)
     def transform(self: MiniBatchTransformer, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], MiniBatch):
+        if any(isinstance(value, MiniBatch) for value in (*args, *kwargs.values())):
             return own(self, *args, **kwargs)
         return MiniBatchTransformer(self, *args, **kwargs)
 

@@ -10,11 +10,12 @@ from pipelines import digests, distributed_chain, fetched, items, keep_most, ref
 import datapipes as dp
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("prefetch_factor", [1, 4])
-def test_the_loader_gives_what_the_chain_gives(overlap, prefetch_factor):
+@pytest.mark.parametrize(
+    "options", [{"prefetch_factor": 1}, {"prefetch_factor": 4, "timeout": None}, {"overlap": False}]
+)
+def test_the_loader_gives_what_the_chain_gives(options):
     chain = fetched()
-    loader = dp.DataLoader(chain, overlap=overlap, prefetch_factor=prefetch_factor)
+    loader = dp.DataLoader(chain, **options)
     assert len(loader) == len(chain) == 6
     other = fetched()
     assert [digests(loader), digests(loader)] == [digests(other), digests(other)]
@@ -227,6 +228,8 @@ def test_worker_processes_are_refused_by_name():
     [
         ({"num_workers": -1}, ValueError, "num_workers.*-1", "0 or more"),
         ({"num_workers": True}, TypeError, "num_workers.*True", "an int"),
+        ({"overlap": False, "prefetch_factor": 3}, ValueError, "prefetch_factor=3", "belong to the background thread"),
+        ({"overlap": False, "timeout": 1.0}, ValueError, "timeout=1.0", "belong to the background thread"),
         ({"prefetch_factor": 0}, ValueError, "prefetch_factor.*0", "1 or more"),
         ({"timeout": 0}, ValueError, "timeout.*0", "above 0"),
         ({"overlap": None}, TypeError, "overlap.*None", "True or False"),

@@ -106,11 +106,42 @@ def test_what_the_minibatch_lacks_is_refused():
         next(iter(nothing.fetch_feature(small_store(), ["feat"])))
 
 
-def test_an_edge_id_without_a_row_is_refused_and_the_feature_named():
-    short = small_store(num_edges=3)
-    with pytest.raises(IndexError) as caught:
-        list(sampled().fetch_feature(short, None, ["weight"]))
+def test_an_id_without_a_row_is_refused_and_the_feature_named():
+    """Where a stage in between changes the ids, the read finds out."""
+    chain = sampled().transform(lambda minibatch: minibatch.replace(input_nodes=minibatch.input_nodes + 1000))
+    with pytest.raises(
+        IndexError, match=r"fetch_feature: node feature 'feat': gather_rows: row id must be in"
+    ) as caught:
+        list(chain.fetch_feature(small_store(), ["feat"]))
     if sys.version_info >= (3, 11):
-        notes = caught.value.__notes__
-        assert notes[0] == "while reading edge feature 'weight'"
-        assert notes[1].startswith("in stage 2 (fetch_feature), epoch 0, minibatch ")
+        assert caught.value.__notes__[0].startswith("in stage 3 (fetch_feature), epoch 0, minibatch ")
+
+
+class Short(dp.Feature):
+    """Gives fewer rows than it is asked for."""
+
+    count = 1000
+    shape = (2,)
+
+    def read(self, ids):
+        return torch.zeros(3, 2)
+
+
+def test_a_feature_that_gives_other_rows_than_asked_for_is_refused():
+    chain = sampled().fetch_feature(dp.FeatureStore({("node", None, "feat"): Short()}), ["feat"])
+    with refused(ValueError, stage="fetch_feature", found=r"gave \[3, 2\]", allowed="one row for each"):
+        list(chain)
+
+
+def test_fewer_edge_feature_rows_than_edge_ids_are_refused_when_built():
+    chain = items().sample_neighbor(small_graph(), [2], return_edge_ids=True)
+    store = dp.FeatureStore({("edge", None, "weight"): dp.TensorFeature(torch.zeros(199))})
+    with refused(ValueError, stage="fetch_feature", found="199 rows", allowed="edge ids up to 199"):
+        chain.fetch_feature(store, None, ["weight"])
+
+
+def test_a_second_fetch_keeps_what_the_first_one_read():
+    store = {("node", None, name): dp.TensorFeature(torch.arange(40) * factor) for name, factor in (("a", 1), ("b", 2))}
+    store = dp.FeatureStore(store)
+    minibatch = next(iter(sampled().fetch_feature(store, ["a"]).fetch_feature(store, ["b"])))
+    assert torch.equal(minibatch.node_features["a"] * 2, minibatch.node_features["b"])

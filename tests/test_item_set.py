@@ -163,6 +163,15 @@ def test_the_digest_sees_every_row_of_a_small_set(num_items, data):
     assert dp.ItemSet((ids, ids)).digest() != dp.ItemSet((ids, other)).digest()
 
 
+def test_of_a_large_set_the_digest_reads_evenly_spaced_rows_and_the_ends():
+    ids = torch.zeros(2**22, dtype=torch.int64)  # 32 MiB
+    for place in (0, len(ids) - 1):
+        other = ids.clone()
+        other[place] = 1
+        assert dp.ItemSet(ids).digest() != dp.ItemSet(other).digest()
+    assert dp.ItemSet(ids).digest() != dp.ItemSet(ids[1:]).digest()
+
+
 def test_the_digest_depends_on_names_dtypes_and_length():
     ids = torch.arange(6)
     sets = [dp.ItemSet(6), dp.ItemSet(7), dp.ItemSet(ids), dp.ItemSet(ids.int()), dp.ItemSet(ids.reshape(6, 1))]

@@ -125,3 +125,22 @@ def test_other_features_keep_their_name():
     data = next(iter(sampled(graph=small_graph()).fetch_feature(store, ["words"]))).to_pyg()
     assert torch.equal(data.words[:, 0], data.n_id)
     assert "x" not in data
+
+
+@pytest.mark.parametrize(
+    ("node_features", "edge_features", "named"),
+    [
+        (["feat", "x"], [], r"'feat' and 'x'"),
+        (["w"], ["w"], r"'w' is a node and an edge feature"),
+        (["edge_index"], [], r"\['edge_index'\] have names of Data's own"),
+        ([], ["n_id"], r"\['n_id'\] have names of Data's own"),
+    ],
+)
+def test_features_that_would_hide_each_other_are_refused(node_features, edge_features, named):
+    minibatch = next(iter(sampled(frontier="new")))
+    crowded = minibatch.replace(
+        node_features={name: torch.zeros(len(minibatch.input_nodes)) for name in node_features},
+        edge_features=[{name: torch.zeros(block.num_edges) for name in edge_features} for block in minibatch.blocks],
+    )
+    with pytest.raises(ValueError, match=f"to_pyg: .*{named}"):
+        crowded.to_pyg()

@@ -540,3 +540,27 @@ def test_a_node_must_give_minibatches():
     node = torchdata.nodes.IterableWrapper([1, 2])
     with refused(TypeError, stage="from_node", found="gave a int", allowed="only MiniBatch"):
         next(iter(dp.FromNode(node)))
+
+
+# --- StopIteration from a stage is an error, not the end of the epoch
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda chain, fn: chain.transform(fn),
+        lambda chain, fn: dp.DataLoader(chain.transform(fn)),
+        lambda chain, fn: dp.DataLoader(chain.transform(fn), overlap=False),
+        lambda chain, fn: dp.DataLoader(chain).transform(fn),
+        lambda chain, fn: chain.prefetch().transform(fn),
+    ],
+    ids=["chain", "loader", "loader_without_overlap", "after_a_loader", "after_a_prefetcher"],
+)
+def test_a_stage_that_raises_stop_iteration_does_not_end_the_epoch(wrap):
+    def run_dry(minibatch):
+        return next(iter(())) if minibatch.index == 2 else minibatch
+
+    stage = wrap(items(), run_dry)
+    with pytest.raises(RuntimeError, match=r"transform: its function raised StopIteration at epoch 0, minibatch 2"):
+        list(stage)
+    assert (stage.state_dict()["epoch"], stage.state_dict()["next_index"]) == (0, 2)

@@ -8,6 +8,8 @@
 namespace datapipes {
 namespace {
 
+constexpr std::int64_t kMaxNodes = std::int64_t{1} << 48;  // num_nodes + 1 offsets must be countable
+
 template <class Id>
 void check_ids(const char* row, std::span<const Id> ids, std::int64_t num_nodes) {
   for (std::int64_t i = 0; i < std::ssize(ids); ++i) {
@@ -28,6 +30,8 @@ Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_
   }
   if (num_nodes < 0)
     throw std::invalid_argument("coo_to_csc: num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
+  if (num_nodes > kMaxNodes)
+    throw std::invalid_argument("coo_to_csc: num_nodes must be at most 2^48, got " + std::to_string(num_nodes) + ".");
   check_ids("src", src, num_nodes);
   check_ids("dst", dst, num_nodes);
   const auto num_edges = std::ssize(src);

@@ -84,7 +84,13 @@ def open(path: str | Path, *, split: int = 0) -> Dataset:
         return _open_npz(where, split)
     archives = sorted(where.glob("*.npz"))
     if any(where.glob("ind.*")):
-        return dataset_of(read_planetoid(where), split)
+        if split != 0:
+            raise IndexError(f"datasets.open: {where} holds one split, so split must be 0, got {split}. Leave it out.")
+        return dataset_of(read_planetoid(where))
+    if not archives:
+        raise ValueError(
+            f"datasets.open: {where} holds neither ind.* files nor an .npz; one of the two is needed. Check the path."
+        )
     own = [archive for archive in archives if archive.stem == where.name]
     if len(archives) != 1 and len(own) != 1:
         raise ValueError(

@@ -14,8 +14,8 @@ from importlib.resources import files
 
 import numpy as np
 
-from .npz import NpzArrays
-from .raw import DatasetFormatError, RawDataset, checked_labels, csr_ids, dense_rows, simple_edges
+from datapipes.datasets.npz import NpzArrays
+from datapipes.datasets.raw import DatasetFormatError, RawDataset, checked_labels, csr_ids, dense_rows, simple_edges
 
 DIRECTIONS = ("both", "depends", "reverse")
 FILE = "debian_packages.npz"

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .raw import (
+from datapipes.datasets.raw import (
     DatasetFormatError,
     RawDataset,
     both_directions,

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .raw import (
+from datapipes.datasets.raw import (
     MAX_CLASSES,
     DatasetFormatError,
     RawDataset,

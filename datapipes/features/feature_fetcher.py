@@ -14,7 +14,7 @@ from torch import Tensor
 from datapipes.features.feature_store import FeatureStore
 from datapipes.functional import register_stage
 from datapipes.minibatch import MiniBatch
-from datapipes.stage import MiniBatchTransformer, Stage, add_note
+from datapipes.stage import MiniBatchTransformer, Stage
 from datapipes.stage_graph import StageGraph
 
 
@@ -78,10 +78,17 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def _read(self, domain: str, name: str, ids: Tensor) -> Tensor:
         try:
-            return self.feature_store.read(domain, None, name, ids)
-        except Exception as error:
-            add_note(error, f"while reading {domain} feature {name!r}")
-            raise
+            rows = self.feature_store.read(domain, None, name, ids)
+        except IndexError as error:
+            raise IndexError(f"fetch_feature: {domain} feature {name!r}: {error}") from error
+        if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
+            found = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            raise ValueError(
+                f"fetch_feature: {domain} feature {name!r} gave {found} for {ids.shape[0]} ids; a tensor with one "
+                "row for "
+                "each is needed. Correct its read()."
+            )
+        return rows
 
     def _check_names(self, domain: str, names: Sequence[str] | None) -> list[str]:
         if names is None:
@@ -108,6 +115,14 @@ class FeatureFetcher(MiniBatchTransformer):
                 raise ValueError(
                     f"fetch_feature: node feature {name!r} has {rows} rows, but the sampled graph has {num_nodes} "
                     "nodes; one row for each is needed. Fill up the feature, or sample the graph it belongs to."
+                )
+        last_edge = getattr(graph, "max_edge_id", -1) if self.edge_feature_keys else -1
+        for name in self.edge_feature_keys:
+            rows = self.feature_store["edge", None, name].count
+            if rows <= last_edge:
+                raise ValueError(
+                    f"fetch_feature: edge feature {name!r} has {rows} rows, but the sampled graph has edge ids up to "
+                    f"{last_edge}; one row for each is needed. Fill up the feature, or sample the graph it belongs to."
                 )
         edge_ids = next((stage.return_edge_ids for stage in upstream if hasattr(stage, "return_edge_ids")), True)
         if self.edge_feature_keys and not edge_ids:

@@ -12,6 +12,8 @@ from datapipes import _core
 from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
 from datapipes.graph.csc_graph import CSCGraph
 
+MAX_NODES = 2**48  # above it the offsets alone would not fit into any memory
+
 
 def from_edge_index(
     edge_index: Any,
@@ -31,8 +33,8 @@ def from_edge_index(
         )
     edges = edges.cpu()
     if num_nodes is None:
-        num_nodes = int(edges.max()) + 1 if edges.numel() > 0 else 0
-    check_int("from_edge_index", "num_nodes", num_nodes, 0)
+        num_nodes = max(int(edges.max()) + 1, 0) if edges.numel() > 0 else 0
+    check_int("from_edge_index", "num_nodes", num_nodes, 0, MAX_NODES)
     src, dst = edges[0].contiguous().numpy(), edges[1].contiguous().numpy()
     indptr, indices, order = (torch.from_numpy(array) for array in _core.coo_to_csc(src, dst, num_nodes))
     moved = {}

@@ -8,8 +8,8 @@ an error, never in a crash.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.checks import as_tensor, check_index_tensor, dtype_name
-from datapipes.codec import tensor_bytes
+from datapipes.codec import probe_digest
 
 if TYPE_CHECKING:
     import networkx
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import torch_geometric.data
 
 _Arrays = tuple[NDArray[np.int64], NDArray[Any], "NDArray[np.int64] | None"]
-PROBED = 1024  # entries of each array that the fingerprint looks at
 
 
 class CSCGraph:
@@ -71,6 +70,7 @@ class CSCGraph:
         self.edge_attributes = _check_attributes("edge", edge_attributes, self.num_edges)
         self.edge_ids = None if edge_ids is None else _check_edge_ids(edge_ids, self.num_edges)
         self._arrays: _Arrays | None = None
+        self._digest: str | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -126,20 +126,20 @@ class CSCGraph:
         )
 
     def digest(self) -> str:
-        """Return a short name of the topology: its size and up to 1,024 evenly spaced entries of indptr, indices and
-        edge ids.
-        """
-        digest = hashlib.blake2b(digest_size=8)
-        for tensor in (self.indptr, self.indices, self.edge_ids):
-            if tensor is None:
-                digest.update(b"none")
-                continue
-            digest.update(f"{list(tensor.shape)}".encode())
-            digest.update(tensor_bytes(tensor[:: max(1, tensor.numel() // PROBED)].long()))
-        return digest.hexdigest()
+        """Return a short name of the topology, see codec.probe_digest; made once."""
+        if self._digest is None:
+            self._digest = probe_digest((self.indptr, self.indices, self.edge_ids), as_int64=True)
+        return self._digest
 
-    # --- converters and storage; what they do stands in convert.py and storage.py
-    # --------------------------------------------
+    @cached_property
+    def max_edge_id(self) -> int:
+        """Largest edge id, -1 without edges; found once, in O(num_edges) where there are edge_ids."""
+        if self.edge_ids is None or self.num_edges == 0:
+            return self.num_edges - 1
+        return int(self.edge_ids.max())
+
+    # --- converters and storage: what they do stands in convert.py and storage.py
+    # --------------------------------------
 
     @classmethod
     def from_edge_index(
@@ -204,6 +204,10 @@ class CSCGraph:
         """Return the graph saved in the folder `path`; with `mmap` its arrays stay on disk and processes share their
         pages.
 
+        A mapped file must keep its size while it is in use: reading past the end of one that was cut ends the process
+        (SIGBUS), and no library can turn that into an error. Write a new folder instead of changing one, or use
+        mmap=False.
+
         Raises:
             FileNotFoundError: There is no graph.
             ValueError: A file is truncated, corrupt or does not fit the others; the message names it.
@@ -226,6 +230,10 @@ class CSCGraph:
 
 def _check_attributes(kind: str, attributes: Mapping[str, Any] | None, count: int) -> dict[str, Tensor]:
     checked = {}
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise TypeError(
+            f"CSCGraph: {kind}_attributes must be a dict by name, got {type(attributes).__name__}. Name them."
+        )
     for name, value in (attributes or {}).items():
         if not isinstance(name, str):
             raise TypeError(f"CSCGraph: names of {kind} attributes must be str, got {name!r}. Name it.")

@@ -13,12 +13,15 @@ from typing import Any
 from datapipes.checks import check_bool, check_int
 from datapipes.loader.explain import as_svg, as_text
 from datapipes.loader.passes import overlap_with_consumer
-from datapipes.loader.prefetcher import check_timeout
+from datapipes.loader.prefetcher import Prefetcher, check_timeout
 from datapipes.minibatch import MiniBatch
 from datapipes.rng import check_epoch
 from datapipes.run import EpochPlan, Run, StageClock, one_minibatch
 from datapipes.stage import Stage, StreamStage
 from datapipes.stage_graph import StageGraph
+
+PREFETCH_FACTOR = 2
+TIMEOUT_S = 120.0
 
 
 class DataLoader(StreamStage):
@@ -42,8 +45,8 @@ class DataLoader(StreamStage):
         datapipe: Stage,
         num_workers: int = 0,
         *,
-        prefetch_factor: int = 2,
-        timeout: float | None = 120.0,
+        prefetch_factor: int = PREFETCH_FACTOR,
+        timeout: float | None = TIMEOUT_S,
         overlap: bool = True,
     ) -> None:
         super().__init__(datapipe)
@@ -57,7 +60,13 @@ class DataLoader(StreamStage):
         self.timeout = check_timeout("data_loader", timeout)
         self.overlap = check_bool("data_loader", "overlap", overlap)
         self._clock = StageClock()
-        self.rewritten()  # refuses what cannot work before anything starts
+        ahead = len(self.rewritten().find(Prefetcher)) > len(StageGraph(datapipe).find(Prefetcher))
+        if not ahead and (prefetch_factor, timeout) != (PREFETCH_FACTOR, TIMEOUT_S):
+            raise ValueError(
+                f"data_loader: prefetch_factor={prefetch_factor} and timeout={timeout} belong to the background "
+                "thread, but this plan has none (overlap=False, a FromNode, or a join with a copy to a GPU). Leave "
+                "them out."
+            )
 
     def rewritten(self) -> StageGraph:
         """Return the rewritten chain, the one that runs."""

@@ -57,6 +57,8 @@ class ItemSampler(SeedStage):
             )
         self._order: tuple[int, Tensor] | None = None
 
+    drop_uneven: bool = False
+
     @property
     def num_batches(self) -> int:
         whole, rest = divmod(len(self.item_set), self.batch_size)
@@ -91,6 +93,7 @@ class ItemSampler(SeedStage):
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
+            "drop_uneven": self.drop_uneven,
         }
 
     def describe(self) -> dict[str, Any]:

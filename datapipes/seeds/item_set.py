@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
-from datapipes.codec import tensor_bytes
+from datapipes.codec import probe_digest
 
+MAX_ITEMS = 2**63 - 1
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
-PROBED = 1024  # items of a set that its fingerprint looks at
 
 
 class ItemSet:
@@ -53,10 +52,13 @@ class ItemSet:
         if "seeds" not in self.names:
             raise ValueError(f"ItemSet: one of the items must be named 'seeds', got {list(self.names)}. Name it.")
         self._count: int | None = None
+        self._digest: str | None = None
         self._tensors: dict[str, Tensor] = {}
         for name, value in zip(self.names, values, strict=True):
             if name == "seeds" and isinstance(value, (int, float, np.integer)):
                 self._count = check_int("ItemSet", "number of seeds", value, 0)
+                if self._count > MAX_ITEMS:
+                    raise ValueError(f"ItemSet: number of seeds must be below 2**63, got {value}. Ids are int64.")
             else:
                 self._tensors[name] = _check_item(name, value)
         lengths = {name: int(tensor.shape[0]) for name, tensor in self._tensors.items()}
@@ -77,14 +79,12 @@ class ItemSet:
         return taken
 
     def digest(self) -> str:
-        """Return a short name of the content: dtypes, shapes and up to 1,024 evenly spaced rows of each item."""
-        digest = hashlib.blake2b(digest_size=8)
-        digest.update(repr((self._length, self.names, self._count is not None)).encode())
-        positions = torch.arange(0, self._length, max(1, self._length // PROBED))
-        for name, tensor in self._tensors.items():
-            digest.update(f"{name} {dtype_name(tensor.dtype)} {list(tensor.shape)}".encode())
-            digest.update(tensor_bytes(tensor[positions]))
-        return digest.hexdigest()
+        """Return a short name of the items, see codec.probe_digest; made once."""
+        if self._digest is None:
+            tensors = [self._tensors.get(name) for name in self.names]
+            text = f"{len(self)} {','.join(self.names)} {probe_digest(tensors)}"
+            self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return self._digest
 
     def __repr__(self) -> str:
         return f"ItemSet({self._length} items, names={self.names})"

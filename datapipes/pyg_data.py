@@ -80,14 +80,12 @@ def minibatch_to_pyg(minibatch: MiniBatch) -> Data:
             kept = [given[name][first:] for given, first in zip(by_hop, kept_edges, strict=True)]
             if name in features:
                 raise ValueError(
-                    f"to_pyg: found {name!r} as node and as edge feature; Data holds one of a name. Rename one."
+                    f"to_pyg: {name!r} is a node and an edge feature; Data holds one of a name. Rename one."
                 )
             features[name] = torch.cat(kept)
     taken = sorted(name for name in features if name in data)
     if taken:
-        raise ValueError(
-            f"to_pyg: features {taken} have names that Data uses itself: {sorted(data.keys())}. Rename them."
-        )
+        raise ValueError(f"to_pyg: features {taken} have names of Data's own: {sorted(data.keys())}. Rename them.")
     for name, value in features.items():
         data[name] = value
     return data

@@ -16,8 +16,8 @@ from datapipes.checks import dtype_name
 
 Message = dict[str, torch.Tensor]
 
-PROBED_WHOLE = 2**21  # values
-PROBED_ROWS = 4096
+PROBED_WHOLE = 2**21  # values of a tensor, up to which probe_digest reads all of it
+PROBED_ROWS = 4096  # rows that it reads of a larger one
 
 _ESCAPES = {"%": "%25", ".": "%2E", ":": "%3A"}
 
@@ -71,7 +71,8 @@ def probe_digest(tensors: Iterable[torch.Tensor | None], *, as_int64: bool = Fal
             continue
         digest.update(f"{'' if as_int64 else dtype_name(tensor.dtype)} {list(tensor.shape)};".encode())
         if tensor.numel() > PROBED_WHOLE:
-            tensor = tensor[torch.arange(PROBED_ROWS) * (tensor.shape[0] - 1) // (PROBED_ROWS - 1)]
+            count = min(PROBED_ROWS, tensor.shape[0])
+            tensor = tensor[torch.arange(count) * (tensor.shape[0] - 1) // max(count - 1, 1)]
         digest.update(tensor_bytes(tensor.long() if as_int64 else tensor))
     return digest.hexdigest()
 

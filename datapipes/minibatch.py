@@ -237,8 +237,7 @@ class MiniBatch:
             if not isinstance(value, Tensor):
                 raise TypeError(
                     f"MiniBatch.from_message: {key!r} must be a tensor, got {type(value).__name__}. Send what "
-                    "to_message() "
-                    "made."
+                    "to_message() made."
                 )
             match split_key(key):
                 case [("epoch" | "index") as name]:

@@ -170,6 +170,8 @@ def test_of_a_large_set_the_digest_reads_evenly_spaced_rows_and_the_ends():
         other[place] = 1
         assert dp.ItemSet(ids).digest() != dp.ItemSet(other).digest()
     assert dp.ItemSet(ids).digest() != dp.ItemSet(ids[1:]).digest()
+    wide = torch.zeros(1, 2**21 + 1)  # one row, which is read whole
+    assert dp.ItemSet((1, wide)).digest() != dp.ItemSet((1, wide + 1)).digest()
 
 
 def test_the_digest_depends_on_names_dtypes_and_length():

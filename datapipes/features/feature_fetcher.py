@@ -24,13 +24,12 @@ class FeatureFetcher(MiniBatchTransformer):
 
     Args:
         feature_store: where the features are.
-        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. What
-            an earlier stage fetched under other names stays. Where nothing was
-            sampled, node features are those of 1-D seeds.
+        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. What an earlier stage
+            fetched under other names stays. Where nothing was sampled, node features are those of 1-D seeds.
     Raises:
         KeyError: The store has no such feature.
-        ValueError: A feature has fewer rows than the sampled graph nodes, or edge features are asked for and the
-            sampler upstream does not return edge ids.
+        ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids, or edge features are asked
+            for and the sampler upstream does not return edge ids.
     """
 
     def __init__(
@@ -84,9 +83,8 @@ class FeatureFetcher(MiniBatchTransformer):
         if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
             found = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise ValueError(
-                f"fetch_feature: {domain} feature {name!r} gave {found} for {ids.shape[0]} ids; a tensor with one "
-                "row for "
-                "each is needed. Correct its read()."
+                f"fetch_feature: {domain} feature {name!r} gave {found} for {ids.shape[0]} ids; a tensor with one row "
+                "for each is needed. Correct its read()."
             )
         return rows
 

@@ -112,8 +112,7 @@ class _Reader(Iterator[MiniBatch]):
         if os.getpid() != self._process:  # asked before the lock: it may have been held when the process forked
             raise RuntimeError(
                 "prefetch: this epoch was begun in another process, and its thread is not in a forked child. Call "
-                "iter() "
-                "again in this process."
+                "iter() again in this process."
             )
         queue, began = self._queue, time.monotonic()
         with queue.changed:

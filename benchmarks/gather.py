@@ -3,8 +3,8 @@
 The input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on the benchmark
 graph). Against torch's index_select into fresh memory, and GraphBolt 2.1.0's feature store in its own interpreter
 (--peer-python), in alternation; median of 9. Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
-Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit 3701689): 3.8 GB/s; index_select 1.33,
-GraphBolt 0.75; 2.9 x and 5.1 x.
+Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commits 3701689 and 8ab20ec, five runs on a shared machine):
+1.9 to 4.0 GB/s; index_select 1.0 to 1.5, GraphBolt 0.67 to 0.79; 1.9 to 2.9 x and 2.8 to 5.1 x, median 2.6 x and 4.6 x.
 """
 
 from __future__ import annotations

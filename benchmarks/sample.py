@@ -3,8 +3,8 @@
 1,024 seeds, fanouts [15, 10, 5], frontier "all" and "new", the stage as users call it (ItemSampler included).
 Against GraphBolt 2.1.0 in its own interpreter (--peer-python) in alternation, one second a measurement, median of 9.
 Edges counted are those in the blocks. Run: python benchmarks/sample.py --graph GRAPH --peer-python PYTHON
-Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit 3701689): frontier all 26.5 M edges/s, new 26.8,
-int32 ids 29.4; GraphBolt 4.0; 6.6 x.
+Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commits 3701689 and 8ab20ec): frontier all 26.5 and 25.3 M
+edges/s, new 26.8 and 29.1, int32 ids 29.4 and 33.2; GraphBolt 4.0 and 4.4; 6.6 x and 5.8 x.
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ def as_svg(title: str, graph: StageGraph) -> str:
                 'fill="#eef4fb" stroke="#4a78a8"/>'
             )
             parts.append(_text(x + 10, y + 22, name, 14, "bold"))
-            for line, text in enumerate(textwrap.wrap(details, CHARACTERS, max_lines=2, placeholder=" …")):
+            first, *more = textwrap.wrap(details, CHARACTERS) or [""]
+            shown = [first, *more[:1]] if len(more) < 2 else [first, f"{more[0]} …"]
+            for line, text in enumerate(shown):
                 parts.append(_text(x + 10, y + 42 + 16 * line, text, 11, "normal", "#333", tooltip=tooltip))
             last = (x + BOX_WIDTH / 2, y + BOX_HEIGHT)
     parts.append("</svg>")

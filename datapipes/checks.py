@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 INDEX_DTYPES = (torch.int32, torch.int64)
+INT64_MAX = 2**63 - 1
 
 
-def check_int(where: str, name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Return `value` as an int in [low, high]; bool and float are refused."""
+def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX) -> int:
+    """Return `value` as an int in [low, high], by default up to what an int64 holds; no bool and no float."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{where}: {name} must be an int, got {value!r} ({type(value).__name__}). Pass a whole number.")
-    if value < low or (high is not None and value > high):
-        allowed = f"{low} or more" if high is None else f"in [{low}, {high}]"
+    if not low <= value <= high:
+        allowed = f"{low} or more" if high == INT64_MAX and value < low else f"in [{low}, {high}]"
         raise ValueError(f"{where}: {name} must be {allowed}, got {value}. Choose an allowed value.")
     return int(value)
 

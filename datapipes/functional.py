@@ -62,13 +62,10 @@ def registered_stages() -> dict[str, type]:
 
 
 def functional_name(cls: type) -> str:
-    """Return the functional name of a stage class, or of its nearest registered base, or the class name in snake
-    case.
-    """
-    for base in cls.__mro__:
-        for name, known in _registry.items():
-            if known is base and (base is cls or base.__name__ != "MiniBatchTransformer"):
-                return name
+    """Return the functional name of a registered stage class, of others the class name in snake case."""
+    for name, known in _registry.items():
+        if known is cls:
+            return name
     return "".join(f"_{char.lower()}" if char.isupper() and i else char.lower() for i, char in enumerate(cls.__name__))
 
 

@@ -49,7 +49,8 @@ class EpochPlan:
         self.start = start
         self.node_state = node_state
         self.clock = clock
-        self._ordinals = {id(stage): graph.ordinal(stage) for stage in graph if not isinstance(stage, StreamStage)}
+        counted = [stage for stage in graph if not isinstance(stage, StreamStage)]
+        self._numbered = {id(stage): (graph.ordinal(stage), stage.name) for stage in counted}
         self._rng_seed = graph.seed_stage.rng_seed if graph.find(SeedStage) else None
         self._slots: dict[int, asyncio.Semaphore] = {}
 
@@ -121,11 +122,9 @@ class EpochPlan:
         return self._apply_async(stage, [given], given.index)
 
     def _call_of(self, stage: Stage, index: int) -> _Call:
-        ordinal = self._ordinals[id(stage)]
-        return _Call(stage.name, self._rng(ordinal, index), ordinal, self.epoch, index, self.clock)
-
-    def _rng(self, ordinal: int, index: int) -> RngKey | None:
-        return None if self._rng_seed is None else RngKey(self._rng_seed, self.epoch, index, ordinal)
+        ordinal, name = self._numbered[id(stage)]
+        rng = None if self._rng_seed is None else RngKey(self._rng_seed, self.epoch, index, ordinal)
+        return _Call(name, rng, ordinal, self.epoch, index, self.clock)
 
 
 class _Call:
@@ -133,7 +132,7 @@ class _Call:
 
     def __init__(self, name: str, rng: RngKey | None, ordinal: int, epoch: int, index: int, clock: StageClock) -> None:
         self._name, self._rng, self._ordinal, self._clock = name, rng, ordinal, clock
-        self._where = f"epoch {epoch}, minibatch {index}"
+        self._epoch, self._index = epoch, index
 
     def __enter__(self) -> RngKey | None:
         self._began = time.perf_counter()
@@ -142,13 +141,15 @@ class _Call:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
             self._clock.add(f"{self._ordinal} {self._name}", time.perf_counter() - self._began)
-        elif isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
+            return
+        where = f"epoch {self._epoch}, minibatch {self._index}"
+        if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
             raise RuntimeError(
-                f"{self._name}: its function raised {type(error).__name__} at {self._where}. Return None to drop a "
+                f"{self._name}: its function raised {type(error).__name__} at {where}. Return None to drop a "
                 "minibatch, or give next() a default."
             ) from error
         elif isinstance(error, Exception):
-            add_note(error, f"in stage {self._ordinal} ({self._name}), {self._where}")
+            add_note(error, f"in stage {self._ordinal} ({self._name}), {where}")
 
 
 def _is_async(stage: Stage) -> bool:
@@ -170,9 +171,7 @@ def _checked(stage: Stage, result: object, given: MiniBatch) -> MiniBatch | None
 
 
 class _Mapped(Iterator[MiniBatch | None]):
-    """`fn` of each minibatch. An error of the source leaves it usable (a timeout can be waited out), one of `fn`
-    ends it.
-    """
+    """`fn` of each minibatch; it outlives an error of the source (a timeout can be waited out), not one of `fn`."""
 
     def __init__(self, fn: Callable[[MiniBatch], MiniBatch | None], source: Iterator[MiniBatch]) -> None:
         self._fn = fn

@@ -19,7 +19,6 @@ from datapipes.minibatch import Block, MiniBatch
 from datapipes.stage import Fingerprint, MiniBatchTransformer, Stage
 
 MAX_HOPS = 256
-MAX_FANOUT = 2**63 - 1
 
 
 @register_stage("sample_neighbor")
@@ -128,8 +127,7 @@ def check_fanouts(where: str, fanouts: Any) -> list[int]:
             f"{where}: fanouts has {len(fanouts)} entries, allowed are 1 to {MAX_HOPS}, one for each hop. Add or drop "
             "some."
         )
-    checked = [check_int(where, f"fanouts[{i}]", fanout, -1) for i, fanout in enumerate(fanouts)]
-    return [check_int(where, f"fanouts[{i}]", fanout, -1, MAX_FANOUT) for i, fanout in enumerate(checked)]
+    return [check_int(where, f"fanouts[{i}]", fanout, -1) for i, fanout in enumerate(fanouts)]
 
 
 def check_seeds(where: str, seeds: Any) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
 from datapipes.codec import probe_digest
 
-MAX_ITEMS = 2**63 - 1
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 
 
@@ -25,8 +24,7 @@ class ItemSet:
         names: the MiniBatch field of each: "seeds", or a sequence such as ("seeds", "labels"). Default: the first of
             ("seeds", "labels", "indexes", "timestamps"), as many as there are items.
     Raises:
-        TypeError, ValueError: The seeds are no ids, lengths differ, or a name is unknown; the message says what is
-        allowed.
+        TypeError, ValueError: The seeds are no ids, lengths differ, or a name is unknown.
     """
 
     def __init__(
@@ -57,8 +55,6 @@ class ItemSet:
         for name, value in zip(self.names, values, strict=True):
             if name == "seeds" and isinstance(value, (int, float, np.integer)):
                 self._count = check_int("ItemSet", "number of seeds", value, 0)
-                if self._count > MAX_ITEMS:
-                    raise ValueError(f"ItemSet: number of seeds must be below 2**63, got {value}. Ids are int64.")
             else:
                 self._tensors[name] = _check_item(name, value)
         lengths = {name: int(tensor.shape[0]) for name, tensor in self._tensors.items()}

@@ -5,7 +5,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
-#include <cstdlib>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -36,8 +36,10 @@ template <class T>
 py::array_t<T> to_numpy(Buffer<T>&& buffer) {
   const auto size = buffer.size();
   if (buffer.data() == nullptr) return py::array_t<T>(0);
-  T* const data = buffer.release();
-  py::capsule owner(data, [](void* memory) { std::free(memory); });
+  auto owned = std::make_unique<Buffer<T>>(std::move(buffer));
+  T* const data = owned->data();
+  py::capsule owner(owned.get(), [](void* held) { delete static_cast<Buffer<T>*>(held); });
+  owned.release();
   return py::array_t<T>(size, data, owner);
 }
 

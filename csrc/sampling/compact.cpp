@@ -9,18 +9,20 @@ namespace datapipes {
 
 template <class Id>
 Compacted<Id> compact(std::span<const Id> ids, std::int64_t num_nodes, std::int64_t direct_limit) {
-  constexpr std::int64_t kDistance = 24;
+  constexpr std::int64_t kBlock = 256;  // ids whose map lines are requested together
   const auto num_ids = std::ssize(ids);
   for (const Id id : ids) check_node("compact", id, num_nodes);
-  return with_id_map(num_nodes, direct_limit, [&](auto& map) {
-    Compacted<Id> result{.unique = Buffer<Id>(std::min(num_ids, num_nodes)), .local = Buffer<Id>(num_ids)};
-    map.reserve(num_ids);
+  const std::int64_t bound = std::min(num_ids, num_nodes);
+  check_local_ids(bound);
+  return with_id_map<Id>(num_nodes, direct_limit, [&](auto& map) {
+    Compacted<Id> result{.unique = Buffer<Id>(bound + 1), .local = Buffer<Id>(num_ids)};
+    map.reserve({}, bound);
     std::int64_t count = 0;
-    for (std::int64_t i = 0; i < num_ids; ++i) {
-      if (i + kDistance < num_ids) map.prefetch(ids[i + kDistance]);
-      const std::int64_t local = map.find_or_insert(ids[i], count);
-      if (local == count) result.unique[count++] = ids[i];
-      result.local[i] = static_cast<Id>(local);
+    for (std::int64_t begin = 0; begin < num_ids; begin += kBlock) {
+      const auto block =
+          ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(kBlock, num_ids - begin)));
+      for (const Id id : block) map.prefetch(id);
+      count = map.number(block, count, result.unique.data(), result.local.data() + begin);
     }
     result.unique.shrink(count);
     return result;

@@ -12,6 +12,7 @@
 #include "common/buffer.h"
 #include "random/philox.h"
 #include "sampling/choose.h"
+#include "sampling/choose_few.h"
 #include "sampling/csc.h"
 
 namespace datapipes {
@@ -67,15 +68,8 @@ class HopDrawer {
         neighbors_.resize(count);
       }
       for (std::int64_t d = begin; d < end; ++d) {
-        const auto column = columns_[d - first];
-        std::int64_t* const out = positions_.data() + (indptr[d] - offset);
-        chooser_.choose(column.degree, request.fanout, request.replace, Stream(request.key, static_cast<std::uint64_t>(nodes[d])),
-                        out);
-        const std::int64_t picks = indptr[d + 1] - indptr[d];
-        for (std::int64_t i = 0; i < picks; ++i) {
-          out[i] += column.begin;
-          __builtin_prefetch(&graph_.indices[out[i]]);
-        }
+        choose_column(columns_[d - first], request, static_cast<std::uint64_t>(nodes[d]), indptr[d + 1] - indptr[d],
+                      positions_.data() + (indptr[d] - offset));
       }
       for (std::size_t i = 0; i < count; ++i) {
         const Id neighbor = graph_.indices[positions_[i]];
@@ -94,7 +88,8 @@ class HopDrawer {
     std::int64_t begin, degree;
   };
   static constexpr std::int64_t kPlanDistance = 24;  // nodes ahead; deeper than the miss buffers of a core pays nothing
-  static constexpr std::int64_t kBlockEdges = 256;   // picks whose lines are requested together; fits L1 with its scratch
+  static constexpr std::int64_t kIdsPerLine = 64 / sizeof(Id);
+  static constexpr std::int64_t kBlockEdges = 256;  // picks whose lines are requested together; fits L1 with its scratch
 
   void prefetch_offsets(std::int64_t node) const {
     if (static_cast<std::uint64_t>(node) < static_cast<std::uint64_t>(graph_.num_nodes())) {
@@ -103,8 +98,26 @@ class HopDrawer {
     }
   }
 
+  // Writes the positions of a column's picks, and asks for the lines they lie in.
+  void choose_column(Column column, const HopRequest& request, std::uint64_t node, std::int64_t picks, std::int64_t* out) {
+    const Id* const neighbors = graph_.indices.data() + column.begin;
+    if (picks == column.degree && !(request.replace && request.fanout >= 0)) {
+      for (std::int64_t i = 0; i < picks; i += kIdsPerLine) __builtin_prefetch(neighbors + i);
+      if (picks > 0) __builtin_prefetch(neighbors + picks - 1);
+      for (std::int64_t i = 0; i < picks; ++i) out[i] = column.begin + i;
+      return;
+    }
+    if (request.replace || !few_.choose(column.degree, request.fanout, request.key, node, out))
+      chooser_.choose(column.degree, request.fanout, request.replace, Stream(request.key, node), out);
+    for (std::int64_t i = 0; i < picks; ++i) {
+      __builtin_prefetch(neighbors + out[i]);
+      out[i] += column.begin;
+    }
+  }
+
   const char* op_;
   CscView<Id> graph_;
+  FewChooser few_;
   Chooser chooser_;
   std::vector<Column> columns_;
   std::vector<std::int64_t> positions_;

@@ -1,94 +1,146 @@
 // id_map.h: global node id -> local id, numbered by first occurrence.
-//   Up to `direct_limit` nodes a table of 8 bytes a node, larger graphs a hash table of at most 64 bytes a found node.
-//   Both are tagged with a generation, so starting a minibatch clears nothing; the memory stays with the thread for the next one.
-// An id must be in [0, num_nodes); the caller has checked it.
+//   Up to `direct_limit` nodes a table of 4 bytes a node, larger graphs a hash table of at most 4 slots a found node (8 bytes
+//   each for int32 ids, 16 for int64). A slot holds base + local id, and each minibatch starts with a base above all that the
+//   ones before it wrote: older entries read as absent and nothing is cleared. The memory stays with its owner for the next
+//   minibatch.
+// Ids must be in [0, num_nodes); the caller has checked them. At most 2^32 - 1 nodes can be numbered.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
+
+#include "common/huge_pages.h"
 
 namespace datapipes {
 
 inline constexpr std::int64_t kDirectMapLimit = std::int64_t{1} << 25;
 
-class DirectIdMap {
+// The base of a minibatch and what it has numbered so far.
+class IdMapBase {
  public:
-  void start(std::int64_t num_nodes) {
-    if (slots_.size() < static_cast<std::size_t>(num_nodes)) slots_.resize(static_cast<std::size_t>(num_nodes), 0);
-    if (++generation_ == 0) {  // after 2^32 minibatches old tags would look new
-      slots_.assign(slots_.size(), 0);
-      generation_ = 1;
-    }
-  }
-  void prefetch(std::int64_t id) const { __builtin_prefetch(&slots_[static_cast<std::size_t>(id)], 1); }
-  void reserve(std::int64_t) {}
+  explicit IdMapBase(std::uint32_t first_base = 1) : base_(first_base) {}
 
-  // Returns the local id of `id`, which is `next` when it is new.
-  std::int64_t find_or_insert(std::int64_t id, std::int64_t next) {
-    std::uint64_t& slot = slots_[static_cast<std::size_t>(id)];
-    if (slot >> 32 != generation_) slot = std::uint64_t{generation_} << 32 | static_cast<std::uint64_t>(next);
-    return static_cast<std::int64_t>(slot & 0xFFFFFFFFu);
+ protected:
+  // Whether `more` ids after `found` would number past 32 bits; then the table is cleared and the found ids are entered anew.
+  bool exhausted(std::size_t found, std::int64_t more) const {
+    return static_cast<std::uint64_t>(base_) + found + static_cast<std::uint64_t>(more) >
+           std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1;
+  }
+  // Moves the base above all that was written; false when the table must be cleared first.
+  bool next_minibatch() {
+    const bool fits = written_ <= std::numeric_limits<std::uint32_t>::max() - base_;
+    base_ = fits ? base_ + written_ : 1;
+    written_ = 0;
+    return fits;
+  }
+
+  std::uint32_t base_;
+  std::uint32_t written_ = 0;  // local ids handed out since base_ was set
+};
+
+template <class Id>
+class DirectIdMap : public IdMapBase {
+ public:
+  using IdMapBase::IdMapBase;
+
+  void start(std::int64_t num_nodes) {
+    if (!next_minibatch()) std::fill(slots_.begin(), slots_.end(), 0);
+    if (slots_.size() < static_cast<std::size_t>(num_nodes)) slots_.resize(static_cast<std::size_t>(num_nodes), 0);
+  }
+  void prefetch(Id id) const { __builtin_prefetch(&slots_[static_cast<std::size_t>(id)], 1); }
+
+  // Makes room for `more` ids after the `found` ones.
+  void reserve(std::span<const Id> found, std::int64_t more) {
+    if (!exhausted(found.size(), more)) return;
+    std::fill(slots_.begin(), slots_.end(), 0);
+    base_ = 1;
+    for (std::size_t local = 0; local < found.size(); ++local)
+      slots_[static_cast<std::size_t>(found[local])] = base_ + static_cast<std::uint32_t>(local);
+  }
+
+  // Writes the local id of each of `ids`; new ones go to nodes[count], nodes[count + 1] ..., which has one place to spare.
+  // Returns the new count. No branch: whether an id is new is as good as random.
+  std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
+    std::uint32_t* const slots = slots_.data();
+    const std::uint32_t base = base_;
+    auto next = static_cast<std::uint32_t>(base + static_cast<std::uint64_t>(count));
+    Id* new_node = nodes + count;
+    for (const Id id : ids) {
+      std::uint32_t& slot = slots[static_cast<std::size_t>(id)];
+      const bool absent = slot < base;
+      const std::uint32_t value = absent ? next : slot;
+      slot = value;
+      *local++ = static_cast<Id>(value - base);
+      *new_node = id;
+      new_node += absent;
+      next += absent;
+    }
+    count = new_node - nodes;
+    written_ = static_cast<std::uint32_t>(count);
+    return count;
   }
 
  private:
-  std::vector<std::uint64_t> slots_;  // generation in the upper half, local id in the lower
-  std::uint32_t generation_ = 0;
+  std::vector<std::uint32_t, HugePageAllocator<std::uint32_t>> slots_;
 };
 
-class HashIdMap {
+template <class Id>
+class HashIdMap : public IdMapBase {
  public:
+  using IdMapBase::IdMapBase;
+
   void start(std::int64_t) {
-    used_ = 0;
+    if (!next_minibatch()) slots_.assign(slots_.size(), Slot{});
     if (slots_.empty()) slots_.resize(1024);
-    if (++generation_ == 0) {
-      slots_.assign(slots_.size(), Slot{});
-      generation_ = 1;
-    }
   }
-  void prefetch(std::int64_t id) const { __builtin_prefetch(&slots_[home(id)], 1); }
+  void prefetch(Id id) const { __builtin_prefetch(&slots_[home(id)], 1); }
 
-  // Makes room for `count` more ids, at most half full.
-  void reserve(std::int64_t count) {
-    const auto wanted = 2 * (used_ + static_cast<std::size_t>(count));
-    if (wanted <= slots_.size()) return;
-    std::vector<Slot> old(std::bit_ceil(wanted));
-    old.swap(slots_);
-    for (const Slot& slot : old) {
-      if (slot.generation == generation_) slots_[place(slot.id)] = slot;
-    }
+  // Makes room for `more` ids after the `found` ones, at most half full.
+  void reserve(std::span<const Id> found, std::int64_t more) {
+    const auto wanted = 2 * (found.size() + static_cast<std::size_t>(more));
+    const bool full = exhausted(found.size(), more);
+    if (wanted <= slots_.size() && !full) return;
+    slots_.assign(std::max(slots_.size(), std::bit_ceil(wanted)), Slot{});
+    if (full) base_ = 1;
+    for (std::size_t local = 0; local < found.size(); ++local)
+      slots_[place(found[local])] = {found[local], base_ + static_cast<std::uint32_t>(local)};
   }
 
-  std::int64_t find_or_insert(std::int64_t id, std::int64_t next) {
-    Slot& slot = slots_[place(id)];
-    if (slot.generation != generation_) {
-      slot = {id, static_cast<std::uint32_t>(next), generation_};
-      ++used_;
+  std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
+    for (const Id id : ids) {
+      Slot& slot = slots_[place(id)];
+      const bool absent = slot.value < base_;
+      const std::uint32_t value = absent ? static_cast<std::uint32_t>(base_ + static_cast<std::uint64_t>(count)) : slot.value;
+      slot = {id, value};
+      *local++ = static_cast<Id>(value - base_);
+      nodes[count] = id;
+      count += absent;
     }
-    return slot.local;
+    written_ = static_cast<std::uint32_t>(count);
+    return count;
   }
 
  private:
   struct Slot {
-    std::int64_t id = 0;
-    std::uint32_t local = 0;
-    std::uint32_t generation = 0;
+    Id id = 0;
+    std::uint32_t value = 0;
   };
 
-  std::size_t home(std::int64_t id) const {  // multiplicative hashing: the upper bits are the mixed ones
+  std::size_t home(Id id) const {  // multiplicative hashing: the upper bits are the mixed ones
     const std::uint64_t mixed = static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15u;
     return static_cast<std::size_t>(mixed >> (64 - std::countr_zero(slots_.size())));
   }
-  std::size_t place(std::int64_t id) const {
+  std::size_t place(Id id) const {
     std::size_t at = home(id);
-    while (slots_[at].generation == generation_ && slots_[at].id != id) at = (at + 1) & (slots_.size() - 1);
+    while (slots_[at].value >= base_ && slots_[at].id != id) at = (at + 1) & (slots_.size() - 1);
     return at;
   }
 
-  std::vector<Slot> slots_;
-  std::size_t used_ = 0;
-  std::uint32_t generation_ = 0;
+  std::vector<Slot, HugePageAllocator<Slot>> slots_;
 };
 
 }  // namespace datapipes

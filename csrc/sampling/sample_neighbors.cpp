@@ -18,10 +18,13 @@ class Sampling {
   Neighborhood<Id> run(std::span<const std::int64_t> seeds) {
     Neighborhood<Id> result{.nodes = {}, .compacted_seeds = Buffer<Id>(std::ssize(seeds)), .hops = {}};
     make_room(std::ssize(seeds));
-    for (std::int64_t i = 0; i < std::ssize(seeds); ++i) {
+    std::vector<Id> ids(seeds.size());
+    for (std::size_t i = 0; i < seeds.size(); ++i) {
       check_node(kOp, seeds[i], graph_.num_nodes());
-      result.compacted_seeds[i] = number(static_cast<Id>(seeds[i]));
+      ids[i] = static_cast<Id>(seeds[i]);
+      map_.prefetch(ids[i]);
     }
+    number(ids, result.compacted_seeds.data());
     std::int64_t sampled = 0;  // nodes that an earlier hop has drawn for
     for (const HopRequest& hop : request_.hops) {
       const std::int64_t num_dst = count_;
@@ -45,19 +48,14 @@ class Sampling {
     drawer_.draw(
         nodes_.first(num_dst), first, request, hop.indptr, [this](Id id) { map_.prefetch(id); },
         [&](std::int64_t offset, std::span<const Id> neighbors, std::span<const std::int64_t> positions) {
-          Id* out = hop.indices.data() + offset;
-          for (const Id neighbor : neighbors) *out++ = number(neighbor);
+          number(neighbors, hop.indices.data() + offset);
           if (request_.want_edge_ids) write_edge_ids(positions, hop.edge_ids.data() + offset);
         });
     hop.num_src = count_;
     return hop;
   }
 
-  Id number(Id id) {
-    const std::int64_t local = map_.find_or_insert(id, count_);
-    if (local == count_) nodes_[count_++] = id;
-    return static_cast<Id>(local);
-  }
+  void number(std::span<const Id> ids, Id* local) { count_ = map_.number(ids, count_, nodes_.data(), local); }
 
   void write_edge_ids(std::span<const std::int64_t> positions, std::int64_t* out) const {
     if (edge_ids_.empty()) {
@@ -71,8 +69,8 @@ class Sampling {
   void make_room(std::int64_t more) {  // no more nodes can be found than the graph has
     const std::int64_t bound = std::min(count_ + more, graph_.num_nodes());
     check_local_ids(bound);
-    map_.reserve(bound - count_);
-    nodes_.grow(bound, count_);
+    map_.reserve(nodes_.first(count_), bound - count_);
+    nodes_.grow(bound + 1, count_);  // number() writes one place ahead
   }
 
   CscView<Id> graph_;
@@ -89,7 +87,7 @@ class Sampling {
 template <class Id>
 Neighborhood<Id> sample_neighbors(CscView<Id> graph, std::span<const std::int64_t> edge_ids, std::span<const std::int64_t> seeds,
                                   const NeighborsRequest& request) {
-  return with_id_map(graph.num_nodes(), request.direct_limit, [&](auto& map) {
+  return with_id_map<Id>(graph.num_nodes(), request.direct_limit, [&](auto& map) {
     return Sampling<Id, std::remove_reference_t<decltype(map)>>(graph, edge_ids, map, request).run(seeds);
   });
 }

@@ -1,5 +1,5 @@
 // thread_map.h: lends the calling thread's id map to a kernel, by the size of the graph.
-//   The map belongs to the thread and is reused by its next minibatch: 8 bytes a node up to `direct_limit` nodes.
+//   The map belongs to the thread and is reused by its next minibatch: 4 bytes a node up to `direct_limit` nodes.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace datapipes {
 
-template <class Use>
+template <class Id, class Use>
 auto with_id_map(std::int64_t num_nodes, std::int64_t direct_limit, Use&& use) {
   if (num_nodes <= direct_limit) {
-    thread_local DirectIdMap direct;
+    thread_local DirectIdMap<Id> direct;
     direct.start(num_nodes);
     return use(direct);
   }
-  thread_local HashIdMap hashed;
+  thread_local HashIdMap<Id> hashed;
   hashed.start(num_nodes);
   return use(hashed);
 }

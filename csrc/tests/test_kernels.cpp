@@ -21,33 +21,10 @@
 #include "sampling/compact.h"
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
+#include "tests/check.h"
 
 namespace datapipes {
 namespace {
-
-int failed_checks = 0;
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      ++failed_checks;                                                     \
-      std::printf("  FAILED %s:%d: %s\n", __FILE__, __LINE__, #condition); \
-    }                                                                      \
-  } while (false)
-
-#define CHECK_THROWS(error, expression)                                                          \
-  do {                                                                                           \
-    bool thrown = false;                                                                         \
-    try {                                                                                        \
-      (void)(expression);                                                                        \
-    } catch (const error&) {                                                                     \
-      thrown = true;                                                                             \
-    }                                                                                            \
-    if (!thrown) {                                                                               \
-      ++failed_checks;                                                                           \
-      std::printf("  FAILED %s:%d: %s throws no %s\n", __FILE__, __LINE__, #expression, #error); \
-    }                                                                                            \
-  } while (false)
 
 using Ints = std::vector<std::int64_t>;
 
@@ -370,19 +347,6 @@ void more_picks_than_an_array_can_hold_are_refused() {
 }  // namespace
 }  // namespace datapipes
 
-#define RUN(...)                       \
-  do {                                 \
-    std::printf("%s\n", #__VA_ARGS__); \
-    std::fflush(stdout);               \
-    __VA_ARGS__();                     \
-  } while (false)
-
-#define RUN_FOR_BOTH_IDS(test) \
-  do {                         \
-    RUN(test<std::int32_t>);   \
-    RUN(test<std::int64_t>);   \
-  } while (false)
-
 int main() {
   using namespace datapipes;
   RUN(philox_gives_the_published_answers);
@@ -398,6 +362,8 @@ int main() {
   RUN_FOR_BOTH_IDS(edges_are_grouped_stably);
   RUN(two_threads_get_what_one_gets);
   RUN(more_picks_than_an_array_can_hold_are_refused);
+  test_fast_paths();
+  test_memory();
   std::printf("%d failed checks\n", failed_checks);
   return failed_checks == 0 ? 0 : 1;
 }

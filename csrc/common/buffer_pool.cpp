@@ -1,0 +1,147 @@
+#include "common/buffer_pool.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+#include "common/huge_pages.h"
+
+#if defined(__linux__)
+#include <pthread.h>
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)  // idle memory, and what lies past a wish, is out of bounds for the sanitizer too
+#include <sanitizer/asan_interface.h>
+#define DATAPIPES_POISON(memory, bytes) __asan_poison_memory_region(memory, bytes)
+#define DATAPIPES_UNPOISON(memory, bytes) __asan_unpoison_memory_region(memory, bytes)
+#else
+#define DATAPIPES_POISON(memory, bytes) (void)(memory)
+#define DATAPIPES_UNPOISON(memory, bytes) (void)(memory)
+#endif
+
+namespace datapipes {
+namespace {
+
+// Sizes differ a little from minibatch to minibatch; steps of an eighth let one block serve them all.
+std::size_t rounded(std::size_t bytes) {
+  std::size_t step = 64;
+  if (bytes >= BufferPool::kSmallest) {
+    while (step <= bytes / 16) step *= 2;
+    if (bytes >= kHugePage) step = std::max(step, kHugePage);
+  }
+  if (bytes > std::numeric_limits<std::size_t>::max() - step) throw std::bad_alloc();
+  return std::max(step, (bytes + step - 1) / step * step);
+}
+
+Block allocate(std::size_t bytes) { return {allocate_aligned(bytes), bytes}; }
+
+}  // namespace
+
+BufferPool& BufferPool::instance() {
+  static BufferPool* const pool = [] {
+    auto* const made = new BufferPool();
+#if defined(__linux__)
+    // A thread of the parent may hold the lock while another forks; these make the child's copy a free one.
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); }, [] { instance().mutex_.unlock(); });
+#endif
+    return made;
+  }();
+  return *pool;
+}
+
+Block BufferPool::take(std::size_t bytes) {
+  const std::size_t wanted = rounded(bytes);
+  if (wanted < kSmallest) return allocate(wanted);
+  {
+    const std::lock_guard lock(mutex_);
+    auto best = idle_.end();
+    for (auto it = idle_.begin(); it != idle_.end(); ++it) {
+      if (it->block.bytes < wanted || it->block.bytes / 2 > wanted) continue;
+      if (best == idle_.end() || it->block.bytes < best->block.bytes ||
+          (it->block.bytes == best->block.bytes && it->since > best->since))
+        best = it;
+    }
+    const bool found = best != idle_.end();
+    const Block block = found ? best->block : Block{nullptr, wanted};
+    ++(found ? stats_.reused : stats_.fresh);
+    stats_.in_use_bytes += block.bytes;
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.in_use_bytes);
+    if (found) {
+      stats_.idle_bytes -= block.bytes;
+      *best = idle_.back();
+      idle_.pop_back();
+      DATAPIPES_UNPOISON(block.memory, bytes);
+      return block;
+    }
+  }
+  try {
+    const Block block = allocate(wanted);
+    DATAPIPES_POISON(static_cast<char*>(block.memory) + bytes, wanted - bytes);
+    return block;
+  } catch (const std::bad_alloc&) {  // the idle blocks may be what is missing
+    trim();
+    try {
+      return allocate(wanted);
+    } catch (const std::bad_alloc&) {
+      const std::lock_guard lock(mutex_);
+      stats_.in_use_bytes -= wanted;
+      throw;
+    }
+  }
+}
+
+void BufferPool::give(Block block) noexcept {
+  if (block.memory == nullptr) return;
+  if (block.bytes < kSmallest) return std::free(block.memory);
+  Block evicted{};
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.in_use_bytes -= block.bytes;
+    try {
+      idle_.push_back({block, clock_++});
+      stats_.idle_bytes += block.bytes;
+      DATAPIPES_POISON(block.memory, block.bytes);
+    } catch (const std::bad_alloc&) {
+      evicted = block;
+    }
+  }
+  const auto drop = [](Block dropped) {
+    DATAPIPES_UNPOISON(dropped.memory, dropped.bytes);
+    std::free(dropped.memory);
+  };
+  if (evicted.memory != nullptr) return drop(evicted);
+  for (;;) {  // one at a time, so that freeing (which unmaps) happens outside the lock and needs no memory
+    {
+      const std::lock_guard lock(mutex_);
+      if (stats_.idle_bytes <= std::min(stats_.peak_bytes, kMostIdle)) return;
+      const auto oldest =
+          std::min_element(idle_.begin(), idle_.end(), [](const Idle& a, const Idle& b) { return a.since < b.since; });
+      evicted = oldest->block;
+      stats_.idle_bytes -= evicted.bytes;
+      *oldest = idle_.back();
+      idle_.pop_back();
+    }
+    drop(evicted);
+  }
+}
+
+void BufferPool::trim() noexcept {
+  std::vector<Idle> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped.swap(idle_);
+    stats_.idle_bytes = 0;
+  }
+  for (const Idle& idle : dropped) {
+    DATAPIPES_UNPOISON(idle.block.memory, idle.block.bytes);
+    std::free(idle.block.memory);
+  }
+}
+
+BufferPool::Stats BufferPool::stats() {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace datapipes

@@ -1,0 +1,86 @@
+// choose_few.h: the choice of choose.h for a few draws, without a branch a draw.
+//   A branch that depends on a random number is mispredicted half of the time and costs as much as a cache miss, so members are
+//   found with a byte map or by equal ranks, and order comes from counting smaller picks instead of moving larger ones.
+//   choose_few(...) writes what Chooser::choose would, or returns false and leaves `out` undefined: then draw one by one.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+
+#include "random/draw_few.h"
+
+namespace datapipes {
+
+class FewChooser {
+ public:
+  // Without replacement, 0 <= fanout < degree.
+  bool choose(std::int64_t degree, std::int64_t fanout, std::uint64_t key, std::uint64_t node, std::int64_t* out) {
+    const std::int64_t drawn = std::min(fanout, degree - fanout);
+    if (drawn > kFewDraws || degree > std::numeric_limits<std::int32_t>::max()) return false;
+    if (degree > 64 && drawn != fanout) return false;
+    if (!draw_few(key, node, static_cast<std::uint32_t>(degree - drawn + 1), 1, drawn, picks_.data())) return false;
+    if (degree <= 64) {
+      in_word(degree, fanout, drawn, out);
+      return true;
+    }
+    if (degree <= kSeenBytes) {
+      settle_repeats(degree, fanout);
+      return in_order<std::int16_t>(fanout, out);
+    }
+    if (degree <= std::numeric_limits<std::int16_t>::max()) return in_order<std::int16_t>(fanout, out);
+    return in_order<std::int32_t>(fanout, out);
+  }
+
+ private:
+  static constexpr std::int64_t kSeenBytes = 4096;  // above it two equal picks are rare enough to draw again one by one
+
+  void in_word(std::int64_t degree, std::int64_t fanout, std::int64_t drawn, std::int64_t* out) const {
+    std::uint64_t set = 0;
+    for (std::int64_t i = 0; i < drawn; ++i) {
+      const std::uint64_t bit = std::uint64_t{1} << picks_[i];
+      const std::uint64_t last = std::uint64_t{1} << (degree - drawn + i);
+      set |= (set & bit) != 0 ? last : bit;
+    }
+    if (drawn != fanout) set = ~set & (~std::uint64_t{0} >> (64 - degree));
+    for (std::int64_t i = 0; i < fanout; ++i, set &= set - 1) out[i] = __builtin_ctzll(set);
+  }
+
+  // Floyd: a pick that is there already becomes the last position of its round.
+  void settle_repeats(std::int64_t degree, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t last = static_cast<std::uint32_t>(degree - count + i);
+      const std::uint32_t pick = seen_[picks_[i]] != 0 ? last : picks_[i];
+      seen_[pick] = 1;
+      picks_[i] = pick;
+    }
+    for (std::int64_t i = 0; i < count; ++i) seen_[picks_[i]] = 0;
+  }
+
+  // Writes the picks in ascending order; false when two are equal.
+  template <class Narrow>
+  bool in_order(std::int64_t count, std::int64_t* out) const {
+    return count <= kFewDraws / 2 ? in_order<Narrow, kFewDraws / 2>(count, out) : in_order<Narrow, kFewDraws>(count, out);
+  }
+
+  template <class Narrow, std::int64_t kWidth>
+  bool in_order(std::int64_t count, std::int64_t* out) const {
+    Narrow value[kWidth];
+    for (std::int64_t i = 0; i < kWidth; ++i) value[i] = static_cast<Narrow>(picks_[i]);
+    Narrow rank[kWidth] = {};  // minus the number of smaller picks; lanes from `count` on are not used
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t j = 0; j < kWidth; ++j) rank[j] = static_cast<Narrow>(rank[j] - (value[j] > value[i]));
+    std::int64_t sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      sum += rank[i];
+      out[-rank[i]] = picks_[i];
+    }
+    return -sum == count * (count - 1) / 2;  // equal picks have equal ranks, and the sum falls short
+  }
+
+  std::array<std::uint32_t, kFewDraws> picks_{};
+  std::array<std::uint8_t, kSeenBytes> seen_{};
+};
+
+}  // namespace datapipes

@@ -1,0 +1,48 @@
+// check.h: what the kernel tests share. test_kernels.cpp has main() and calls the suites of the other files.
+#pragma once
+
+#include <cstdio>
+
+namespace datapipes {
+
+inline int failed_checks = 0;
+
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      ++failed_checks;                                                     \
+      std::printf("  FAILED %s:%d: %s\n", __FILE__, __LINE__, #condition); \
+    }                                                                      \
+  } while (false)
+
+#define CHECK_THROWS(error, expression)                                                          \
+  do {                                                                                           \
+    bool thrown = false;                                                                         \
+    try {                                                                                        \
+      (void)(expression);                                                                        \
+    } catch (const error&) {                                                                     \
+      thrown = true;                                                                             \
+    }                                                                                            \
+    if (!thrown) {                                                                               \
+      ++failed_checks;                                                                           \
+      std::printf("  FAILED %s:%d: %s throws no %s\n", __FILE__, __LINE__, #expression, #error); \
+    }                                                                                            \
+  } while (false)
+
+#define RUN(...)                       \
+  do {                                 \
+    std::printf("%s\n", #__VA_ARGS__); \
+    std::fflush(stdout);               \
+    __VA_ARGS__();                     \
+  } while (false)
+
+#define RUN_FOR_BOTH_IDS(test) \
+  do {                         \
+    RUN(test<std::int32_t>);   \
+    RUN(test<std::int64_t>);   \
+  } while (false)
+
+void test_fast_paths();  // test_fast_paths.cpp
+void test_memory();      // test_memory.cpp
+
+}  // namespace datapipes

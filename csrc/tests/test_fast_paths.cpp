@@ -1,0 +1,108 @@
+// test_fast_paths.cpp: every fast path against the slow one it stands for.
+#include <cstdint>
+#include <limits>
+#include <unordered_map>
+#include <vector>
+
+#include "random/draw_few.h"
+#include "random/philox.h"
+#include "sampling/choose.h"
+#include "sampling/choose_few.h"
+#include "sampling/id_map.h"
+#include "tests/check.h"
+
+namespace datapipes {
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+void a_few_draws_are_those_of_the_stream() {
+  int refused = 0;
+  for (std::uint64_t node = 0; node < 400; ++node) {
+    for (const std::uint32_t first : {1u, 2u, 50u, 100'000u, (1u << 31) - 40}) {
+      for (const std::uint32_t step : {0u, 1u}) {
+        for (const std::int64_t count : {0, 1, 8, 15, 32}) {
+          const std::uint64_t key = node * 0x9E3779B97F4A7C15u, id = node << 30 | node;
+          std::uint32_t drawn[kFewDraws];
+          if (!draw_few(key, id, first, step, count, drawn)) {
+            ++refused;
+            continue;
+          }
+          Stream stream(key, id);
+          bool equal = true;
+          for (std::int64_t i = 0; i < count; ++i)
+            equal &= stream.bounded(first + static_cast<std::uint64_t>(i) * step) == drawn[i];
+          CHECK(equal);
+        }
+      }
+    }
+  }
+  CHECK(refused > 400);  // ranges near 2^31 may reject every other draw
+}
+
+void a_few_picks_are_those_of_the_chooser() {
+  FewChooser few;
+  Chooser slow;
+  std::int64_t chosen = 0, refused = 0;
+  for (const std::int64_t degree : {1LL, 2LL, 11LL, 63LL, 64LL, 65LL, 66LL, 100LL, 4'095LL, 4'096LL, 4'097LL, 32'767LL, 32'768LL,
+                                    70'000LL, 1LL << 30, (1LL << 31) - 1, 1LL << 31, 1LL << 40}) {
+    for (std::int64_t fanout = 0; fanout < std::min<std::int64_t>(degree, 40); ++fanout) {
+      for (std::uint64_t node = 0; node < 20; ++node) {
+        Ints got(static_cast<std::size_t>(fanout), -1), wanted = got;
+        if (!few.choose(degree, fanout, 77, node, got.data())) {
+          ++refused;
+          continue;
+        }
+        slow.choose(degree, fanout, false, Stream(77, node), wanted.data());
+        CHECK(got == wanted);
+        ++chosen;
+      }
+    }
+  }
+  CHECK(chosen > 5'000);
+  CHECK(refused > 1'000);
+}
+
+template <class Map>
+void a_map_numbers_like_a_dictionary(std::uint32_t first_base) {
+  constexpr std::int64_t kNodes = 500;
+  Map map(first_base);
+  for (std::uint64_t minibatch = 0; minibatch < 30; ++minibatch) {
+    map.start(kNodes);
+    std::unordered_map<std::int64_t, std::int64_t> wanted;
+    std::vector<std::int32_t> nodes(kNodes + 1), ids, local(40);
+    std::int64_t count = 0;
+    Stream stream(3, minibatch);
+    for (int block = 0; block < 12; ++block) {
+      ids.clear();
+      for (int i = 0; i < 40; ++i) ids.push_back(static_cast<std::int32_t>(stream.bounded(kNodes)));
+      map.reserve({nodes.data(), static_cast<std::size_t>(count)}, std::min<std::int64_t>(40, kNodes - count));
+      count = map.number(ids, count, nodes.data(), local.data());
+      bool equal = true;
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        const auto [found, inserted] = wanted.try_emplace(ids[i], static_cast<std::int64_t>(wanted.size()));
+        equal &= found->second == local[i] && nodes[static_cast<std::size_t>(local[i])] == ids[i];
+      }
+      CHECK(equal);
+      CHECK(count == static_cast<std::int64_t>(wanted.size()));
+    }
+  }
+}
+
+template <class Map>
+void a_map_outlives_the_end_of_its_bases() {
+  for (const std::uint32_t left : {0u, 1u, 39u, 100u, 480u, 500u, 1'000u, 5'000u})
+    a_map_numbers_like_a_dictionary<Map>(std::numeric_limits<std::uint32_t>::max() - left);
+  a_map_numbers_like_a_dictionary<Map>(1);
+}
+
+}  // namespace
+
+void test_fast_paths() {
+  RUN(a_few_draws_are_those_of_the_stream);
+  RUN(a_few_picks_are_those_of_the_chooser);
+  RUN(a_map_outlives_the_end_of_its_bases<DirectIdMap<std::int32_t>>);
+  RUN(a_map_outlives_the_end_of_its_bases<HashIdMap<std::int32_t>>);
+}
+
+}  // namespace datapipes

@@ -12,16 +12,17 @@ template <class Id>
 void bind_for(py::module_& m) {
   m.def(
       "coo_to_csc",
-      [](const Array<Id>& src, const Array<Id>& dst, std::int64_t num_nodes) {
+      [](const Array<Id>& src, const Array<Id>& dst, std::int64_t num_nodes, std::int64_t partition_from) {
         const auto sources = view(src, "src"), destinations = view(dst, "dst");
         Csc<Id> csc;
         {
           py::gil_scoped_release nogil;
-          csc = coo_to_csc(sources, destinations, num_nodes);
+          csc = coo_to_csc(sources, destinations, num_nodes, partition_from);
         }
         return py::make_tuple(to_numpy(std::move(csc.indptr)), to_numpy(std::move(csc.indices)), to_numpy(std::move(csc.order)));
       },
-      py::arg("src").noconvert(), py::arg("dst").noconvert(), py::arg("num_nodes"));
+      py::arg("src").noconvert(), py::arg("dst").noconvert(), py::arg("num_nodes"), py::kw_only(),
+      py::arg("partition_from") = kPartitionFrom);
   m.def(
       "validate_csc",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices) {

@@ -9,6 +9,8 @@ from strategies import ID_DTYPES, csc_graphs, int64s, random_graph
 
 from datapipes import _core
 
+SPLIT, AT_ONCE = 0, 2**62  # partition_from: from so many edges on they are first split into parts
+
 
 @st.composite
 def edges(draw, max_nodes=10):
@@ -21,23 +23,34 @@ def edges(draw, max_nodes=10):
 
 
 @settings(max_examples=200)
-@given(edges(), st.sampled_from(ID_DTYPES))
-def test_a_csc_equals_the_twin(coo, dtype):
+@given(edges(), st.sampled_from(ID_DTYPES), st.sampled_from([SPLIT, AT_ONCE]))
+def test_a_csc_equals_the_twin(coo, dtype, partition_from):
     src, dst, num_nodes = coo
-    csc = _core.coo_to_csc(np.array(src, dtype=dtype), np.array(dst, dtype=dtype), num_nodes)
+    rows = np.array([src, dst], dtype=dtype)
+    csc = _core.coo_to_csc(*rows, num_nodes, partition_from=partition_from)
     assert [array.dtype for array in csc] == [np.int64, dtype, np.int64]
     assert tuple(array.tolist() for array in csc) == twin.coo_to_csc(src, dst, num_nodes)
     _core.validate_csc(*csc[:2])
 
 
 @pytest.mark.parametrize("dtype", ID_DTYPES)
-def test_in_edges_keep_the_order_in_which_they_were_given(dtype):
+@pytest.mark.parametrize("partition_from", [SPLIT, AT_ONCE])
+@pytest.mark.parametrize("num_nodes", [1, 1_000, 70_001])
+def test_in_edges_keep_the_order_in_which_they_were_given(num_nodes, partition_from, dtype):
     rng = np.random.default_rng(3)
-    src, dst = rng.integers(0, 1_000, (2, 50_000)).astype(dtype)
-    indptr, indices, order = _core.coo_to_csc(src, dst, 1_000)
+    src, dst = (rng.random((2, 50_000)) ** 3 * num_nodes).astype(dtype)  # low ids have most of the edges
+    indptr, indices, order = _core.coo_to_csc(src, dst, num_nodes, partition_from=partition_from)
     assert np.array_equal(order, np.argsort(dst, kind="stable"))
     assert np.array_equal(indices, src[order])
-    assert np.array_equal(indptr, np.searchsorted(dst[order], np.arange(1_001)))
+    assert np.array_equal(indptr, np.searchsorted(dst[order], np.arange(num_nodes + 1)))
+
+
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+def test_a_graph_large_enough_to_be_split_equals_the_one_sorted_at_once(dtype):
+    rng = np.random.default_rng(5)
+    src, dst = rng.integers(0, 200_000, (2, 1_100_000)).astype(dtype)
+    csc, plain = _core.coo_to_csc(src, dst, 200_000), _core.coo_to_csc(src, dst, 200_000, partition_from=AT_ONCE)
+    assert all(map(np.array_equal, csc, plain))
 
 
 @settings(max_examples=50)
@@ -52,12 +65,23 @@ def test_a_graph_survives_being_taken_apart(graph):
 
 @pytest.mark.parametrize("dtype", ID_DTYPES)
 @pytest.mark.parametrize("outside", [-1, 3, 2**31 - 1, -(2**31)])
-def test_an_end_outside_the_graph_is_refused_by_its_place(outside, dtype):
+@pytest.mark.parametrize("partition_from", [SPLIT, AT_ONCE])
+def test_an_end_outside_the_graph_is_refused_by_its_place(partition_from, outside, dtype):
     good, bad = np.array([0, 1, 2], dtype=dtype), np.array([0, outside, 2], dtype=dtype)
     with pytest.raises(IndexError, match=rf"src\[1\] is {outside}, which must be in \[0, 3\)"):
-        _core.coo_to_csc(bad, good, 3)
+        _core.coo_to_csc(bad, good, 3, partition_from=partition_from)
     with pytest.raises(IndexError, match=rf"dst\[1\] is {outside}, which must be in \[0, 3\)"):
-        _core.coo_to_csc(good, bad, 3)
+        _core.coo_to_csc(good, bad, 3, partition_from=partition_from)
+
+
+@pytest.mark.parametrize("partition_from", [SPLIT, AT_ONCE])
+def test_a_wrong_source_is_named_before_a_wrong_destination(partition_from):
+    src, dst = np.zeros((2, 5_000), dtype=np.int64)
+    src[4_000], dst[3] = 7, -7
+    with pytest.raises(IndexError, match=r"src\[4000\] is 7, which must be in \[0, 7\)"):
+        _core.coo_to_csc(src, dst, 7, partition_from=partition_from)
+    with pytest.raises(IndexError, match=r"dst\[3\] is -7, which must be in \[0, 8\)"):
+        _core.coo_to_csc(src, dst, 8, partition_from=partition_from)
 
 
 def test_arrays_that_are_no_edges_are_refused():

@@ -1,14 +1,22 @@
 #include "graph/coo_to_csc.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "common/stream.h"
 
 namespace datapipes {
 namespace {
 
 constexpr std::int64_t kMaxNodes = std::int64_t{1} << 48;  // num_nodes + 1 offsets must be countable
+constexpr int kPartBits = 10;                              // at most 2^10 parts: their open lines fit half an L2 cache
+constexpr std::int64_t kCheckedAtOnce = 1024;              // edges checked before they are counted, while they are in the cache
 
 template <class Id>
 void check_ids(const char* row, std::span<const Id> ids, std::int64_t num_nodes) {
@@ -20,23 +28,28 @@ void check_ids(const char* row, std::span<const Id> ids, std::int64_t num_nodes)
   }
 }
 
-}  // namespace
+// Whether all ids are in [0, num_nodes); without a branch in the loop, so that it is vectorised.
+template <class Id>
+bool all_inside(std::span<const Id> ids, std::int64_t num_nodes) {
+  using Unsigned = std::make_unsigned_t<Id>;
+  const auto last = static_cast<Unsigned>(std::min<std::int64_t>(num_nodes - 1, std::numeric_limits<Id>::max()));
+  Unsigned signs = 0;  // the top bit is set once an id is negative or above the last
+  for (const Id id : ids) signs |= static_cast<Unsigned>(id) | (last - static_cast<Unsigned>(id));
+  return static_cast<Id>(signs) >= 0;
+}
 
 template <class Id>
-Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes) {
-  if (src.size() != dst.size()) {
-    throw std::invalid_argument("coo_to_csc: " + std::to_string(src.size()) + " sources but " + std::to_string(dst.size()) +
-                                " destinations; give one of each for every edge.");
-  }
-  if (num_nodes < 0)
-    throw std::invalid_argument("coo_to_csc: num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
-  if (num_nodes > kMaxNodes)
-    throw std::invalid_argument("coo_to_csc: num_nodes must be at most 2^48, got " + std::to_string(num_nodes) + ".");
+Csc<Id> allocate_csc(std::int64_t num_edges, std::int64_t num_nodes) {
+  return {
+      .indptr = Buffer<std::int64_t>(num_nodes + 1), .indices = Buffer<Id>(num_edges), .order = Buffer<std::int64_t>(num_edges)};
+}
+
+template <class Id>
+Csc<Id> sort_at_once(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes) {
   check_ids("src", src, num_nodes);
   check_ids("dst", dst, num_nodes);
   const auto num_edges = std::ssize(src);
-  Csc<Id> csc{
-      .indptr = Buffer<std::int64_t>(num_nodes + 1), .indices = Buffer<Id>(num_edges), .order = Buffer<std::int64_t>(num_edges)};
+  auto csc = allocate_csc<Id>(num_edges, num_nodes);
   std::fill_n(csc.indptr.data(), num_nodes + 1, std::int64_t{0});
   for (const Id node : dst) ++csc.indptr[node + 1];
   for (std::int64_t v = 0; v < num_nodes; ++v) csc.indptr[v + 1] += csc.indptr[v];
@@ -49,7 +62,138 @@ Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_
   return csc;
 }
 
-template Csc<std::int32_t> coo_to_csc(std::span<const std::int32_t>, std::span<const std::int32_t>, std::int64_t);
-template Csc<std::int64_t> coo_to_csc(std::span<const std::int64_t>, std::span<const std::int64_t>, std::int64_t);
+// Scattered straight into the result, every edge misses the cache and the TLB. So the edges are first moved, stably, into parts:
+// the edges of 2^shift_ successive nodes, which end up in one stretch of the result. Then each part is sorted within the cache.
+// In between the result itself holds the edges, which saves a second copy of them: `indices` the source, `order` the edge in its
+// low edge_bits_ and, above them, the node's place within the part.
+template <class Id>
+class PartSort {
+ public:
+  PartSort(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes)
+      : src_(src),
+        dst_(dst),
+        num_nodes_(num_nodes),
+        num_edges_(std::ssize(src)),
+        shift_(std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_nodes))) - kPartBits)),
+        edge_bits_(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_edges_)))) {}
+
+  bool fits() const { return edge_bits_ + shift_ <= 64; }  // in one entry of `order`; what does not, fits no memory either
+
+  Csc<Id> sort() {
+    count_parts();
+    auto csc = allocate_csc<Id>(num_edges_, num_nodes_);
+    move_to_parts(csc);
+    sort_parts(csc);
+    return csc;
+  }
+
+ private:
+  // The lines of a part that fill at present: one of sources, and as many of orders as end on the same edge.
+  static constexpr std::int64_t kOpen = kLineBytes / sizeof(Id);
+  struct alignas(kLineBytes) OpenLines {
+    std::int64_t order[kOpen];
+    Id src[kOpen];
+  };
+  struct Edge {
+    std::int64_t order;
+    Id src;
+  };
+
+  // Sets begin_: the edges of part p belong at [begin_[p], begin_[p + 1]).
+  void count_parts() {
+    begin_.assign((num_nodes_ >> shift_) + 2, 0);
+    for (std::int64_t begin = 0; begin < num_edges_; begin += kCheckedAtOnce) {
+      const auto count = std::min(kCheckedAtOnce, num_edges_ - begin);
+      const auto sources = src_.subspan(begin, count), destinations = dst_.subspan(begin, count);
+      if (!all_inside(sources, num_nodes_) || !all_inside(destinations, num_nodes_)) {
+        check_ids("src", src_, num_nodes_);  // all of them: a wrong source is named before a wrong destination
+        check_ids("dst", dst_, num_nodes_);
+      }
+      for (const Id node : destinations) ++begin_[(node >> shift_) + 1];
+    }
+    for (std::size_t part = 1; part < begin_.size(); ++part) begin_[part] += begin_[part - 1];
+  }
+
+  // Writes each line of the result at once, past the cache, when it is full.
+  void move_to_parts(Csc<Id>& csc) const {
+    const std::int64_t num_parts = std::ssize(begin_) - 1, node_mask = (std::int64_t{1} << shift_) - 1;
+    Buffer<OpenLines> open(num_parts);
+    std::fill_n(open.data(), num_parts, OpenLines{});
+    std::vector<std::int64_t> next(begin_.begin(), begin_.end() - 1);
+    for (std::int64_t edge = 0; edge < num_edges_; ++edge) {
+      const std::int64_t node = dst_[edge], part = node >> shift_;
+      const std::int64_t place = next[part]++, slot = place % kOpen;
+      OpenLines& lines = open[part];
+      lines.order[slot] = static_cast<std::int64_t>(static_cast<std::uint64_t>(node & node_mask) << edge_bits_) | edge;
+      lines.src[slot] = src_[edge];
+      if (slot == kOpen - 1) {
+        stream_lines<sizeof(lines.order)>(csc.order.data() + place - slot, lines.order);
+        stream_lines<sizeof(lines.src)>(csc.indices.data() + place - slot, lines.src);
+      }
+    }
+    stream_fence();
+    // Last the lines that did not fill. Where parts share a line, the one that filled it has overwritten the ends of those before
+    // it; they are all still in `open`, since none of them could fill that line.
+    for (std::int64_t part = 0; part < num_parts; ++part) {
+      const std::int64_t end = begin_[part + 1];
+      for (std::int64_t place = std::max(begin_[part], end - end % kOpen); place < end; ++place) {
+        csc.order[place] = open[part].order[place % kOpen];
+        csc.indices[place] = open[part].src[place % kOpen];
+      }
+    }
+  }
+
+  // A counting sort of each part, by way of `sorted`.
+  void sort_parts(Csc<Id>& csc) const {
+    const std::int64_t nodes_per_part = std::int64_t{1} << shift_, edge_mask = (std::int64_t{1} << edge_bits_) - 1;
+    const auto node_of = [bits = edge_bits_](std::int64_t order) { return static_cast<std::uint64_t>(order) >> bits; };
+    std::int64_t largest = 0;
+    for (std::size_t part = 1; part < begin_.size(); ++part) largest = std::max(largest, begin_[part] - begin_[part - 1]);
+    Buffer<Edge> sorted(largest);
+    std::vector<std::int64_t> next(nodes_per_part);
+    for (std::int64_t part = 0; part < std::ssize(begin_) - 1; ++part) {
+      const std::int64_t begin = begin_[part], count = begin_[part + 1] - begin;
+      std::int64_t* const order = csc.order.data() + begin;
+      Id* const indices = csc.indices.data() + begin;
+      std::fill(next.begin(), next.end(), 0);
+      for (std::int64_t i = 0; i < count; ++i) ++next[node_of(order[i])];
+      const std::int64_t first_node = part * nodes_per_part, last_node = std::min(first_node + nodes_per_part, num_nodes_);
+      for (std::int64_t v = first_node, place = 0; v < last_node; ++v) {
+        csc.indptr[v] = begin + place;
+        place += std::exchange(next[v - first_node], place);
+      }
+      for (std::int64_t i = 0; i < count; ++i) sorted[next[node_of(order[i])]++] = {order[i] & edge_mask, indices[i]};
+      for (std::int64_t i = 0; i < count; ++i) {
+        order[i] = sorted[i].order;
+        indices[i] = sorted[i].src;
+      }
+    }
+    csc.indptr[num_nodes_] = num_edges_;
+  }
+
+  std::span<const Id> src_, dst_;
+  std::int64_t num_nodes_, num_edges_;
+  int shift_, edge_bits_;
+  std::vector<std::int64_t> begin_;
+};
+
+}  // namespace
+
+template <class Id>
+Csc<Id> coo_to_csc(std::span<const Id> src, std::span<const Id> dst, std::int64_t num_nodes, std::int64_t partition_from) {
+  if (src.size() != dst.size()) {
+    throw std::invalid_argument("coo_to_csc: " + std::to_string(src.size()) + " sources but " + std::to_string(dst.size()) +
+                                " destinations; give one of each for every edge.");
+  }
+  if (num_nodes < 0)
+    throw std::invalid_argument("coo_to_csc: num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
+  if (num_nodes > kMaxNodes)
+    throw std::invalid_argument("coo_to_csc: num_nodes must be at most 2^48, got " + std::to_string(num_nodes) + ".");
+  if (PartSort<Id> parts(src, dst, num_nodes); std::ssize(src) >= partition_from && parts.fits()) return parts.sort();
+  return sort_at_once(src, dst, num_nodes);
+}
+
+template Csc<std::int32_t> coo_to_csc(std::span<const std::int32_t>, std::span<const std::int32_t>, std::int64_t, std::int64_t);
+template Csc<std::int64_t> coo_to_csc(std::span<const std::int64_t>, std::span<const std::int64_t>, std::int64_t, std::int64_t);
 
 }  // namespace datapipes

@@ -302,6 +302,34 @@ void edges_are_grouped_stably() {
   CHECK_THROWS(std::invalid_argument, coo_to_csc<Id>({}, {}, -1));
 }
 
+// One in eight edges goes to node 0, so that parts differ in size.
+template <class Id>
+void edges_split_into_parts_are_those_sorted_at_once() {
+  for (const std::int64_t num_nodes : {1, 2, 5, 511, 512, 1'023, 1'024, 1'025, 5'000, 300'000}) {
+    for (const std::int64_t num_edges : {0, 1, 7, 8, 9, 15, 16, 17, 1'000, 1'024, 1'025, 40'000}) {
+      std::vector<Id> src, dst;
+      for (std::int64_t i = 0; i < num_edges; ++i) {
+        src.push_back(static_cast<Id>(i * 7'919 % num_nodes));
+        dst.push_back(static_cast<Id>(i % 8 == 0 ? 0 : i * i * 31 % num_nodes));
+      }
+      const auto once = coo_to_csc<Id>(src, dst, num_nodes, kMax), split = coo_to_csc<Id>(src, dst, num_nodes, 0);
+      CHECK(ints(once.indptr) == ints(split.indptr));
+      CHECK(ints(once.indices) == ints(split.indices));
+      CHECK(ints(once.order) == ints(split.order));
+      if (num_edges == 0) continue;
+      auto wrong = dst;
+      for (const Id outside :
+           {Id{-1}, static_cast<Id>(num_nodes), std::numeric_limits<Id>::max(), std::numeric_limits<Id>::min()}) {
+        wrong.back() = outside;
+        CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(src, wrong, num_nodes, 0));
+        CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(wrong, dst, num_nodes, 0));
+      }
+    }
+  }
+  CHECK((ints(coo_to_csc<Id>({}, {}, 0, 0).indptr) == Ints{0}));
+  CHECK_THROWS(std::out_of_range, coo_to_csc<Id>(std::vector<Id>{0}, std::vector<Id>{0}, 0, 0));
+}
+
 void two_threads_get_what_one_gets() {
   const auto graph = uneven_graph<std::int64_t>(2'000, 1'500);
   constexpr int kMinibatches = 20;
@@ -360,6 +388,7 @@ int main() {
   RUN_FOR_BOTH_IDS(graphs_and_seeds_that_are_wrong_are_refused);
   RUN_FOR_BOTH_IDS(rows_are_gathered_at_every_width);
   RUN_FOR_BOTH_IDS(edges_are_grouped_stably);
+  RUN_FOR_BOTH_IDS(edges_split_into_parts_are_those_sorted_at_once);
   RUN(two_threads_get_what_one_gets);
   RUN(more_picks_than_an_array_can_hold_are_refused);
   test_fast_paths();

@@ -1,0 +1,36 @@
+// stream.h: stores of whole cache lines that bypass the cache, for memory that is written once and not read soon.
+//   A cached store first reads the line that it is about to overwrite; a streaming store saves that read, and leaves the cache to
+//   what is read again. Where the instruction set has none, the copy is a plain one.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace datapipes {
+
+inline constexpr std::size_t kLineBytes = 64;
+
+// Copies kBytes, whole lines; both ends are aligned to a line.
+template <std::size_t kBytes>
+inline void stream_lines(void* to, const void* from) {
+  static_assert(kBytes % kLineBytes == 0);
+#if defined(__SSE2__)
+  for (std::size_t i = 0; i < kBytes / sizeof(__m128i); ++i)
+    _mm_stream_si128(static_cast<__m128i*>(to) + i, _mm_load_si128(static_cast<const __m128i*>(from) + i));
+#else
+  std::memcpy(to, from, kBytes);
+#endif
+}
+
+// Streaming stores are not ordered with other stores; call this before the same memory is written otherwise, or handed on.
+inline void stream_fence() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+}  // namespace datapipes

@@ -47,6 +47,7 @@ check: build
 bench: build
 	$(RUN) benchmarks/sample.py
 	$(RUN) benchmarks/gather.py
+	$(RUN) benchmarks/build_csc.py
 
 stubs: build
 	$(RUN) -c "import datapipes, datapipes.functional as functional; functional.write_stub()"

@@ -1,5 +1,8 @@
 // bind_gather.cpp: names, shapes and ownership of the row gather.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
 
 #include "gather/gather_rows.h"
 #include "numpy.h"
@@ -18,23 +21,46 @@ RowTable row_table(const Bytes& table) {
   return {reinterpret_cast<const std::byte*>(table.data()), table.shape(0), table.shape(1), table.strides(0)};
 }
 
+// The caller's memory for the rows: as many, without gaps, writable, apart from the table.
+std::byte* given_rows(Bytes& out, std::int64_t num_ids, const RowTable& rows) {
+  if (out.ndim() != 2 || out.shape(0) != num_ids || out.shape(1) != rows.row_bytes) {
+    throw std::invalid_argument("out must have " + std::to_string(num_ids) + " rows of " + std::to_string(rows.row_bytes) +
+                                " bytes.");
+  }
+  if ((out.flags() & py::array::c_style) == 0) throw std::invalid_argument("out must be contiguous.");
+  auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws where it is read-only
+  const std::byte* const end = rows.data + (rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0);
+  if (out.size() > 0 && to < end && rows.data < to + out.size()) throw std::invalid_argument("out must not overlap the table.");
+  return to;
+}
+
 template <class Id>
 void bind_for(py::module_& m) {
   m.def(
       "gather_rows",
-      [](const Bytes& table, const Array<Id>& ids) {
+      [](const Bytes& table, const Array<Id>& ids, std::optional<Bytes> out, int num_threads) -> py::array {
         const RowTable rows = row_table(table);
         const auto wanted = view(ids, "ids");
         const auto num_ids = std::ssize(wanted);
+        check_threads(num_threads);
         if (rows.row_bytes > 0 && num_ids > INT64_MAX / rows.row_bytes) throw std::bad_alloc();
-        Buffer<std::uint8_t> out(num_ids * rows.row_bytes);
+        Buffer<std::uint8_t> fresh;
+        std::byte* to = nullptr;
+        if (out) {
+          to = given_rows(*out, num_ids, rows);
+        } else {
+          fresh = Buffer<std::uint8_t>(num_ids * rows.row_bytes);
+          to = reinterpret_cast<std::byte*>(fresh.data());
+        }
         {
           py::gil_scoped_release nogil;
-          gather_rows(rows, wanted, reinterpret_cast<std::byte*>(out.data()));
+          gather_rows(rows, wanted, to, num_threads);
         }
-        return to_numpy(std::move(out)).reshape({num_ids, rows.row_bytes});
+        if (out) return *out;
+        return to_numpy(std::move(fresh)).reshape({num_ids, rows.row_bytes});
       },
-      py::arg("table").noconvert(), py::arg("ids").noconvert());
+      py::arg("table").noconvert(), py::arg("ids").noconvert(), py::kw_only(), py::arg("out").noconvert() = py::none(),
+      py::arg("num_threads") = 1);
 }
 
 }  // namespace

@@ -30,20 +30,21 @@ void bind_for(py::module_& m) {
   m.def(
       "sample_hop",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const Array<std::int64_t>& seeds, std::int64_t fanout,
-         bool replace, std::uint64_t key) {
+         bool replace, std::uint64_t key, int num_threads) {
+        check_threads(num_threads);
         const auto graph = csc_view(indptr, indices);
         const auto wanted = view(seeds, "seeds");
         const HopRequest request = hop_request(fanout, replace, key);
         SampledHop<Id> hop;
         {
           py::gil_scoped_release nogil;
-          hop = sample_hop(graph, wanted, request);
+          hop = sample_hop(graph, wanted, request, num_threads);
         }
         return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)),
                               to_numpy(std::move(hop.positions)));
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("seeds").noconvert(), py::kw_only(),
-      py::arg("fanout"), py::arg("replace"), py::arg("key"));
+      py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("num_threads") = 1);
   m.def(
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {
@@ -61,14 +62,19 @@ void bind_for(py::module_& m) {
       "sample_neighbors",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const std::optional<Array<std::int64_t>>& edge_ids,
          const Array<std::int64_t>& seeds, const std::vector<std::int64_t>& fanouts, const std::vector<std::uint64_t>& keys,
-         bool replace, bool only_new, bool want_edge_ids, std::int64_t direct_limit) {
+         bool replace, bool only_new, bool want_edge_ids, std::int64_t direct_limit, int num_threads) {
+        check_threads(num_threads);
         const auto graph = csc_view(indptr, indices);
         const auto wanted = view(seeds, "seeds");
         const auto ids = edge_ids ? view(*edge_ids, "edge_ids") : std::span<const std::int64_t>{};
         if (edge_ids && ids.size() != graph.indices.size())
           throw std::invalid_argument("edge_ids and indices must be equally long.");
         if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
-        NeighborsRequest request{.hops = {}, .only_new = only_new, .want_edge_ids = want_edge_ids, .direct_limit = direct_limit};
+        NeighborsRequest request{.hops = {},
+                                 .only_new = only_new,
+                                 .want_edge_ids = want_edge_ids,
+                                 .direct_limit = direct_limit,
+                                 .threads = num_threads};
         for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back(hop_request(fanouts[h], replace, keys[h]));
         Neighborhood<Id> found;
         {
@@ -86,7 +92,7 @@ void bind_for(py::module_& m) {
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(),
       py::arg("seeds").noconvert(), py::kw_only(), py::arg("fanouts"), py::arg("keys"), py::arg("replace"), py::arg("only_new"),
-      py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit);
+      py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit, py::arg("num_threads") = 1);
 }
 
 }  // namespace

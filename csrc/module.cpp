@@ -6,6 +6,7 @@ void bind_random(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
 void bind_gather(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
+void bind_memory(pybind11::module_& m);
 }  // namespace datapipes
 
 PYBIND11_MODULE(_core, m) {
@@ -14,4 +15,5 @@ PYBIND11_MODULE(_core, m) {
   datapipes::bind_sampling(m);
   datapipes::bind_gather(m);
   datapipes::bind_graph(m);
+  datapipes::bind_memory(m);
 }

@@ -32,6 +32,13 @@ std::span<const T> view(const Array<T>& array, const char* name) {
   return {array.data(), static_cast<std::size_t>(array.shape(0))};
 }
 
+inline void check_threads(int num_threads) {
+  if (num_threads < 1) {
+    throw std::invalid_argument("num_threads must be 1 or more, got " + std::to_string(num_threads) +
+                                ". Pass torch.get_num_threads().");
+  }
+}
+
 template <class T>
 py::array_t<T> to_numpy(Buffer<T>&& buffer) {
   const auto size = buffer.size();

@@ -48,13 +48,71 @@ def test_the_chain_is_untouched_and_runs_on_its_own():
     assert dp.StageGraph(chain).find(dp.Prefetcher) == []
 
 
-def test_the_plan_is_the_chain_with_a_prefetcher_at_its_end():
-    loader = dp.DataLoader(fetched().copy_to("cpu"), prefetch_factor=3)
-    plan = loader.rewritten()
-    assert type(plan.root) is dp.Prefetcher
-    assert plan.root.depth == 3
-    assert plan.root.source is loader.source
-    assert dp.DataLoader(fetched(), overlap=False).rewritten().find(dp.Prefetcher) == []
+def plan_of(chain, **options):
+    return [stage.name for stage in dp.DataLoader(chain, **options).rewritten()]
+
+
+def test_the_plan_samples_beside_the_fetch_and_fetches_beside_the_consumer():
+    chain = fetched().copy_to("cpu")
+    plan = dp.DataLoader(chain, prefetch_factor=3).rewritten()
+    assert [stage.name for stage in plan] == [
+        *("item_sampler", "sample_neighbor", "prefetch"),
+        *("fetch_feature", "copy_to", "prefetch"),
+    ]
+    assert [stage.depth for stage in plan.find(dp.Prefetcher)] == [3, 3]
+    assert dp.StageGraph(chain).find(dp.Prefetcher) == []
+    assert "prefetch" not in plan_of(chain, overlap=False)
+
+
+def test_a_chain_that_samples_nothing_gets_one_thread():
+    assert plan_of(sampled()) == ["item_sampler", "sample_neighbor", "prefetch"]
+    seeds_only = items().fetch_feature(small_store(), ["feat"])
+    assert plan_of(seeds_only) == ["item_sampler", "fetch_feature", "prefetch"]
+
+
+def test_the_first_of_two_fetches_is_where_the_threads_meet():
+    chain = fetched().fetch_feature(small_store(), ["feat"])
+    names = ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature", "fetch_feature", "prefetch"]
+    assert plan_of(chain) == names
+
+
+def test_what_carries_minibatches_already_plans_for_itself():
+    names = ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature", "prefetch"]
+    assert plan_of(sampled().prefetch(5).fetch_feature(small_store(), ["feat"])) == names
+    assert plan_of(dp.DataLoader(fetched())) == [
+        "item_sampler",
+        "sample_neighbor",
+        "fetch_feature",
+        "data_loader",
+        "prefetch",
+    ]
+
+
+def test_a_join_behind_the_fetch_leaves_one_thread_and_one_before_it_does_not_matter():
+    first, second = sampled(), sampled()
+    after = dp.MiniBatchTransformer([first.fetch_feature(small_store(), ["feat"]), first], lambda one, two: one)
+    assert plan_of(after).count("prefetch") == 1
+    before = dp.MiniBatchTransformer([first, second], lambda one, two: one).fetch_feature(small_store(), ["feat"])
+    assert plan_of(before)[-3:] == ["prefetch", "fetch_feature", "prefetch"]
+    assert digests(dp.DataLoader(before)) == digests(before)
+
+
+@pytest.mark.parametrize("where", ["sampling", "fetching"])
+def test_an_error_of_either_thread_arrives_with_its_stage(where):
+    def fail(minibatch):
+        if minibatch.index == 3:
+            raise ValueError(f"wrong while {where}")
+        return minibatch
+
+    chain = sampled().transform(fail) if where == "sampling" else sampled()
+    chain = chain.fetch_feature(small_store(), ["feat"])
+    chain = chain.transform(fail) if where == "fetching" else chain
+    loader = dp.DataLoader(chain)
+    found = []
+    with pytest.raises(ValueError, match=f"wrong while {where}"):
+        found.extend(minibatch.index for minibatch in loader)
+    assert loader.state_dict()["next_index"] <= 3
+    loader.close()
 
 
 @pytest.fixture
@@ -68,8 +126,11 @@ def one_gpu(monkeypatch):
 def test_the_thread_ends_before_the_first_copy_to_a_gpu():
     chain = fetched().copy_to("cpu").copy_to("cuda").transform(keep_most)
     plan = dp.DataLoader(chain).rewritten()
-    names = ["item_sampler", "sample_neighbor", "fetch_feature", "copy_to", "prefetch", "copy_to", "transform"]
-    assert [stage.name for stage in plan] == names
+    assert [stage.name for stage in plan] == [
+        *("item_sampler", "sample_neighbor", "prefetch"),
+        *("fetch_feature", "copy_to", "prefetch"),
+        *("copy_to", "transform"),
+    ]
     assert dp.StageGraph(chain).find(dp.Prefetcher) == []
 
 
@@ -139,14 +200,15 @@ def test_the_plan_names_each_stage_and_its_thread():
     lines = loader.explain().splitlines()
     assert lines[0].startswith("DataLoader(num_workers=0, prefetch_factor=3, overlap=True)")
     assert lines[1] == "  thread datapipes-prefetch, up to 3 minibatches ahead"
-    stages = [re.match(r"    (\w+): (\w+)\(", line).groups() for line in lines[2:6]]
+    assert lines[4] == lines[1]
+    stages = [re.match(r"    (\w+): (\w+)\(", line).groups() for line in [*lines[2:4], *lines[5:7]]]
     assert stages == [
         ("item_sampler", "ItemSampler"),
         ("sample_neighbor", "NeighborSampler"),
         ("fetch_feature", "FeatureFetcher"),
         ("transform", "MiniBatchTransformer"),
     ]
-    assert lines[6:] == ["  caller's thread", "    takes the minibatches from the thread"]
+    assert lines[7:] == ["  caller's thread", "    takes the minibatches from the thread"]
 
 
 def test_without_overlap_all_runs_in_the_callers_thread():
@@ -203,7 +265,7 @@ def test_the_counts_say_how_often_each_stage_ran():
         list(loader)
         stats = loader.stats()
         calls = {name: entry["calls"] for name, entry in stats.items()}
-        assert calls.pop("waiting for prefetch") == 6 * epochs
+        assert calls.pop("waiting for sample_neighbor") == calls.pop("waiting for fetch_feature") == 6 * epochs
         assert calls == {"0 item_sampler": 6 * epochs, "1 sample_neighbor": 6 * epochs, "2 fetch_feature": 6 * epochs}
         assert all(entry["seconds"] >= 0 for entry in stats.values())
 
@@ -211,7 +273,7 @@ def test_the_counts_say_how_often_each_stage_ran():
 def test_without_overlap_nothing_is_waited_for():
     loader = dp.DataLoader(fetched(), overlap=False)
     list(loader)
-    assert "waiting for prefetch" not in loader.stats()
+    assert not any("waiting" in name for name in loader.stats())
 
 
 # --- arguments

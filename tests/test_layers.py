@@ -20,6 +20,7 @@ LAYERS = [
     "checks",
     "rng",
     "codec",
+    "threads",
     "functional",
     "minibatch",
     "pyg_data",

@@ -148,3 +148,37 @@ def test_a_feature_that_is_not_there_is_refused():
 def test_what_is_no_store_is_refused(features, error, found, allowed):
     with refused(error, stage="FeatureStore", found=found, allowed=allowed):
         dp.FeatureStore(features)
+
+
+# --- into given memory
+
+
+@given(st.data(), st.sampled_from(DTYPES), st.sampled_from([(), (3,), (2, 3), (0,)]), st.integers(0, 6))
+def test_rows_go_into_given_memory(data, dtype, shape, count):
+    rows = torch.arange(count * int(np.prod(shape))).reshape(count, *shape).to(dtype)
+    ids = torch.tensor(data.draw(st.lists(st.integers(0, count - 1), max_size=8)) if count else [], dtype=torch.int64)
+    out = torch.ones((len(ids), *shape), dtype=dtype)
+    assert dp.TensorFeature(rows).read(ids, out=out) is out
+    assert torch.equal(out, rows[ids])
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "found", "allowed"),
+    [
+        (torch.empty(3, 4), ValueError, r"shape \[3, 4\]", r"\[2, 4\]"),
+        (torch.empty(2, 4, dtype=torch.float64), ValueError, "float64", "float32"),
+        (torch.empty(4, 2).T, ValueError, r"stride \(1, 2\)", "contiguous"),
+        (torch.empty(2, 4, device="meta"), ValueError, "meta", "host memory"),
+        (np.empty((2, 4), dtype=np.float32), TypeError, "ndarray", "a tensor"),
+    ],
+)
+def test_given_memory_that_does_not_fit_is_refused(out, error, found, allowed):
+    feature = dp.TensorFeature(torch.zeros(5, 4))
+    with refused(error, stage="TensorFeature: out", found=found, allowed=allowed):
+        feature.read(torch.tensor([0, 1]), out=out)
+
+
+def test_given_memory_that_overlaps_the_rows_is_refused():
+    rows = torch.arange(20.0).reshape(5, 4)
+    with pytest.raises(ValueError, match="overlap"):
+        dp.TensorFeature(rows).read(torch.tensor([3, 4]), out=rows[1:3])

@@ -42,13 +42,6 @@ class Buffer {
   const T& operator[](std::int64_t i) const { return data()[i]; }
   std::span<const T> first(std::int64_t count) const { return {data(), static_cast<std::size_t>(count)}; }
 
-  // Makes room for `size` entries and keeps the first `used`.
-  void grow(std::int64_t size, std::int64_t used) {
-    if (size <= size_) return;
-    Buffer larger(size);
-    if (used > 0) std::memcpy(larger.data(), data(), static_cast<std::size_t>(used) * sizeof(T));
-    *this = std::move(larger);
-  }
   void shrink(std::int64_t size) { size_ = size; }  // the memory stays; only the visible length changes
 
  private:

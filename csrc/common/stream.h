@@ -1,4 +1,4 @@
-// stream.h: stores of whole cache lines that bypass the cache, for memory that is written once and not read soon.
+// stream.h: stores that bypass the cache, for memory that is written once and not read soon.
 //   A cached store first reads the line that it is about to overwrite; a streaming store saves that read, and leaves the cache to
 //   what is read again. Where the instruction set has none, the copy is a plain one.
 #pragma once
@@ -23,6 +23,16 @@ inline void stream_lines(void* to, const void* from) {
     _mm_stream_si128(static_cast<__m128i*>(to) + i, _mm_load_si128(static_cast<const __m128i*>(from) + i));
 #else
   std::memcpy(to, from, kBytes);
+#endif
+}
+
+// Copies `bytes`, a multiple of 16, to an address that is one too; `from` may lie anywhere.
+inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+#if defined(__SSE2__)
+  for (std::size_t at = 0; at < bytes; at += sizeof(__m128i))
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+#else
+  std::memcpy(to, from, bytes);
 #endif
 }
 

@@ -18,6 +18,6 @@ struct RowTable {
 };
 
 template <class Id>
-void gather_rows(RowTable table, std::span<const Id> ids, std::byte* out);
+void gather_rows(RowTable table, std::span<const Id> ids, std::byte* out, int threads = 1);
 
 }  // namespace datapipes

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "sampling/csc.h"
-#include "sampling/thread_map.h"
+#include "sampling/id_map_shelf.h"
 
 namespace datapipes {
 

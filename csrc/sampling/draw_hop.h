@@ -1,6 +1,7 @@
 // draw_hop.h: one hop of drawing, shared by sample_hop and sample_neighbors.
-//   Two passes: plan() reads the degrees and lays out the columns, draw() picks in-edges and reads their sources.
-//   Both work on blocks whose memory lines are requested before they are used, so many cache misses are under way at once.
+//   Two passes: plan() reads the degrees and lays out the columns, draw() picks the in-edges of a range of columns and reads
+//   their sources; ranges are independent of each other, so threads share a hop by ranges. Both work on blocks whose memory lines
+//   are requested before they are used, so many cache misses are under way at once.
 // Every offset is checked before `indices` is read and every neighbor id before it is handed on (see csc.h for the errors).
 #pragma once
 
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "common/buffer.h"
-#include "random/philox.h"
+#include "common/thread_pool.h"
 #include "sampling/choose.h"
 #include "sampling/choose_few.h"
 #include "sampling/csc.h"
@@ -23,84 +24,119 @@ struct HopRequest {
   std::uint64_t key;  // hop_key(...)
 };
 
+// The layout of a hop: column d holds the picks of nodes[d], at indptr[d] .. indptr[d + 1] of the hop's edges.
+template <class NodeId>
+struct HopPlan {
+  struct Column {
+    std::int64_t begin, degree;  // the node's in-edges in the graph
+  };
+  std::span<const NodeId> nodes;
+  std::int64_t first = 0;  // columns before it are empty
+  Buffer<std::int64_t> indptr;
+  Buffer<Column> columns;  // from `first` on
+  std::int64_t num_dst() const { return std::ssize(nodes); }
+  std::int64_t num_picks() const { return indptr[num_dst()]; }
+
+  // The first column whose picks begin at `pick` or later: cuts the hop into ranges of about equal work.
+  std::int64_t column_at(std::int64_t pick) const {
+    const auto* const begin = indptr.data() + first;
+    return first + (std::lower_bound(begin, indptr.data() + num_dst(), pick) - begin);
+  }
+};
+
+inline constexpr std::int64_t kRangeColumns = 4096;  // columns that one thread lays out at a time
+
 template <class Id, class NodeId>
+HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const NodeId> nodes, std::int64_t first,
+                         const HopRequest& request, int threads = 1) {
+  constexpr std::int64_t kDistance = 24;  // nodes ahead; deeper than the miss buffers of a core pays nothing
+  const auto num_dst = std::ssize(nodes);
+  const auto num_nodes = graph.num_nodes();
+  const auto num_edges = std::ssize(graph.indices);
+  HopPlan<NodeId> plan{nodes, first, Buffer<std::int64_t>(num_dst + 1),
+                       Buffer<typename HopPlan<NodeId>::Column>(num_dst - first)};
+  std::fill_n(plan.indptr.data(), first + 1, std::int64_t{0});
+  const auto prefetch = [&](std::int64_t node) {
+    if (static_cast<std::uint64_t>(node) < static_cast<std::uint64_t>(num_nodes)) {
+      __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node)]);
+      __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node) + 1]);
+    }
+  };
+  const std::int64_t num_ranges = (num_dst - first + kRangeColumns - 1) / kRangeColumns;
+  const auto end_of = [&](std::int64_t range) { return std::min(first + (range + 1) * kRangeColumns, num_dst); };
+  parallel_for(num_ranges, threads, [&](std::int64_t range) {  // offsets count from the range's own begin
+    std::int64_t total = 0;
+    const std::int64_t end = end_of(range);
+    for (std::int64_t d = first + range * kRangeColumns; d < end; ++d) {
+      if (d + kDistance < end) prefetch(nodes[static_cast<std::size_t>(d + kDistance)]);
+      const std::int64_t node = nodes[static_cast<std::size_t>(d)];
+      check_node(op, node, num_nodes);
+      const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
+      const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
+      if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
+      plan.columns[d - first] = {from, to - from};
+      if (__builtin_add_overflow(total, pick_count(to - from, request.fanout, request.replace), &total)) throw_too_many(op);
+      plan.indptr[d + 1] = total;
+    }
+  });
+  std::int64_t before = 0;
+  for (std::int64_t range = 0; range < num_ranges; ++range) {
+    const std::int64_t begin = first + range * kRangeColumns, end = end_of(range);
+    const std::int64_t total = plan.indptr[end];
+    std::int64_t after = 0;
+    if (__builtin_add_overflow(before, total, &after)) throw_too_many(op);
+    if (range > 0) {
+      for (std::int64_t d = begin; d < end; ++d) plan.indptr[d + 1] += before;
+    }
+    before = after;
+  }
+  return plan;
+}
+
+// Scratch of one thread that draws.
+template <class Id>
 class HopDrawer {
  public:
-  HopDrawer(const char* op, CscView<Id> graph) : op_(op), graph_(graph) {}
-
-  // Lays out one column for each of `nodes`; those before `first` stay empty. Returns int64[len(nodes) + 1].
-  Buffer<std::int64_t> plan(std::span<const NodeId> nodes, std::int64_t first, const HopRequest& request) {
-    const auto num_dst = std::ssize(nodes);
-    const auto num_nodes = graph_.num_nodes();
-    const auto num_edges = std::ssize(graph_.indices);
-    Buffer<std::int64_t> indptr(num_dst + 1);
-    std::fill_n(indptr.data(), first + 1, std::int64_t{0});
-    columns_.resize(static_cast<std::size_t>(num_dst - first));
-    std::int64_t total = 0;
-    for (std::int64_t d = first; d < num_dst; ++d) {
-      if (d + kPlanDistance < num_dst) prefetch_offsets(nodes[d + kPlanDistance]);
-      const std::int64_t node = nodes[d];
-      check_node(op_, node, num_nodes);
-      const std::int64_t begin = graph_.indptr[node];
-      const std::int64_t end = graph_.indptr[node + 1];
-      if (begin < 0 || begin > end || end > num_edges) throw_bad_indptr(op_, node, begin, end, num_edges);
-      columns_[d - first] = {begin, end - begin};
-      if (__builtin_add_overflow(total, pick_count(end - begin, request.fanout, request.replace), &total)) throw_too_many(op_);
-      indptr[d + 1] = total;
-    }
-    return indptr;
-  }
-
-  // Draws what plan() laid out. For each block of picks calls on_block(offset, neighbors, positions): `neighbors` are checked
-  // global ids, `positions` their places in `indices`, `offset` the first one's place among the hop's edges.
-  template <class Prefetch, class OnBlock>
-  void draw(std::span<const NodeId> nodes, std::int64_t first, const HopRequest& request, const Buffer<std::int64_t>& indptr,
-            Prefetch&& prefetch, OnBlock&& on_block) {
-    const auto num_dst = std::ssize(nodes);
-    const auto num_nodes = static_cast<std::uint64_t>(graph_.num_nodes());
-    for (std::int64_t begin = first; begin < num_dst;) {
+  // Draws columns [begin, end): for each block of picks calls on_block(offset, neighbors, positions), where `neighbors` are
+  // checked global ids, written to `out` + offset, and `positions` their places in `indices`; `offset` is the first one's place
+  // among the hop's edges. prefetch(neighbor) is called for each before.
+  template <class NodeId, class Prefetch, class OnBlock>
+  void draw(const char* op, CscView<Id> graph, const HopPlan<NodeId>& plan, const HopRequest& request, std::int64_t begin,
+            std::int64_t end, Id* out, Prefetch&& prefetch, OnBlock&& on_block) {
+    const auto num_nodes = static_cast<std::uint64_t>(graph.num_nodes());
+    const std::int64_t* const indptr = plan.indptr.data();
+    while (begin < end) {
       const std::int64_t offset = indptr[begin];
-      std::int64_t end = begin + 1;
-      while (end < num_dst && indptr[end + 1] - offset <= kBlockEdges) ++end;
-      const auto count = static_cast<std::size_t>(indptr[end] - offset);
-      if (positions_.size() < count) {
-        positions_.resize(count);
-        neighbors_.resize(count);
-      }
-      for (std::int64_t d = begin; d < end; ++d) {
-        choose_column(columns_[d - first], request, static_cast<std::uint64_t>(nodes[d]), indptr[d + 1] - indptr[d],
+      std::int64_t stop = begin + 1;
+      while (stop < end && indptr[stop + 1] - offset <= kBlockEdges) ++stop;
+      const auto count = static_cast<std::size_t>(indptr[stop] - offset);
+      if (positions_.size() < count) positions_.resize(count);
+      for (std::int64_t d = begin; d < stop; ++d) {
+        choose_column(graph, plan.columns[d - plan.first], request,
+                      static_cast<std::uint64_t>(plan.nodes[static_cast<std::size_t>(d)]), indptr[d + 1] - indptr[d],
                       positions_.data() + (indptr[d] - offset));
       }
+      Id* const neighbors = out + offset;
       for (std::size_t i = 0; i < count; ++i) {
-        const Id neighbor = graph_.indices[positions_[i]];
-        if (static_cast<std::uint64_t>(neighbor) >= num_nodes)
-          throw_bad_neighbor(op_, positions_[i], neighbor, graph_.num_nodes());
+        const Id neighbor = graph.indices[static_cast<std::size_t>(positions_[i])];
+        if (static_cast<std::uint64_t>(neighbor) >= num_nodes) throw_bad_neighbor(op, positions_[i], neighbor, graph.num_nodes());
         prefetch(neighbor);
-        neighbors_[i] = neighbor;
+        neighbors[i] = neighbor;
       }
-      on_block(offset, std::span<const Id>(neighbors_.data(), count), std::span<const std::int64_t>(positions_.data(), count));
-      begin = end;
+      on_block(offset, std::span<Id>(neighbors, count), std::span<const std::int64_t>(positions_.data(), count));
+      begin = stop;
     }
   }
 
  private:
-  struct Column {
-    std::int64_t begin, degree;
-  };
-  static constexpr std::int64_t kPlanDistance = 24;  // nodes ahead; deeper than the miss buffers of a core pays nothing
   static constexpr std::int64_t kIdsPerLine = 64 / sizeof(Id);
   static constexpr std::int64_t kBlockEdges = 256;  // picks whose lines are requested together; fits L1 with its scratch
 
-  void prefetch_offsets(std::int64_t node) const {
-    if (static_cast<std::uint64_t>(node) < static_cast<std::uint64_t>(graph_.num_nodes())) {
-      __builtin_prefetch(&graph_.indptr[node]);
-      __builtin_prefetch(&graph_.indptr[node + 1]);
-    }
-  }
-
   // Writes the positions of a column's picks, and asks for the lines they lie in.
-  void choose_column(Column column, const HopRequest& request, std::uint64_t node, std::int64_t picks, std::int64_t* out) {
-    const Id* const neighbors = graph_.indices.data() + column.begin;
+  template <class Column>
+  void choose_column(CscView<Id> graph, Column column, const HopRequest& request, std::uint64_t node, std::int64_t picks,
+                     std::int64_t* out) {
+    const Id* const neighbors = graph.indices.data() + column.begin;
     if (picks == column.degree && !(request.replace && request.fanout >= 0)) {
       for (std::int64_t i = 0; i < picks; i += kIdsPerLine) __builtin_prefetch(neighbors + i);
       if (picks > 0) __builtin_prefetch(neighbors + picks - 1);
@@ -115,13 +151,36 @@ class HopDrawer {
     }
   }
 
-  const char* op_;
-  CscView<Id> graph_;
   FewChooser few_;
   Chooser chooser_;
-  std::vector<Column> columns_;
   std::vector<std::int64_t> positions_;
-  std::vector<Id> neighbors_;
 };
+
+// How threads share a hop.
+inline constexpr std::int64_t kRangePicks = 8192;      // picks that one thread draws at a time
+inline constexpr std::int64_t kParallelPicks = 16384;  // below it waking a thread costs more than it saves
+
+template <class Id>
+HopDrawer<Id>& thread_drawer() {
+  thread_local HopDrawer<Id> drawer;
+  return drawer;
+}
+
+// Draws a whole plan into `out`: produces ranges on all threads, and calls consume(begin, end) here for each range of the hop's
+// edges, in ascending order. on_block is called as HopDrawer::draw does it, on the thread that drew.
+template <class Id, class NodeId, class OnBlock, class Consume>
+void draw_on_threads(const char* op, CscView<Id> graph, const HopPlan<NodeId>& plan, const HopRequest& request, int threads,
+                     Id* out, OnBlock&& on_block, Consume&& consume) {
+  const std::int64_t num_ranges = (plan.num_picks() + kRangePicks - 1) / kRangePicks;
+  const auto column = [&](std::int64_t range) {
+    return range == num_ranges ? plan.num_dst() : plan.column_at(range * kRangePicks);
+  };
+  in_order(
+      num_ranges, threads,
+      [&](std::int64_t range) {
+        thread_drawer<Id>().draw(op, graph, plan, request, column(range), column(range + 1), out, [](Id) {}, on_block);
+      },
+      [&](std::int64_t range) { consume(plan.indptr[column(range)], plan.indptr[column(range + 1)]); });
+}
 
 }  // namespace datapipes

@@ -23,6 +23,6 @@ struct SampledHop {
 };
 
 template <class Id>
-SampledHop<Id> sample_hop(CscView<Id> graph, std::span<const std::int64_t> seeds, const HopRequest& request);
+SampledHop<Id> sample_hop(CscView<Id> graph, std::span<const std::int64_t> seeds, const HopRequest& request, int threads = 1);
 
 }  // namespace datapipes

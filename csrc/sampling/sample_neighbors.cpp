@@ -1,8 +1,9 @@
 #include "sampling/sample_neighbors.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "sampling/thread_map.h"
+#include "sampling/id_map_shelf.h"
 
 namespace datapipes {
 namespace {
@@ -13,7 +14,7 @@ template <class Id, class Map>
 class Sampling {
  public:
   Sampling(CscView<Id> graph, std::span<const std::int64_t> edge_ids, Map& map, const NeighborsRequest& request)
-      : graph_(graph), edge_ids_(edge_ids), map_(map), request_(request), drawer_(kOp, graph) {}
+      : graph_(graph), edge_ids_(edge_ids), map_(map), request_(request) {}
 
   Neighborhood<Id> run(std::span<const std::int64_t> seeds) {
     Neighborhood<Id> result{.nodes = {}, .compacted_seeds = Buffer<Id>(std::ssize(seeds)), .hops = {}};
@@ -39,20 +40,42 @@ class Sampling {
  private:
   CompactedHop<Id> run_hop(const HopRequest& request, std::int64_t first) {
     const std::int64_t num_dst = count_;
-    CompactedHop<Id> hop;
-    hop.indptr = drawer_.plan(nodes_.first(num_dst), first, request);
-    const std::int64_t num_picks = hop.indptr[num_dst];
-    hop.indices = Buffer<Id>(num_picks);
+    auto plan = plan_hop(kOp, graph_, nodes_.first(num_dst), first, request, request_.threads);
+    const std::int64_t num_picks = plan.num_picks();
+    CompactedHop<Id> hop{.indptr = {}, .indices = Buffer<Id>(num_picks), .edge_ids = {}, .num_src = 0};
     if (request_.want_edge_ids) hop.edge_ids = Buffer<std::int64_t>(num_picks);
-    make_room(num_picks);
-    drawer_.draw(
-        nodes_.first(num_dst), first, request, hop.indptr, [this](Id id) { map_.prefetch(id); },
-        [&](std::int64_t offset, std::span<const Id> neighbors, std::span<const std::int64_t> positions) {
-          number(neighbors, hop.indices.data() + offset);
-          if (request_.want_edge_ids) write_edge_ids(positions, hop.edge_ids.data() + offset);
-        });
+    Id* const indices = hop.indices.data();  // global ids when drawn, local ids once numbered
+    const Buffer<Id> before = make_room(num_picks);
+    const auto on_block = [&](std::int64_t offset, std::span<const Id>, std::span<const std::int64_t> positions) {
+      if (request_.want_edge_ids) write_edge_ids(positions, hop.edge_ids.data() + offset);
+    };
+    if (request_.threads > 1 && num_picks >= kParallelPicks) {
+      draw_on_threads(kOp, graph_, plan, request, request_.threads, indices, on_block,
+                      [&](std::int64_t begin, std::int64_t end) { number_range(indices, begin, end); });
+    } else {  // numbered while the map entries are still on their way into the cache
+      thread_drawer<Id>().draw(
+          kOp, graph_, plan, request, first, num_dst, indices, [this](Id id) { map_.prefetch(id); },
+          [&](std::int64_t offset, std::span<Id> ids, std::span<const std::int64_t> positions) {
+            number(ids, ids.data());
+            on_block(offset, ids, positions);
+          });
+    }
+    hop.indptr = std::move(plan.indptr);
     hop.num_src = count_;
     return hop;
+  }
+
+  // Numbers the hop's edges [begin, end) in place, the entries of one block requested while the one before is numbered.
+  void number_range(Id* indices, std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t kBlock = 256;
+    const auto prefetch = [&](std::int64_t from) {
+      for (std::int64_t i = from; i < std::min(from + kBlock, end); ++i) map_.prefetch(indices[i]);
+    };
+    prefetch(begin);
+    for (std::int64_t at = begin; at < end; at += kBlock) {
+      prefetch(at + kBlock);
+      number({indices + at, static_cast<std::size_t>(std::min(kBlock, end - at))}, indices + at);
+    }
   }
 
   void number(std::span<const Id> ids, Id* local) { count_ = map_.number(ids, count_, nodes_.data(), local); }
@@ -66,18 +89,20 @@ class Sampling {
     for (const std::int64_t position : positions) *out++ = edge_ids_[static_cast<std::size_t>(position)];
   }
 
-  void make_room(std::int64_t more) {  // no more nodes can be found than the graph has
-    const std::int64_t bound = std::min(count_ + more, graph_.num_nodes());
+  // Returns the memory that the nodes found so far were in; the plan of the hop still reads them there.
+  Buffer<Id> make_room(std::int64_t more) {
+    const std::int64_t bound = std::min(count_ + more, graph_.num_nodes());  // no more can be found than the graph has
     check_local_ids(bound);
     map_.reserve(nodes_.first(count_), bound - count_);
-    nodes_.grow(bound + 1, count_);  // number() writes one place ahead
+    Buffer<Id> larger(bound + 1);  // number() writes one place ahead
+    std::copy_n(nodes_.data(), count_, larger.data());
+    return std::exchange(nodes_, std::move(larger));
   }
 
   CscView<Id> graph_;
   std::span<const std::int64_t> edge_ids_;
   Map& map_;
   const NeighborsRequest& request_;
-  HopDrawer<Id, Id> drawer_;
   Buffer<Id> nodes_;
   std::int64_t count_ = 0;
 };

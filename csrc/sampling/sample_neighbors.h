@@ -23,6 +23,7 @@ struct NeighborsRequest {
   bool only_new = false;  // frontier "new": a node is sampled once, in the hop after it appears
   bool want_edge_ids = false;
   std::int64_t direct_limit = kDirectMapLimit;
+  int threads = 1;  // the result does not depend on it
 };
 
 template <class Id>

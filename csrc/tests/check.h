@@ -44,5 +44,6 @@ inline int failed_checks = 0;
 
 void test_fast_paths();  // test_fast_paths.cpp
 void test_memory();      // test_memory.cpp
+void test_threads();     // test_threads.cpp
 
 }  // namespace datapipes

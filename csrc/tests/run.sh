@@ -10,6 +10,6 @@ for sanitizers in address,undefined thread; do
   echo "== -fsanitize=$sanitizers"
   "${CXX:-g++}" -std=c++20 -O1 -g -Icsrc -Wall -Wextra -Werror -pthread \
     "-fsanitize=$sanitizers" -fno-sanitize-recover=all \
-    csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph}/*.cpp -o "$build/test_kernels"
+    csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph,limits}/*.cpp -o "$build/test_kernels"
   "$build/test_kernels"
 done

@@ -393,6 +393,7 @@ int main() {
   RUN(more_picks_than_an_array_can_hold_are_refused);
   test_fast_paths();
   test_memory();
+  test_threads();
   std::printf("%d failed checks\n", failed_checks);
   return failed_checks == 0 ? 0 : 1;
 }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.threads import kernel_threads
 
 
 class Feature(ABC):
@@ -61,12 +62,38 @@ class TensorFeature(Feature):
         self.tensor = rows
         self._table = _byte_rows(rows)
 
-    def read(self, ids: Tensor) -> Tensor:
+    def read(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; on `torch.get_num_threads()` threads.
+
+        Args:
+            out: memory for the rows, which is then returned: [n, *shape] of the same dtype, contiguous, in host memory
+                (pinned, say). By default the rows lie in memory that earlier minibatches have left.
+        """
         wanted = check_index_tensor("TensorFeature", "ids", ids)
-        rows = torch.from_numpy(_core.gather_rows(self._table, wanted.numpy()))
+        if out is not None:
+            self._check_out(out, wanted.shape[0])
+            to = None if out.numel() == 0 else _byte_rows(out)
+            _core.gather_rows(self._table, wanted.numpy(), out=to, num_threads=kernel_threads())
+            return out
+        rows = torch.from_numpy(_core.gather_rows(self._table, wanted.numpy(), num_threads=kernel_threads()))
         if rows.numel() == 0:
             return torch.empty((wanted.shape[0], *self.shape), dtype=self.tensor.dtype)
         return rows.view(self.tensor.dtype).reshape(wanted.shape[0], *self.shape)
+
+    def _check_out(self, out: Tensor, num_rows: int) -> None:
+        if not isinstance(out, Tensor):
+            raise TypeError(f"TensorFeature: out must be a tensor, got {type(out).__name__}. Use torch.empty.")
+        wanted = (num_rows, *self.shape)
+        if tuple(out.shape) != wanted or out.dtype != self.tensor.dtype:
+            raise ValueError(
+                f"TensorFeature: out has shape {list(out.shape)} and dtype {dtype_name(out.dtype)}; it must have shape "
+                f"{list(wanted)} and dtype {dtype_name(self.tensor.dtype)}. Allocate it for these ids."
+            )
+        if out.device.type != "cpu" or not out.is_contiguous() or out.is_conj() or out.is_neg():
+            raise ValueError(
+                f"TensorFeature: out must be contiguous in host memory, found stride {out.stride()} on {out.device}. "
+                "Use torch.empty."
+            )
 
     @property
     def count(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from datapipes.checks import check_bool, check_int
 from datapipes.loader.explain import as_svg, as_text
-from datapipes.loader.passes import overlap_with_consumer
+from datapipes.loader.passes import overlap_fetch_with_sampling, overlap_with_consumer
 from datapipes.loader.prefetcher import Prefetcher, check_timeout
 from datapipes.minibatch import MiniBatch
 from datapipes.rng import check_epoch
@@ -32,10 +32,11 @@ class DataLoader(StreamStage):
     Args:
         datapipe: the last stage of a chain; it stays as it is.
         num_workers: worker processes. This version runs in the caller's process: 0.
-        prefetch_factor: minibatches held ready, 1 or more.
+        prefetch_factor: minibatches held ready, 1 or more: that many sampled ones for the feature fetch, and that many
+            whole ones for the consumer.
         timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as the thread lives.
-        overlap: make the next minibatches in a thread while the consumer works; False makes each one when it is
-            asked for.
+        overlap: make the next minibatches while the consumer works, in two threads: one fetches features while the
+            other samples. False makes each one when it is asked for.
     Raises:
         TypeError, ValueError: An argument is not allowed; the message says what is.
     """
@@ -71,9 +72,11 @@ class DataLoader(StreamStage):
     def rewritten(self) -> StageGraph:
         """Return the rewritten chain, the one that runs."""
         graph = StageGraph(self.source)
-        if self.overlap:
-            graph = overlap_with_consumer(graph, depth=self.prefetch_factor, timeout=self.timeout)
-        return graph
+        if not self.overlap:
+            return graph
+        fetching = overlap_fetch_with_sampling(graph, depth=self.prefetch_factor)
+        planned = overlap_with_consumer(fetching, depth=self.prefetch_factor, timeout=self.timeout)
+        return graph if planned is fetching else planned  # without a thread for the end, none in the middle
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
         return Run(self.rewritten().root, plan.epoch, plan.start, plan.node_state, self._clock)
@@ -100,8 +103,8 @@ class DataLoader(StreamStage):
     def stats(self) -> dict[str, dict[str, float]]:
         """Return {"1 sample_neighbor": {"calls": n, "seconds": s}, ...} since the loader was built.
 
-        "waiting for prefetch" is the time the consumer waited: near 0, the consumer is the bottleneck, else the
-        slowest stage is.
+        "waiting for fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
+        consumer is the bottleneck. "waiting for sample_neighbor" is the time the feature fetch waited for sampling.
         """
         return self._clock.stats()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from datapipes.checks import check_int
 from datapipes.functional import register_stage
 from datapipes.minibatch import MiniBatch
-from datapipes.run import EpochPlan, StageClock
+from datapipes.run import EpochPlan, StageClock, close_stream
 from datapipes.stage import Stage, StreamStage
 from datapipes.stage_graph import StageGraph
 
@@ -46,7 +46,7 @@ class Prefetcher(StreamStage):
                 )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        return _Reader(streams[0], self.depth, self.timeout, plan.clock)
+        return _Reader(streams[0], self.depth, self.timeout, plan.clock, f"waiting for {self.source.name}")
 
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}
@@ -94,12 +94,18 @@ class _Queue:
 
 class _Reader(Iterator[MiniBatch]):
     def __init__(
-        self, open_stream: Callable[[], Iterator[MiniBatch]], depth: int, timeout: float | None, clock: StageClock
+        self,
+        open_stream: Callable[[], Iterator[MiniBatch]],
+        depth: int,
+        timeout: float | None,
+        clock: StageClock,
+        waiting: str,
     ) -> None:
         self._queue = _Queue(depth)
         self._process = os.getpid()
         self._timeout = timeout
         self._clock = clock
+        self._waiting = waiting
         self._thread = threading.Thread(
             target=_make_minibatches, args=(open_stream, self._queue), name="datapipes-prefetch", daemon=True
         )
@@ -134,16 +140,20 @@ class _Reader(Iterator[MiniBatch]):
                 queue.changed.wait(left)
             minibatch = queue.ready.popleft()
             queue.changed.notify_all()
-        self._clock.add("waiting for prefetch", time.monotonic() - began)
+        self._clock.add(self._waiting, time.monotonic() - began)
         return minibatch
 
 
 def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Queue) -> None:
     error: BaseException | None = None
     try:
-        for minibatch in open_stream():
-            if not queue.put(minibatch):
-                break
+        stream = open_stream()
+        try:
+            for minibatch in stream:
+                if not queue.put(minibatch):
+                    break
+        finally:
+            close_stream(stream)
     except BaseException as raised:
         error = raised
     queue.end(error)

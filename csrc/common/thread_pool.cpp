@@ -1,0 +1,92 @@
+#include "common/thread_pool.h"
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <signal.h>
+#endif
+
+namespace datapipes {
+namespace {
+
+std::atomic<ThreadPool*> current_pool{nullptr};
+
+}  // namespace
+
+// Never destroyed: its threads may sleep until the process ends.
+ThreadPool& ThreadPool::instance() {
+  ThreadPool* pool = current_pool.load(std::memory_order_acquire);
+  if (pool != nullptr) return *pool;
+  auto* const made = new ThreadPool();
+  if (!current_pool.compare_exchange_strong(pool, made)) {
+    delete made;
+    return *pool;
+  }
+#if defined(__linux__)
+  // The child has none of the threads, and the lock may have been held; it leaves all of that behind and starts anew.
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current_pool.store(nullptr); }); });
+#endif
+  return *made;
+}
+
+void ThreadPool::start_threads(int wanted) {
+#if defined(__linux__)
+  sigset_t all, before;  // signals are for the threads of the program; these are born with all of them blocked
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+#endif
+  try {
+    for (; num_threads_ < std::min(wanted, kMostThreads); ++num_threads_) std::thread([this] { work(); }).detach();
+  } catch (const std::system_error&) {  // the caller works alone, or with fewer
+  }
+#if defined(__linux__)
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+#endif
+}
+
+void ThreadPool::run(int helpers, const std::function<void()>& help, const std::function<void()>& own) {
+  if (helpers <= 0) return own();
+  Job job{&help, helpers};
+  {
+    const std::lock_guard lock(mutex_);
+    start_threads(helpers);
+    jobs_.push_back(&job);
+  }
+  if (helpers == 1) {
+    posted_.notify_one();
+  } else {
+    posted_.notify_all();
+  }
+  const auto leave = [&] {  // after it nobody refers to `job`
+    std::unique_lock lock(mutex_);
+    std::erase(jobs_, &job);
+    left_.wait(lock, [&job] { return job.inside == 0; });
+  };
+  try {
+    own();
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+}
+
+void ThreadPool::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    posted_.wait(lock, [this] { return !jobs_.empty(); });
+    Job* const job = jobs_.front();
+    ++job->inside;
+    if (--job->wanted == 0) std::erase(jobs_, job);
+    lock.unlock();
+    (*job->help)();
+    lock.lock();
+    if (--job->inside == 0) left_.notify_all();
+  }
+}
+
+}  // namespace datapipes

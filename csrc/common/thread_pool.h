@@ -1,0 +1,123 @@
+// thread_pool.h: lends threads to a kernel for the time of one call.
+//   ThreadPool::run(helpers, help, own): calls own() here, and help() on up to `helpers` other threads meanwhile; returns when
+//   all have left. Helpers are a chance, not a promise: where they are busy elsewhere or cannot be started, own() does all the
+//   work, so calls from many threads at once cannot wait for each other. help() must not throw; what own() throws is passed on.
+//   parallel_for(count, threads, work): work(i) for each i < count in any order. Of several errors the one of the lowest i is
+//   thrown, as a loop would.
+//   in_order(count, threads, produce, consume): produce(i) in any order on all threads, consume(i) here in ascending order, each
+//   as soon as its turn and its product are there.
+// Results must not depend on which thread does what; these functions then give the same for every number of threads.
+// Threads start when first asked for, sleep in between, and belong to one process: a forked child starts its own.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <vector>
+
+namespace datapipes {
+
+class ThreadPool {
+ public:
+  static constexpr int kMostThreads = 256;
+
+  static ThreadPool& instance();
+
+  void run(int helpers, const std::function<void()>& help, const std::function<void()>& own);
+
+ private:
+  struct Job {
+    const std::function<void()>* help;
+    int wanted;  // helpers that may still enter
+    int inside = 0;
+  };
+  void work();
+  void start_threads(int wanted);
+
+  std::mutex mutex_;
+  std::condition_variable posted_, left_;
+  std::vector<Job*> jobs_;
+  int num_threads_ = 0;
+};
+
+template <class Work>
+void parallel_for(std::int64_t count, int threads, Work&& work) {
+  if (threads <= 1 || count <= 1) {
+    for (std::int64_t i = 0; i < count; ++i) work(i);
+    return;
+  }
+  std::atomic<std::int64_t> next{0};
+  std::mutex mutex;
+  std::int64_t failed_at = std::numeric_limits<std::int64_t>::max();
+  std::exception_ptr error;
+  const std::function<void()> loop = [&] {
+    for (std::int64_t i; (i = next.fetch_add(1)) < count;) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        next.store(count);  // what is below i was taken before and still runs
+        if (i < failed_at) {
+          failed_at = i;
+          error = std::current_exception();
+        }
+      }
+    }
+  };
+  ThreadPool::instance().run(static_cast<int>(std::min<std::int64_t>(threads, count)) - 1, loop, loop);
+  if (error) std::rethrow_exception(error);
+}
+
+template <class Produce, class Consume>
+void in_order(std::int64_t count, int threads, Produce&& produce, Consume&& consume) {
+  if (threads <= 1 || count <= 1) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      produce(i);
+      consume(i);
+    }
+    return;
+  }
+  struct Product {
+    std::atomic<bool> ready{false};
+    std::exception_ptr error;
+  };
+  std::vector<Product> products(static_cast<std::size_t>(count));
+  std::atomic<std::int64_t> next{0};
+  const auto produce_one = [&] {
+    const std::int64_t i = next.fetch_add(1);
+    if (i >= count) return false;
+    Product& product = products[static_cast<std::size_t>(i)];
+    try {
+      produce(i);
+    } catch (...) {
+      product.error = std::current_exception();
+    }
+    product.ready.store(true, std::memory_order_release);  // SYNC product-ready
+    product.ready.notify_one();
+    return true;
+  };
+  const std::function<void()> help = [&] {
+    while (produce_one()) {
+    }
+  };
+  const std::function<void()> own = [&] {
+    for (std::int64_t i = 0; i < count; ++i) {
+      Product& product = products[static_cast<std::size_t>(i)];
+      while (!product.ready.load(std::memory_order_acquire)) {  // SYNC product-ready
+        if (!produce_one()) product.ready.wait(false, std::memory_order_acquire);
+      }
+      if (product.error) {
+        next.store(count);
+        std::rethrow_exception(product.error);
+      }
+      consume(i);
+    }
+  };
+  ThreadPool::instance().run(static_cast<int>(std::min<std::int64_t>(threads, count)) - 1, help, own);
+}
+
+}  // namespace datapipes

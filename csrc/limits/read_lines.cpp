@@ -1,0 +1,50 @@
+#include "limits/read_lines.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "common/thread_pool.h"
+
+namespace datapipes {
+namespace {
+
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kDistance = 32;           // lines asked for ahead: more than a core's miss buffers
+constexpr std::int64_t kLinesPerTurn = 1 << 14;  // that one thread reads at a time
+
+std::uint64_t read_some(const std::uint8_t* memory, std::span<const std::uint32_t> lines) {
+  const auto count = std::ssize(lines);
+  std::uint64_t sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    __builtin_prefetch(memory + kLine * lines[static_cast<std::size_t>(std::min(i + kDistance, count - 1))]);
+    std::uint64_t word;
+    std::memcpy(&word, memory + kLine * lines[static_cast<std::size_t>(i)], sizeof word);
+    sum += word;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::uint64_t read_lines(std::span<const std::uint8_t> memory, std::span<const std::uint32_t> lines, int threads) {
+  const std::size_t num_lines = memory.size() / kLine;
+  for (const std::uint32_t line : lines) {
+    if (line >= num_lines) {
+      throw std::out_of_range("read_lines: line must be in [0, " + std::to_string(num_lines) + "), got " + std::to_string(line) +
+                              ". Draw the lines for this memory.");
+    }
+  }
+  const auto count = std::ssize(lines);
+  std::atomic<std::uint64_t> sum{0};
+  parallel_for((count + kLinesPerTurn - 1) / kLinesPerTurn, threads, [&](std::int64_t turn) {
+    const std::int64_t begin = turn * kLinesPerTurn;
+    sum += read_some(memory.data(), lines.subspan(static_cast<std::size_t>(begin),
+                                                  static_cast<std::size_t>(std::min(kLinesPerTurn, count - begin))));
+  });
+  return sum;
+}
+
+}  // namespace datapipes

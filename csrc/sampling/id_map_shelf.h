@@ -1,0 +1,81 @@
+// id_map_shelf.h: lends an id map to a kernel for one call, by the size of the graph.
+//   Maps are kept for the next call, whichever thread makes it: 4 bytes a node up to `direct_limit` nodes, for each call that
+//   runs at the same time. A forked child starts with an empty shelf.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sampling/id_map.h"
+
+#if defined(__linux__)
+#include <pthread.h>
+#endif
+
+namespace datapipes {
+
+template <class Map>
+class IdMapShelf {
+ public:
+  // Never destroyed: threads may still sample while the process ends.
+  static IdMapShelf& instance() {
+    IdMapShelf* shelf = current_.load(std::memory_order_acquire);
+    if (shelf != nullptr) return *shelf;
+    auto made = std::make_unique<IdMapShelf>();
+    if (!current_.compare_exchange_strong(shelf, made.get())) return *shelf;
+#if defined(__linux__)
+    static std::once_flag once;  // the lock may be held when a process forks, so the child takes a new shelf
+    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current_.store(nullptr); }); });
+#endif
+    return *made.release();
+  }
+
+  std::unique_ptr<Map> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return std::make_unique<Map>();
+    auto map = std::move(idle_.back());
+    idle_.pop_back();
+    return map;
+  }
+  void give(std::unique_ptr<Map> map) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(map));
+  }
+
+ private:
+  static inline std::atomic<IdMapShelf*> current_{nullptr};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Map>> idle_;
+};
+
+template <class Map, class Use>
+auto with_map(std::int64_t num_nodes, Use&& use) {
+  auto& shelf = IdMapShelf<Map>::instance();
+  auto map = shelf.take();
+  map->start(num_nodes);  // a map whose call fails is dropped: what it holds is not known
+  auto result = use(*map);
+  shelf.give(std::move(map));
+  return result;
+}
+
+template <class Id, class Use>
+auto with_id_map(std::int64_t num_nodes, std::int64_t direct_limit, Use&& use) {
+  return num_nodes <= direct_limit ? with_map<DirectIdMap<Id>>(num_nodes, use) : with_map<HashIdMap<Id>>(num_nodes, use);
+}
+
+// Local ids are kept in 32 bits; a minibatch beyond that is refused before anything is numbered.
+inline void check_local_ids(std::int64_t count) {
+  if (count > std::numeric_limits<std::uint32_t>::max()) {
+    throw std::length_error("compact: " + std::to_string(count) +
+                            " nodes in one minibatch; at most 4294967295 can be numbered. Use a smaller batch_size or fanouts.");
+  }
+}
+
+}  // namespace datapipes

@@ -1,0 +1,258 @@
+// test_threads.cpp: the thread pool, and that what kernels give does not depend on it.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/thread_pool.h"
+#include "gather/gather_rows.h"
+#include "limits/read_lines.h"
+#include "sampling/sample_hop.h"
+#include "sampling/sample_neighbors.h"
+#include "tests/check.h"
+
+namespace datapipes {
+namespace {
+
+constexpr int kThreadCounts[] = {1, 2, 3, 8};
+
+void every_part_is_done_once() {
+  for (const int threads : kThreadCounts) {
+    for (const std::int64_t count : {0, 1, 2, 1'000}) {
+      std::vector<std::atomic<int>> done(static_cast<std::size_t>(count));
+      parallel_for(count, threads, [&](std::int64_t i) { ++done[static_cast<std::size_t>(i)]; });
+      bool once = true;
+      for (const auto& times : done) once &= times == 1;
+      CHECK(once);
+    }
+  }
+}
+
+void products_are_consumed_in_order_on_the_calling_thread() {
+  for (const int threads : kThreadCounts) {
+    for (const std::int64_t count : {0, 1, 2, 500}) {
+      std::vector<std::int64_t> products(static_cast<std::size_t>(count), -1), consumed;
+      const auto caller = std::this_thread::get_id();
+      bool here = true;
+      in_order(
+          count, threads, [&](std::int64_t i) { products[static_cast<std::size_t>(i)] = i * i; },
+          [&](std::int64_t i) {
+            here &= std::this_thread::get_id() == caller;
+            consumed.push_back(products[static_cast<std::size_t>(i)]);
+          });
+      bool ordered = std::ssize(consumed) == count;
+      for (std::int64_t i = 0; i < std::ssize(consumed); ++i) ordered &= consumed[static_cast<std::size_t>(i)] == i * i;
+      CHECK(ordered);
+      CHECK(here);
+    }
+  }
+}
+
+template <class Run>
+std::string message_of(Run&& run) {
+  try {
+    run();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+void of_several_errors_the_first_one_arrives() {
+  for (const int threads : kThreadCounts) {
+    for (int round = 0; round < 50; ++round) {
+      const auto fail_from_70 = [](std::int64_t i) {
+        if (i >= 70) throw std::runtime_error(std::to_string(i));
+      };
+      std::int64_t consumed = 0;
+      CHECK(message_of([&] { parallel_for(1'000, threads, fail_from_70); }) == "70");
+      CHECK(message_of([&] { in_order(1'000, threads, fail_from_70, [&](std::int64_t) { ++consumed; }); }) == "70");
+      CHECK(consumed == 70);
+      CHECK(message_of([&] { in_order(100, threads, [](std::int64_t) {}, fail_from_70); }) == "70");
+    }
+  }
+}
+
+void many_callers_share_the_threads() {
+  std::atomic<std::int64_t> sum{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 6; ++c) {
+    callers.emplace_back([&sum] {
+      for (int round = 0; round < 50; ++round) {
+        parallel_for(40, 4, [&sum](std::int64_t i) {
+          parallel_for(3, 3, [&sum, i](std::int64_t j) { sum += i * j; });  // a part may ask for threads itself
+        });
+      }
+    });
+  }
+  for (auto& caller : callers) caller.join();
+  CHECK(sum == 6 * 50 * 3 * (39 * 40 / 2));
+}
+
+void a_forked_child_starts_threads_of_its_own() {
+#if defined(__SANITIZE_THREAD__)
+  return std::puts("  skipped: ThreadSanitizer allows no threads after a fork"), void();
+#endif
+  std::atomic<int> before{0};
+  parallel_for(100, 4, [&](std::int64_t) { ++before; });
+  std::atomic<bool> stop = false;
+  std::thread busy([&stop] {
+    while (!stop) parallel_for(50, 4, [](std::int64_t) {});
+  });
+  int failed = 0;
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);  // a child that hangs is killed
+      std::atomic<int> done{0};
+      parallel_for(100, 4, [&](std::int64_t) { ++done; });
+      _exit(done == 100 ? 0 : 1);
+    }
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) ++failed;
+  }
+  stop = true;
+  busy.join();
+  CHECK(failed == 0);
+}
+
+template <class Id>
+struct LargeGraph {
+  std::vector<std::int64_t> indptr{0};
+  std::vector<Id> indices;
+  CscView<Id> view() const { return {indptr, indices}; }
+};
+
+template <class Id>
+LargeGraph<Id> large_graph(std::int64_t num_nodes) {
+  LargeGraph<Id> graph;
+  std::uint64_t state = 1;
+  for (std::int64_t v = 0; v < num_nodes; ++v) {
+    const std::int64_t degree = v == 7 ? 30'000 : v * v % 41;
+    for (std::int64_t i = 0; i < degree; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      graph.indices.push_back(static_cast<Id>((state >> 33) % static_cast<std::uint64_t>(num_nodes)));
+    }
+    graph.indptr.push_back(std::ssize(graph.indices));
+  }
+  return graph;
+}
+
+template <class T>
+bool same(const Buffer<T>& one, const Buffer<T>& other) {
+  return one.size() == other.size() && std::equal(one.data(), one.data() + one.size(), other.data());
+}
+
+template <class Id>
+void a_minibatch_is_the_same_for_any_number_of_threads() {
+  const auto graph = large_graph<Id>(20'000);
+  std::vector<std::int64_t> seeds, edge_ids(graph.indices.size());
+  for (std::int64_t i = 0; i < 3'000; ++i) seeds.push_back(i * 7 % 20'000);
+  for (std::size_t i = 0; i < edge_ids.size(); ++i) edge_ids[i] = static_cast<std::int64_t>(3 * i + 1);
+  for (const bool only_new : {false, true}) {
+    for (const std::int64_t fanout : {8LL, 40LL, -1LL}) {
+      NeighborsRequest request;
+      request.hops = {{5, false, 11}, {fanout, fanout == 8, 12}, {7, false, 13}};
+      request.only_new = only_new;
+      request.want_edge_ids = true;
+      const auto alone = sample_neighbors<Id>(graph.view(), edge_ids, seeds, request);
+      CHECK(alone.hops.back().indices.size() > 2 * kParallelPicks || only_new);
+      for (const int threads : kThreadCounts) {
+        request.threads = threads;
+        for (const std::int64_t limit : {std::int64_t{0}, kDirectMapLimit}) {
+          request.direct_limit = limit;
+          const auto shared = sample_neighbors<Id>(graph.view(), edge_ids, seeds, request);
+          CHECK(same(shared.nodes, alone.nodes) && same(shared.compacted_seeds, alone.compacted_seeds));
+          for (std::size_t h = 0; h < 3; ++h) {
+            CHECK(same(shared.hops[h].indptr, alone.hops[h].indptr) && same(shared.hops[h].indices, alone.hops[h].indices));
+            CHECK(same(shared.hops[h].edge_ids, alone.hops[h].edge_ids) && shared.hops[h].num_src == alone.hops[h].num_src);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class Id>
+void a_hop_and_its_errors_are_the_same_for_any_number_of_threads() {
+  auto graph = large_graph<Id>(20'000);
+  std::vector<std::int64_t> seeds;
+  for (std::int64_t i = 0; i < 15'000; ++i) seeds.push_back(i * 3 % 20'000);
+  const auto alone = sample_hop<Id>(graph.view(), seeds, {6, false, 5});
+  for (const int threads : kThreadCounts) {
+    const auto shared = sample_hop<Id>(graph.view(), seeds, {6, false, 5}, threads);
+    CHECK(same(shared.indptr, alone.indptr) && same(shared.neighbors, alone.neighbors) &&
+          same(shared.positions, alone.positions));
+  }
+  for (std::size_t i = graph.indices.size() / 4; i < graph.indices.size(); i += 50) graph.indices[i] = -1;
+  const auto corrupt = [&](int threads) {
+    return message_of([&] { sample_hop<Id>(graph.view(), seeds, {6, false, 5}, threads); });
+  };
+  const std::string wanted = corrupt(1);
+  CHECK(wanted.find("indices[") != std::string::npos);
+  for (const int threads : kThreadCounts) CHECK(corrupt(threads) == wanted);
+  seeds[14'000] = seeds[9'000] = 20'000;
+  const auto outside = [&](int threads) {
+    return message_of([&] { sample_hop<Id>(graph.view(), seeds, {6, false, 5}, threads); });
+  };
+  for (const int threads : kThreadCounts) CHECK(outside(threads) == outside(1));
+}
+
+void rows_are_the_same_for_any_number_of_threads() {
+  for (const std::int64_t row_bytes : {3, 4, 16, 48, 400}) {
+    const std::int64_t num_rows = 50'000;
+    std::vector<std::byte> table(static_cast<std::size_t>(num_rows * row_bytes));
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::byte>(i * 31 % 251);
+    std::vector<std::int64_t> ids;
+    for (std::int64_t i = 0; i < 600'000 / (1 + row_bytes / 64); ++i) ids.push_back(i * 7'919 % num_rows);
+    std::vector<std::byte> alone(ids.size() * static_cast<std::size_t>(row_bytes)), shared(alone.size());
+    const RowTable rows{table.data(), num_rows, row_bytes, row_bytes};
+    gather_rows<std::int64_t>(rows, ids, alone.data());
+    bool right = true;
+    for (std::size_t i = 0; i < ids.size(); i += 97) {
+      right &= std::equal(alone.begin() + static_cast<std::ptrdiff_t>(i) * row_bytes,
+                          alone.begin() + static_cast<std::ptrdiff_t>(i + 1) * row_bytes, table.begin() + ids[i] * row_bytes);
+    }
+    CHECK(right);
+    for (const int threads : kThreadCounts) {
+      gather_rows<std::int64_t>(rows, ids, shared.data(), threads);
+      CHECK(shared == alone);
+      if (shared.size() < 2) continue;  // an output that is not aligned takes the plain copy
+      std::vector<std::byte> shifted(shared.size() + 1);
+      gather_rows<std::int64_t>(rows, ids, shifted.data() + 1, threads);
+      CHECK(std::equal(alone.begin(), alone.end(), shifted.begin() + 1));
+    }
+  }
+}
+
+void lines_are_read_within_the_memory() {
+  std::vector<std::uint8_t> memory(640);
+  memory[64 * 9] = 5;
+  std::vector<std::uint32_t> lines(40'000, 9);
+  for (const int threads : kThreadCounts) CHECK(read_lines(memory, lines, threads) == 200'000);
+  lines.back() = 10;
+  CHECK_THROWS(std::out_of_range, read_lines(memory, lines));
+}
+
+}  // namespace
+
+void test_threads() {
+  RUN(every_part_is_done_once);
+  RUN(products_are_consumed_in_order_on_the_calling_thread);
+  RUN(of_several_errors_the_first_one_arrives);
+  RUN(many_callers_share_the_threads);
+  RUN(a_forked_child_starts_threads_of_its_own);
+  RUN_FOR_BOTH_IDS(a_minibatch_is_the_same_for_any_number_of_threads);
+  RUN_FOR_BOTH_IDS(a_hop_and_its_errors_are_the_same_for_any_number_of_threads);
+  RUN(rows_are_the_same_for_any_number_of_threads);
+  RUN(lines_are_read_within_the_memory);
+}
+
+}  // namespace datapipes

@@ -1,0 +1,128 @@
+"""Threads of the kernels: how many they get, and that what they give does not depend on it."""
+
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+import torch
+from pipelines import BOUND_S, digests
+from strategies import random_graph
+
+import datapipes as dp
+from datapipes import _core
+from datapipes.threads import kernel_threads, thread_share
+
+NUM_NODES = 20_000
+
+
+@pytest.fixture
+def torch_threads():
+    """Set the number of torch's threads; afterwards it is as before."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def large_chain() -> dp.Stage:
+    """A chain whose minibatches are large enough to be shared by threads."""
+    graph = dp.CSCGraph(*random_graph(NUM_NODES, 400_000, rng_seed=4))
+    features = dp.TensorFeature(torch.arange(NUM_NODES * 40, dtype=torch.float32).reshape(NUM_NODES, 40))
+    chain = dp.ItemSampler(dp.ItemSet(NUM_NODES), 2_000, shuffle=True, seed=5)
+    chain = chain.sample_neighbor(graph, [10, 10], return_edge_ids=True)
+    return chain.fetch_feature(dp.FeatureStore({("node", None, "feat"): features}), ["feat"])
+
+
+def test_kernels_get_torchs_number_of_threads_or_the_share_of_the_thread(torch_threads):
+    torch_threads(3)
+    assert kernel_threads() == 3
+    with thread_share(1):
+        assert kernel_threads() == 1
+        with thread_share(2):
+            assert kernel_threads() == 2
+        found: list[int] = []
+        other = threading.Thread(target=lambda: found.append(kernel_threads()))
+        other.start()
+        other.join()
+        assert kernel_threads() == 1
+        assert found != [1]  # the share is this thread's
+    assert kernel_threads() == 3
+
+
+def test_a_minibatch_is_the_same_for_any_number_of_threads(torch_threads):
+    torch_threads(1)
+    chain = large_chain()
+    expected = digests(chain)  # of epoch 0
+    minibatch = next(iter(chain))
+    assert minibatch.blocks[0].num_edges > 2 * 16_384  # enough for the threads to share it
+    assert minibatch.node_features["feat"].nbytes > 2**19
+    for threads in (2, 7):
+        torch_threads(threads)
+        assert digests(large_chain()) == expected
+        assert digests(dp.DataLoader(chain)) == expected
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_hop_is_the_same_for_any_number_of_threads(dtype):
+    indptr, indices = random_graph(NUM_NODES, 400_000, rng_seed=6, dtype=dtype)
+    seeds = np.random.default_rng(1).integers(0, NUM_NODES, 9_000)
+    arguments = {"fanout": 6, "replace": False, "key": 8}
+    expected = _core.sample_hop(indptr, indices, seeds, **arguments)
+    for threads in (2, 5, 1_000):
+        found = _core.sample_hop(indptr, indices, seeds, **arguments, num_threads=threads)
+        assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_threads_that_sample_at_the_same_time_do_not_disturb_each_other(torch_threads):
+    torch_threads(3)
+    chain = large_chain()
+    expected = digests(chain)
+    loader = dp.DataLoader(chain)
+    found: dict[int, list[str]] = {}
+
+    def replay(number: int) -> None:
+        found[number] = [loader.minibatch(0, index).digest() for index in range(len(chain))]
+
+    callers = [threading.Thread(target=replay, args=(number,)) for number in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(BOUND_S)
+    assert found == dict.fromkeys(range(4), expected)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_a_number_of_threads_below_one_is_refused(threads):
+    table, ids = np.zeros((3, 4), dtype=np.uint8), np.zeros(1, dtype=np.int64)
+    for call in (
+        lambda: _core.gather_rows(table, ids, num_threads=threads),
+        lambda: _core.sample_hop(ids, ids[:0], ids[:0], fanout=1, replace=False, key=0, num_threads=threads),
+    ):
+        with pytest.raises(ValueError, match=f"num_threads must be 1 or more, got {threads}"):
+            call()
+
+
+def _hop_of_many_seeds() -> bytes:
+    indptr, indices = random_graph(NUM_NODES, 400_000, rng_seed=6)
+    seeds = np.random.default_rng(1).integers(0, NUM_NODES, 9_000)
+    found = _core.sample_hop(indptr, indices, seeds, fanout=6, replace=False, key=8, num_threads=3)
+    return b"".join(array.tobytes() for array in found)
+
+
+def _send_a_hop(sender) -> None:
+    sender.send(_hop_of_many_seeds())
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own():
+    expected = _hop_of_many_seeds()  # the parent's threads have started
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_send_a_hop, args=(sender,), daemon=True)
+    child.start()
+    try:
+        assert receiver.poll(BOUND_S)
+        assert receiver.recv() == expected
+        child.join(BOUND_S)
+        assert child.exitcode == 0
+    finally:
+        child.kill()

@@ -36,8 +36,8 @@ def overlap_fetch_with_sampling(graph: StageGraph, *, depth: int) -> StageGraph:
     the features of this one are fetched.
 
     The graph is left alone where nothing is sampled before, where a copy to a GPU (see above) or a Prefetcher stands
-    before, where another carrying stage plans for itself, and where a join follows. The Prefetcher waits without a limit: the
-    one that the consumer reads is the one that times out.
+    before, where another carrying stage plans for itself, and where a join follows. The Prefetcher waits without a
+    limit: the one that the consumer reads is the one that times out.
     """
     fetchers = [stage for stage in _single_line(graph) if isinstance(stage, FeatureFetcher)]
     plans_for_itself = any(not isinstance(stage, Prefetcher) for stage in graph.find(StreamStage))

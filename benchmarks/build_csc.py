@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import alternate, load_graph, parser, report, timed
+from common import alternate, load_graph, parser, peak_bytes, report, timed
 
 import datapipes as dp
 from datapipes import _core
@@ -112,23 +112,6 @@ def check(works: dict[str, Callable[[], Any]], edges: np.ndarray) -> None:
 def rate_of(work: Callable[[], Any], num_edges: int) -> Callable[[int], float]:
     """Return a side for alternate: edges per second of one call."""
     return lambda _: num_edges / timed(work)[0]
-
-
-def peak_bytes(work: Callable[[], Any]) -> float:
-    """Return by how much resident memory rose at most during one call; nan where the system does not tell."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
-    except OSError:
-        return float("nan")
-    before = resident_bytes("VmRSS")
-    work()
-    return resident_bytes("VmHWM") - before
-
-
-def resident_bytes(field: str) -> float:
-    """Return a field of /proc/self/status, which is in KiB, in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import datapipes as dp
+from datapipes import _core
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -62,6 +64,58 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
     result = work()
     return time.perf_counter() - began, result
+
+
+class RandomLines:
+    """The limit of random access: lines a second, read at random from `num_bytes` with many reads under way at once.
+
+    1 GiB is far beyond any cache, so a line then costs what a cache miss costs.
+    """
+
+    def __init__(self, num_bytes: int = 2**30, threads: int = 1, num_reads: int = 2**19) -> None:
+        self._memory = np.ones(max(num_bytes // 64, 1) * 64, dtype=np.uint8)
+        self._lines = np.random.default_rng(0).integers(0, len(self._memory) // 64, num_reads, dtype=np.uint32)
+        self._threads = threads
+
+    def __call__(self, _: int) -> float:
+        seconds, _ = timed(lambda: _core.read_lines(self._memory, self._lines, num_threads=self._threads))
+        return len(self._lines) / seconds
+
+
+def memcpy(num_bytes: int) -> Callable[[int], float]:
+    """Return a side for alternate: bytes per second of a copy into memory that is already there."""
+    source, target = np.ones(num_bytes, dtype=np.uint8), np.zeros(num_bytes, dtype=np.uint8)
+    return lambda _: num_bytes / timed(lambda: np.copyto(target, source))[0]
+
+
+def with_threads(threads: int, side: Callable[[int], float]) -> Callable[[int], float]:
+    """Return `side` measured with that many threads for torch and our kernels."""
+
+    def measure(round_: int) -> float:
+        torch.set_num_threads(threads)
+        try:
+            return side(round_)
+        finally:
+            torch.set_num_threads(1)
+
+    return measure
+
+
+def peak_bytes(work: Callable[[], Any]) -> float:
+    """Return by how much resident memory rose at most during one call; nan where the system does not tell."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from what is resident
+    except OSError:
+        return float("nan")
+    before = _resident_bytes("VmRSS")
+    work()
+    return _resident_bytes("VmHWM") - before
+
+
+def _resident_bytes(field: str) -> float:
+    """Return a field of /proc/self/status, which is in KiB, in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 class Peer:

@@ -1,53 +1,110 @@
-"""How fast does fetch_feature (FeatureFetcher over a TensorFeature) gather rows, on one thread?
+"""How fast does fetch_feature (FeatureFetcher over a TensorFeature) gather rows, and how far is that from memcpy?
 
-The input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on the benchmark
-graph). Against torch's index_select into fresh memory, and GraphBolt 2.1.0's feature store in its own interpreter
-(--peer-python), in alternation; median of 9. Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
-Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commits 3701689 and 8ab20ec, five runs on a shared machine):
-1.9 to 4.0 GB/s; index_select 1.0 to 1.5, GraphBolt 0.67 to 0.79; 1.9 to 2.9 x and 2.8 to 5.1 x, median 2.6 x and 4.6 x.
+First the stage: the input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on
+the benchmark graph), on one thread and on two; against torch's index_select into fresh memory, as a call of it gives,
+and into memory that is already there, and against GraphBolt 2.1.0's feature store in its own interpreter
+(--peer-python). Then 250,000 random rows of 4, 16, 64, 400 and 4,096 bytes from 1 GiB (4 and 16 bytes: 4M rows), on one
+thread, against both index_selects. The limits: memcpy of the same bytes, and one random line read for each line of the
+rows. All in alternation, median of 9. Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
+RESULT
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-from common import Peer, alternate, load_graph, parser, report, timed
+from common import Peer, RandomLines, alternate, load_graph, memcpy, parser, report, timed, with_threads
 
 import datapipes as dp
+from datapipes import _core
+
+ROWS = 250_000
+WIDTHS = (4, 16, 64, 400, 4096)
+LINE = 64
 
 
 def main() -> None:
     args = parser(__doc__ or "").parse_args()
     torch.set_num_threads(1)
+    figures: dict[str, float | str] = {}
+    peer = Peer(args.peer_python, args.graph, "gather") if args.peer_python else None
+    figures |= stage_figures(args, peer)
+    if peer is not None:
+        peer.close()
+    for width in WIDTHS:
+        figures |= width_figures(width, args.repeats)
+    stats = _core.pool_stats()
+    figures["pool, most bytes in use at once (MB)"] = stats["peak_bytes"] / 1e6
+    figures["pool, outputs in memory that was there"] = stats["reused"] / (stats["reused"] + stats["fresh"])
+    report(figures, args.json)
+
+
+def stage_figures(args, peer: Peer | None) -> dict[str, float]:
     graph, rows = load_graph(args.graph)
     features = torch.from_numpy(rows)
     store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(features)})
-    sampled = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1).sample_neighbor(
-        graph, [15, 10, 5]
-    )
+    items = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
+    sampled = items.sample_neighbor(graph, [15, 10, 5])
     fetcher = sampled.fetch_feature(store, node_feature_keys=["feat"])
     stream = iter(sampled)
     minibatches = [next(stream) for _ in range(5)]
-    num_bytes = sum(len(minibatch.input_nodes) for minibatch in minibatches) * features[0].nbytes
-
-    def fetch(_: int) -> float:
-        return num_bytes / sum(timed(lambda m=minibatch: fetcher.transform(m))[0] for minibatch in minibatches)
-
-    def index_select(_: int) -> float:
-        return num_bytes / sum(timed(lambda m=m: features.index_select(0, m.input_nodes))[0] for m in minibatches)
-
+    nodes = [minibatch.input_nodes for minibatch in minibatches]
+    outs = [torch.empty(len(ids), *features.shape[1:], dtype=features.dtype) for ids in nodes]
     for minibatch in minibatches:
         wanted = features.index_select(0, minibatch.input_nodes)
         assert torch.equal(fetcher.transform(minibatch).node_features["feat"], wanted)
-    sides = {"datapipes (bytes/s)": fetch, "torch.index_select (bytes/s)": index_select}
-    peer = Peer(args.peer_python, args.graph, "gather") if args.peer_python else None
+    num_bytes = sum(map(len, nodes)) * features[0].nbytes
+
+    def rate(work):
+        """Bytes per second over all minibatches; each result is let go before the next."""
+        return lambda _: num_bytes / sum(timed(lambda i=i: work(i))[0] for i in range(len(nodes)))
+
+    def reused(i: int) -> None:
+        torch.index_select(features, 0, nodes[i], out=outs[i])
+
+    sides = {
+        "fetch_feature": rate(lambda i: fetcher.transform(minibatches[i])),
+        "fetch_feature, 2 threads": with_threads(2, rate(lambda i: fetcher.transform(minibatches[i]))),
+        "index_select": rate(lambda i: features.index_select(0, nodes[i])),
+        "index_select, reused memory": rate(reused),
+        "memcpy": memcpy(num_bytes // len(nodes)),
+    }
     if peer is not None:
-        sides["graphbolt 2.1.0 (bytes/s)"] = peer.measure
-    figures = alternate(sides, args.repeats)
-    for name in list(figures)[1:]:
-        figures[f"ratio to {name.rsplit(' ', 1)[0]}"] = figures["datapipes (bytes/s)"] / figures[name]
-    if peer is not None:
-        peer.close()
-    report(figures, args.json)
+        sides["graphbolt 2.1.0"] = peer.measure
+    rates = alternate(sides, args.repeats)
+    figures = {f"{name} (GB/s)": value / 1e9 for name, value in rates.items()}
+    for name in list(rates)[1:]:
+        figures[f"fetch_feature, ratio to {name}"] = rates["fetch_feature"] / rates[name]
+    return figures
+
+
+def width_figures(width: int, repeats: int) -> dict[str, float]:
+    count = 4_000_000 if width < LINE else 2**30 // width
+    rng = np.random.default_rng(0)
+    table = torch.from_numpy(np.ones((count, width // 4), dtype=np.float32))
+    ids = torch.from_numpy(rng.integers(0, count, ROWS if width < 4096 else ROWS // 4))
+    feature, out = dp.TensorFeature(table), torch.zeros(len(ids), width // 4)
+    num_bytes = len(ids) * width
+
+    def rate(work):
+        return lambda _: num_bytes / timed(work)[0]
+
+    lines = (width + LINE - 4) / LINE if width > LINE // 2 else 1.0  # of a row, on average over where it begins
+    sides = {
+        "TensorFeature.read": rate(lambda: feature.read(ids)),
+        "index_select": rate(lambda: table.index_select(0, ids)),
+        "index_select, reused memory": rate(lambda: torch.index_select(table, 0, ids, out=out)),
+        "memcpy": memcpy(num_bytes),
+        "lines": RandomLines(table.nbytes),
+    }
+    rates = alternate(sides, repeats)
+    ours = rates["TensorFeature.read"]
+    figures = {f"rows of {width} B: TensorFeature.read (GB/s)": ours / 1e9}
+    figures[f"rows of {width} B: (ns/row)"] = width / ours * 1e9
+    for name in list(rates)[1:-1]:
+        figures[f"rows of {width} B: ratio to {name}"] = ours / rates[name]
+    figures[f"rows of {width} B: time over its lines"] = width / ours / (lines / rates["lines"])
+    return figures
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Runs in the peer's interpreter: measures GraphBolt 2.1.0 once for each line on standard input and prints the rate.
 
-Arguments: GRAPH (folder) and "sample" (edges per second, sampled and compacted) or "gather" (bytes per second of
-feature rows). One thread; 1,024 seeds, fanouts [15, 10, 5] with the hop next to the seeds last, as in ours.
+Arguments: GRAPH (folder) and "sample" (edges per second, sampled and compacted), "gather" (bytes per second of
+feature rows) or "end_to_end_W" (minibatches per second of its DataLoader with W workers, node features included). One
+thread, but two for its DataLoader without workers; 1,024 seeds, fanouts [15, 10, 5] with the hop next to the seeds
+last, as in ours.
 """
 
 import sys
@@ -22,11 +24,16 @@ def main() -> None:
     ids = torch.from_numpy(np.random.default_rng(1).permutation(len(indptr) - 1))
     items = gb.ItemSet(ids, names="seed_nodes")
     pipe = gb.NeighborSampler(gb.ItemSampler(items, batch_size=1024, shuffle=True), graph, [15, 10, 5])
-    if what == "gather":
+    if what != "sample":
         features = torch.from_numpy(np.load(f"{folder}/feat.npy"))
         store = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(features)})
+    if what == "gather":
         stream = iter(pipe)
         nodes = [next(stream).input_nodes for _ in range(5)]
+    if what.startswith("end_to_end"):
+        workers = int(what.rsplit("_", 1)[1])
+        torch.set_num_threads(2 if workers == 0 else 1)
+        pipe = gb.DataLoader(gb.FeatureFetcher(pipe, store, node_feature_keys=["feat"]), num_workers=workers)
     stream = iter(pipe)
     for _ in sys.stdin:
         began, done = time.perf_counter(), 0
@@ -35,12 +42,14 @@ def main() -> None:
                 for ids in nodes:
                     rows = store.read("node", None, "feat", ids)
                     done += rows.numel() * rows.element_size()
-            else:
-                minibatch = next(stream, None)
-                if minibatch is None:
-                    stream = iter(pipe)
-                    continue
+                continue
+            minibatch = next(stream, None)
+            if minibatch is None:
+                stream = iter(pipe)
+            elif what == "sample":
                 done += sum(hop.sampled_csc.indices.numel() for hop in minibatch.sampled_subgraphs)
+            else:
+                done += 1
         print(done / (time.perf_counter() - began), flush=True)
 
 

@@ -21,6 +21,7 @@ LAYERS = [
     "rng",
     "codec",
     "threads",
+    "rows",
     "functional",
     "minibatch",
     "pyg_data",

@@ -1,7 +1,6 @@
 #include "common/buffer_pool.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <new>
 
@@ -93,7 +92,7 @@ Block BufferPool::take(std::size_t bytes) {
 
 void BufferPool::give(Block block) noexcept {
   if (block.memory == nullptr) return;
-  if (block.bytes < kSmallest) return std::free(block.memory);
+  if (block.bytes < kSmallest) return free_aligned(block.memory, block.bytes);
   Block evicted{};
   {
     const std::lock_guard lock(mutex_);
@@ -108,7 +107,7 @@ void BufferPool::give(Block block) noexcept {
   }
   const auto drop = [](Block dropped) {
     DATAPIPES_UNPOISON(dropped.memory, dropped.bytes);
-    std::free(dropped.memory);
+    free_aligned(dropped.memory, dropped.bytes);
   };
   if (evicted.memory != nullptr) return drop(evicted);
   for (;;) {  // one at a time, so that freeing (which unmaps) happens outside the lock and needs no memory
@@ -135,7 +134,7 @@ void BufferPool::trim() noexcept {
   }
   for (const Idle& idle : dropped) {
     DATAPIPES_UNPOISON(idle.block.memory, idle.block.bytes);
-    std::free(idle.block.memory);
+    free_aligned(idle.block.memory, idle.block.bytes);
   }
 }
 

@@ -1,9 +1,12 @@
 // huge_pages.h: memory aligned to huge pages and advised so, for arrays that are read at random: with pages of 4 KiB nearly every
 // random access misses the TLB as well as the cache. Smaller wishes are aligned to a cache line.
-// Throws std::bad_alloc. What it returns is freed with std::free.
+//   allocate_aligned(bytes) and free_aligned(memory, bytes), with the same `bytes`. From a huge page on, the memory is mapped for
+//   itself and freeing returns it to the system at once.
+// Throws std::bad_alloc.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -16,16 +19,40 @@ namespace datapipes {
 
 inline constexpr std::size_t kHugePage = std::size_t{1} << 21;
 
+inline std::size_t rounded_up(std::size_t bytes, std::size_t step) {
+  if (bytes > std::numeric_limits<std::size_t>::max() - 2 * step) throw std::bad_alloc();
+  return bytes == 0 ? step : (bytes + step - 1) / step * step;
+}
+
 inline void* allocate_aligned(std::size_t bytes) {
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  if (bytes > std::numeric_limits<std::size_t>::max() - alignment) throw std::bad_alloc();
-  const std::size_t rounded = bytes == 0 ? alignment : (bytes + alignment - 1) / alignment * alignment;
-  void* const memory = std::aligned_alloc(alignment, rounded);
-  if (memory == nullptr) throw std::bad_alloc();
+  void* memory = nullptr;
 #if defined(__linux__)
-  if (bytes >= kHugePage) (void)madvise(memory, rounded, MADV_HUGEPAGE);  // advice only: without it the memory still works
+  if (bytes >= kHugePage) {
+    const std::size_t wanted = rounded_up(bytes, kHugePage), mapped = wanted + kHugePage;
+    memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    auto* const begin = static_cast<char*>(memory);
+    const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+    if (before > 0) munmap(begin, before);
+    if (before < kHugePage) munmap(begin + before + wanted, kHugePage - before);
+    (void)madvise(begin + before, wanted, MADV_HUGEPAGE);  // advice only: without it the memory still works
+    return begin + before;
+  }
 #endif
+  memory = std::aligned_alloc(64, rounded_up(bytes, 64));
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
+}
+
+inline void free_aligned(void* memory, std::size_t bytes) noexcept {
+#if defined(__linux__)
+  if (bytes >= kHugePage) {
+    munmap(memory, (bytes + kHugePage - 1) / kHugePage * kHugePage);
+    return;
+  }
+#endif
+  (void)bytes;
+  std::free(memory);
 }
 
 // For the containers of a kernel that stay from one minibatch to the next.
@@ -39,7 +66,7 @@ struct HugePageAllocator {
     if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) throw std::bad_alloc();
     return static_cast<T*>(allocate_aligned(count * sizeof(T)));
   }
-  void deallocate(T* memory, std::size_t) { std::free(memory); }
+  void deallocate(T* memory, std::size_t count) { free_aligned(memory, count * sizeof(T)); }
   bool operator==(const HugePageAllocator&) const = default;
 };
 

@@ -7,11 +7,7 @@
 
 #include <cstdint>
 
-#include "random/philox.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "random/lanes.h"
 
 namespace datapipes {
 
@@ -19,28 +15,20 @@ inline constexpr std::int64_t kFewDraws = 32;
 
 // The words of blocks `block` and `block + 1` of a stream, eight in all.
 inline void philox_two_blocks(std::uint64_t key, std::uint64_t node, std::uint32_t block, std::uint32_t* words) {
+  LaneCounter counter[1] = {{Lanes::of(block, block + 1), Lanes::both(0), Lanes::both(node), Lanes::both(node >> 32)}};
+  philox_lanes(counter, key);
+  const auto [x0, x1, x2, x3] = counter[0];
 #if defined(__SSE2__)
-  // Two lanes of 64 bits, one a block; the multiplication reads the lower halves, so the upper ones may hold anything.
-  const __m128i m0 = _mm_set1_epi64x(0xD2511F53), m1 = _mm_set1_epi64x(0xCD9E8D57);
-  __m128i x0 = _mm_set_epi64x(block + 1, block), x1 = _mm_setzero_si128();
-  __m128i x2 = _mm_set1_epi64x(static_cast<std::int64_t>(node)), x3 = _mm_srli_epi64(x2, 32);
-  auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const __m128i p0 = _mm_mul_epu32(x0, m0), p1 = _mm_mul_epu32(x2, m1);
-    x0 = _mm_xor_si128(_mm_srli_epi64(p1, 32), _mm_xor_si128(x1, _mm_set1_epi32(static_cast<int>(k0))));
-    x2 = _mm_xor_si128(_mm_srli_epi64(p0, 32), _mm_xor_si128(x3, _mm_set1_epi32(static_cast<int>(k1))));
-    x1 = p1;
-    x3 = p0;
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
   auto* const out = reinterpret_cast<__m128i*>(words);
-  _mm_storeu_si128(out, _mm_unpacklo_epi64(_mm_unpacklo_epi32(x0, x1), _mm_unpacklo_epi32(x2, x3)));
-  _mm_storeu_si128(out + 1, _mm_unpacklo_epi64(_mm_unpackhi_epi32(x0, x1), _mm_unpackhi_epi32(x2, x3)));
+  const __m128i low01 = _mm_unpacklo_epi32(x0.value, x1.value), low23 = _mm_unpacklo_epi32(x2.value, x3.value);
+  const __m128i high01 = _mm_unpackhi_epi32(x0.value, x1.value), high23 = _mm_unpackhi_epi32(x2.value, x3.value);
+  _mm_storeu_si128(out, _mm_unpacklo_epi64(low01, low23));
+  _mm_storeu_si128(out + 1, _mm_unpacklo_epi64(high01, high23));
 #else
-  for (std::uint32_t b = 0; b < 2; ++b) {
-    const Words four = philox4x32({block + b, 0, static_cast<std::uint32_t>(node), static_cast<std::uint32_t>(node >> 32)}, key);
-    for (std::uint32_t i = 0; i < 4; ++i) words[4 * b + i] = four[i];
+  const Lanes all[4] = {x0, x1, x2, x3};
+  for (int i = 0; i < 4; ++i) {
+    words[i] = static_cast<std::uint32_t>(all[i].first);
+    words[4 + i] = static_cast<std::uint32_t>(all[i].second);
   }
 #endif
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "random/lanes.h"
 #include "random/philox.h"
 
 namespace datapipes {
@@ -32,22 +33,50 @@ class FeistelPermutation {
     right_mask_ = (std::uint64_t{1} << right_bits_) - 1;
   }
 
-  std::uint64_t operator()(std::uint64_t x) const {
-    do {
-      std::uint64_t left = x >> right_bits_;
-      std::uint64_t right = x & right_mask_;
-      for (std::uint32_t round = 0; round < kFeistelRounds; round += 2) {
-        left ^= mix(right, round) & left_mask_;
-        right ^= mix(left, round + 1) & right_mask_;
+  // Replaces each of `values` by its image. One pass of the network may leave the range of the items; those values go through it
+  // again, all of them together, until none is left.
+  void operator()(std::span<std::int64_t> values) const {
+    std::vector<std::size_t> places(values.size());
+    std::iota(places.begin(), places.end(), std::size_t{0});
+    std::uint64_t batch[kBatch] = {};
+    while (!places.empty()) {
+      std::size_t left = 0;
+      for (std::size_t begin = 0; begin < places.size(); begin += kBatch) {
+        const std::size_t count = std::min(kBatch, places.size() - begin);
+        for (std::size_t i = 0; i < count; ++i) batch[i] = static_cast<std::uint64_t>(values[places[begin + i]]);
+        pass(batch);
+        for (std::size_t i = 0; i < count; ++i) {
+          values[places[begin + i]] = static_cast<std::int64_t>(batch[i]);
+          if (batch[i] >= num_items_) places[left++] = places[begin + i];
+        }
       }
-      x = (left << right_bits_) | right;
-    } while (x >= num_items_);
-    return x;
+      places.resize(left);
+    }
   }
 
  private:
-  std::uint64_t mix(std::uint64_t half, std::uint32_t round) const {
-    return philox4x32({static_cast<std::uint32_t>(half), round, 0, 1}, key_)[0];
+  static constexpr std::size_t kBatch = 6;  // three pairs and their constants fit the registers, and cover the latency
+
+  void pass(std::uint64_t (&values)[kBatch]) const {
+    std::uint64_t left[kBatch], right[kBatch];
+    for (std::size_t i = 0; i < kBatch; ++i) left[i] = values[i] >> right_bits_, right[i] = values[i] & right_mask_;
+    for (std::uint32_t round = 0; round < kFeistelRounds; round += 2) {
+      mix_into(left, right, round, left_mask_);
+      mix_into(right, left, round + 1, right_mask_);
+    }
+    for (std::size_t i = 0; i < kBatch; ++i) values[i] = (left[i] << right_bits_) | right[i];
+  }
+
+  // half ^= philox4x32({other, round, 0, 1}, key)[0] & mask, for each of the batch.
+  void mix_into(std::uint64_t (&half)[kBatch], const std::uint64_t (&other)[kBatch], std::uint32_t round,
+                std::uint64_t mask) const {
+    LaneCounter counters[kBatch / 2];
+    for (std::size_t i = 0; i < kBatch / 2; ++i)
+      counters[i] = {Lanes::load(other + 2 * i), Lanes::both(round), Lanes::both(0), Lanes::both(1)};
+    philox_lanes(counters, key_);
+    std::uint64_t mixed[kBatch];
+    for (std::size_t i = 0; i < kBatch / 2; ++i) counters[i].x0.store(mixed + 2 * i);
+    for (std::size_t i = 0; i < kBatch; ++i) half[i] ^= mixed[i] & mask;
   }
 
   std::uint64_t num_items_, key_, left_mask_, right_mask_;
@@ -69,9 +98,8 @@ void permutation_at(std::int64_t num_items, std::uint64_t key, std::int64_t firs
     return;
   }
   const FeistelPermutation permute(static_cast<std::uint64_t>(num_items), key);
-  for (std::int64_t i = 0; i < count; ++i) {
-    out[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(permute(static_cast<std::uint64_t>(first + i)));
-  }
+  std::iota(out.begin(), out.end(), first);
+  permute(out);
 }
 
 }  // namespace datapipes

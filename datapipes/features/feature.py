@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
 from datapipes.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.rows import byte_rows, has_adjacent_values, take_rows
 from datapipes.threads import kernel_threads
 
 
@@ -53,14 +52,13 @@ class TensorFeature(Feature):
         if rows.device.type != "cpu":
             raise ValueError(f"TensorFeature: must be in host memory, found the tensor on {rows.device}. Call .cpu().")
         rows = rows.resolve_conj().resolve_neg()
-        inner = rows[:1]
-        if not inner.is_contiguous() or (rows.shape[0] > 1 and rows.stride(0) < inner.numel()):
+        if not has_adjacent_values(rows):
             raise ValueError(
                 f"TensorFeature: the values of a row must be adjacent, got shape {list(rows.shape)} with stride "
                 f"{rows.stride()}. Call .contiguous()."
             )
         self.tensor = rows
-        self._table = _byte_rows(rows)
+        self._table = byte_rows(rows)
 
     def read(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; on `torch.get_num_threads()` threads.
@@ -72,13 +70,10 @@ class TensorFeature(Feature):
         wanted = check_index_tensor("TensorFeature", "ids", ids)
         if out is not None:
             self._check_out(out, wanted.shape[0])
-            to = None if out.numel() == 0 else _byte_rows(out)
+            to = None if out.numel() == 0 else byte_rows(out)
             _core.gather_rows(self._table, wanted.numpy(), out=to, num_threads=kernel_threads())
             return out
-        rows = torch.from_numpy(_core.gather_rows(self._table, wanted.numpy(), num_threads=kernel_threads()))
-        if rows.numel() == 0:
-            return torch.empty((wanted.shape[0], *self.shape), dtype=self.tensor.dtype)
-        return rows.view(self.tensor.dtype).reshape(wanted.shape[0], *self.shape)
+        return take_rows(self.tensor, self._table, wanted, kernel_threads())
 
     def _check_out(self, out: Tensor, num_rows: int) -> None:
         if not isinstance(out, Tensor):
@@ -108,12 +103,3 @@ class TensorFeature(Feature):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (TensorFeature, (self.tensor,))
-
-
-def _byte_rows(rows: Tensor) -> NDArray[np.uint8]:
-    """Return `rows` as uint8 [count, bytes of a row], sharing their memory."""
-    count, width = int(rows.shape[0]), rows[:1].numel()
-    if width == 0 or count == 0:
-        return np.empty((count, width * rows.element_size()), dtype=np.uint8)
-    flat = rows.as_strided((count, width), (max(rows.stride(0), width), 1))
-    return flat.view(torch.uint8).numpy()

@@ -117,9 +117,12 @@ class CSCGraph:
             raise ValueError(
                 f"graph: {self.num_nodes} nodes do not fit into int32, which holds {2**31 - 1}. Keep torch.int64."
             )
+        indices = self.indices
+        if dtype != indices.dtype:  # by NumPy, which asks for huge pages; torch does not
+            indices = torch.from_numpy(indices.numpy().astype(np.int32 if dtype == torch.int32 else np.int64))
         return CSCGraph(
             self.indptr,
-            self.indices.to(dtype),
+            indices,
             node_attributes=self.node_attributes,
             edge_attributes=self.edge_attributes,
             edge_ids=self.edge_ids,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
 from datapipes.codec import probe_digest
+from datapipes.rows import byte_rows, has_adjacent_values, take_rows
 
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 
@@ -69,7 +70,7 @@ class ItemSet:
 
     def take(self, positions: Tensor) -> dict[str, Tensor]:
         """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors."""
-        taken = {name: tensor[positions] for name, tensor in self._tensors.items()}
+        taken = {name: _rows_at(tensor, positions) for name, tensor in self._tensors.items()}
         if self._count is not None:
             taken["seeds"] = positions
         return taken
@@ -84,6 +85,12 @@ class ItemSet:
 
     def __repr__(self) -> str:
         return f"ItemSet({self._length} items, names={self.names})"
+
+
+def _rows_at(tensor: Tensor, positions: Tensor) -> Tensor:
+    if tensor.device.type == "cpu" and has_adjacent_values(tensor) and not (tensor.is_conj() or tensor.is_neg()):
+        return take_rows(tensor, byte_rows(tensor), positions)  # prefetches; indexing waits for every row
+    return tensor[positions]
 
 
 def _check_item(name: str, value: Any) -> Tensor:

@@ -1,0 +1,98 @@
+"""How many minibatches a second does a whole chain deliver on two cores, without worker processes?
+
+1,024 seeds, fanouts [15, 10, 5], node features (400 bytes a node on the benchmark graph), through DataLoader: sampling
+and fetching overlap in two threads (prefetch), torch.get_num_threads() is 2. Beside it: the same on one core's worth of
+threads, without overlap, with a transform and a copy_to that change nothing (what carrying a minibatch through a stage
+costs), and by hand: prefetch(2) alone. Against GraphBolt 2.1.0's DataLoader with 0, 1 and 2 workers in its own
+interpreter (--peer-python; its best counts), and against the limit of two cores: the time of sampling and of gathering,
+each measured alone on two threads, added up. The consumer only takes the minibatches. All in alternation, one second a
+measurement, median of 9. Run: python benchmarks/end_to_end.py --graph GRAPH --peer-python PYTHON
+RESULT
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from common import Peer, alternate, load_graph, parser, report, timed, with_threads
+
+import datapipes as dp
+from datapipes import _core
+
+ROUND_S = 1.0
+WORKERS = (0, 1, 2)
+
+
+def main() -> None:
+    args = parser(__doc__ or "").parse_args()
+    torch.set_num_threads(1)
+    graph, rows = load_graph(args.graph)
+    store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.from_numpy(rows))})
+    items = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
+    sampled = items.sample_neighbor(graph, [15, 10, 5])
+    fetched = sampled.fetch_feature(store, node_feature_keys=["feat"])
+    carried = fetched.transform(lambda minibatch: minibatch).copy_to("cpu")
+    stream = iter(sampled)
+    minibatches = [next(stream) for _ in range(10)]
+
+    def gather(_: int) -> float:
+        return len(minibatches) / sum(timed(lambda m=m: fetched.transform(m))[0] for m in minibatches)
+
+    sides = {
+        "DataLoader": with_threads(2, Delivery(lambda: dp.DataLoader(fetched))),
+        "DataLoader, 1 thread a kernel": Delivery(lambda: dp.DataLoader(fetched)),
+        "DataLoader, overlap=False": with_threads(2, Delivery(lambda: dp.DataLoader(fetched, overlap=False))),
+        "DataLoader, overlap=False, 1 thread": Delivery(lambda: dp.DataLoader(fetched, overlap=False)),
+        "DataLoader, transform and copy_to": with_threads(2, Delivery(lambda: dp.DataLoader(carried))),
+        "prefetch(2) by hand": with_threads(2, Delivery(lambda: fetched.prefetch(2))),
+        "sampling alone": with_threads(2, Delivery(lambda: items.sample_neighbor(graph, [15, 10, 5]))),
+        "gathering alone": with_threads(2, gather),
+    }
+    peers = {}
+    if args.peer_python:
+        peers = {
+            f"graphbolt 2.1.0, {workers} workers": Peer(args.peer_python, args.graph, f"end_to_end_{workers}")
+            for workers in WORKERS
+        }
+        sides |= {name: peer.measure for name, peer in peers.items()}
+    rates = alternate(sides, args.repeats)
+    for peer in peers.values():
+        peer.close()
+    figures: dict[str, float | str] = {f"{name} (minibatches/s)": rate for name, rate in rates.items()}
+    ours = rates["DataLoader"]
+    if peers:
+        figures["DataLoader, ratio to graphbolt's best"] = ours / max(rates[name] for name in peers)
+    limit = 1 / (1 / rates["sampling alone"] + 1 / rates["gathering alone"])
+    figures["both alone, added up (minibatches/s)"] = limit
+    figures["DataLoader, ratio to both alone"] = ours / limit
+    figures["DataLoader, ratio to overlap=False, 1 thread"] = ours / rates["DataLoader, overlap=False, 1 thread"]
+    stats = _core.pool_stats()
+    figures["pool, most bytes in use at once (MB)"] = stats["peak_bytes"] / 1e6
+    report(figures, args.json)
+
+
+class Delivery:
+    """Minibatches per second of a stage, over about one second; it is built anew for each measurement and closed."""
+
+    def __init__(self, build: Callable[[], dp.Stage]) -> None:
+        self._build = build
+
+    def __call__(self, _: int) -> float:
+        with self._build() as stage:
+            stream = iter(stage)
+            for _ in range(4):
+                next(stream)
+            done, began = 0, time.perf_counter()
+            while time.perf_counter() - began < ROUND_S:
+                minibatch = next(stream, None)
+                if minibatch is None:
+                    stream = iter(stage)
+                else:
+                    done += 1
+            return done / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main()

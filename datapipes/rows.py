@@ -1,0 +1,37 @@
+"""Rows of a tensor in host memory as the row gather of the C++ core takes them: bytes, whatever their dtype."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes import _core
+
+
+def has_adjacent_values(rows: Tensor) -> bool:
+    """Return whether the values of each row lie one after the other; the rows themselves may lie apart."""
+    inner = rows[:1]
+    return inner.is_contiguous() and (rows.shape[0] <= 1 or rows.stride(0) >= inner.numel())
+
+
+def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
+    """Return `rows`, whose values are adjacent, as uint8 [count, bytes of a row], sharing their memory."""
+    count, width = int(rows.shape[0]), rows[:1].numel()
+    if width == 0 or count == 0:
+        return np.empty((count, width * rows.element_size()), dtype=np.uint8)
+    flat = rows.as_strided((count, width), (max(rows.stride(0), width), 1))
+    return flat.view(torch.uint8).numpy()
+
+
+def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: int = 1) -> Tensor:
+    """Return `rows[ids]` for `table = byte_rows(rows)`: a new tensor, in memory that earlier ones may have left.
+
+    Raises:
+        IndexError: An id is outside the rows.
+    """
+    taken = torch.from_numpy(_core.gather_rows(table, ids.numpy(), num_threads=num_threads))
+    if taken.numel() == 0:
+        return torch.empty((ids.shape[0], *rows.shape[1:]), dtype=rows.dtype)
+    return taken.view(rows.dtype).reshape(ids.shape[0], *rows.shape[1:])

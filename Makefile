@@ -45,9 +45,12 @@ check: build
 	CXX=$${CXX:-g++} bash csrc/tests/run.sh
 
 bench: build
+	$(RUN) benchmarks/seeds.py
 	$(RUN) benchmarks/sample.py
+	$(RUN) benchmarks/compact.py
 	$(RUN) benchmarks/gather.py
 	$(RUN) benchmarks/build_csc.py
+	$(RUN) benchmarks/end_to_end.py
 
 stubs: build
 	$(RUN) -c "import datapipes, datapipes.functional as functional; functional.write_stub()"

@@ -5,8 +5,10 @@ interpreter.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -119,7 +121,10 @@ def _resident_bytes(field: str) -> float:
 
 
 class Peer:
-    """GraphBolt in an interpreter of its own, one measurement for each line it is sent; it sleeps while we measure."""
+    """GraphBolt in an interpreter of its own, one measurement for each line it is sent.
+
+    All its processes are stopped while we measure: threads of its DataLoader poll, and would take part of a core.
+    """
 
     def __init__(self, python: Path, graph: Path, what: str) -> None:
         script = Path(__file__).with_name("peer_graphbolt.py")
@@ -130,24 +135,35 @@ class Peer:
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
+            start_new_session=True,
         )
+        self.measure(0)  # once it has loaded the graph, it rests
 
     def measure(self, round_: int) -> float:
         """Return the peer's rate in this round."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{round_}\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        self._signal(signal.SIGCONT)
+        try:
+            self._process.stdin.write(f"{round_}\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        finally:
+            self._signal(signal.SIGSTOP)
         if not line:
             raise RuntimeError(f"the peer ended with code {self._process.wait()}; see its messages above")
         return float(line)
 
     def close(self) -> None:
-        """End the peer's process."""
+        """End the peer's processes."""
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         self._process.stdin.close()
         self._process.wait(timeout=60)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
 
 def report(figures: dict[str, float | str], file: Path | None) -> None:

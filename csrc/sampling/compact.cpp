@@ -9,7 +9,6 @@ namespace datapipes {
 
 template <class Id>
 Compacted<Id> compact(std::span<const Id> ids, std::int64_t num_nodes, std::int64_t direct_limit) {
-  constexpr std::int64_t kBlock = 256;  // ids whose map lines are requested together
   const auto num_ids = std::ssize(ids);
   for (const Id id : ids) check_node("compact", id, num_nodes);
   const std::int64_t bound = std::min(num_ids, num_nodes);
@@ -17,13 +16,7 @@ Compacted<Id> compact(std::span<const Id> ids, std::int64_t num_nodes, std::int6
   return with_id_map<Id>(num_nodes, direct_limit, [&](auto& map) {
     Compacted<Id> result{.unique = Buffer<Id>(bound + 1), .local = Buffer<Id>(num_ids)};
     map.reserve({}, bound);
-    std::int64_t count = 0;
-    for (std::int64_t begin = 0; begin < num_ids; begin += kBlock) {
-      const auto block =
-          ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(kBlock, num_ids - begin)));
-      for (const Id id : block) map.prefetch(id);
-      count = map.number(block, count, result.unique.data(), result.local.data() + begin);
-    }
+    const std::int64_t count = number_ahead(map, ids, 0, result.unique.data(), result.local.data());
     result.unique.shrink(count);
     return result;
   });

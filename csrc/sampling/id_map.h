@@ -143,4 +143,19 @@ class HashIdMap : public IdMapBase {
   std::vector<Slot, HugePageAllocator<Slot>> slots_;
 };
 
+// map.number() of many ids, the entries of one block requested while the one before is numbered. `local` may be ids.data().
+template <class Map, class Id>
+std::int64_t number_ahead(Map& map, std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
+  constexpr std::size_t kBlock = 256;
+  const auto prefetch = [&](std::size_t begin) {
+    for (std::size_t i = begin; i < std::min(begin + kBlock, ids.size()); ++i) map.prefetch(ids[i]);
+  };
+  prefetch(0);
+  for (std::size_t begin = 0; begin < ids.size(); begin += kBlock) {
+    prefetch(begin + kBlock);
+    count = map.number(ids.subspan(begin, std::min(kBlock, ids.size() - begin)), count, nodes, local + begin);
+  }
+  return count;
+}
+
 }  // namespace datapipes

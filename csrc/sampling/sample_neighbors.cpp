@@ -50,8 +50,10 @@ class Sampling {
       if (request_.want_edge_ids) write_edge_ids(positions, hop.edge_ids.data() + offset);
     };
     if (request_.threads > 1 && num_picks >= kParallelPicks) {
-      draw_on_threads(kOp, graph_, plan, request, request_.threads, indices, on_block,
-                      [&](std::int64_t begin, std::int64_t end) { number_range(indices, begin, end); });
+      draw_on_threads(kOp, graph_, plan, request, request_.threads, indices, on_block, [&](std::int64_t begin, std::int64_t end) {
+        const std::span<const Id> range(indices + begin, static_cast<std::size_t>(end - begin));
+        count_ = number_ahead(map_, range, count_, nodes_.data(), indices + begin);
+      });
     } else {  // numbered while the map entries are still on their way into the cache
       thread_drawer<Id>().draw(
           kOp, graph_, plan, request, first, num_dst, indices, [this](Id id) { map_.prefetch(id); },
@@ -63,19 +65,6 @@ class Sampling {
     hop.indptr = std::move(plan.indptr);
     hop.num_src = count_;
     return hop;
-  }
-
-  // Numbers the hop's edges [begin, end) in place, the entries of one block requested while the one before is numbered.
-  void number_range(Id* indices, std::int64_t begin, std::int64_t end) {
-    constexpr std::int64_t kBlock = 256;
-    const auto prefetch = [&](std::int64_t from) {
-      for (std::int64_t i = from; i < std::min(from + kBlock, end); ++i) map_.prefetch(indices[i]);
-    };
-    prefetch(begin);
-    for (std::int64_t at = begin; at < end; at += kBlock) {
-      prefetch(at + kBlock);
-      number({indices + at, static_cast<std::size_t>(std::min(kBlock, end - at))}, indices + at);
-    }
   }
 
   void number(std::span<const Id> ids, Id* local) { count_ = map_.number(ids, count_, nodes_.data(), local); }

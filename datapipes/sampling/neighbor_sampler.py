@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,7 +73,7 @@ class NeighborSampler(MiniBatchTransformer):
             indptr,
             indices,
             edge_ids,
-            seeds.reshape(-1).long().numpy(),
+            seeds.numpy().reshape(-1).astype(np.int64, copy=False),
             fanouts=list(reversed(self.fanouts)),
             keys=[rng.hop_key(hop) for hop in range(num_hops)],
             replace=self.replace,
@@ -91,7 +92,7 @@ class NeighborSampler(MiniBatchTransformer):
         ]
         return minibatch.replace(
             input_nodes=torch.from_numpy(nodes),
-            compacted_seeds=torch.from_numpy(local_seeds).reshape(seeds.shape),
+            compacted_seeds=torch.from_numpy(local_seeds.reshape(seeds.shape)),
             blocks=blocks,
         )
 

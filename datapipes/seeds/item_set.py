@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
@@ -53,6 +54,7 @@ class ItemSet:
         self._count: int | None = None
         self._digest: str | None = None
         self._tensors: dict[str, Tensor] = {}
+        self._tables: dict[str, NDArray[np.uint8]] | None = None
         for name, value in zip(self.names, values, strict=True):
             if name == "seeds" and isinstance(value, (int, float, np.integer)):
                 self._count = check_int("ItemSet", "number of seeds", value, 0)
@@ -68,9 +70,17 @@ class ItemSet:
     def __len__(self) -> int:
         return self._length
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tables": None}  # views of the tensors, which a pickle would copy
+
     def take(self, positions: Tensor) -> dict[str, Tensor]:
         """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors."""
-        taken = {name: _rows_at(tensor, positions) for name, tensor in self._tensors.items()}
+        if self._tables is None:
+            self._tables = {name: byte_rows(rows) for name, rows in self._tensors.items() if _can_gather(rows)}
+        taken = {
+            name: take_rows(rows, self._tables[name], positions) if name in self._tables else rows[positions]
+            for name, rows in self._tensors.items()
+        }
         if self._count is not None:
             taken["seeds"] = positions
         return taken
@@ -87,10 +97,9 @@ class ItemSet:
         return f"ItemSet({self._length} items, names={self.names})"
 
 
-def _rows_at(tensor: Tensor, positions: Tensor) -> Tensor:
-    if tensor.device.type == "cpu" and has_adjacent_values(tensor) and not (tensor.is_conj() or tensor.is_neg()):
-        return take_rows(tensor, byte_rows(tensor), positions)  # prefetches; indexing waits for every row
-    return tensor[positions]
+def _can_gather(rows: Tensor) -> bool:
+    """Return whether the row gather, which prefetches, can stand for indexing, which waits for every row."""
+    return rows.device.type == "cpu" and has_adjacent_values(rows) and not (rows.is_conj() or rows.is_neg())
 
 
 def _check_item(name: str, value: Any) -> Tensor:

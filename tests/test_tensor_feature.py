@@ -150,6 +150,11 @@ def test_what_is_no_store_is_refused(features, error, found, allowed):
         dp.FeatureStore(features)
 
 
+def test_rows_may_be_shared_with_other_processes():
+    rows = torch.arange(40.0).reshape(10, 4).share_memory_()
+    assert dp.TensorFeature(rows).read(torch.tensor([9, 0])).tolist() == [[36, 37, 38, 39], [0, 1, 2, 3]]
+
+
 # --- into given memory
 
 

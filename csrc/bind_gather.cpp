@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <optional>
+#include <string>
 
 #include "gather/gather_rows.h"
 #include "numpy.h"
@@ -21,16 +22,24 @@ RowTable row_table(const Bytes& table) {
   return {reinterpret_cast<const std::byte*>(table.data()), table.shape(0), table.shape(1), table.strides(0)};
 }
 
-// The caller's memory for the rows: as many, without gaps, writable, apart from the table.
-std::byte* given_rows(Bytes& out, std::int64_t num_ids, const RowTable& rows) {
-  if (out.ndim() != 2 || out.shape(0) != num_ids || out.shape(1) != rows.row_bytes) {
-    throw std::invalid_argument("out must have " + std::to_string(num_ids) + " rows of " + std::to_string(rows.row_bytes) +
-                                " bytes.");
+bool overlap(const std::byte* one, std::int64_t one_bytes, const std::byte* other, std::int64_t other_bytes) {
+  return one < other + other_bytes && other < one + one_bytes;
+}
+
+// The caller's memory for the rows: as many, without gaps, writable, and apart from the table and the ids, which are read
+// meanwhile.
+std::byte* given_rows(Bytes& out, const RowTable& rows, std::int64_t num_ids, const void* ids, std::int64_t ids_bytes) {
+  if (out.ndim() != 2 || out.shape(0) != num_ids || out.shape(1) != rows.row_bytes || (out.flags() & py::array::c_style) == 0) {
+    throw std::invalid_argument("gather_rows: out must be contiguous, " + std::to_string(num_ids) + " rows of " +
+                                std::to_string(rows.row_bytes) + " bytes. Allocate it for these ids.");
   }
-  if ((out.flags() & py::array::c_style) == 0) throw std::invalid_argument("out must be contiguous.");
   auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws where it is read-only
-  const std::byte* const end = rows.data + (rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0);
-  if (out.size() > 0 && to < end && rows.data < to + out.size()) throw std::invalid_argument("out must not overlap the table.");
+  const std::int64_t table_bytes = rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0;
+  const bool with_table = overlap(to, out.size(), rows.data, table_bytes);
+  if (out.size() > 0 && (with_table || overlap(to, out.size(), static_cast<const std::byte*>(ids), ids_bytes))) {
+    throw std::invalid_argument(std::string("gather_rows: out overlaps the ") + (with_table ? "rows" : "ids") +
+                                ", which are read while it is written. Give it memory of its own.");
+  }
   return to;
 }
 
@@ -47,13 +56,13 @@ void bind_for(py::module_& m) {
         Buffer<std::uint8_t> fresh;
         std::byte* to = nullptr;
         if (out) {
-          to = given_rows(*out, num_ids, rows);
+          to = given_rows(*out, rows, num_ids, wanted.data(), static_cast<std::int64_t>(wanted.size_bytes()));
         } else {
           fresh = Buffer<std::uint8_t>(num_ids * rows.row_bytes);
           to = reinterpret_cast<std::byte*>(fresh.data());
         }
         {
-          py::gil_scoped_release nogil;
+          const GilRelease nogil;
           gather_rows(rows, wanted, to, num_threads);
         }
         if (out) return *out;

@@ -16,7 +16,7 @@ void bind_for(py::module_& m) {
         const auto sources = view(src, "src"), destinations = view(dst, "dst");
         Csc<Id> csc;
         {
-          py::gil_scoped_release nogil;
+          const GilRelease nogil;
           csc = coo_to_csc(sources, destinations, num_nodes, partition_from);
         }
         return py::make_tuple(to_numpy(std::move(csc.indptr)), to_numpy(std::move(csc.indices)), to_numpy(std::move(csc.order)));
@@ -27,7 +27,7 @@ void bind_for(py::module_& m) {
       "validate_csc",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices) {
         const CscView<Id> graph{view(indptr, "indptr"), view(indices, "indices")};
-        py::gil_scoped_release nogil;
+        const GilRelease nogil;
         validate_csc(graph);
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert());

@@ -4,6 +4,7 @@
 #include "common/buffer_pool.h"
 #include "limits/read_lines.h"
 #include "numpy.h"
+#include "sampling/id_map_shelf.h"
 
 namespace datapipes {
 
@@ -19,8 +20,9 @@ void bind_memory(py::module_& m) {
     return shown;
   });
   m.def("pool_trim", [] {
-    py::gil_scoped_release nogil;
+    const GilRelease nogil;
     BufferPool::instance().trim();
+    trim_id_maps();
   });
   m.def(
       "read_lines",
@@ -28,7 +30,7 @@ void bind_memory(py::module_& m) {
         const auto all = view(memory, "memory");
         const auto wanted = view(lines, "lines");
         check_threads(num_threads);
-        py::gil_scoped_release nogil;
+        const GilRelease nogil;
         return read_lines(all, wanted, num_threads);
       },
       py::arg("memory").noconvert(), py::arg("lines").noconvert(), py::kw_only(), py::arg("num_threads") = 1);

@@ -37,7 +37,7 @@ void bind_random(py::module_& m) {
         if (count < 0) throw std::invalid_argument("permutation: count must be 0 or more, got " + std::to_string(count) + ".");
         Buffer<std::int64_t> out(count);
         {
-          py::gil_scoped_release nogil;
+          const GilRelease nogil;
           permutation_at(num_items, key, first, {out.data(), static_cast<std::size_t>(count)});
         }
         return to_numpy(std::move(out));

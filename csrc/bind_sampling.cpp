@@ -37,7 +37,7 @@ void bind_for(py::module_& m) {
         const HopRequest request = hop_request(fanout, replace, key);
         SampledHop<Id> hop;
         {
-          py::gil_scoped_release nogil;
+          const GilRelease nogil;
           hop = sample_hop(graph, wanted, request, num_threads);
         }
         return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)),
@@ -52,7 +52,7 @@ void bind_for(py::module_& m) {
         if (num_nodes < 0) throw std::invalid_argument("num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
         Compacted<Id> compacted;
         {
-          py::gil_scoped_release nogil;
+          const GilRelease nogil;
           compacted = compact(given, num_nodes, direct_limit);
         }
         return py::make_tuple(to_numpy(std::move(compacted.unique)), to_numpy(std::move(compacted.local)));
@@ -78,7 +78,7 @@ void bind_for(py::module_& m) {
         for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back(hop_request(fanouts[h], replace, keys[h]));
         Neighborhood<Id> found;
         {
-          py::gil_scoped_release nogil;
+          const GilRelease nogil;
           found = sample_neighbors(graph, ids, wanted, request);
         }
         py::list hops;

@@ -54,6 +54,11 @@ class EpochPlan:
         self._rng_seed = graph.seed_stage.rng_seed if graph.find(SeedStage) else None
         self._slots: dict[int, asyncio.Semaphore] = {}
 
+    def label(self, stage: Stage) -> str:
+        """Return the stage's name in stats(): "1 sample_neighbor", or its name alone where it only carries."""
+        ordinal, name = self._numbered.get(id(stage), ("", stage.name))
+        return f"{ordinal} {name}".lstrip()
+
     def stream(self, stage: Stage) -> Iterator[MiniBatch]:
         """Return the epoch's minibatches as they leave `stage`, from this rank's minibatch number `start`."""
         if isinstance(stage, StreamStage):

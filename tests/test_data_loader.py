@@ -199,8 +199,8 @@ def test_the_plan_names_each_stage_and_its_thread():
     loader = dp.DataLoader(fetched().transform(lambda minibatch: minibatch), prefetch_factor=3)
     lines = loader.explain().splitlines()
     assert lines[0].startswith("DataLoader(num_workers=0, prefetch_factor=3, overlap=True)")
-    assert lines[1] == "  thread datapipes-prefetch, up to 3 minibatches ahead"
-    assert lines[4] == lines[1]
+    assert lines[1] == "  thread 1 (datapipes-prefetch), up to 3 minibatches ahead"
+    assert lines[4] == "  thread 2 (datapipes-prefetch), up to 3 minibatches ahead"
     stages = [re.match(r"    (\w+): (\w+)\(", line).groups() for line in [*lines[2:4], *lines[5:7]]]
     assert stages == [
         ("item_sampler", "ItemSampler"),
@@ -244,7 +244,7 @@ def test_the_picture_is_well_formed_and_names_the_stages(tmp_path, overlap):
     texts = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
     for name in ("item_sampler", "sample_neighbor", "fetch_feature", "transform", "copy_to"):
         assert name in texts
-    assert any("thread datapipes-prefetch" in text for text in texts)
+    assert any("thread 1 (datapipes-prefetch)" in text for text in texts)
     assert "Tag(text='<&>')text='<&>'" in texts  # the tooltip, and what is seen
     assert any("<lambda>" in text for text in texts)
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "plan.svg").read_bytes()
@@ -265,7 +265,7 @@ def test_the_counts_say_how_often_each_stage_ran():
         list(loader)
         stats = loader.stats()
         calls = {name: entry["calls"] for name, entry in stats.items()}
-        assert calls.pop("waiting for sample_neighbor") == calls.pop("waiting for fetch_feature") == 6 * epochs
+        assert calls.pop("waiting for 1 sample_neighbor") == calls.pop("waiting for 2 fetch_feature") == 6 * epochs
         assert calls == {"0 item_sampler": 6 * epochs, "1 sample_neighbor": 6 * epochs, "2 fetch_feature": 6 * epochs}
         assert all(entry["seconds"] >= 0 for entry in stats.values())
 
@@ -290,8 +290,8 @@ def test_worker_processes_are_refused_by_name():
     [
         ({"num_workers": -1}, ValueError, "num_workers.*-1", "0 or more"),
         ({"num_workers": True}, TypeError, "num_workers.*True", "an int"),
-        ({"overlap": False, "prefetch_factor": 3}, ValueError, "prefetch_factor=3", "belong to the background thread"),
-        ({"overlap": False, "timeout": 1.0}, ValueError, "timeout=1.0", "belong to the background thread"),
+        ({"overlap": False, "prefetch_factor": 3}, ValueError, "prefetch_factor=3", "belong to the background threads"),
+        ({"overlap": False, "timeout": 1.0}, ValueError, "timeout=1.0", "belong to the background threads"),
         ({"prefetch_factor": 0}, ValueError, "prefetch_factor.*0", "1 or more"),
         ({"timeout": 0}, ValueError, "timeout.*0", "above 0"),
         ({"overlap": None}, TypeError, "overlap.*None", "True or False"),

@@ -183,3 +183,10 @@ def test_the_digest_depends_on_names_dtypes_and_length():
 
 def test_the_repr_says_how_many_items_of_which_names():
     assert repr(dp.ItemSet((3, torch.arange(3)))) == "ItemSet(3 items, names=('seeds', 'labels'))"
+
+
+def test_rows_are_taken_at_positions_that_lie_apart_and_refused_outside():
+    items = dp.ItemSet((torch.arange(20), torch.arange(20) * 2), names=("seeds", "labels"))
+    assert items.take(torch.arange(20)[::2])["labels"].tolist() == list(range(0, 40, 4))
+    with pytest.raises(IndexError, match=r"ItemSet: positions must be in \[0, 20\)"):
+        items.take(torch.tensor([0, 20]))

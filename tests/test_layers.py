@@ -20,7 +20,6 @@ LAYERS = [
     "checks",
     "rng",
     "codec",
-    "threads",
     "rows",
     "functional",
     "minibatch",

@@ -10,7 +10,18 @@ import traceback
 from collections.abc import Callable
 
 import pytest
-from pipelines import BOUND_S, assert_ended, digests, fetched, items, keep_most, prefetch_threads, refused, sampled
+from pipelines import (
+    BOUND_S,
+    assert_ended,
+    digests,
+    fetched,
+    items,
+    keep_most,
+    prefetch_threads,
+    refused,
+    sampled,
+    small_store,
+)
 
 import datapipes as dp
 
@@ -279,3 +290,35 @@ def test_a_forked_child_gets_an_error_and_does_not_hang():
 def test_arguments_that_are_not_allowed_are_refused(arguments, error, found, allowed):
     with refused(error, stage="prefetch", found=found, allowed=allowed):
         items().prefetch(**arguments)
+
+
+def test_a_reader_that_the_sampling_thread_collects_does_not_hold_it_up(monkeypatch):
+    """The fetching thread of that reader may be waiting for the very thread that collects it."""
+    monkeypatch.setattr("datapipes.loader.prefetcher.JOIN_S", 10 * BOUND_S)
+    collected: list[bool] = []
+
+    def collect(minibatch):
+        if minibatch.index == 3:
+            forgotten.set()
+            assert released.wait(BOUND_S)
+            gc.collect()
+            collected.append(True)
+        return minibatch
+
+    forgotten, released = threading.Event(), threading.Event()
+    before = prefetch_threads()
+    loader = dp.DataLoader(sampled().transform(collect).fetch_feature(small_store(), ["feat"]))
+    iterator = iter(loader)
+    cycle = [iterator]
+    cycle.append(cycle)
+    threads = [thread for thread in prefetch_threads() if thread not in before]
+    gc.disable()
+    try:
+        next(iterator)
+        assert forgotten.wait(BOUND_S)
+        del loader, iterator, cycle
+        released.set()
+        assert_ended(threads)
+    finally:
+        gc.enable()
+    assert collected == [True]

@@ -174,6 +174,8 @@ def test_rows_go_into_given_memory(data, dtype, shape, count):
         (torch.empty(2, 4, dtype=torch.float64), ValueError, "float64", "float32"),
         (torch.empty(4, 2).T, ValueError, r"stride \(1, 2\)", "contiguous"),
         (torch.empty(2, 4, device="meta"), ValueError, "meta", "host memory"),
+        (torch.empty(2, 4, requires_grad=True), TypeError, "requires_grad=True", "without gradient"),
+        (torch.eye(4)[:2].to_sparse(), TypeError, "sparse_coo", "dense"),
         (np.empty((2, 4), dtype=np.float32), TypeError, "ndarray", "a tensor"),
     ],
 )
@@ -183,7 +185,35 @@ def test_given_memory_that_does_not_fit_is_refused(out, error, found, allowed):
         feature.read(torch.tensor([0, 1]), out=out)
 
 
-def test_given_memory_that_overlaps_the_rows_is_refused():
+def test_given_memory_that_overlaps_what_is_read_is_refused():
     rows = torch.arange(20.0).reshape(5, 4)
-    with pytest.raises(ValueError, match="overlap"):
+    with pytest.raises(ValueError, match="out overlaps the rows"):
         dp.TensorFeature(rows).read(torch.tensor([3, 4]), out=rows[1:3])
+    both = torch.zeros(101, dtype=torch.int64)  # the ids would become what is read
+    with pytest.raises(ValueError, match="out overlaps the ids"):
+        dp.TensorFeature(torch.full((100,), 2**50)).read(both[:-1], out=both[1:])
+
+
+@pytest.mark.parametrize("width", [1, 4, 25, 128])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_many_rows_go_into_given_memory_wherever_it_begins(width, offset):
+    rows = torch.arange(30_000 * width, dtype=torch.float32).reshape(30_000, width)
+    apart = torch.stack((rows, rows), 1)[:, 0]  # rows that lie apart
+    ids = torch.randint(30_000, (2_500_000 // width,), generator=torch.Generator().manual_seed(1))
+    memory = torch.zeros(ids.numel() * width + offset)
+    for table in (rows, apart):
+        out = memory.zero_()[offset:].view(len(ids), width)
+        assert torch.equal(dp.TensorFeature(table).read(ids, out=out), rows[ids])
+
+
+class Doubled(dp.TensorFeature):
+    """A subclass that reads otherwise."""
+
+    def read(self, ids, *, out=None):
+        return 2 * super().read(ids, out=out)
+
+
+def test_a_subclass_stays_one_when_it_is_pickled():
+    feature = pickle.loads(pickle.dumps(Doubled(torch.arange(4.0))))
+    assert type(feature) is Doubled
+    assert feature.read(torch.tensor([3])).tolist() == [6]

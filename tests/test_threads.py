@@ -1,6 +1,8 @@
 """Threads of the kernels: how many they get, and that what they give does not depend on it."""
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -11,7 +13,6 @@ from strategies import random_graph
 
 import datapipes as dp
 from datapipes import _core
-from datapipes.threads import kernel_threads, thread_share
 
 NUM_NODES = 20_000
 
@@ -31,22 +32,6 @@ def large_chain() -> dp.Stage:
     chain = dp.ItemSampler(dp.ItemSet(NUM_NODES), 2_000, shuffle=True, seed=5)
     chain = chain.sample_neighbor(graph, [10, 10], return_edge_ids=True)
     return chain.fetch_feature(dp.FeatureStore({("node", None, "feat"): features}), ["feat"])
-
-
-def test_kernels_get_torchs_number_of_threads_or_the_share_of_the_thread(torch_threads):
-    torch_threads(3)
-    assert kernel_threads() == 3
-    with thread_share(1):
-        assert kernel_threads() == 1
-        with thread_share(2):
-            assert kernel_threads() == 2
-        found: list[int] = []
-        other = threading.Thread(target=lambda: found.append(kernel_threads()))
-        other.start()
-        other.join()
-        assert kernel_threads() == 1
-        assert found != [1]  # the share is this thread's
-    assert kernel_threads() == 3
 
 
 def test_a_minibatch_is_the_same_for_any_number_of_threads(torch_threads):
@@ -126,3 +111,24 @@ def test_a_forked_child_has_threads_of_its_own():
         assert child.exitcode == 0
     finally:
         child.kill()
+
+
+EXIT = """
+import threading, numpy as np
+from datapipes import _core
+
+def work():
+    while True:
+        begun.set()
+        _core.permutation_at(2**40, 1, 0, 2_000_000)
+
+begun = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_the_interpreter_may_exit_while_a_kernel_runs_in_a_daemon_thread():
+    for _ in range(3):
+        child = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=BOUND_S)
+        assert (child.returncode, child.stderr) == (0, "")

@@ -61,59 +61,63 @@ Block BufferPool::take(std::size_t bytes) {
           (it->block.bytes == best->block.bytes && it->since > best->since))
         best = it;
     }
-    const bool found = best != idle_.end();
-    const Block block = found ? best->block : Block{nullptr, wanted};
-    ++(found ? stats_.reused : stats_.fresh);
-    stats_.in_use_bytes += block.bytes;
-    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.in_use_bytes);
-    if (found) {
-      stats_.idle_bytes -= block.bytes;
+    if (best != idle_.end()) {
+      const Block block = best->block;
       *best = idle_.back();
       idle_.pop_back();
+      stats_.idle_bytes -= block.bytes;
+      ++stats_.reused;
+      count_in_use(block.bytes);
       DATAPIPES_UNPOISON(block.memory, bytes);
       return block;
     }
   }
+  Block block;
   try {
-    const Block block = allocate(wanted);
-    DATAPIPES_POISON(static_cast<char*>(block.memory) + bytes, wanted - bytes);
-    return block;
+    block = allocate(wanted);
   } catch (const std::bad_alloc&) {  // the idle blocks may be what is missing
     trim();
-    try {
-      return allocate(wanted);
-    } catch (const std::bad_alloc&) {
-      const std::lock_guard lock(mutex_);
-      stats_.in_use_bytes -= wanted;
-      throw;
-    }
+    block = allocate(wanted);
   }
+  DATAPIPES_POISON(static_cast<char*>(block.memory) + bytes, wanted - bytes);
+  const std::lock_guard lock(mutex_);
+  ++stats_.fresh;
+  count_in_use(wanted);
+  return block;
+}
+
+void BufferPool::count_in_use(std::size_t bytes) {
+  stats_.in_use_bytes += bytes;
+  stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.in_use_bytes);
 }
 
 void BufferPool::give(Block block) noexcept {
   if (block.memory == nullptr) return;
   if (block.bytes < kSmallest) return free_aligned(block.memory, block.bytes);
-  Block evicted{};
-  {
-    const std::lock_guard lock(mutex_);
-    stats_.in_use_bytes -= block.bytes;
-    try {
-      idle_.push_back({block, clock_++});
-      stats_.idle_bytes += block.bytes;
-      DATAPIPES_POISON(block.memory, block.bytes);
-    } catch (const std::bad_alloc&) {
-      evicted = block;
-    }
-  }
   const auto drop = [](Block dropped) {
     DATAPIPES_UNPOISON(dropped.memory, dropped.bytes);
     free_aligned(dropped.memory, dropped.bytes);
   };
-  if (evicted.memory != nullptr) return drop(evicted);
+  bool kept = false;
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.in_use_bytes -= block.bytes;
+    if (block.bytes <= most_idle()) {  // a larger one would only drive out all others
+      try {
+        idle_.push_back({block, clock_++});
+        stats_.idle_bytes += block.bytes;
+        DATAPIPES_POISON(block.memory, block.bytes);
+        kept = true;
+      } catch (const std::bad_alloc&) {  // no room to remember it
+      }
+    }
+  }
+  if (!kept) return drop(block);
   for (;;) {  // one at a time, so that freeing (which unmaps) happens outside the lock and needs no memory
+    Block evicted;
     {
       const std::lock_guard lock(mutex_);
-      if (stats_.idle_bytes <= std::min(stats_.peak_bytes, kMostIdle)) return;
+      if (stats_.idle_bytes <= most_idle()) return;
       const auto oldest =
           std::min_element(idle_.begin(), idle_.end(), [](const Idle& a, const Idle& b) { return a.since < b.since; });
       evicted = oldest->block;

@@ -47,6 +47,8 @@ class BufferPool {
     Block block;
     std::uint64_t since;
   };
+  void count_in_use(std::size_t bytes);  // these two under the lock
+  std::size_t most_idle() const { return stats_.peak_bytes < kMostIdle ? stats_.peak_bytes : kMostIdle; }
 
   std::mutex mutex_;
   std::vector<Idle> idle_;

@@ -1,7 +1,7 @@
 #include "common/thread_pool.h"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 #if defined(__linux__)
@@ -41,7 +41,7 @@ void ThreadPool::start_threads(int wanted) {
 #endif
   try {
     for (; num_threads_ < std::min(wanted, kMostThreads); ++num_threads_) std::thread([this] { work(); }).detach();
-  } catch (const std::system_error&) {  // the caller works alone, or with fewer
+  } catch (const std::exception&) {  // no thread, or no memory for one: the caller works alone, or with fewer
   }
 #if defined(__linux__)
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -126,10 +126,12 @@ class HopDrawer {
       on_block(offset, std::span<Id>(neighbors, count), std::span<const std::int64_t>(positions_.data(), count));
       begin = stop;
     }
+    if (positions_.size() > kKeptPicks) *this = HopDrawer();  // a hub's scratch does not stay with the thread
   }
 
  private:
   static constexpr std::int64_t kIdsPerLine = 64 / sizeof(Id);
+  static constexpr std::size_t kKeptPicks = std::size_t{1} << 17;
   static constexpr std::int64_t kBlockEdges = 256;  // picks whose lines are requested together; fits L1 with its scratch
 
   // Writes the positions of a column's picks, and asks for the lines they lie in.

@@ -1,8 +1,8 @@
 // id_map.h: global node id -> local id, numbered by first occurrence.
-//   Up to `direct_limit` nodes a table of 4 bytes a node, larger graphs a hash table of at most 4 slots a found node (8 bytes
-//   each for int32 ids, 16 for int64). A slot holds base + local id, and each minibatch starts with a base above all that the
-//   ones before it wrote: older entries read as absent and nothing is cleared. The memory stays with its owner for the next
-//   minibatch.
+//   Up to `direct_limit` nodes a table of 4 bytes a node. Larger graphs a hash table of at most 4 slots (8 bytes each for int32
+//   ids, 16 for int64) for each node that the largest minibatch might have found: one for each pick, or all nodes if those are
+//   fewer. A slot holds base + local id, and each minibatch starts with a base above all that the ones before it wrote: older
+//   entries read as absent and nothing is cleared. The memory stays with its owner for the next minibatch.
 // Ids must be in [0, num_nodes); the caller has checked them. At most 2^32 - 1 nodes can be numbered.
 #pragma once
 

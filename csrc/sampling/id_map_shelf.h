@@ -48,6 +48,11 @@ class IdMapShelf {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(map));
   }
+  void trim() {  // frees the maps that no call uses
+    std::vector<std::unique_ptr<Map>> dropped;
+    const std::lock_guard lock(mutex_);
+    dropped.swap(idle_);
+  }
 
  private:
   static inline std::atomic<IdMapShelf*> current_{nullptr};
@@ -68,6 +73,13 @@ auto with_map(std::int64_t num_nodes, Use&& use) {
 template <class Id, class Use>
 auto with_id_map(std::int64_t num_nodes, std::int64_t direct_limit, Use&& use) {
   return num_nodes <= direct_limit ? with_map<DirectIdMap<Id>>(num_nodes, use) : with_map<HashIdMap<Id>>(num_nodes, use);
+}
+
+inline void trim_id_maps() {
+  IdMapShelf<DirectIdMap<std::int32_t>>::instance().trim();
+  IdMapShelf<DirectIdMap<std::int64_t>>::instance().trim();
+  IdMapShelf<HashIdMap<std::int32_t>>::instance().trim();
+  IdMapShelf<HashIdMap<std::int64_t>>::instance().trim();
 }
 
 // Local ids are kept in 32 bits; a minibatch beyond that is refused before anything is numbered.

@@ -65,13 +65,27 @@ void idle_memory_is_bounded_by_what_was_in_use() {
   CHECK(pool.stats().idle_bytes == 0);
 }
 
+void a_block_above_the_bound_leaves_the_others_alone() {
+  BufferPool pool;
+  const std::size_t over = BufferPool::kMostIdle + 4 * kMega;
+  const Block small = pool.take(3 * kMega), large = pool.take(over);  // reserved, never written
+  pool.give(small);
+  pool.give(large);
+  CHECK(pool.stats().idle_bytes == small.bytes);
+  CHECK(pool.take(3 * kMega).memory == small.memory);
+  pool.give(small);
+}
+
 void a_wish_that_cannot_be_met_is_refused_and_leaves_the_pool_whole() {
   BufferPool pool;
   pool.give(pool.take(kMega));
   CHECK_THROWS(std::bad_alloc, pool.take(std::numeric_limits<std::size_t>::max()));
   CHECK_THROWS(std::bad_alloc, Buffer<std::int64_t>(std::numeric_limits<std::int64_t>::max()));
   CHECK_THROWS(std::bad_alloc, Buffer<std::int64_t>(-1));
+  CHECK_THROWS(std::bad_alloc, pool.take(std::size_t{1} << 60));
   CHECK(pool.stats().in_use_bytes == 0);
+  CHECK(pool.stats().peak_bytes == kMega);
+  CHECK(pool.stats().fresh == 1);
 }
 
 void threads_share_the_pool() {
@@ -125,6 +139,7 @@ void test_memory() {
   RUN(memory_that_was_given_back_is_used_again);
   RUN(blocks_are_aligned_and_large_enough_at_every_size);
   RUN(idle_memory_is_bounded_by_what_was_in_use);
+  RUN(a_block_above_the_bound_leaves_the_others_alone);
   RUN(a_wish_that_cannot_be_met_is_refused_and_leaves_the_pool_whole);
   RUN(threads_share_the_pool);
   RUN(a_forked_child_may_use_and_give_back_what_it_inherits);

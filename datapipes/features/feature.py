@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
 from datapipes.checks import as_tensor, check_index_tensor, dtype_name
 from datapipes.rows import byte_rows, has_adjacent_values, take_rows
-from datapipes.threads import kernel_threads
 
 
 class Feature(ABC):
@@ -65,26 +65,32 @@ class TensorFeature(Feature):
 
         Args:
             out: memory for the rows, which is then returned: [n, *shape] of the same dtype, contiguous, in host memory
-                (pinned, say). By default the rows lie in memory that earlier minibatches have left.
+                (pinned, say), apart from the rows and the ids. By default the rows lie in memory that earlier
+                minibatches have left.
         """
         wanted = check_index_tensor("TensorFeature", "ids", ids)
         if out is not None:
             self._check_out(out, wanted.shape[0])
             to = None if out.numel() == 0 else byte_rows(out)
-            _core.gather_rows(self._table, wanted.numpy(), out=to, num_threads=kernel_threads())
+            _core.gather_rows(self._table, wanted.numpy(), out=to, num_threads=torch.get_num_threads())
             return out
-        return take_rows(self.tensor, self._table, wanted, kernel_threads())
+        return take_rows(self.tensor, self._table, wanted, torch.get_num_threads())
 
     def _check_out(self, out: Tensor, num_rows: int) -> None:
         if not isinstance(out, Tensor):
             raise TypeError(f"TensorFeature: out must be a tensor, got {type(out).__name__}. Use torch.empty.")
+        if out.layout != torch.strided or out.requires_grad or out.is_conj() or out.is_neg():
+            raise TypeError(
+                f"TensorFeature: out must be a dense tensor without gradient, conjugate or negative view, got layout "
+                f"{out.layout}, requires_grad={out.requires_grad}. Use torch.empty."
+            )
         wanted = (num_rows, *self.shape)
         if tuple(out.shape) != wanted or out.dtype != self.tensor.dtype:
             raise ValueError(
                 f"TensorFeature: out has shape {list(out.shape)} and dtype {dtype_name(out.dtype)}; it must have shape "
                 f"{list(wanted)} and dtype {dtype_name(self.tensor.dtype)}. Allocate it for these ids."
             )
-        if out.device.type != "cpu" or not out.is_contiguous() or out.is_conj() or out.is_neg():
+        if out.device.type != "cpu" or not out.is_contiguous():
             raise ValueError(
                 f"TensorFeature: out must be contiguous in host memory, found stride {out.stride()} on {out.device}. "
                 "Use torch.empty."
@@ -101,5 +107,9 @@ class TensorFeature(Feature):
     def __repr__(self) -> str:
         return f"TensorFeature({self.count} rows of {dtype_name(self.tensor.dtype)} {list(self.shape)})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (TensorFeature, (self.tensor,))
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_table": None}  # a view of the rows, which a pickle would copy
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._table = byte_rows(self.tensor)

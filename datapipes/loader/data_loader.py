@@ -54,7 +54,7 @@ class DataLoader(StreamStage):
         if check_int("data_loader", "num_workers", num_workers, 0) != 0:
             raise ValueError(
                 f"data_loader: num_workers is {num_workers}, but worker processes are not part of this version; "
-                "allowed: 0. Leave it at 0: sampling and fetching then overlap with the consumer in a thread."
+                "allowed: 0. Leave it at 0: sampling and fetching then overlap with the consumer in threads."
             )
         self.num_workers = 0
         self.prefetch_factor = check_int("data_loader", "prefetch_factor", prefetch_factor, 1)
@@ -65,7 +65,7 @@ class DataLoader(StreamStage):
         if not ahead and (prefetch_factor, timeout) != (PREFETCH_FACTOR, TIMEOUT_S):
             raise ValueError(
                 f"data_loader: prefetch_factor={prefetch_factor} and timeout={timeout} belong to the background "
-                "thread, but this plan has none (overlap=False, a FromNode, or a join with a copy to a GPU). Leave "
+                "threads, but this plan has none (overlap=False, a FromNode, or a join with a copy to a GPU). Leave "
                 "them out."
             )
 
@@ -103,8 +103,8 @@ class DataLoader(StreamStage):
     def stats(self) -> dict[str, dict[str, float]]:
         """Return {"1 sample_neighbor": {"calls": n, "seconds": s}, ...} since the loader was built.
 
-        "waiting for fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
-        consumer is the bottleneck. "waiting for sample_neighbor" is the time the feature fetch waited for sampling.
+        "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
+        consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for sampling.
         """
         return self._clock.stats()
 

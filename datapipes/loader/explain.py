@@ -27,7 +27,7 @@ def lanes(graph: StageGraph) -> list[Lane]:
     found = [Lane("caller's thread")]
     for stage in graph:
         if isinstance(stage, Prefetcher):
-            found[-1].title = f"thread datapipes-prefetch, up to {stage.depth} minibatches ahead"
+            found[-1].title = f"thread {len(found)} (datapipes-prefetch), up to {stage.depth} minibatches ahead"
             found.append(Lane("caller's thread"))
         else:
             found[-1].stages.append(stage)

@@ -46,7 +46,7 @@ class Prefetcher(StreamStage):
                 )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        return _Reader(streams[0], self.depth, self.timeout, plan.clock, f"waiting for {self.source.name}")
+        return _Reader(streams[0], self.depth, self.timeout, plan.clock, f"waiting for {plan.label(self.source)}")
 
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}
@@ -144,7 +144,11 @@ class _Reader(Iterator[MiniBatch]):
         return minibatch
 
 
+_here = threading.local()  # `makes` is True in the threads that make minibatches
+
+
 def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Queue) -> None:
+    _here.makes = True
     error: BaseException | None = None
     try:
         stream = open_stream()
@@ -153,6 +157,7 @@ def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Qu
                 if not queue.put(minibatch):
                     break
         finally:
+            _here.ending = True
             close_stream(stream)
     except BaseException as raised:
         error = raised
@@ -163,5 +168,7 @@ def _stop(process: int, queue: _Queue, thread: threading.Thread) -> None:
     if os.getpid() != process:
         return  # a forked child has a copy of the queue, perhaps locked for good, and no thread
     queue.stop()
-    if thread is not threading.current_thread():
+    # A thread that makes minibatches may collect another epoch's reader, and must not wait: what it would wait for may
+    # be waiting for its own minibatches. Its own reader's thread it does wait for, when it ends.
+    if not getattr(_here, "makes", False) or getattr(_here, "ending", False):
         thread.join(JOIN_S)

@@ -74,13 +74,21 @@ class ItemSet:
         return {**self.__dict__, "_tables": None}  # views of the tensors, which a pickle would copy
 
     def take(self, positions: Tensor) -> dict[str, Tensor]:
-        """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors."""
+        """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
+
+        Raises:
+            IndexError: A position is outside the items.
+        """
+        positions = positions.contiguous()
         if self._tables is None:
             self._tables = {name: byte_rows(rows) for name, rows in self._tensors.items() if _can_gather(rows)}
-        taken = {
-            name: take_rows(rows, self._tables[name], positions) if name in self._tables else rows[positions]
-            for name, rows in self._tensors.items()
-        }
+        try:
+            taken = {
+                name: take_rows(rows, self._tables[name], positions) if name in self._tables else rows[positions]
+                for name, rows in self._tensors.items()
+            }
+        except IndexError as error:
+            raise IndexError(f"ItemSet: positions must be in [0, {len(self)}): {error}") from error
         if self._count is not None:
             taken["seeds"] = positions
         return taken

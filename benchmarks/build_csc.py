@@ -6,10 +6,10 @@ up, with the edge ids as data: then it gives our result, and is compared with it
 the clock starts. Against the plain way, torch.sort(stable=True) and a gather, and against the limit: a memcpy of src
 and dst, with indptr filled, into memory that is already there or new, as a result is. All in alternation, median of 5;
 the peak is resident memory above the inputs, the result included. Run: python benchmarks/build_csc.py --graph GRAPH
-Result (2-core AMD EPYC VM, 1M nodes / 20M edges, commit 98f7208, shared machine, medians of 3 and of 5): 69 and 75 M
-edges/s, int32 ids 90 and 88; scipy 16.2 and 13.1 (4.3 x and 5.8 x), nothing added up 35 and 42 (2.0 x and 1.8 x);
-torch.sort 11.5 and 10.1 (6.0 x and 7.4 x); memcpy 955 and 985, into new memory 80 (second). Peak 16.6 bytes/edge,
-16.4 of them the result; scipy 12.0 (int32 ids), torch.sort 32.
+Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 99cefe3, median of 3): 78.6 M edges/s, int32 ids
+82.5; scipy 10.7 (7.3 x), nothing added up 38.8 (2.0 x); torch.sort 8.4 (9.4 x); memcpy 767, into new memory 70 (1.12
+x). At commit 98f7208 69 and 75, scipy 16.2 and 13.1 (4.3 x and 5.8 x). Peak 16.6 bytes/edge, 16.4 of them the result;
+scipy 12.0 (int32 ids), torch.sort 32.
 """
 
 from __future__ import annotations

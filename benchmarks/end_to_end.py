@@ -7,7 +7,9 @@ costs), and by hand: prefetch(2) alone. Against GraphBolt 2.1.0's DataLoader wit
 interpreter (--peer-python; its best counts), and against the limit of two cores: the time of sampling and of gathering,
 each measured alone on two threads, added up. The consumer only takes the minibatches. All in alternation, one second a
 measurement, median of 9. Run: python benchmarks/end_to_end.py --graph GRAPH --peer-python PYTHON
-RESULT
+Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 99cefe3): 63.6 minibatches/s; without overlap 55.8,
+with one thread 37.6; GraphBolt 8.0, 8.2 and 7.7 with 0, 1 and 2 workers (7.8 x its best). 1.05 of what sampling (141)
+and gathering (107) alone add up to: the two cores are used. At commit 9ddbb91 64.8 and 8.7 (7.5 x).
 """
 
 from __future__ import annotations

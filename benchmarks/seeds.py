@@ -4,7 +4,9 @@ A shuffled epoch over 4M items with labels (two int64 tensors), batch sizes 1,02
 an epoch, which needs no permutation of the whole. Against the plain way, torch.randperm once an epoch and two
 index_selects a minibatch (the permutation is part of its time), and against the limit: memcpy of the bytes handed out.
 All in alternation, median of 9. Run: python benchmarks/seeds.py
-RESULT
+Result (2-core AMD EPYC VM, shared, commit 99cefe3): 65,536 seeds 13.6 M items/s (1.45 x randperm and index, memcpy
+548), 1,024 seeds 5.7 M items/s, 0.18 ms a minibatch (0.78 x: half of it is what a minibatch costs whatever its size).
+The first minibatch comes after 0.6 ms; torch.randperm of the epoch alone takes 91 ms.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_a_benchmark_asks_a_question_and_gives_its_command_and_its_last_result(n
     assert "?" in text.splitlines()[0]
     assert f"Run: python benchmarks/{name}.py" in " ".join(text.split())
     result = text[text.index("\nResult (") :]
-    assert re.search(r"commit \w{7}", " ".join(result.split())), "a result names the commit that it was measured on"
+    assert re.search(r"commits? \w{7}", " ".join(result.split())), "a result names the commit that it was measured on"
     assert re.search(r"\d", result)
 
 

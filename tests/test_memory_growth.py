@@ -60,9 +60,9 @@ def private_bytes() -> int:
 
 READ_AT = (50, 1_000, 2_000)  # minibatches
 
-# A minibatch holds about 1.7 MB here, and from one reading to the next there may be four more or fewer of them: two
-# held ready, one in the making, one with the consumer. Freed blocks that the C allocator holds for the next minibatch
-# come on top. Seen were 0 to 3.9 MiB, all of it in the first three epochs, and no more after 12,000 minibatches.
+# A minibatch holds about 1.7 MB here, most of it in recycled memory, and from one reading to the next a few more or
+# fewer of them may be under way: two sampled and two whole ones held ready, one in the making in each thread, one with
+# the consumer. Freed blocks that the C allocator holds for the next come on top. Seen were 0.03 to 3.9 MiB.
 MAX_GROWTH_BYTES = 8 * MIB
 
 # glibc gives a thread a heap of its own while another thread is alive. A loader starts a thread in each epoch, and when

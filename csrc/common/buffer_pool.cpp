@@ -6,7 +6,7 @@
 
 #include "common/huge_pages.h"
 
-#if defined(__linux__)
+#if !defined(_WIN32)
 #include <pthread.h>
 #endif
 
@@ -40,7 +40,7 @@ Block allocate(std::size_t bytes) { return {allocate_aligned(bytes), bytes}; }
 BufferPool& BufferPool::instance() {
   static BufferPool* const pool = [] {
     auto* const made = new BufferPool();
-#if defined(__linux__)
+#if !defined(_WIN32)
     // A thread of the parent may hold the lock while another forks; these make the child's copy a free one.
     pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); }, [] { instance().mutex_.unlock(); });
 #endif

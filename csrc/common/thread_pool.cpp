@@ -4,7 +4,7 @@
 #include <exception>
 #include <thread>
 
-#if defined(__linux__)
+#if !defined(_WIN32)
 #include <pthread.h>
 #include <signal.h>
 #endif
@@ -25,7 +25,7 @@ ThreadPool& ThreadPool::instance() {
     delete made;
     return *pool;
   }
-#if defined(__linux__)
+#if !defined(_WIN32)
   // The child has none of the threads, and the lock may have been held; it leaves all of that behind and starts anew.
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current_pool.store(nullptr); }); });
@@ -34,7 +34,7 @@ ThreadPool& ThreadPool::instance() {
 }
 
 void ThreadPool::start_threads(int wanted) {
-#if defined(__linux__)
+#if !defined(_WIN32)
   sigset_t all, before;  // signals are for the threads of the program; these are born with all of them blocked
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -43,7 +43,7 @@ void ThreadPool::start_threads(int wanted) {
     for (; num_threads_ < std::min(wanted, kMostThreads); ++num_threads_) std::thread([this] { work(); }).detach();
   } catch (const std::exception&) {  // no thread, or no memory for one: the caller works alone, or with fewer
   }
-#if defined(__linux__)
+#if !defined(_WIN32)
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 #endif
 }

@@ -1,8 +1,8 @@
 // draw_few.h: the first few bounded draws of a stream, all at once: no branch a draw, several Philox blocks side by side.
-//   draw_few(stream key and node, first, step, count, out): out[i] = what Stream::bounded(first + i * step) would give next,
-//   i < count <= kFewDraws, ranges in [1, 2^31). `out` has room for count rounded up to 8.
-//   Returns false where a draw might be rejected (about once in 2^32 / range draws): the words of the stream then shift, so
-//   the caller draws one by one. The bits are those of philox.h; test_kernels.cpp holds the two against each other.
+//   draw_few(key, node, first, step, count, out), of Stream(key, node): out[i] = what Stream::bounded(first + i * step) would
+//   give next, i < count <= kFewDraws, ranges in [1, 2^31). `out` has room for count rounded up to 8. Returns false where a draw
+//   might be rejected (about once in 2^32 / range draws): the words of the stream then shift, so the caller draws one by one. The
+//   bits are those of philox.h; test_fast_paths.cpp holds the two against each other.
 #pragma once
 
 #include <cstdint>

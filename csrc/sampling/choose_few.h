@@ -1,7 +1,7 @@
 // choose_few.h: the choice of choose.h for a few draws, without a branch a draw.
 //   A branch that depends on a random number is mispredicted half of the time and costs as much as a cache miss, so members are
 //   found with a byte map or by equal ranks, and order comes from counting smaller picks instead of moving larger ones.
-//   choose_few(...) writes what Chooser::choose would, or returns false and leaves `out` undefined: then draw one by one.
+//   FewChooser::choose(...) writes what Chooser::choose would, or returns false and leaves `out` undefined: then draw one by one.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@
 
 #include "sampling/id_map.h"
 
-#if defined(__linux__)
+#if !defined(_WIN32)
 #include <pthread.h>
 #endif
 
@@ -30,7 +30,7 @@ class IdMapShelf {
     if (shelf != nullptr) return *shelf;
     auto made = std::make_unique<IdMapShelf>();
     if (!current_.compare_exchange_strong(shelf, made.get())) return *shelf;
-#if defined(__linux__)
+#if !defined(_WIN32)
     static std::once_flag once;  // the lock may be held when a process forks, so the child takes a new shelf
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current_.store(nullptr); }); });
 #endif

@@ -144,7 +144,7 @@ class _Reader(Iterator[MiniBatch]):
         return minibatch
 
 
-_here = threading.local()  # `makes` is True in the threads that make minibatches
+_here = threading.local()  # of a thread that makes minibatches: `makes` is True, and `ending` once it makes no more
 
 
 def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Queue) -> None:
@@ -170,5 +170,6 @@ def _stop(process: int, queue: _Queue, thread: threading.Thread) -> None:
     queue.stop()
     # A thread that makes minibatches may collect another epoch's reader, and must not wait: what it would wait for may
     # be waiting for its own minibatches. Its own reader's thread it does wait for, when it ends.
-    if not getattr(_here, "makes", False) or getattr(_here, "ending", False):
+    may_wait = not getattr(_here, "makes", False) or getattr(_here, "ending", False)
+    if may_wait and thread is not threading.current_thread():
         thread.join(JOIN_S)

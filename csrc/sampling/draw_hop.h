@@ -45,6 +45,7 @@ struct HopPlan {
 };
 
 inline constexpr std::int64_t kRangeColumns = 4096;  // columns that one thread lays out at a time
+inline constexpr int kMostDrawers = 8;               // the thread that numbers keeps up with no more (docs/decisions/004)
 
 template <class Id, class NodeId>
 HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const NodeId> nodes, std::int64_t first,
@@ -64,7 +65,7 @@ HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const Node
   };
   const std::int64_t num_ranges = (num_dst - first + kRangeColumns - 1) / kRangeColumns;
   const auto end_of = [&](std::int64_t range) { return std::min(first + (range + 1) * kRangeColumns, num_dst); };
-  parallel_for(num_ranges, threads, [&](std::int64_t range) {  // offsets count from the range's own begin
+  parallel_for(num_ranges, std::min(threads, kMostDrawers), [&](std::int64_t range) {  // offsets count from the range's own begin
     std::int64_t total = 0;
     const std::int64_t end = end_of(range);
     for (std::int64_t d = first + range * kRangeColumns; d < end; ++d) {
@@ -178,7 +179,7 @@ void draw_on_threads(const char* op, CscView<Id> graph, const HopPlan<NodeId>& p
     return range == num_ranges ? plan.num_dst() : plan.column_at(range * kRangePicks);
   };
   in_order(
-      num_ranges, threads,
+      num_ranges, std::min(threads, kMostDrawers),
       [&](std::int64_t range) {
         thread_drawer<Id>().draw(op, graph, plan, request, column(range), column(range + 1), out, [](Id) {}, on_block);
       },

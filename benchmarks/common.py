@@ -126,7 +126,9 @@ class Peer:
     All its processes are stopped while we measure: threads of its DataLoader poll, and would take part of a core.
     """
 
-    def __init__(self, python: Path, graph: Path, what: str) -> None:
+    def __init__(self, python: Path, graph: Path | None, what: str) -> None:
+        if graph is None:
+            raise SystemExit("--peer-python needs --graph DIR: the peer reads the same files.")
         script = Path(__file__).with_name("peer_graphbolt.py")
         environment = {**os.environ, "DGLBACKEND": "pytorch"}  # else it first says that it chose one
         self._process = subprocess.Popen(

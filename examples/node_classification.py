@@ -74,10 +74,10 @@ def train(
 
 def print_stage_rates(loader: dp.DataLoader) -> None:
     """Print what a minibatch costs in each stage of the training loader, and how long the model waited for one."""
-    print("stage                    ms a minibatch   minibatches/s")
+    print("stage                            ms a minibatch   minibatches/s")
     for stage, spent in loader.stats().items():
         each = spent["seconds"] / spent["calls"]
-        print(f"{stage:24s} {each * 1e3:14.2f} {1 / each if each > 0 else float('inf'):15.0f}")
+        print(f"{stage:31s} {each * 1e3:14.2f} {1 / each if each > 0 else float('inf'):15.0f}")
 
 
 def draw_learning_curve(history: list[dict[str, float]], name: str, test_accuracy: float, path: Path) -> None:

@@ -5,6 +5,7 @@ interpreter.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
@@ -139,6 +140,7 @@ class Peer:
             env=environment,
             start_new_session=True,
         )
+        atexit.register(self._signal, signal.SIGKILL)  # where a benchmark fails, stopped ones would stay for good
         self.measure(0)  # once it has loaded the graph, it rests
 
     def measure(self, round_: int) -> float:
@@ -162,6 +164,7 @@ class Peer:
         self._signal(signal.SIGCONT)
         self._process.stdin.close()
         self._process.wait(timeout=60)
+        atexit.unregister(self._signal)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -3,9 +3,10 @@
 First the stage: the input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on
 the benchmark graph), on one thread and on two; against torch's index_select into fresh memory, as a call of it gives,
 and into memory that is already there, and against GraphBolt 2.1.0's feature store in its own interpreter
-(--peer-python). Then 250,000 random rows of 4, 16, 64, 400 and 4,096 bytes from 1 GiB (4 and 16 bytes: 4M rows), on one
-thread, against both index_selects. The limits: memcpy of the same bytes, and one random line read for each line of the
-rows. All in alternation, median of 9. Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
+(--peer-python). Then 250,000 random rows of 4, 16, 64 and 400 bytes and 62,500 of 4,096 bytes from 1 GiB (4 and 16
+bytes: 4M rows), on one thread, against both index_selects. The limits: memcpy of the same bytes, and one random line
+read for each line of the rows. All in alternation, median of 9.
+Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commits 9ddbb91 and 99cefe3): 5.1 and 5.3 GB/s, with two
 threads 8.8 and 9.1; index_select 1.24 and 1.31 (4.1 x and 4.0 x), into memory that is there 4.91 and 5.20 (1.04 x and
 1.02 x), GraphBolt 0.68 and 0.70 (7.6 x and 7.5 x), memcpy 8.7 and 9.3. Random rows (second run), against index_select

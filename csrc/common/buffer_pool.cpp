@@ -1,7 +1,6 @@
 #include "common/buffer_pool.h"
 
 #include <algorithm>
-#include <limits>
 #include <new>
 
 #include "common/huge_pages.h"
@@ -29,8 +28,7 @@ std::size_t rounded(std::size_t bytes) {
     while (step <= bytes / 16) step *= 2;
     if (bytes >= kHugePage) step = std::max(step, kHugePage);
   }
-  if (bytes > std::numeric_limits<std::size_t>::max() - step) throw std::bad_alloc();
-  return std::max(step, (bytes + step - 1) / step * step);
+  return rounded_up(bytes, step);
 }
 
 Block allocate(std::size_t bytes) { return {allocate_aligned(bytes), bytes}; }

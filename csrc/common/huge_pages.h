@@ -47,7 +47,7 @@ inline void* allocate_aligned(std::size_t bytes) {
 inline void free_aligned(void* memory, std::size_t bytes) noexcept {
 #if defined(__linux__)
   if (bytes >= kHugePage) {
-    munmap(memory, (bytes + kHugePage - 1) / kHugePage * kHugePage);
+    munmap(memory, rounded_up(bytes, kHugePage));
     return;
   }
 #endif

@@ -4,34 +4,15 @@
 #include <exception>
 #include <thread>
 
+#include "common/per_process.h"
+
 #if !defined(_WIN32)
-#include <pthread.h>
 #include <signal.h>
 #endif
 
 namespace datapipes {
-namespace {
 
-std::atomic<ThreadPool*> current_pool{nullptr};
-
-}  // namespace
-
-// Never destroyed: its threads may sleep until the process ends.
-ThreadPool& ThreadPool::instance() {
-  ThreadPool* pool = current_pool.load(std::memory_order_acquire);
-  if (pool != nullptr) return *pool;
-  auto* const made = new ThreadPool();
-  if (!current_pool.compare_exchange_strong(pool, made)) {
-    delete made;
-    return *pool;
-  }
-#if !defined(_WIN32)
-  // The child has none of the threads, and the lock may have been held; it leaves all of that behind and starts anew.
-  static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current_pool.store(nullptr); }); });
-#endif
-  return *made;
-}
+ThreadPool& ThreadPool::instance() { return per_process<ThreadPool>(); }
 
 void ThreadPool::start_threads(int wanted) {
 #if !defined(_WIN32)

@@ -11,7 +11,7 @@
 namespace datapipes {
 namespace {
 
-constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kLine = kLineBytes;
 constexpr std::int64_t kPrefetchBytes = 8192;    // asked for ahead of the copy: enough to keep a core's miss buffers full
 constexpr std::int64_t kStreamBytes = 8 << 20;   // beyond a core's share of the last cache the copy would not stay anyway
 constexpr std::int64_t kBytesPerTurn = 1 << 18;  // that one thread copies at a time

@@ -1,8 +1,8 @@
 // draw_few.h: the first few bounded draws of a stream, all at once: no branch a draw, several Philox blocks side by side.
-//   draw_few(key, node, first, step, count, out), of Stream(key, node): out[i] = what Stream::bounded(first + i * step) would
-//   give next, i < count <= kFewDraws, ranges in [1, 2^31). `out` has room for count rounded up to 8. Returns false where a draw
-//   might be rejected (about once in 2^32 / range draws): the words of the stream then shift, so the caller draws one by one. The
-//   bits are those of philox.h; test_fast_paths.cpp holds the two against each other.
+//   draw_few(key, node, first, count, out): out[i] = what Stream(key, node).bounded(first + i) would give next, i < count <=
+//   kFewDraws, ranges in [1, 2^31). `out` has room for count rounded up to 8.
+//   Returns false where a draw might be rejected (about once in 2^32 / range draws): the words of the stream then shift, so the
+//   caller draws one by one. The bits are those of philox.h; test_fast_paths.cpp holds the two against each other.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,11 @@ inline void philox_two_blocks(std::uint64_t key, std::uint64_t node, std::uint32
 #endif
 }
 
-inline bool draw_few(std::uint64_t key, std::uint64_t node, std::uint32_t first, std::uint32_t step, std::int64_t count,
-                     std::uint32_t* out) {
+inline bool draw_few(std::uint64_t key, std::uint64_t node, std::uint32_t first, std::int64_t count, std::uint32_t* out) {
   for (std::int64_t i = 0; i < count; i += 8) philox_two_blocks(key, node, static_cast<std::uint32_t>(i / 4), out + i);
   std::uint32_t doubtful = 0;
   std::uint32_t range = first;
-  for (std::int64_t i = 0; i < count; ++i, range += step) {
+  for (std::int64_t i = 0; i < count; ++i, ++range) {
     const std::uint64_t product = std::uint64_t{out[i]} * range;
     out[i] = static_cast<std::uint32_t>(product >> 32);
     doubtful |= static_cast<std::uint32_t>(static_cast<std::uint32_t>(product) < range);

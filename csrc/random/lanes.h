@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "random/philox.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -52,13 +54,13 @@ struct LaneCounter {
 template <std::size_t kPairs>
 inline void philox_lanes(LaneCounter (&counters)[kPairs], std::uint64_t key) {
   auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kPhiloxRounds; ++round) {
     for (auto& c : counters) {
-      const Lanes p0 = c.x0.times(0xD2511F53), p1 = c.x2.times(0xCD9E8D57);
+      const Lanes p0 = c.x0.times(kPhiloxMultipliers[0]), p1 = c.x2.times(kPhiloxMultipliers[1]);
       c = {p1.upper() ^ c.x1 ^ Lanes::both(k0), p1, p0.upper() ^ c.x3 ^ Lanes::both(k1), p0};
     }
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
+    k0 += kPhiloxSteps[0];
+    k1 += kPhiloxSteps[1];
   }
 }
 

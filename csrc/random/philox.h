@@ -11,18 +11,21 @@ namespace datapipes {
 
 inline constexpr std::uint32_t kStreamVersion = 1;
 
+inline constexpr int kPhiloxRounds = 10;
+inline constexpr std::uint32_t kPhiloxMultipliers[2] = {0xD2511F53, 0xCD9E8D57}, kPhiloxSteps[2] = {0x9E3779B9, 0xBB67AE85};
+
 using Words = std::array<std::uint32_t, 4>;
 
 inline Words philox4x32(Words counter, std::uint64_t key) {
   auto k0 = static_cast<std::uint32_t>(key);
   auto k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53} * counter[0];
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57} * counter[2];
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const std::uint64_t p0 = std::uint64_t{kPhiloxMultipliers[0]} * counter[0];
+    const std::uint64_t p1 = std::uint64_t{kPhiloxMultipliers[1]} * counter[2];
     counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<std::uint32_t>(p1),
                static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<std::uint32_t>(p0)};
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
+    k0 += kPhiloxSteps[0];
+    k1 += kPhiloxSteps[1];
   }
   return counter;
 }

@@ -20,7 +20,7 @@ class FewChooser {
     const std::int64_t drawn = std::min(fanout, degree - fanout);
     if (drawn > kFewDraws || degree > std::numeric_limits<std::int32_t>::max()) return false;
     if (degree > 64 && drawn != fanout) return false;
-    if (!draw_few(key, node, static_cast<std::uint32_t>(degree - drawn + 1), 1, drawn, picks_.data())) return false;
+    if (!draw_few(key, node, static_cast<std::uint32_t>(degree - drawn + 1), drawn, picks_.data())) return false;
     if (degree <= 64) {
       in_word(degree, fanout, drawn, out);
       return true;

@@ -3,7 +3,6 @@
 //   runs at the same time. A forked child starts with an empty shelf.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -13,29 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "common/per_process.h"
 #include "sampling/id_map.h"
-
-#if !defined(_WIN32)
-#include <pthread.h>
-#endif
 
 namespace datapipes {
 
 template <class Map>
 class IdMapShelf {
  public:
-  // Never destroyed: threads may still sample while the process ends.
-  static IdMapShelf& instance() {
-    IdMapShelf* shelf = current_.load(std::memory_order_acquire);
-    if (shelf != nullptr) return *shelf;
-    auto made = std::make_unique<IdMapShelf>();
-    if (!current_.compare_exchange_strong(shelf, made.get())) return *shelf;
-#if !defined(_WIN32)
-    static std::once_flag once;  // the lock may be held when a process forks, so the child takes a new shelf
-    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current_.store(nullptr); }); });
-#endif
-    return *made.release();
-  }
+  static IdMapShelf& instance() { return per_process<IdMapShelf>(); }
 
   std::unique_ptr<Map> take() {
     const std::lock_guard lock(mutex_);
@@ -55,7 +40,6 @@ class IdMapShelf {
   }
 
  private:
-  static inline std::atomic<IdMapShelf*> current_{nullptr};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Map>> idle_;
 };

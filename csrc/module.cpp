@@ -7,6 +7,7 @@ void bind_sampling(pybind11::module_& m);
 void bind_gather(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
+void bind_shm(pybind11::module_& m);
 }  // namespace datapipes
 
 PYBIND11_MODULE(_core, m) {
@@ -16,4 +17,5 @@ PYBIND11_MODULE(_core, m) {
   datapipes::bind_gather(m);
   datapipes::bind_graph(m);
   datapipes::bind_memory(m);
+  datapipes::bind_shm(m);
 }

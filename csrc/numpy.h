@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -26,12 +27,22 @@ class GilRelease {
   GilRelease() : state_(PyEval_SaveThread()) {}
   GilRelease(const GilRelease&) = delete;
   GilRelease& operator=(const GilRelease&) = delete;
-  ~GilRelease() {
-    while (finalizing()) std::this_thread::sleep_for(std::chrono::seconds(1));
-    PyEval_RestoreThread(state_);
+  ~GilRelease() { take_back(); }
+
+  // For a kernel that waits: lets the handlers of signals run, and throws what one of them raises (Ctrl-C).
+  void look_at_signals() {
+    take_back();
+    std::exception_ptr raised;
+    if (PyErr_CheckSignals() != 0) raised = std::make_exception_ptr(py::error_already_set());
+    state_ = PyEval_SaveThread();
+    if (raised) std::rethrow_exception(raised);
   }
 
  private:
+  void take_back() {
+    while (finalizing()) std::this_thread::sleep_for(std::chrono::seconds(1));
+    PyEval_RestoreThread(state_);
+  }
   static bool finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
     return Py_IsFinalizing() != 0;

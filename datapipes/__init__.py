@@ -4,6 +4,16 @@ The public names. Start with README.md; docs/semantics.md says what a minibatch 
 """
 
 from datapipes import datasets
+from datapipes.channel import (
+    ChannelBase,
+    ChannelClosed,
+    EndOfEpoch,
+    MpChannel,
+    PeerDied,
+    QueueTimeoutError,
+    RemoteError,
+    ShmChannel,
+)
 from datapipes.device import CopyTo
 from datapipes.features import Feature, FeatureFetcher, FeatureStore, TensorFeature
 from datapipes.functional import register_stage
@@ -23,9 +33,12 @@ __all__ = [
     "STREAM_VERSION",
     "Block",
     "CSCGraph",
+    "ChannelBase",
+    "ChannelClosed",
     "CopyTo",
     "DataLoader",
     "DistributedItemSampler",
+    "EndOfEpoch",
     "Feature",
     "FeatureFetcher",
     "FeatureStore",
@@ -34,11 +47,16 @@ __all__ = [
     "ItemSet",
     "MiniBatch",
     "MiniBatchTransformer",
+    "MpChannel",
     "NeighborSampler",
+    "PeerDied",
     "Prefetcher",
+    "QueueTimeoutError",
+    "RemoteError",
     "RngKey",
     "SampledSubgraph",
     "SeedStage",
+    "ShmChannel",
     "Stage",
     "StageGraph",
     "StreamStage",

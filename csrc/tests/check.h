@@ -42,8 +42,10 @@ inline int failed_checks = 0;
     RUN(test<std::int64_t>);   \
   } while (false)
 
-void test_fast_paths();  // test_fast_paths.cpp
-void test_memory();      // test_memory.cpp
-void test_threads();     // test_threads.cpp
+void test_fast_paths();     // test_fast_paths.cpp
+void test_memory();         // test_memory.cpp
+void test_shm();            // test_shm.cpp
+void test_shm_processes();  // test_shm.cpp: forks, so before anything starts a thread
+void test_threads();        // test_threads.cpp
 
 }  // namespace datapipes

@@ -10,8 +10,8 @@ trap 'rm -rf "$build"' EXIT
 for flags in "-fsanitize=address,undefined" "-fsanitize=thread" "-fsanitize=undefined -U__SSE2__"; do
   echo "== $flags"
   # shellcheck disable=SC2086  # flags are several words
-  "${CXX:-g++}" -std=c++20 -O1 -g -Icsrc -Wall -Wextra -Werror -pthread \
+  "${CXX:-g++}" -std=c++20 -O1 -g -Icsrc -Wall -Wextra -Werror -pthread -DDATAPIPES_SHM_STEPS \
     $flags -fno-sanitize-recover=all \
-    csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph,limits}/*.cpp -o "$build/test_kernels"
+    csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph,limits,shm}/*.cpp -o "$build/test_kernels"
   "$build/test_kernels"
 done

@@ -377,6 +377,7 @@ void more_picks_than_an_array_can_hold_are_refused() {
 
 int main() {
   using namespace datapipes;
+  test_shm_processes();
   RUN(philox_gives_the_published_answers);
   RUN(hop_keys_and_draws_are_those_of_the_page);
   RUN(a_permutation_visits_every_item_once);
@@ -393,6 +394,7 @@ int main() {
   RUN(more_picks_than_an_array_can_hold_are_refused);
   test_fast_paths();
   test_memory();
+  test_shm();
   test_threads();
   std::printf("%d failed checks\n", failed_checks);
   return failed_checks == 0 ? 0 : 1;

@@ -1,0 +1,154 @@
+// bind_shm.cpp: the queue in shared memory as Python sees it: times in seconds, tensors as addresses on the way in and as DLPack
+// capsules on the way out, its errors as those of datapipes.channel.errors. The waits let the GIL go and look at signals every
+// 100 ms.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#if defined(__linux__)
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "frame.h"
+#include "limits/futex_hop.h"
+#include "numpy.h"
+#include "shm/memory_left.h"
+#include "shm/queue.h"
+
+namespace datapipes {
+
+namespace {
+
+using shm::Kind;
+using shm::Queue;
+
+Queue::Timeout timeout_of(std::optional<double> seconds) {
+  constexpr double kLongest = 1e9;  // thirty years
+  if (!seconds) return std::nullopt;
+  return std::chrono::duration_cast<shm::Clock::duration>(std::chrono::duration<double>(std::min(*seconds, kLongest)));
+}
+
+bool send(Queue& queue, int kind, std::uint64_t epoch, const py::dict& message, const py::object& to_dlpack,
+          const py::object& plain, std::optional<double> timeout) {
+  const Frame frame(message, to_dlpack, plain);
+  GilRelease nogil;
+  return queue.send(static_cast<Kind>(kind), epoch, frame.pieces(), timeout_of(timeout), [&] { nogil.look_at_signals(); });
+}
+
+Message recv(Queue& queue, std::optional<double> timeout) {
+  GilRelease nogil;
+  return Message(queue.recv(timeout_of(timeout), [&] { nogil.look_at_signals(); }));
+}
+
+py::dict stats_of(Queue& queue) {
+  const auto stats = [&] {
+    const GilRelease nogil;
+    return queue.stats();
+  }();
+  const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
+  py::dict shown;
+  shown["messages"] = stats.counters.messages;
+  shown["bytes"] = stats.counters.bytes;
+  shown["waits"] = stats.counters.send_waits + stats.counters.receive_waits;
+  shown["send_waits"] = stats.counters.send_waits;
+  shown["send_wait_s"] = seconds(stats.counters.send_wait_ns);
+  shown["recv_waits"] = stats.counters.receive_waits;
+  shown["recv_wait_s"] = seconds(stats.counters.receive_wait_ns);
+  shown["held"] = stats.room.held;
+  shown["held_bytes"] = stats.room.held_bytes;
+  shown["unread"] = stats.unread;
+  shown["used_bytes"] = stats.room.used_bytes;
+  shown["copied_out"] = stats.counters.copied_out;
+  shown["dropped"] = stats.counters.dropped;
+  shown["deaths"] = stats.deaths;
+  return shown;
+}
+
+// Raises datapipes.channel.errors.`name`(*arguments).
+template <class... Arguments>
+void raise(const char* name, const Arguments&... arguments) {
+  const py::object type = py::module_::import("datapipes.channel.errors").attr(name);
+  PyErr_SetObject(type.ptr(), type(arguments...).ptr());
+}
+
+void translate(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const shm::TimedOut& timed_out) {
+    raise("QueueTimeoutError", timed_out.what());
+  } catch (const shm::Closed& closed) {
+    raise("ChannelClosed", closed.what());
+  } catch (const shm::PeersDied& died) {
+    raise("PeerDied", died.what(), died.pids);
+  } catch (const shm::NoMemory& none) {
+    PyErr_SetString(PyExc_MemoryError, none.what());
+  } catch (const std::system_error& refused) {
+    errno = refused.code().value();
+    PyErr_SetObject(PyExc_OSError, py::make_tuple(refused.code().value(), refused.what()).ptr());
+  }
+}
+
+}  // namespace
+
+void bind_shm(py::module_& m) {
+  py::register_local_exception_translator(translate);
+  py::class_<Message>(m, "ShmMessage")
+      .def_property_readonly("kind", &Message::kind)
+      .def_property_readonly("epoch", &Message::epoch)
+      .def("schema", &Message::schema)
+      .def("capsules", &Message::capsules, py::arg("layout"));
+  py::class_<Queue, std::shared_ptr<Queue>>(m, "ShmQueue")
+      .def_static("create", &Queue::create, py::call_guard<GilRelease>(), py::arg("capacity"), py::arg("data_bytes"))
+      .def_static("attach", &Queue::attach, py::call_guard<GilRelease>(), py::arg("descriptor"))
+      .def("send", &send, py::arg("kind"), py::arg("epoch"), py::arg("message"), py::arg("to_dlpack"), py::arg("plain"),
+           py::arg("timeout"))
+      .def("recv", &recv, py::arg("timeout"))
+      .def("reset", &Queue::reset, py::call_guard<GilRelease>(), py::arg("epoch"))
+      .def("close", &Queue::close, py::call_guard<GilRelease>())
+      .def("leave", &Queue::leave, py::call_guard<GilRelease>(), py::arg("by_exit"))
+      .def("join", &Queue::join, py::call_guard<GilRelease>(), py::arg("inherited"))
+      .def("size", &Queue::size, py::call_guard<GilRelease>())
+      .def("stats", &stats_of)
+      .def_property_readonly("epoch", &Queue::epoch)
+      .def_property_readonly("capacity", &Queue::capacity)
+      .def_property_readonly("data_bytes", &Queue::data_bytes)
+      .def_property_readonly("descriptor", &Queue::descriptor)
+      .def_property_readonly("memory",
+                             [](const Queue& queue) {
+                               return py::make_tuple(reinterpret_cast<std::uintptr_t>(queue.memory().data()),
+                                                     queue.memory().size());
+                             })
+      .def("release_in_two_steps", &Queue::release_in_two_steps, py::arg("on"))
+      .def("dropped_slots", &Queue::dropped_slots)
+      .def("let_go", [](Queue& queue, const std::vector<std::uint32_t>& slots) { queue.let_go(slots); }, py::arg("slots"));
+  m.def(
+      "futex_hops",
+      [](const py::buffer& words, std::int64_t hops, bool first) {
+        const auto asked = words.request(true);
+        const std::span<std::byte> bytes(static_cast<std::byte*>(asked.ptr),
+                                         static_cast<std::size_t>(asked.size * asked.itemsize));
+        const GilRelease nogil;
+        return futex_hops(bytes, hops, first);
+      },
+      py::arg("words"), py::arg("hops"), py::arg("first"));
+  m.def(
+      "memory_left",
+      [](const std::string& root) {
+        const auto left = shm::memory_left(root);
+        return py::make_tuple(left.bytes, left.limit);
+      },
+      py::arg("root") = "");
+}
+
+}  // namespace datapipes
+#else
+namespace datapipes {
+void bind_shm(pybind11::module_&) {}  // needs memfd and futex; datapipes.channel says so where it is asked for
+}  // namespace datapipes
+#endif

@@ -1,0 +1,74 @@
+// dlpack.h: memory handed to any array library under the DLPack ABI (version 0 structures, capsules named "dltensor"; see
+// https://dmlc.github.io/dlpack/latest/c_api.html). Used where NumPy has no name for a dtype, as for bfloat16. The owner of the
+// memory is let go by whichever thread drops the last view, with or without the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace datapipes {
+
+namespace dlpack {
+
+// Field for field what the ABI says.
+struct Device {
+  std::int32_t type = 1;  // host memory
+  std::int32_t id = 0;
+};
+struct Type {
+  std::uint8_t code, bits;
+  std::uint16_t lanes = 1;
+};
+struct Array {
+  void* data;
+  Device device;
+  std::int32_t num_dims;
+  Type type;
+  std::int64_t* shape;
+  std::int64_t* strides;  // none: row-major
+  std::uint64_t byte_offset;
+};
+struct Managed {
+  Array array;
+  void* context;
+  void (*let_go)(Managed*);
+};
+
+struct Owned {
+  Managed managed{};
+  std::vector<std::int64_t> shape;
+  std::shared_ptr<const void> keeper;
+};
+
+}  // namespace dlpack
+
+// A capsule that an array library takes over once: row-major `shape` at `data`, which `keeper` keeps.
+inline pybind11::object to_dlpack(void* data, dlpack::Type type, std::vector<std::int64_t> shape,
+                                  std::shared_ptr<const void> keeper) {
+  auto owned = std::make_unique<dlpack::Owned>();
+  owned->shape = std::move(shape);
+  owned->keeper = std::move(keeper);
+  owned->managed.array = {.data = data,
+                          .device = {},
+                          .num_dims = static_cast<std::int32_t>(owned->shape.size()),
+                          .type = type,
+                          .shape = owned->shape.data(),
+                          .strides = nullptr,
+                          .byte_offset = 0};
+  owned->managed.context = owned.get();
+  owned->managed.let_go = [](dlpack::Managed* managed) { delete static_cast<dlpack::Owned*>(managed->context); };
+  PyObject* const capsule = PyCapsule_New(&owned->managed, "dltensor", [](PyObject* unused) {
+    if (PyCapsule_IsValid(unused, "dltensor") == 0) return;  // it was taken over, which renames it
+    auto* const managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(unused, "dltensor"));
+    managed->let_go(managed);
+  });
+  if (capsule == nullptr) throw pybind11::error_already_set();
+  owned.release();
+  return pybind11::reinterpret_steal<pybind11::object>(capsule);
+}
+
+}  // namespace datapipes

@@ -1,0 +1,64 @@
+// frame.h: messages, dicts of tensors, as they lie in shared memory: a head that names the tensors, then their bytes. Tensors
+// come and go under DLPack, so this works with any build of torch; datapipes/channel/frame.py has the other half.
+//
+//   head     uint32 bytes of the head, version, number of tensors, bytes of the schema
+//            schema: for each tensor uint32 length of its key, uint8 length of its dtype's name (0: DLPack has the dtype), uint8
+//            DLPack code, uint8 bytes of a value, uint8 number of dimensions, the key (UTF-8), the name; filled up to a multiple
+//            of 8 all sizes of all tensors, int64
+//   tensors  row-major, each at the next multiple of shm::kAlignment
+//
+// What changes from message to message of one kind is behind the schema, so a receiver parses each schema once.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shm/queue.h"
+
+namespace datapipes {
+
+inline constexpr std::uint32_t kFrameVersion = 1;
+
+struct Head {
+  std::uint32_t bytes, version, num_tensors, schema_bytes;
+};
+
+// A message on its way out. Tensors that are dense, contiguous and in host memory are only pointed at, and kept until this is
+// gone.
+//   plain(key, tensor) -> (tensor, name of its dtype or ""): called for any other value; returns what can be pointed at, or
+//   raises
+class Frame {
+ public:
+  Frame(const pybind11::dict& message, const pybind11::object& to_dlpack, const pybind11::object& plain);
+  std::span<const std::span<const std::byte>> pieces() const { return pieces_; }
+
+ private:
+  void add(pybind11::handle key, pybind11::handle tensor, const pybind11::object& to_dlpack, const pybind11::object& plain);
+  std::string head_;
+  std::vector<std::int64_t> dims_;
+  std::vector<std::span<const std::byte>> pieces_;
+  std::vector<pybind11::object> keep_;  // capsules, each of which keeps its tensor
+};
+
+// A message that was received; its tensors keep its memory.
+class Message {
+ public:
+  explicit Message(shm::Received received);  // throws std::invalid_argument where it makes no sense
+  int kind() const { return static_cast<int>(received_.kind); }
+  std::uint64_t epoch() const { return received_.epoch; }
+  pybind11::bytes schema() const;
+  // `layout` has three bytes for each tensor: DLPack's code, bytes of a value, number of dimensions.
+  pybind11::list capsules(const std::string& layout) const;
+
+ private:
+  shm::Received received_;
+  Head head_{};
+  std::uint64_t dims_offset_ = 0;
+};
+
+}  // namespace datapipes

@@ -1,0 +1,55 @@
+// futex.h: sleeping on a word of shared memory, and waking those who sleep there, whichever process they are in. Linux.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+
+namespace datapipes::shm {
+
+using Clock = std::chrono::steady_clock;
+using Word = std::atomic<std::uint32_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == 4, "the kernel reads the word as 32 bits");
+
+// Sleeps while `word` is `seen`, at most `at_most`. Ends early for any reason, a signal for one: look at the state again.
+// Returns whether it was woken, or need not have slept; false when a signal or the time ended it.
+inline bool futex_wait(Word& word, std::uint32_t seen, Clock::duration at_most) {
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(at_most).count();
+  if (ns <= 0) return false;
+  timespec wait{.tv_sec = static_cast<time_t>(ns / 1'000'000'000), .tv_nsec = static_cast<long>(ns % 1'000'000'000)};
+  const long done = syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, seen, &wait, nullptr, 0);
+  return done == 0 || errno == EAGAIN;
+}
+
+inline void futex_wake_all(Word& word) {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// A word to wait on and the flag of those who may; PROTOCOL.md, section 3, says why in this order. Sequentially consistent.
+struct Event {
+  Word word;
+  Word awaited;
+
+  // Before looking at the state: returns what to give to futex_wait.
+  std::uint32_t prepare() {
+    const auto seen = word.load();
+    awaited.store(1);
+    return seen;
+  }
+  // After changing the state.
+  void notify() {
+    if (awaited.exchange(0) == 0) return;
+    word.fetch_add(1);
+    futex_wake_all(word);
+  }
+};
+
+}  // namespace datapipes::shm

@@ -1,0 +1,40 @@
+// patience.h: how long a call may wait, and what it does meanwhile.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+
+#include "shm/futex.h"
+
+namespace datapipes::shm {
+
+inline constexpr Clock::duration kLook = std::chrono::milliseconds(100);  // how often a waiter looks whether its peers live
+
+class Patience {
+ public:
+  using Timeout = std::optional<Clock::duration>;  // none: as long as it takes
+  using Tick = std::function<void()>;              // called at least every kLook while waiting; may throw to end the wait
+
+  explicit Patience(Timeout timeout) : timeout_(timeout), began_(Clock::now()) {}
+  Patience(Timeout timeout, const Tick& tick) : timeout_(timeout), began_(Clock::now()), tick_(&tick) {}
+  Patience(Timeout, Tick&&) = delete;  // the caller keeps the tick
+
+  bool ended() const { return timeout_ && Clock::now() - began_ >= *timeout_; }
+  Clock::duration slice() const {
+    return timeout_ ? std::clamp(*timeout_ - (Clock::now() - began_), Clock::duration::zero(), kLook) : kLook;
+  }
+  void tick() const {
+    if (tick_ != nullptr && *tick_) (*tick_)();
+  }
+  Timeout timeout() const { return timeout_; }
+  Clock::time_point began() const { return began_; }
+
+ private:
+  Timeout timeout_;
+  Clock::time_point began_;
+  const Tick* tick_ = nullptr;
+};
+
+}  // namespace datapipes::shm

@@ -1,0 +1,544 @@
+#include "shm/queue.h"
+
+#if defined(__linux__)
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "common/buffer.h"
+#include "shm/step.h"
+
+namespace datapipes::shm {
+
+namespace {
+
+constexpr Clock::duration kGrace = std::chrono::milliseconds(500);  // a peer that is just starting is waited for so long
+constexpr Clock::duration kBrief = std::chrono::seconds(10);        // for the mutex, in calls that take no timeout
+
+std::int64_t now_ticks() { return Clock::now().time_since_epoch().count(); }
+
+std::uint32_t word_of(Dropped dropped) { return static_cast<std::uint32_t>(dropped); }
+
+std::string count(std::uint64_t number, const std::string& of) { return std::to_string(number) + ' ' + of; }
+
+std::string seconds(Clock::duration time) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
+  return std::to_string(ms / 1000) + (ms % 1000 == 0 ? "" : '.' + std::to_string(1000 + ms % 1000).substr(1)) + " s";
+}
+
+}  // namespace
+
+// Holds the mutex. After a death under it, puts the slots in order first.
+class Queue::Guard {
+ public:
+  Guard(Queue& queue, const Patience& patience) : mutex_(queue.header_->mutex) {
+    for (;;) {
+      const auto locked = mutex_.lock(std::max(patience.slice(), Clock::duration(std::chrono::milliseconds(10))));
+      if (locked == RobustMutex::Locked::kYes) return;
+      if (locked == RobustMutex::Locked::kOwnerDied) {
+        try {
+          queue.slots_.rebuild();
+        } catch (...) {
+          mutex_.unlock();
+          throw;
+        }
+        DATAPIPES_SHM_STEP("rebuilt");
+        mutex_.repaired();
+        queue.suspicious_.store(true);
+        return;
+      }
+      patience.tick();
+      if (patience.ended()) {
+        throw TimedOut("ShmChannel: another process holds the channel and does not go on, as if it were stopped. Let it go on.");
+      }
+    }
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+  ~Guard() { mutex_.unlock(); }
+
+ private:
+  RobustMutex& mutex_;
+};
+
+// The right to reserve next, given back however the call ends.
+class Queue::Turn {
+ public:
+  Turn(Header& header, std::uint32_t call) : header_(header), call_(call) {}
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() { give_up(); }
+
+  bool free_for(std::uint32_t peer) const {
+    const auto has = header_.turn.load();
+    return has == 0 || has == number(peer);
+  }
+  void take(std::uint32_t peer) {
+    mine_ = number(peer);
+    header_.turn.store(mine_);
+  }
+  void give_up() {
+    auto expected = std::exchange(mine_, 0);
+    if (expected != 0 && header_.turn.compare_exchange_strong(expected, 0)) header_.writable.notify();
+  }
+
+ private:
+  std::uint64_t number(std::uint32_t peer) const { return static_cast<std::uint64_t>(peer + 1) << 32 | call_; }
+  Header& header_;
+  std::uint32_t call_;
+  std::uint64_t mine_ = 0;
+};
+
+// A message that this process has received in place.
+class Queue::Lease {
+ public:
+  Lease(std::shared_ptr<Queue> queue, Slot& slot) : queue_(std::move(queue)), slot_(slot), pid_(getpid()) {}
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease() {
+    if (getpid() != pid_) return;  // a forked child has inherited the object, not the message
+    const bool later = queue_->two_steps_.load();
+    // SYNC slot-dropped: whoever frees the slot finds nobody reading any more
+    slot_.dropped.store(word_of(later ? Dropped::kWaiting : Dropped::kYes), std::memory_order_seq_cst);
+    DATAPIPES_SHM_STEP("a message is dropped");
+    if (!later) queue_->header_->writable.notify();
+  }
+
+ private:
+  std::shared_ptr<Queue> queue_;
+  Slot& slot_;
+  pid_t pid_;
+};
+
+// --- beginning and end
+
+Queue::Queue(Segment segment)
+    : segment_(std::move(segment)),
+      header_(reinterpret_cast<Header*>(segment_.data())),
+      peers_(*header_, reinterpret_cast<Peer*>(segment_.data() + header_->peers_offset)),
+      slots_(*header_, reinterpret_cast<Slot*>(segment_.data() + header_->slots_offset)),
+      data_(segment_.data() + header_->data_offset) {}
+
+std::shared_ptr<Queue> Queue::create(std::uint32_t capacity, std::uint64_t data_bytes) {
+  if (capacity < 1 || capacity > kMostCapacity) {
+    throw std::invalid_argument("ShmChannel: capacity must be in [1, " + std::to_string(kMostCapacity) + "], got " +
+                                std::to_string(capacity) + ". Choose an allowed value.");
+  }
+  if (data_bytes < kAlignment || data_bytes > std::numeric_limits<std::int64_t>::max() / 2) {
+    throw std::invalid_argument("ShmChannel: shm_size must be " + count(kAlignment, "bytes or more, got ") +
+                                std::to_string(data_bytes) + ". Choose an allowed value.");
+  }
+  constexpr std::uint64_t kPage = 4096;
+  const auto paged = [](std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
+  const auto num_slots = capacity + std::max(capacity, kFewestHeld);
+  const auto peers_offset = aligned(sizeof(Header));
+  const auto slots_offset = aligned(peers_offset + kNumPeers * sizeof(Peer));
+  const auto data_offset = paged(slots_offset + num_slots * sizeof(Slot));
+
+  Segment segment = Segment::create(data_offset + paged(data_bytes));
+  auto* const header = new (segment.data()) Header{};  // fresh pages are zero: free slots, free peers
+  header->magic = kMagic;
+  header->version = kVersion;
+  header->capacity = capacity;
+  header->num_slots = num_slots;
+  header->num_peers = kNumPeers;
+  header->peers_offset = peers_offset;
+  header->slots_offset = slots_offset;
+  header->data_offset = data_offset;
+  header->data_bytes = aligned(data_bytes);
+  header->creator = this_process();
+  header->mutex.make();
+  std::shared_ptr<Queue> queue(new Queue(std::move(segment)));
+  queue->slots_.rebuild();
+  queue->join(false);
+  return queue;
+}
+
+std::shared_ptr<Queue> Queue::attach(int fd) {
+  Segment segment = Segment::attach(fd);
+  const auto* const header = reinterpret_cast<const Header*>(segment.data());
+  const auto fits = [&](std::uint64_t offset, std::uint64_t bytes) {
+    return offset % kAlignment == 0 && offset <= segment.size() && bytes <= segment.size() - offset;
+  };
+  if (segment.size() < sizeof(Header) || header->magic != kMagic) {
+    throw std::invalid_argument("ShmChannel: the shared memory is not that of a channel. Pass the ShmChannel itself.");
+  }
+  if (header->version != kVersion || header->capacity < 1 || header->capacity > kMostCapacity ||
+      header->num_slots <= header->capacity || header->num_slots > 2 * kMostCapacity || header->num_peers != kNumPeers ||
+      !fits(header->peers_offset, kNumPeers * sizeof(Peer)) ||
+      !fits(header->slots_offset, std::uint64_t{header->num_slots} * sizeof(Slot)) ||
+      !fits(header->data_offset, header->data_bytes)) {
+    throw std::invalid_argument("ShmChannel: the channel has layout " + std::to_string(header->version) +
+                                ", this datapipes reads " + std::to_string(kVersion) +
+                                ". Use the same version of datapipes in all processes.");
+  }
+  std::shared_ptr<Queue> queue(new Queue(std::move(segment)));
+  queue->join(false);
+  return queue;
+}
+
+Queue::~Queue() {
+  try {
+    say_goodbye(false);
+    const auto registered = registration_.load();
+    if (static_cast<pid_t>(registered >> 32) != getpid()) return;
+    const Guard guard(*this, Patience(kBrief));
+    peers_.remove(static_cast<std::uint32_t>(registered));  // no lease is left: each keeps the queue
+  } catch (...) {
+    // Whoever looks next finds the entry of a process that has ended, or one that only ever waits.
+  }
+}
+
+std::uint32_t Queue::me(std::uint32_t roles) {
+  const auto registered = registration_.load();
+  if (static_cast<pid_t>(registered >> 32) == getpid()) return static_cast<std::uint32_t>(registered);
+  const auto id = this_process();
+  if (peers_.full()) {
+    for (const auto& [other, was] : peers_.others(kNone)) {
+      if (has_ended(was)) reap(other);
+    }
+  }
+  const auto peer = peers_.add(id, roles);
+  deaths_told_.store(header_->deaths);
+  registration_.store(static_cast<std::uint64_t>(id.pid) << 32 | peer);
+  return peer;
+}
+
+void Queue::join(bool inherited) {
+  const Guard guard(*this, Patience(kBrief));
+  (void)me(inherited ? kInherited : 0);
+}
+
+void Queue::say_goodbye(bool by_exit) {
+  if (left_.exchange(true)) return;
+  const auto registered = registration_.load();
+  if (static_cast<pid_t>(registered >> 32) == getpid()) {
+    const Guard guard(*this, Patience(kBrief));
+    const auto peer = static_cast<std::uint32_t>(registered);
+    const bool holds = slots_.holds(peer);
+    peers_.leave(peer, holds, by_exit);
+    if (!holds) registration_.store(0);
+  }
+  header_->readable.notify();
+  header_->writable.notify();
+}
+
+void Queue::leave(bool by_exit) { say_goodbye(by_exit); }
+
+void Queue::close() {
+  if (!left_.load() && header_->creator == this_process()) header_->closed.store(1);
+  say_goodbye(false);
+}
+
+// --- what is said of the state
+
+void Queue::check_open(const char* call) const {
+  if (left_.load()) throw Closed(std::string(call) + ": the channel was closed in this process. Make a new one.");
+}
+
+bool Queue::anybody_else(std::uint32_t role) {
+  const auto peer = me();
+  if (header_->attached < 2 || peers_.has(peer, role) || peers_.others_may(peer, role)) {
+    nobody_since_.store(0);
+    return true;
+  }
+  if (nobody_since_.load() == 0) nobody_since_.store(now_ticks());
+  return now_ticks() - nobody_since_.load() < kGrace.count();
+}
+
+void Queue::nobody_left(const char* call, const char* could) {
+  nobody_since_.store(0);
+  const std::string what = std::string(call) + ": no process is left that could " + could;
+  if (header_->deaths + header_->exits == 0) throw Closed(what + "; all have closed the channel. Close it here too.");
+  throw PeersDied(
+      what + "; " + count(header_->deaths, "died, ") + count(header_->exits, "ended") + ". Start them again, or close it.", {});
+}
+
+void Queue::check_senders() {
+  const auto [who, pids] = peers_.deaths_of_senders(deaths_told_.exchange(header_->deaths));
+  if (!pids.empty()) {
+    throw PeersDied("ShmChannel.recv: " + who + " died. What it had sent was received; find out why it died, or start it again.",
+                    pids);
+  }
+  if (!anybody_else(kHasSent)) nobody_left("ShmChannel.recv", "send");
+}
+
+void Queue::check_receivers() {
+  if (!anybody_else(kHasReceived)) nobody_left("ShmChannel.send", "receive");
+}
+
+// --- the peers
+
+bool Queue::look_is_due() const { return suspicious_.load() || now_ticks() - last_look_.load() >= kLook.count(); }
+
+void Queue::look_at_peers(const Patience& patience) {
+  suspicious_.store(false);
+  last_look_.store(now_ticks());
+  std::vector<std::pair<std::uint32_t, ProcessId>> others;
+  {
+    const Guard guard(*this, patience);
+    others = peers_.others(me());
+  }
+  std::erase_if(others, [](const auto& other) { return !has_ended(other.second); });  // system calls: not under the mutex
+  if (others.empty()) return;
+  {
+    const Guard guard(*this, patience);
+    for (const auto& [peer, id] : others) {
+      if (peers_.is_still(peer, id)) reap(peer);  // else somebody was faster
+    }
+  }
+  header_->readable.notify();
+  header_->writable.notify();
+}
+
+void Queue::reap(std::uint32_t peer) {
+  const auto lost = slots_.reap(peer);
+  if (header_->turn.load() >> 32 == peer + 1) header_->turn.store(0);
+  DATAPIPES_SHM_STEP("reap comes to the peer");
+  peers_.bury(peer, lost);
+}
+
+// --- messages
+
+bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const std::byte>> pieces, Timeout timeout,
+                 const Tick& tick) {
+  check_open("ShmChannel.send");
+  std::uint64_t bytes = 0;
+  for (const auto& piece : pieces) {
+    if (piece.size() > header_->data_bytes) bytes = header_->data_bytes + 1;
+    bytes += aligned(std::min<std::uint64_t>(piece.size(), header_->data_bytes));
+    if (bytes > header_->data_bytes) break;
+  }
+  if (bytes > header_->data_bytes) {
+    std::uint64_t all = 0;
+    for (const auto& piece : pieces) all += aligned(piece.size());
+    throw std::length_error("ShmChannel.send: the message takes " + count(all, "bytes in shared memory, the channel has ") +
+                            std::to_string(header_->data_bytes) + ". Give a larger shm_size, or send it in parts.");
+  }
+  bytes = std::max(bytes, kAlignment);
+
+  const Patience patience(timeout, tick);
+  Turn turn(*header_, calls_.fetch_add(1));
+  std::optional<std::uint32_t> slot;
+  bool armed = false, waited = false;
+  for (std::uint32_t seen = 0; !slot;) {
+    {
+      const Guard guard(*this, patience);
+      check_open("ShmChannel.send");
+      if (header_->closed.load() != 0) throw Closed("ShmChannel.send: the channel was closed by its maker. Make a new one.");
+      const auto peer = me();
+      peers_.mark(peer, kHasSent);
+      if (epoch < header_->fence) {
+        ++header_->counters.dropped;
+        return false;
+      }
+      if (turn.free_for(peer)) {
+        slot = slots_.reserve(peer, bytes, kind, epoch);
+        if (!slot) turn.take(peer);
+      }
+      if (waited && slot) {
+        ++header_->counters.send_waits;
+        header_->counters.send_wait_ns += static_cast<std::uint64_t>((Clock::now() - patience.began()).count());
+      }
+      if (!slot && armed) check_receivers();
+    }
+    if (slot) break;
+    if (!armed) {
+      seen = header_->writable.prepare();
+      armed = true;
+      continue;
+    }
+    if (look_is_due()) {
+      look_at_peers(patience);
+      armed = false;
+      continue;
+    }
+    if (patience.ended()) timed_out_sending(bytes, patience);
+    waited = true;
+    if (!futex_wait(header_->writable.word, seen, patience.slice())) patience.tick();
+    armed = false;
+  }
+  turn.give_up();
+
+  Slot& mine = slots_[*slot];
+  try {
+    DATAPIPES_SHM_STEP("send copies");
+    std::byte* to = data_ + mine.offset;
+    for (const auto& piece : pieces) {
+      if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
+      to += aligned(piece.size());
+    }
+    DATAPIPES_SHM_STEP("send has copied");
+    bool sent = false;
+    {
+      const Guard guard(*this, Patience(std::nullopt, tick));
+      sent = slots_.publish(*slot);
+      if (sent) {
+        ++header_->counters.messages;
+        header_->counters.bytes += bytes;
+      } else {
+        ++header_->counters.dropped;
+      }
+    }
+    DATAPIPES_SHM_STEP("send comes to the wake");
+    (sent ? header_->readable : header_->writable).notify();
+    return sent;
+  } catch (...) {
+    mine.dropped.store(word_of(Dropped::kYes));
+    header_->writable.notify();
+    throw;
+  }
+}
+
+void Queue::timed_out_sending(std::uint64_t bytes, const Patience& patience) {
+  const auto now = stats();
+  throw TimedOut("ShmChannel.send: no room for " + count(bytes, "bytes within ") + seconds(patience.timeout().value_or(kLook)) +
+                 ": " + count(now.unread, "of ") + count(capacity(), "messages wait, ") + count(now.room.used_bytes, "of ") +
+                 count(data_bytes(), "bytes are used, ") +
+                 count(now.room.held_bytes, "of them by messages that receivers still hold") +
+                 ". Receive, let go of received tensors, or give a longer timeout.");
+}
+
+Received Queue::recv(Timeout timeout, const Tick& tick) {
+  check_open("ShmChannel.recv");
+  const Patience patience(timeout, tick);
+  bool armed = false, waited = false;
+  Received received;
+  Slots::Taken taken{};
+  for (std::uint32_t seen = 0;;) {
+    {
+      const Guard guard(*this, patience);
+      check_open("ShmChannel.recv");
+      const auto peer = me();
+      peers_.mark(peer, kHasReceived);
+      if (const auto found = slots_.take(peer)) {
+        taken = *found;
+        const Slot& slot = slots_[taken.slot];
+        received.kind = static_cast<Kind>(slot.kind);
+        received.epoch = slot.epoch;
+        received.bytes = {data_ + slot.offset, slot.bytes};
+        header_->counters.copied_out += !taken.keep;
+        if (waited) {
+          ++header_->counters.receive_waits;
+          header_->counters.receive_wait_ns += static_cast<std::uint64_t>((Clock::now() - patience.began()).count());
+        }
+        nobody_since_.store(0);
+        break;
+      }
+      if (header_->closed.load() != 0) throw Closed("ShmChannel.recv: the channel was closed by its maker. Make a new one.");
+      if (armed) check_senders();
+    }
+    if (!armed) {
+      seen = header_->readable.prepare();
+      armed = true;
+      continue;
+    }
+    if (look_is_due()) {
+      look_at_peers(patience);
+      armed = false;
+      continue;
+    }
+    if (patience.ended()) {
+      throw TimedOut("ShmChannel.recv: no message within " + seconds(patience.timeout().value_or(kLook)) +
+                     ". Look whether the senders go on, or give a longer timeout.");
+    }
+    waited = true;
+    if (!futex_wait(header_->readable.word, seen, patience.slice())) patience.tick();
+    armed = false;
+  }
+  DATAPIPES_SHM_STEP("recv has taken");
+  header_->writable.notify();  // one message less waits
+  Slot& slot = slots_[taken.slot];
+  try {
+    if (taken.keep) {
+      received.keeper = std::make_shared<Lease>(shared_from_this(), slot);
+      return received;
+    }
+    auto copy = std::make_shared<Buffer<std::byte>>(static_cast<std::int64_t>(received.bytes.size()));
+    std::memcpy(copy->data(), received.bytes.data(), received.bytes.size());
+    received.bytes = {copy->data(), received.bytes.size()};
+    received.keeper = std::move(copy);
+  } catch (...) {
+    slot.dropped.store(word_of(Dropped::kYes));
+    header_->writable.notify();
+    throw;
+  }
+  DATAPIPES_SHM_STEP("recv has copied");
+  slot.dropped.store(word_of(Dropped::kYes));
+  header_->writable.notify();
+  return received;
+}
+
+// --- the rest
+
+std::uint64_t Queue::reset(std::optional<std::uint64_t> epoch) {
+  check_open("ShmChannel.reset");
+  std::uint64_t fence = 0;
+  {
+    const Guard guard(*this, Patience(kBrief));
+    if (header_->closed.load() != 0) throw Closed("ShmChannel.reset: the channel was closed by its maker. Make a new one.");
+    if (epoch && *epoch < header_->fence) {
+      throw std::invalid_argument("ShmChannel.reset: epochs before " + std::to_string(header_->fence) +
+                                  " are dropped already, got " + std::to_string(*epoch) + ". An epoch can only be left behind.");
+    }
+    header_->fence = std::max(header_->fence, epoch.value_or(header_->delivered));
+    fence = header_->fence;
+    header_->epoch = std::max(header_->epoch, fence);
+    DATAPIPES_SHM_STEP("reset has moved the fence");
+    header_->counters.dropped += slots_.drop_before(fence);
+  }
+  header_->writable.notify();
+  return fence;
+}
+
+std::uint64_t Queue::epoch() {
+  const Guard guard(*this, Patience(kBrief));
+  return header_->epoch;
+}
+
+std::uint64_t Queue::size() {
+  const Guard guard(*this, Patience(kBrief));
+  return header_->num_ready;
+}
+
+Stats Queue::stats() {
+  const Guard guard(*this, Patience(kBrief));
+  return {.counters = header_->counters,
+          .room = slots_.room(),
+          .unread = header_->num_ready,
+          .deaths = header_->deaths,
+          .fence = header_->fence};
+}
+
+bool Queue::holds_here(const Slot& slot) const {
+  const auto registered = registration_.load();
+  const auto tag = Tag::from(slot.tag.load(std::memory_order_acquire));
+  return tag.state == SlotState::kHeld && static_cast<pid_t>(registered >> 32) == getpid() &&
+         tag.owner == static_cast<std::uint32_t>(registered);
+}
+
+std::vector<std::uint32_t> Queue::dropped_slots() {
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t i = 0; i < header_->num_slots; ++i) {
+    auto expected = word_of(Dropped::kWaiting);
+    if (holds_here(slots_[i]) && slots_[i].dropped.compare_exchange_strong(expected, word_of(Dropped::kBeingSeen))) {
+      found.push_back(i);
+    }
+  }
+  return found;
+}
+
+void Queue::let_go(std::span<const std::uint32_t> slots) {
+  for (const auto i : slots) {
+    auto expected = word_of(Dropped::kBeingSeen);
+    if (holds_here(slots_[i])) slots_[i].dropped.compare_exchange_strong(expected, word_of(Dropped::kYes));
+  }
+  if (!slots.empty()) header_->writable.notify();
+}
+
+}  // namespace datapipes::shm
+#endif

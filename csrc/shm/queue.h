@@ -1,0 +1,125 @@
+// queue.h: the message queue of ShmChannel: many senders and receivers in many processes, around one shared segment. PROTOCOL.md
+// says how it works; this is what waits, looks after the peers and says what is wrong.
+//   send: copies the pieces of one message into the segment. Blocks while `capacity` messages are unread or there is no room.
+//   recv: hands the oldest message out, in place; its bytes stay until `keeper` is gone. Where receivers would hold so much that
+//   no
+//         gap of half the bytes were left, it is copied out instead.
+//   Both take a timeout (none: as long as a peer lives) and a tick that is called every 100 ms while they wait and may throw.
+// Throws TimedOut, Closed, PeersDied, std::length_error (a message larger than the segment), std::invalid_argument, NoMemory,
+// std::system_error (the system refuses), std::runtime_error (the segment is damaged). After each of them the queue can be
+// used on, but for Closed. Survives a fork: the child registers as a peer of its own when it first uses the queue, and frees
+// nothing of its parent's.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shm/patience.h"
+#include "shm/peers.h"
+#include "shm/segment.h"
+#include "shm/slots.h"
+#include "shm/state.h"
+
+namespace datapipes::shm {
+
+struct TimedOut : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct Closed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct PeersDied : std::runtime_error {
+  PeersDied(const std::string& what, std::vector<std::int32_t> pids) : std::runtime_error(what), pids(std::move(pids)) {}
+  std::vector<std::int32_t> pids;
+};
+
+struct Received {
+  Kind kind = Kind::kMessage;
+  std::uint64_t epoch = 0;
+  std::span<std::byte> bytes;          // each piece begins at a multiple of kAlignment, after the one before it
+  std::shared_ptr<const void> keeper;  // of the bytes
+};
+
+struct Stats {
+  Counters counters{};
+  Slots::Room room{};
+  std::uint64_t unread = 0, deaths = 0, fence = 0;
+};
+
+class Queue : public std::enable_shared_from_this<Queue> {
+ public:
+  using Timeout = Patience::Timeout;
+  using Tick = Patience::Tick;
+
+  static std::shared_ptr<Queue> create(std::uint32_t capacity, std::uint64_t data_bytes);
+  static std::shared_ptr<Queue> attach(int fd);  // takes the descriptor over
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+  ~Queue();
+
+  // False: the message was dropped, since its epoch was reset.
+  bool send(Kind kind, std::uint64_t epoch, std::span<const std::span<const std::byte>> pieces, Timeout timeout,
+            const Tick& tick);
+  Received recv(Timeout timeout, const Tick& tick);
+
+  // Drops what epochs before the fence have left or will still send; returns the fence. Without `epoch` the fence follows the
+  // newest epoch that was received.
+  std::uint64_t reset(std::optional<std::uint64_t> epoch);
+  void close();               // by the creator: for everybody; else this process leaves
+  void leave(bool by_exit);   // this process sends and receives no more
+  void join(bool inherited);  // registers this process now rather than when it first sends or receives
+
+  std::uint64_t size();   // messages that wait
+  std::uint64_t epoch();  // the newest one that was begun
+  Stats stats();
+  std::uint32_t capacity() const { return header_->capacity; }
+  std::uint64_t data_bytes() const { return header_->data_bytes; }
+  int descriptor() const { return segment_.descriptor(); }
+  std::span<std::byte> memory() const { return {segment_.data(), segment_.size()}; }
+
+  // A device may read a message after its tensors are gone. With two steps a slot is freed only when let_go was called for it.
+  void release_in_two_steps(bool on) { two_steps_.store(on); }
+  std::vector<std::uint32_t> dropped_slots();  // those whose tensors are gone, each told once
+  void let_go(std::span<const std::uint32_t> slots);
+
+ private:
+  class Guard;
+  class Turn;
+  class Lease;
+  friend class Lease;
+  explicit Queue(Segment segment);
+
+  std::uint32_t me(std::uint32_t roles = 0);  // under the mutex; registers where this process has not yet
+  bool anybody_else(std::uint32_t role);      // under the mutex; else notes since when there is nobody
+  void check_open(const char* call) const;
+  void check_senders();
+  void check_receivers();
+  [[noreturn]] void nobody_left(const char* call, const char* could);
+  void look_at_peers(const Patience& patience);
+  void reap(std::uint32_t peer);  // under the mutex
+  bool look_is_due() const;
+  void say_goodbye(bool by_exit);
+  [[noreturn]] void timed_out_sending(std::uint64_t bytes, const Patience& patience);
+  bool holds_here(const Slot& slot) const;
+
+  Segment segment_;
+  Header* header_;
+  Peers peers_;
+  Slots slots_;
+  std::byte* data_;
+  std::atomic<std::uint64_t> registration_{0};  // pid << 32 | peer; another pid: a fork since
+  std::atomic<std::uint64_t> deaths_told_{0};
+  std::atomic<std::int64_t> last_look_{0}, nobody_since_{0};  // ticks of Clock; 0: never
+  std::atomic<std::uint32_t> calls_{0};
+  std::atomic<bool> left_{false}, suspicious_{false}, two_steps_{false};
+};
+
+}  // namespace datapipes::shm

@@ -1,0 +1,83 @@
+#include "shm/segment.h"
+
+#if defined(__linux__)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "shm/memory_left.h"
+
+namespace datapipes::shm {
+
+namespace {
+
+constexpr std::size_t kSpare = 16;  // of what is left, the part that stays for everything else
+
+[[noreturn]] void fail(int error, const std::string& what) { throw std::system_error(error, std::generic_category(), what); }
+
+}  // namespace
+
+Segment::Segment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes) {
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    const int error = errno;
+    close(fd);
+    fail(error, "ShmChannel: mapping " + std::to_string(bytes) + " bytes of shared memory");
+  }
+  data_ = static_cast<std::byte*>(mapped);
+}
+
+Segment::Segment(Segment&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+
+Segment::~Segment() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+  if (fd_ >= 0) close(fd_);
+}
+
+Segment Segment::create(std::size_t bytes) {
+  const auto left = memory_left();
+  if (bytes > left.bytes - left.bytes / kSpare) {
+    throw NoMemory("ShmChannel: " + std::to_string(bytes) + " bytes of shared memory were asked for, " +
+                   std::to_string(left.bytes) + " are left by " + left.limit + ". Give a smaller shm_size, or free memory.");
+  }
+  const int fd = memfd_create("datapipes-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) fail(errno, "ShmChannel: making anonymous shared memory");
+  // Reserving now makes a shortage an error here, where a page that cannot be had later is a SIGBUS.
+  int error = 0;
+  do {
+    error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) error = errno;
+  if (error != 0) {
+    close(fd);
+    fail(error, "ShmChannel: reserving " + std::to_string(bytes) + " bytes of shared memory");
+  }
+  return {fd, bytes};
+}
+
+Segment Segment::attach(int fd) {
+  struct stat found {};
+  if (fstat(fd, &found) != 0) {
+    const int error = errno;
+    close(fd);
+    fail(error, "ShmChannel: attaching to descriptor " + std::to_string(fd));
+  }
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || found.st_size <= 0) {
+    close(fd);
+    throw std::invalid_argument("ShmChannel: descriptor " + std::to_string(fd) +
+                                " is not the memory of a channel. Pass the ShmChannel itself to the process.");
+  }
+  return {fd, static_cast<std::size_t>(found.st_size)};
+}
+
+}  // namespace datapipes::shm
+#endif

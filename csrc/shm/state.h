@@ -1,0 +1,106 @@
+// state.h: what the shared segment of a channel holds, in memory. PROTOCOL.md says who writes what. Plain data only: every
+// process maps it at another address, so there are no pointers, only indexes and offsets.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "shm/futex.h"
+#include "shm/process_id.h"
+#include "shm/robust_mutex.h"
+
+namespace datapipes::shm {
+
+inline constexpr std::uint64_t kMagic = 0x3153'4550'4950'5444;  // "DTPIPES1"
+inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint64_t kAlignment = 64;
+inline constexpr std::uint32_t kNone = 0xFFFF'FFFF;
+inline constexpr std::uint32_t kNumPeers = 1024;
+inline constexpr std::uint32_t kMostCapacity = 1U << 20;
+inline constexpr std::uint32_t kFewestHeld = 64;  // messages that receivers may keep, whatever the capacity
+
+constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+enum class Kind : std::uint32_t { kMessage = 0, kEndOfEpoch = 1, kError = 2 };
+
+enum class SlotState : std::uint32_t { kFree = 0, kWriting = 1, kReady = 2, kHeld = 3 };
+
+// The truth about a slot: one word, so that a transition happens at once or not at all.
+struct Tag {
+  SlotState state = SlotState::kFree;
+  std::uint32_t owner = kNone;  // peer
+
+  static Tag from(std::uint64_t word) { return {static_cast<SlotState>(word & 0xFF), static_cast<std::uint32_t>(word >> 32)}; }
+  std::uint64_t word() const { return static_cast<std::uint64_t>(owner) << 32 | static_cast<std::uint32_t>(state); }
+};
+
+// Why the owner has done with a slot, which it says without the mutex.
+enum class Dropped : std::uint32_t {
+  kNo = 0,
+  kYes = 1,       // the slot can be freed
+  kWaiting = 2,   // its tensors are gone, but a device may still read: the owner frees it later
+  kBeingSeen = 3  // the owner has asked the device
+};
+
+struct alignas(64) Slot {
+  std::atomic<std::uint64_t> tag;
+  std::atomic<std::uint32_t> dropped;
+  std::uint32_t kind;
+  std::uint64_t offset, bytes;  // the extent, from the beginning of the data; both multiples of kAlignment
+  std::uint64_t sequence, epoch;
+  // derived
+  std::uint32_t next_by_address, previous_by_address;
+  std::uint32_t next;  // READY: the message after this one; FREE: another free slot
+};
+
+enum class PeerState : std::uint32_t { kFree = 0, kHere = 1, kLeft = 2 };
+
+inline constexpr std::uint32_t kHasSent = 1, kHasReceived = 2;  // roles
+inline constexpr std::uint32_t kInherited = 4;  // a forked child that never used the channel, and perhaps never will
+
+struct Peer {
+  std::atomic<PeerState> state;
+  std::uint32_t roles;
+  ProcessId id;
+};
+
+struct Death {
+  std::int32_t pid = 0;
+  std::uint32_t roles = 0;
+  std::uint32_t lost = 0;  // messages that it was writing
+};
+
+struct Counters {
+  std::uint64_t messages, bytes;  // sent, control frames included; bytes with what alignment adds
+  std::uint64_t send_waits, receive_waits, send_wait_ns, receive_wait_ns;
+  std::uint64_t copied_out, dropped;
+};
+
+struct alignas(64) Header {
+  // Written by the creator before anybody else sees the segment.
+  std::uint64_t magic;
+  std::uint32_t version, capacity, num_slots, num_peers;
+  std::uint64_t peers_offset, slots_offset, data_offset, data_bytes;
+  ProcessId creator;
+
+  alignas(64) Event readable;
+  alignas(64) Event writable;
+
+  alignas(64) RobustMutex mutex;
+  // Under the mutex; `turn` and `closed` are also read, and `turn` given up, without it.
+  std::atomic<std::uint32_t> closed;
+  std::atomic<std::uint64_t> turn;  // who may reserve next: (peer + 1) << 32 | number of the call; 0: anybody
+  std::uint64_t next_sequence, fence, delivered;
+  std::uint64_t epoch;                    // the newest one that was begun: where a sender that comes now begins
+  std::uint64_t attached, exits, deaths;  // peers that ever attached; that left by exiting; that died
+  std::array<Death, 64> last_deaths;      // the one numbered d is at d % 64
+  Counters counters;
+
+  // Derived, under the mutex.
+  std::uint32_t first_by_address, last_by_address, first_ready, last_ready, first_free;
+  std::uint32_t num_occupied, num_ready;  // slots WRITING or READY; READY
+};
+
+}  // namespace datapipes::shm

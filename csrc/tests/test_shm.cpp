@@ -1,0 +1,587 @@
+// test_shm.cpp: the queue in shared memory: rooms and transitions, waiting, many threads, and a process killed at every step
+// between two writes to the segment (shm/step.h).
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shm/process_id.h"
+#include "shm/queue.h"
+#include "shm/step.h"
+#include "tests/check.h"
+
+namespace datapipes {
+namespace {
+
+using namespace std::chrono_literals;
+using shm::Kind;
+using shm::Queue;
+using shm::Received;
+
+constexpr auto kAtOnce = 0s;
+constexpr auto kBound = 20s;  // for what should happen at once
+
+const Queue::Tick kNoTick;
+
+std::vector<std::byte> bytes_of(std::uint32_t number, std::size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((number * 31 + i * 7) & 0xFF);
+  if (size >= 4) std::memcpy(bytes.data(), &number, 4);
+  return bytes;
+}
+
+bool send(Queue& queue, std::uint32_t number, std::size_t size, Queue::Timeout timeout = kAtOnce, std::uint64_t epoch = 0) {
+  const auto bytes = bytes_of(number, size);
+  const std::span<const std::byte> piece(bytes);
+  return queue.send(Kind::kMessage, epoch, {&piece, 1}, timeout, kNoTick);
+}
+
+Received recv(Queue& queue, Queue::Timeout timeout = kAtOnce) { return queue.recv(timeout, kNoTick); }
+
+std::uint32_t number_of(const Received& received) {
+  std::uint32_t number = 0;
+  std::memcpy(&number, received.bytes.data(), 4);
+  return number;
+}
+
+bool is_whole(const Received& received, std::size_t size) {
+  const auto wanted = bytes_of(number_of(received), size);
+  return received.bytes.size() == shm::aligned(size) && std::ranges::equal(wanted, received.bytes.first(size));
+}
+
+bool in_place(Queue& queue, const Received& received) {
+  const auto memory = queue.memory();
+  return received.bytes.data() >= memory.data() && received.bytes.data() < memory.data() + memory.size();
+}
+
+// --- one process
+
+void messages_arrive_whole_and_in_order() {
+  const auto queue = Queue::create(4, 4096);
+  for (std::uint32_t i = 0; i < 50; ++i) {
+    for (const std::uint32_t size : {4U, 64U, 65U, 1000U}) CHECK(send(*queue, i + size, size));
+    for (const std::uint32_t size : {4U, 64U, 65U, 1000U}) {
+      const auto received = recv(*queue);
+      CHECK(number_of(received) == i + size);
+      CHECK(is_whole(received, size));
+      CHECK(in_place(*queue, received));
+    }
+  }
+  CHECK(queue->stats().counters.messages == 200);
+  CHECK(queue->size() == 0);
+}
+
+void pieces_begin_at_multiples_of_the_alignment() {
+  const auto queue = Queue::create(4, 4096);
+  const auto one = bytes_of(1, 5), two = bytes_of(2, 64), three = bytes_of(3, 7);
+  const std::vector<std::span<const std::byte>> pieces = {one, two, {}, three};
+  CHECK(queue->send(Kind::kError, 7, pieces, kAtOnce, kNoTick));
+  const auto received = recv(*queue);
+  CHECK(received.kind == Kind::kError);
+  CHECK(received.epoch == 7);
+  CHECK(received.bytes.size() == 192);
+  CHECK(std::ranges::equal(one, received.bytes.first(5)));
+  CHECK(std::ranges::equal(two, received.bytes.subspan(64, 64)));
+  CHECK(std::ranges::equal(three, received.bytes.subspan(128, 7)));
+}
+
+void a_message_larger_than_the_segment_changes_nothing() {
+  const auto queue = Queue::create(4, 1024);
+  for (int position = 0; position < 5; ++position) {
+    CHECK_THROWS(std::length_error, send(*queue, 1, 1025));
+    CHECK(send(*queue, 2, 1024));  // all of it, wherever the last one was
+    CHECK(is_whole(recv(*queue), 1024));
+    CHECK(send(*queue, 3, 64 * 3));
+    CHECK(is_whole(recv(*queue), 64 * 3));
+  }
+}
+
+void messages_are_let_go_in_any_order() {
+  const auto queue = Queue::create(4, 64 * 16);
+  send(*queue, 0, 64);
+  const auto oldest = recv(*queue);
+  for (std::uint32_t i = 1; i < 100; ++i) {
+    CHECK(send(*queue, i, 64 * (1 + i % 8)));  // up to half of the segment
+    CHECK(is_whole(recv(*queue), 64 * (1 + i % 8)));
+  }
+  CHECK(is_whole(oldest, 64));
+  CHECK(queue->stats().room.held == 1);
+}
+
+void what_is_kept_leaves_half_of_the_segment() {
+  std::mt19937 random(5);
+  const auto queue = Queue::create(8, 64 * 32);
+  std::vector<Received> kept;
+  bool whole = true;
+  for (std::uint32_t i = 0; i < 2'000; ++i) {
+    const std::size_t size = 64 * (1 + random() % 16);
+    whole &= send(*queue, i, size);  // never waits: up to half of the segment always finds room
+    auto received = recv(*queue);
+    whole &= number_of(received) == i && is_whole(received, size);
+    if (random() % 4 != 0) kept.push_back(std::move(received));
+    if (kept.size() > 20) kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(random() % kept.size()));
+    whole &= queue->stats().room.held_bytes <= 64 * 16;
+  }
+  CHECK(whole);
+  CHECK(queue->stats().counters.copied_out > 100);
+  CHECK(queue->stats().counters.copied_out < 1'900);
+  kept.clear();
+  CHECK(send(*queue, 1, 64 * 32));
+}
+
+void more_messages_are_kept_than_the_capacity() {
+  const auto queue = Queue::create(1, 64 * 1024);
+  std::vector<Received> kept;
+  for (std::uint32_t i = 0; i < 300; ++i) {
+    CHECK(send(*queue, i, 64));
+    kept.push_back(recv(*queue));
+  }
+  CHECK(queue->stats().room.held == shm::kFewestHeld);
+  for (std::uint32_t i = 0; i < 300; ++i) CHECK(number_of(kept[i]) == i);
+}
+
+void both_limits_block() {
+  const auto few = Queue::create(2, 4096);
+  send(*few, 1, 64);
+  send(*few, 2, 64);
+  CHECK_THROWS(shm::TimedOut, send(*few, 3, 64));
+  const auto first = recv(*few);
+  CHECK(send(*few, 3, 64));
+  CHECK_THROWS(shm::TimedOut, send(*few, 4, 64, 30ms));
+
+  const auto small = Queue::create(8, 256);
+  send(*small, 1, 128);
+  send(*small, 2, 128);
+  CHECK_THROWS(shm::TimedOut, send(*small, 3, 64));
+  auto held = recv(*small);
+  CHECK_THROWS(shm::TimedOut, send(*small, 3, 64));  // read, but not let go
+  held = {};
+  CHECK(send(*small, 3, 64));
+  CHECK_THROWS(shm::TimedOut, recv(*Queue::create(1, 64), 1ms));
+}
+
+void a_large_message_gets_its_turn() {
+  const auto queue = Queue::create(8, 256);
+  send(*queue, 0, 64);
+  std::atomic<bool> waits{false};
+  std::thread large([&] {
+    const Queue::Tick tick = [&] { waits.store(true); };
+    const auto bytes = bytes_of(9, 256);
+    const std::span<const std::byte> piece(bytes);
+    CHECK(queue->send(Kind::kMessage, 0, {&piece, 1}, kBound, tick));
+  });
+  while (!waits.load()) std::this_thread::yield();
+  CHECK_THROWS(shm::TimedOut, send(*queue, 1, 64));  // there is room, but it is not its turn
+  CHECK(number_of(recv(*queue)) == 0);
+  CHECK(number_of(recv(*queue, kBound)) == 9);
+  large.join();
+  CHECK(send(*queue, 1, 64));
+  CHECK(number_of(recv(*queue)) == 1);
+}
+
+void epochs_are_fenced() {
+  const auto queue = Queue::create(8, 4096);
+  send(*queue, 1, 64, kAtOnce, 0);
+  send(*queue, 2, 64, kAtOnce, 0);
+  send(*queue, 3, 64, kAtOnce, 1);
+  CHECK(number_of(recv(*queue)) == 1);
+  CHECK(queue->reset(std::nullopt) == 1);
+  CHECK(queue->reset(std::nullopt) == 1);  // twice is once
+  CHECK(!send(*queue, 4, 64, kAtOnce, 0));
+  CHECK(number_of(recv(*queue)) == 3);
+  CHECK(queue->reset(5) == 5);
+  CHECK_THROWS(std::invalid_argument, queue->reset(4));
+  CHECK(!send(*queue, 5, 64, kAtOnce, 4));
+  CHECK(send(*queue, 6, 64, kAtOnce, 5));
+  CHECK(number_of(recv(*queue)) == 6);
+  CHECK(queue->stats().counters.dropped == 3);
+  CHECK(queue->stats().room.used_bytes == 0);
+}
+
+void a_reset_wakes_a_sender_of_the_old_epoch() {
+  const auto queue = Queue::create(1, 256);
+  send(*queue, 1, 64);
+  std::thread sender([&] { CHECK(!send(*queue, 2, 64, kBound)); });
+  while (queue->stats().unread != 1) std::this_thread::yield();
+  queue->reset(1);
+  sender.join();
+  CHECK_THROWS(shm::TimedOut, recv(*queue));
+}
+
+void a_closed_queue_gives_what_it_has_and_ends() {
+  const auto queue = Queue::create(4, 4096);
+  const auto other = Queue::attach(dup(queue->descriptor()));
+  send(*queue, 1, 64);
+  auto held = recv(*queue);
+  send(*queue, 2, 64);
+  std::thread waiter([&] {
+    const auto second = recv(*other, kBound);
+    CHECK(number_of(second) == 2);
+    CHECK_THROWS(shm::Closed, recv(*other, kBound));
+  });
+  while (other->size() != 0) std::this_thread::yield();
+  queue->close();
+  queue->close();
+  waiter.join();
+  CHECK(is_whole(held, 64));
+  CHECK_THROWS(shm::Closed, send(*queue, 3, 64));
+  CHECK_THROWS(shm::Closed, recv(*queue));
+  CHECK_THROWS(shm::Closed, send(*other, 3, 64));
+  CHECK_THROWS(shm::Closed, queue->reset(std::nullopt));
+}
+
+void what_is_not_a_channel_is_refused() {
+  CHECK_THROWS(std::invalid_argument, Queue::create(0, 4096));
+  CHECK_THROWS(std::invalid_argument, Queue::create(1, 0));
+  CHECK_THROWS(shm::NoMemory, Queue::create(1, std::uint64_t{1} << 60));
+  CHECK_THROWS(std::system_error, Queue::attach(dup(-1)));
+  int ends[2];
+  CHECK(pipe(ends) == 0);
+  CHECK_THROWS(std::invalid_argument, Queue::attach(ends[0]));
+  close(ends[1]);
+  auto segment = shm::Segment::create(8192);
+  CHECK_THROWS(std::invalid_argument, Queue::attach(dup(segment.descriptor())));
+  const auto queue = Queue::create(4, 4096);
+  auto* const header = reinterpret_cast<shm::Header*>(queue->memory().data());
+  header->data_bytes = 1 << 20;
+  CHECK_THROWS(std::invalid_argument, Queue::attach(dup(queue->descriptor())));
+  header->data_bytes = 4096;
+  send(*queue, 1, 64);
+  header->first_ready = 12345;
+  CHECK_THROWS(std::runtime_error, recv(*queue));
+}
+
+void a_slot_waits_for_a_device_when_told_to() {
+  const auto queue = Queue::create(4, 256);
+  queue->release_in_two_steps(true);
+  send(*queue, 1, 128);
+  CHECK(queue->dropped_slots().empty());
+  recv(*queue);
+  CHECK_THROWS(shm::TimedOut, send(*queue, 2, 256));
+  const auto dropped = queue->dropped_slots();
+  CHECK(dropped.size() == 1);
+  CHECK(queue->dropped_slots().empty());
+  CHECK_THROWS(shm::TimedOut, send(*queue, 2, 256));
+  queue->let_go(dropped);
+  CHECK(send(*queue, 2, 256));
+}
+
+// --- threads
+
+void threads_of_many_handles_lose_nothing() {
+  constexpr std::uint32_t kSenders = 3, kReceivers = 2, kEach = 1'500;
+  const auto queue = Queue::create(5, 64 * 24);
+  std::vector<std::vector<std::uint32_t>> got(kReceivers);
+  std::vector<std::thread> threads;
+  for (std::uint32_t s = 0; s < kSenders; ++s) {
+    threads.emplace_back([&, s] {
+      const auto mine = Queue::attach(dup(queue->descriptor()));
+      for (std::uint32_t i = 0; i < kEach; ++i) send(*mine, s << 20 | i, 4 + (i * 37 + s) % 700, kBound);
+    });
+  }
+  for (std::uint32_t r = 0; r < kReceivers; ++r) {
+    threads.emplace_back([&, r] {
+      const auto mine = Queue::attach(dup(queue->descriptor()));
+      std::vector<Received> kept;
+      for (;;) {
+        auto received = recv(*mine, kBound);
+        if (received.kind == Kind::kEndOfEpoch) return;
+        const auto number = number_of(received);
+        if (!is_whole(received, 4 + ((number & 0xFFFFF) * 37 + (number >> 20)) % 700)) return;  // and the count is wrong below
+        got[r].push_back(number);
+        kept.push_back(std::move(received));
+        if (kept.size() > 3) kept.erase(kept.begin() + number % 3);
+      }
+    });
+  }
+  for (std::uint32_t s = 0; s < kSenders; ++s) threads[s].join();
+  for (std::uint32_t r = 0; r < kReceivers; ++r) queue->send(Kind::kEndOfEpoch, 0, {}, kBound, kNoTick);
+  for (std::uint32_t r = 0; r < kReceivers; ++r) threads[kSenders + r].join();
+  std::set<std::uint32_t> all;
+  for (const auto& mine : got) {
+    std::vector<std::uint32_t> next(kSenders, 0);
+    for (const auto number : mine) {
+      CHECK((number & 0xFFFFF) >= next[number >> 20]);  // in the order of each sender
+      next[number >> 20] = (number & 0xFFFFF) + 1;
+      all.insert(number);
+    }
+  }
+  CHECK(all.size() == kSenders * kEach);
+  CHECK(got[0].size() + got[1].size() == kSenders * kEach);
+}
+
+// --- processes
+
+int steps_left = -1;  // to live; -1: no end
+
+void die_when_it_is_time(const char*) {
+  if (steps_left == 0) kill(getpid(), SIGKILL);
+  if (steps_left > 0) --steps_left;
+}
+
+// Runs `work` in a child that is killed before its step number `death`; returns whether it was.
+bool killed_at(int death, const std::function<void()>& work) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // a child that hangs ends too, and is not taken for one that was killed at its step
+    shm::at_step = die_when_it_is_time;
+    steps_left = death;
+    work();
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0) || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+  return WIFSIGNALED(status);
+}
+
+// Uses every part of the queue, and looks whether all of the room comes back. What waited before is received first.
+bool works(Queue& queue, const std::function<bool(std::uint32_t)>& may_wait) {
+  bool right = true;
+  int told = 0;
+  for (;;) {
+    try {
+      const auto received = recv(queue);
+      right &= may_wait(number_of(received)) && received.epoch >= queue.stats().fence;
+    } catch (const shm::TimedOut&) {
+      break;
+    } catch (const shm::PeersDied&) {
+      if (++told > 8) return false;
+    }
+  }
+  const auto fence = queue.stats().fence;
+  for (std::uint32_t round = 0; round < 3; ++round) {
+    std::vector<Received> kept;
+    for (std::uint32_t i = 0; i < 3; ++i) right &= send(queue, 700 + i, 100 + 50 * i, kBound, fence);
+    for (std::uint32_t i = 0; i < 3; ++i) kept.push_back(recv(queue, kBound));
+    for (std::uint32_t i = 0; i < 3; ++i) right &= number_of(kept[i]) == 700 + i && is_whole(kept[i], 100 + 50 * i);
+    kept.erase(kept.begin() + 1);
+  }
+  right &= send(queue, 800, queue.data_bytes(), kBound, fence);  // all of it at once: nothing has leaked
+  right &= is_whole(recv(queue, kBound), queue.data_bytes());
+  const auto stats = queue.stats();
+  return right && stats.room.used_bytes == 0 && stats.room.held == 0 && stats.unread == 0;
+}
+
+struct Scene {
+  const char* name;
+  std::function<void(Queue&)> before;  // in the parent
+  std::function<void(Queue&)> work;    // in the child that dies
+};
+
+const std::vector<Scene>& scenes() {
+  static const std::vector<Scene> all = {
+      {"sends two", [](Queue& queue) { send(queue, 1, 100); },
+       [](Queue& queue) {
+         send(queue, 2, 300);
+         send(queue, 3, 64);
+       }},
+      {"receives, keeps one, lets one go",
+       [](Queue& queue) {
+         for (std::uint32_t i = 1; i < 4; ++i) send(queue, i, 200);
+       },
+       [](Queue& queue) {
+         auto first = recv(queue), second = recv(queue);
+         first = {};
+         send(queue, 4, 64);
+         recv(queue);
+       }},
+      {"copies out", [](Queue& queue) { send(queue, 1, 900); }, [](Queue& queue) { recv(queue); }},
+      {"resets",
+       [](Queue& queue) {
+         for (std::uint32_t i = 1; i < 4; ++i) send(queue, i, 100, kAtOnce, i - 1);
+       },
+       [](Queue& queue) {
+         queue.reset(2);
+         send(queue, 9, 64, kAtOnce, 1);
+       }},
+      {"comes and goes", [](Queue&) {},
+       [](Queue& queue) {
+         const auto again = Queue::attach(dup(queue.descriptor()));
+         send(*again, 1, 64);
+         again->leave(true);
+       }},
+  };
+  return all;
+}
+
+void a_death_at_any_step_leaves_a_queue_that_works() {
+  for (const auto& scene : scenes()) {
+    int deaths = 0;
+    for (;; ++deaths) {
+      const auto queue = Queue::create(4, 1024);
+      scene.before(*queue);
+      if (!killed_at(deaths, [&] { scene.work(*queue); })) break;
+      const bool fine = works(*queue, [](std::uint32_t number) { return number >= 1 && number <= 9; });
+      if (!fine) std::printf("  %s, killed at step %d\n", scene.name, deaths);
+      CHECK(fine);
+    }
+    std::printf("  %s: %d deaths\n", scene.name, deaths);
+    CHECK(deaths > 3);
+  }
+}
+
+void a_death_while_another_one_is_being_repaired_does_no_harm() {
+  for (const auto& scene : {scenes()[0], scenes()[1]}) {
+    int both = 0;
+    bool more = true;
+    for (int first = 0; more; first += 3) {
+      for (int second = 0;; second += 2) {
+        const auto queue = Queue::create(4, 1024);
+        scene.before(*queue);
+        more = killed_at(first, [&] { scene.work(*queue); });
+        if (!more) break;
+        const bool again = killed_at(second, [&] {
+          try {
+            recv(*queue, 0s);
+          } catch (const std::runtime_error&) {
+          }
+          _exit(0);
+        });
+        CHECK(works(*queue, [](std::uint32_t number) { return number >= 1 && number <= 9; }));
+        if (!again) break;
+        ++both;
+      }
+    }
+    std::printf("  %s: %d pairs of deaths\n", scene.name, both);
+    CHECK(both > 20);
+  }
+}
+
+void the_dead_are_told_apart_from_the_living() {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (;;) pause();
+  }
+  const shm::ProcessId here = shm::this_process();
+  CHECK(here.pid == getpid());
+  CHECK(!shm::has_ended(here));
+  shm::ProcessId other{.pid = child, .started = 0, .pid_namespace = here.pid_namespace};
+  CHECK(!shm::has_ended(other));
+  other.started = here.started + 1'000'000'000;  // the pid was used again
+  CHECK(shm::has_ended(other));
+  other.pid_namespace += 1;  // which cannot be judged from here
+  CHECK(!shm::has_ended(other));
+  other = {.pid = child, .started = 0, .pid_namespace = here.pid_namespace};
+  kill(child, SIGKILL);
+  siginfo_t info{};
+  CHECK(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+  CHECK(shm::has_ended(other));  // a zombie
+  waitpid(child, nullptr, 0);
+  CHECK(shm::has_ended(other));
+}
+
+void a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers() {
+  const auto queue = Queue::create(2, 1024);
+  CHECK(killed_at(6, [&] { send(*queue, 1, 64); }));
+  std::string said;
+  try {
+    recv(*queue);
+  } catch (const shm::PeersDied& error) {
+    said = error.what();
+    CHECK(error.pids.size() == 1);
+  }
+  CHECK(said.find("died") != std::string::npos);
+  CHECK_THROWS(shm::PeersDied, recv(*queue, std::nullopt));  // nobody is left: not for ever
+
+  const auto full = Queue::create(1, 1024);
+  send(*full, 1, 64);
+  const pid_t receiver = fork();
+  if (receiver == 0) {
+    const auto kept = recv(*full);
+    for (;;) pause();
+  }
+  while (full->stats().room.held == 0) std::this_thread::yield();
+  send(*full, 2, 64, kBound);
+  kill(receiver, SIGKILL);
+  CHECK_THROWS(shm::PeersDied, send(*full, 3, 64, std::nullopt));
+  waitpid(receiver, nullptr, 0);
+  CHECK(number_of(recv(*full)) == 2);
+}
+
+void a_fork_frees_nothing_of_its_parent() {
+  const auto queue = Queue::create(4, 1024);
+  send(*queue, 1, 600);
+  send(*queue, 2, 64);
+  auto copied = recv(*queue);
+  auto held = std::make_unique<Received>(recv(*queue));
+  CHECK(!killed_at(-1, [&] {
+    held.reset();
+    _exit(queue->stats().room.held == 1 ? 0 : 1);
+  }));
+  CHECK(queue->stats().room.held == 1);
+  CHECK(is_whole(*held, 64));
+}
+
+void a_copy_is_closed_with_its_original() {
+  const auto queue = Queue::create(4, 1024);
+  int ends[2];
+  CHECK(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char go = 0;
+    alarm(60);
+    if (read(ends[0], &go, 1) != 1) _exit(2);
+    try {
+      send(*queue, 1, 64);
+    } catch (const shm::Closed&) {
+      _exit(0);
+    }
+    _exit(1);
+  }
+  queue->close();
+  CHECK(write(ends[1], "x", 1) == 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+}  // namespace
+
+void test_shm_processes() {
+  RUN(the_dead_are_told_apart_from_the_living);
+  RUN(a_death_at_any_step_leaves_a_queue_that_works);
+  RUN(a_death_while_another_one_is_being_repaired_does_no_harm);
+  RUN(a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers);
+  RUN(a_fork_frees_nothing_of_its_parent);
+  RUN(a_copy_is_closed_with_its_original);
+}
+
+void test_shm() {
+  RUN(messages_arrive_whole_and_in_order);
+  RUN(pieces_begin_at_multiples_of_the_alignment);
+  RUN(a_message_larger_than_the_segment_changes_nothing);
+  RUN(messages_are_let_go_in_any_order);
+  RUN(what_is_kept_leaves_half_of_the_segment);
+  RUN(more_messages_are_kept_than_the_capacity);
+  RUN(both_limits_block);
+  RUN(a_large_message_gets_its_turn);
+  RUN(epochs_are_fenced);
+  RUN(a_reset_wakes_a_sender_of_the_old_epoch);
+  RUN(a_closed_queue_gives_what_it_has_and_ends);
+  RUN(what_is_not_a_channel_is_refused);
+  RUN(a_slot_waits_for_a_device_when_told_to);
+  RUN(threads_of_many_handles_lose_nothing);
+}
+
+}  // namespace datapipes

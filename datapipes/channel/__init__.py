@@ -1,0 +1,17 @@
+"""Channels carry messages, dicts of tensors, from process to process: through shared memory, or a queue of torch."""
+
+from datapipes.channel.base import ChannelBase
+from datapipes.channel.errors import ChannelClosed, EndOfEpoch, PeerDied, QueueTimeoutError, RemoteError
+from datapipes.channel.mp_channel import MpChannel
+from datapipes.channel.shm_channel import ShmChannel
+
+__all__ = [
+    "ChannelBase",
+    "ChannelClosed",
+    "EndOfEpoch",
+    "MpChannel",
+    "PeerDied",
+    "QueueTimeoutError",
+    "RemoteError",
+    "ShmChannel",
+]

@@ -1,0 +1,151 @@
+"""What every channel is: two methods, `send` and `recv`, and defaults for all else.
+
+A message is a flat `dict[str, Tensor]`; minibatches travel as `minibatch.to_message()`. A subclass that defines only
+the two methods is a channel: it ends epochs and passes errors on by messages with a reserved key.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+
+from datapipes.channel.errors import EndOfEpoch, error_from_message, error_to_message
+from datapipes.checks import check_int
+from datapipes.codec import Message
+
+END_OF_EPOCH = "#END_OF_EPOCH"
+ERROR = "#ERROR"
+
+Channel = TypeVar("Channel", bound="ChannelBase")
+
+
+class ChannelBase(ABC):
+    """A way for messages from senders to receivers.
+
+    Subclasses define `send` and `recv`, and override what they can do better. Messages of one sender arrive in order.
+    """
+
+    @abstractmethod
+    def send(self, msg: Message, **kwargs: Any) -> Any:
+        """Send a message; blocks while there is no room."""
+
+    @abstractmethod
+    def recv(self, **kwargs: Any) -> Message:
+        """Return the next message; blocks while there is none."""
+
+    def end_epoch(self, epoch: int | None = None, **kwargs: Any) -> None:
+        """Tell a receiver that this sender has sent all of an epoch: there `recv` raises EndOfEpoch, iterating ends.
+
+        Args:
+            epoch: The one that ended; by default they are counted from 0.
+        """
+        ended = self._sending_epoch(epoch)
+        self.send({END_OF_EPOCH: torch.tensor(ended)}, **kwargs)
+        self._next_epoch = ended + 1
+
+    def send_error(self, error: BaseException, **kwargs: Any) -> None:
+        """Send an error on: there `recv` raises it, with the traceback of this process as its cause."""
+        self.send({f"{ERROR}.{name}": part for name, part in error_to_message(error).items()}, **kwargs)
+
+    def messages(self, num_senders: int = 1, **kwargs: Any) -> Iterator[Message]:
+        """Yield messages until `num_senders` have ended their epoch.
+
+        Args:
+            num_senders: How many senders call `end_epoch` for each epoch.
+            **kwargs: For `recv`.
+        """
+        check_int(type(self).__name__, "num_senders", num_senders, 1)
+        for _ in range(num_senders):
+            while True:
+                try:
+                    message = self._recv_checked(**kwargs)
+                except EndOfEpoch:
+                    break
+                yield message
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until the epoch ends; see `messages` for several senders."""
+        return self.messages()
+
+    def __len__(self) -> int:
+        """Return how many messages are known to wait; 0 for a channel that does not count them."""
+        return 0
+
+    def __bool__(self) -> bool:
+        return True  # a channel without messages is a channel
+
+    def empty(self) -> bool:
+        """Return whether no message is known to wait."""
+        return len(self) == 0
+
+    def reset(self) -> None:  # noqa: B027  a default
+        """Leave the epoch that is being received, as after a `break`. By default there is nothing to be done: what is
+        on its way is still received.
+        """
+
+    def close(self) -> None:  # noqa: B027  a default
+        """End the channel; may be called twice. By default there is nothing to be done."""
+
+    def __enter__(self: Channel) -> Channel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    _next_epoch: int = 0  # of this sender
+
+    def _sending_epoch(self, epoch: int | None) -> int:
+        return self._next_epoch if epoch is None else check_int(type(self).__name__, "epoch", epoch, 0)
+
+    def _recv_checked(self, **kwargs: Any) -> Message:
+        """`recv` for a channel that knows no frames but messages."""
+        message = self.recv(**kwargs)
+        if END_OF_EPOCH in message:
+            raise EndOfEpoch(int(message[END_OF_EPOCH]))
+        if f"{ERROR}.type" in message:
+            raise error_from_message({key.removeprefix(f"{ERROR}."): part for key, part in message.items()})
+        return message
+
+
+def check_timeout(where: str, timeout: float | None) -> float | None:
+    """Return a timeout in seconds, 0 or more; None for none."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(
+            f"{where}: timeout must be a number of seconds or None, got {timeout!r} ({type(timeout).__name__}). "
+            "Pass a number."
+        )
+    if math.isnan(timeout) or timeout < 0:
+        raise ValueError(f"{where}: timeout must be 0 or more seconds, got {timeout}. Pass None to wait without one.")
+    return None if math.isinf(timeout) else float(timeout)
+
+
+def check_message(where: str, msg: Any) -> Message:
+    """Return `msg`, a dict of tensors with str keys."""
+    if not isinstance(msg, dict):
+        raise TypeError(
+            f"{where}: a message must be a dict of tensors, got {type(msg).__name__}. Send minibatch.to_message()."
+        )
+    for key, value in msg.items():
+        check_item(where, key, value)
+    return msg
+
+
+def check_item(where: str, key: Any, value: Any) -> None:
+    """Check one entry of a message: a str and a tensor."""
+    if not isinstance(key, str):
+        raise TypeError(
+            f"{where}: a key must be a str, got {key!r} ({type(key).__name__}). Name the tensors by strings."
+        )
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{where}: {key!r} must be a tensor, got {type(value).__name__}. Convert it, as with torch.as_tensor."
+        )

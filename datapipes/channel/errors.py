@@ -1,0 +1,108 @@
+"""What the calls of a channel raise; the same names for every channel, whatever carries it."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+import signal
+import traceback
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from datapipes.codec import Message
+
+
+class QueueTimeoutError(TimeoutError):
+    """The timeout passed before there was room, or a message. The channel can be used on."""
+
+
+class ChannelClosed(RuntimeError):
+    """The channel was closed, here or by the process that made it, and what it had was received."""
+
+
+class PeerDied(RuntimeError):
+    """A process at the other side of the channel ended without a word.
+
+    Attributes:
+        pids: Those that ended and had not been told of before; empty where nobody is left at all.
+    """
+
+    def __init__(self, message: str, pids: Iterable[int] = ()) -> None:
+        super().__init__(message, tuple(pids))
+        self.pids: tuple[int, ...] = self.args[1]
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class EndOfEpoch(Exception):
+    """A sender has sent all of an epoch; not an error. Iterating over a channel ends here.
+
+    Attributes:
+        epoch: The one that ended, for that sender.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.epoch = epoch
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} has ended"
+
+
+class RemoteError(RuntimeError):
+    """A sender's error of a kind that cannot be raised here under its own name."""
+
+
+class RemoteTraceback(Exception):
+    """The cause of an error that came through a channel: where the sender raised it, as text."""
+
+
+def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
+    """Return the error as a message; its traceback keeps its end where it is longer than `most_bytes`."""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    parts = {"type": type(error).__name__, "text": str(error), "traceback": trace, "pid": str(os.getpid())}
+    return {name: _to_bytes(text, most_bytes) for name, text in parts.items()}
+
+
+def error_from_message(message: Mapping[str, torch.Tensor]) -> Exception:
+    """Return the error that `error_to_message` wrote: of its own type where that is a built-in one, else RemoteError.
+
+    Nothing is unpickled. The sender's traceback is its cause.
+    """
+    kind, text, trace, pid = (_to_text(message.get(name)) for name in ("type", "text", "traceback", "pid"))
+    error: Exception = RemoteError(f"{kind}: {text}")
+    known = getattr(builtins, kind, None)
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, (StopIteration, Warning)):
+        with contextlib.suppress(TypeError):  # some take more than a text
+            error = known(text)
+    error.__cause__ = RemoteTraceback(f"\n\nIn process {pid}, which sent it:\n{trace}")
+    return error
+
+
+def how_it_ended(pid: int) -> str | None:
+    """Return how a child of this process ended, such as "killed by SIGKILL"; None where the system does not tell.
+
+    The child can still be waited for.
+    """
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (OSError, AttributeError):  # not our child, or waited for already
+        return None
+    if ended is None:
+        return None
+    if ended.si_code == os.CLD_EXITED:
+        return f"it exited with code {ended.si_status}"
+    name = signal.Signals(ended.si_status).name if ended.si_status in set(signal.Signals) else str(ended.si_status)
+    return f"it was killed by {name}" + (", perhaps since memory ran out" if name == "SIGKILL" else "")
+
+
+def _to_bytes(text: str, most_bytes: int) -> torch.Tensor:
+    data = text.encode(errors="replace")[-most_bytes:] if most_bytes > 0 else b""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _to_text(data: torch.Tensor | None) -> str:
+    return "" if data is None else bytes(data.flatten().tolist()).decode(errors="replace")

@@ -1,0 +1,123 @@
+"""A channel over a queue of torch.multiprocessing: each tensor travels as a descriptor of its own shared memory."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.multiprocessing
+
+from datapipes.channel.base import ChannelBase, check_message, check_timeout
+from datapipes.channel.errors import (
+    ChannelClosed,
+    EndOfEpoch,
+    QueueTimeoutError,
+    error_from_message,
+    error_to_message,
+)
+from datapipes.checks import check_bool
+from datapipes.codec import Message
+
+_MESSAGE, _END, _ERROR = range(3)
+T = TypeVar("T")
+
+
+class MpChannel(ChannelBase):
+    """Messages through a `torch.multiprocessing` queue of the spawn context.
+
+    Its size is bounded by `maxsize` messages only, it knows nothing of its peers' lives (so give timeouts), and a
+    sender has to live until its tensors were received. ShmChannel is several times faster; this one carries whatever
+    torch can send.
+
+    Args:
+        **kwargs: For the queue: `maxsize`, 0 for no bound.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._queue = torch.multiprocessing.get_context("spawn").Queue(**kwargs)
+        self._fence = self._delivered = 0
+
+    def send(  # type: ignore[override]
+        self, msg: Message, block: bool = True, timeout: float | None = None, *, epoch: int | None = None
+    ) -> None:
+        """Send a message; `block` and `timeout` as `put` of the queue has them.
+
+        Raises:
+            QueueTimeoutError: There was no room within `timeout` seconds, or at once without `block`.
+            ChannelClosed: The channel was closed in this process.
+        """
+        self._put((_MESSAGE, self._sending_epoch(epoch), check_message("MpChannel.send", msg)), block, timeout)
+
+    def recv(  # type: ignore[override]
+        self, block: bool = True, timeout: float | None = None
+    ) -> Message:
+        """Return the next message; `block` and `timeout` as `get` of the queue has them.
+
+        Raises:
+            QueueTimeoutError: There was no message within `timeout` seconds, or at once without `block`.
+            EndOfEpoch: A sender has sent all of an epoch.
+            ChannelClosed: The channel was closed in this process.
+            Exception: What a sender has sent by `send_error`.
+        """
+        while True:
+            kind, epoch, message = self._wait("recv", self._queue.get, block, timeout)
+            if epoch < self._fence:
+                continue
+            self._delivered = max(self._delivered, epoch + 1)
+            if kind == _END:
+                raise EndOfEpoch(epoch)
+            if kind == _ERROR:
+                raise error_from_message(message)
+            return dict(message)
+
+    def end_epoch(
+        self, epoch: int | None = None, *, block: bool = True, timeout: float | None = None, **kwargs: Any
+    ) -> None:
+        """Tell a receiver that this sender has sent all of an epoch; by default they are counted from 0."""
+        ended = self._sending_epoch(epoch)
+        self._put((_END, ended, {}), block, timeout)
+        self._next_epoch = ended + 1
+
+    def send_error(
+        self, error: BaseException, *, block: bool = True, timeout: float | None = None, **kwargs: Any
+    ) -> None:
+        """Send an error on: there `recv` raises it, with the traceback of this process as its cause."""
+        self._put((_ERROR, self._next_epoch, error_to_message(error)), block, timeout)
+
+    def reset(self) -> None:
+        """Leave the epoch that is being received: what is left of it is dropped when it arrives. Twice is once."""
+        self._fence = max(self._fence, self._delivered)
+
+    def __len__(self) -> int:
+        """Return how many messages wait, about: the queue counts before its thread has written them."""
+        return int(self._queue.qsize())
+
+    def empty(self) -> bool:
+        """Return whether no message can be received now."""
+        return bool(self._queue.empty())
+
+    def close(self) -> None:
+        """End the channel in this process; what was sent still arrives."""
+        self._queue.close()
+
+    def _put(self, item: tuple[int, int, Message], block: bool, timeout: float | None) -> None:
+        self._wait("send", lambda block, timeout: self._queue.put(item, block, timeout), block, timeout)
+
+    def _wait(self, call: str, act: Callable[[bool, float | None], T], block: bool, timeout: float | None) -> T:
+        where = f"MpChannel.{call}"
+        timeout = check_timeout(where, timeout)
+        check_bool(where, "block", block)
+        try:
+            return act(block, timeout)
+        except (queue.Empty, queue.Full) as error:
+            found = "no message" if isinstance(error, queue.Empty) else "no room"
+            within = f"within {timeout:g} s" if block and timeout is not None else "at once"
+            raise QueueTimeoutError(
+                f"{where}: {found} {within}. Look whether the other side goes on, or give a longer timeout."
+            ) from None
+        except (ValueError, OSError) as error:
+            if getattr(self._queue, "_closed", False):
+                raise ChannelClosed(f"{where}: the channel was closed in this process. Make a new one.") from error
+            raise

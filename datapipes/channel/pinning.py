@@ -1,0 +1,99 @@
+"""The shared memory of a channel registered with CUDA (page-locked), and slots that wait for the copies from them.
+
+A copy with `non_blocking=True` still reads when its source tensor is gone already. So a slot whose tensors are gone is
+let go in two steps: the next `recv` records an event on each stream that copies, and when these have passed the slot is
+free.
+"""
+
+from __future__ import annotations
+
+import resource
+import warnings
+from collections import deque
+from typing import Any
+
+import torch
+
+from datapipes import _core
+
+_WARNED = False
+_CUDA: Any = torch.cuda  # its functions have no types
+
+
+class Pinning:
+    """The registration of one channel in one process."""
+
+    def __init__(self, shared: _core.ShmQueue) -> None:
+        self._shared = shared
+        self._address, num_bytes = shared.memory
+        _CUDA.init()
+        code = int(_cudart().cudaHostRegister(self._address, num_bytes, 0))
+        if code != 0:
+            raise _refused(code, num_bytes)
+        self._streams: list[torch.cuda.Stream] = []
+        self._waiting: deque[tuple[list[Any], list[int]]] = deque()  # events and their slots
+        shared.release_in_two_steps(True)
+
+    @classmethod
+    def of(cls, shared: _core.ShmQueue) -> Pinning | None:
+        """Return the registration; None where there is no CUDA, with a warning, once."""
+        global _WARNED
+        if torch.cuda.is_available():
+            return cls(shared)
+        if not _WARNED:
+            _WARNED = True
+            warnings.warn(
+                "ShmChannel.pin_memory: there is no CUDA device here, so the channel stays as it is. Leave pin_memory "
+                "out where no GPU is used.",
+                stacklevel=3,
+            )
+        return None
+
+    def copies_on(self, stream: torch.cuda.Stream) -> None:
+        """Wait for copies on `stream` too."""
+        if stream not in self._streams:
+            self._streams.append(stream)
+
+    def let_go(self, wait: bool) -> None:
+        """Free the slots from which nothing is copied any more; with `wait`, wait for the rest of them."""
+        if dropped := self._shared.dropped_slots():
+            events = []
+            for stream in (_CUDA.current_stream(), *self._streams):
+                event = _CUDA.Event()
+                event.record(stream)
+                events.append(event)
+            self._waiting.append((events, dropped))
+        while self._waiting:
+            events, slots = self._waiting[0]
+            if not all(event.query() for event in events):
+                if not wait:
+                    return
+                for event in events:
+                    event.synchronize()
+            self._waiting.popleft()
+            self._shared.let_go(slots)
+
+    def end(self) -> None:
+        """Wait for the copies, free their slots and unregister; tensors that are still there stay, unpinned."""
+        self.let_go(wait=True)
+        torch.cuda.synchronize()  # copies from tensors that are still there
+        self._shared.release_in_two_steps(False)
+        self._shared.let_go(self._shared.dropped_slots())
+        _cudart().cudaHostUnregister(self._address)
+
+
+def _cudart() -> Any:
+    return _CUDA.cudart()
+
+
+def _refused(code: int, num_bytes: int) -> Exception:
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if 0 <= limit < num_bytes:
+        return MemoryError(
+            f"ShmChannel.pin_memory: CUDA cannot lock {num_bytes} bytes (error {code}); the limit of locked memory is "
+            f"{limit} bytes. Raise it (ulimit -l), or give a smaller shm_size."
+        )
+    return RuntimeError(
+        f"ShmChannel.pin_memory: CUDA cannot register {num_bytes} bytes of shared memory (error {code} of "
+        "cudaHostRegister). Leave pin_memory out, or give a smaller shm_size."
+    )

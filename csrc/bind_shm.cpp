@@ -41,9 +41,15 @@ bool send(Queue& queue, int kind, std::uint64_t epoch, const py::dict& message, 
   return queue.send(static_cast<Kind>(kind), epoch, frame.pieces(), timeout_of(timeout), [&] { nogil.look_at_signals(); });
 }
 
-Message recv(Queue& queue, std::optional<double> timeout) {
-  GilRelease nogil;
-  return Message(queue.recv(timeout_of(timeout), [&] { nogil.look_at_signals(); }));
+// Returns a message as a dict, any other frame as (kind, epoch, dict).
+py::object recv(Queue& queue, std::optional<double> timeout, const py::object& from_dlpack, const py::object& as_dtype) {
+  const auto received = [&] {
+    GilRelease nogil;
+    return queue.recv(timeout_of(timeout), [&] { nogil.look_at_signals(); });
+  }();
+  auto message = message_of(received, from_dlpack, as_dtype);
+  if (received.kind == Kind::kMessage) return message;
+  return py::make_tuple(static_cast<int>(received.kind), received.epoch, std::move(message));
 }
 
 py::dict stats_of(Queue& queue) {
@@ -98,17 +104,12 @@ void translate(std::exception_ptr error) {
 
 void bind_shm(py::module_& m) {
   py::register_local_exception_translator(translate);
-  py::class_<Message>(m, "ShmMessage")
-      .def_property_readonly("kind", &Message::kind)
-      .def_property_readonly("epoch", &Message::epoch)
-      .def("schema", &Message::schema)
-      .def("capsules", &Message::capsules, py::arg("layout"));
   py::class_<Queue, std::shared_ptr<Queue>>(m, "ShmQueue")
       .def_static("create", &Queue::create, py::call_guard<GilRelease>(), py::arg("capacity"), py::arg("data_bytes"))
       .def_static("attach", &Queue::attach, py::call_guard<GilRelease>(), py::arg("descriptor"))
       .def("send", &send, py::arg("kind"), py::arg("epoch"), py::arg("message"), py::arg("to_dlpack"), py::arg("plain"),
            py::arg("timeout"))
-      .def("recv", &recv, py::arg("timeout"))
+      .def("recv", &recv, py::arg("timeout"), py::arg("from_dlpack"), py::arg("as_dtype"))
       .def("reset", &Queue::reset, py::call_guard<GilRelease>(), py::arg("epoch"))
       .def("close", &Queue::close, py::call_guard<GilRelease>())
       .def("leave", &Queue::leave, py::call_guard<GilRelease>(), py::arg("by_exit"))
@@ -127,16 +128,26 @@ void bind_shm(py::module_& m) {
       .def("release_in_two_steps", &Queue::release_in_two_steps, py::arg("on"))
       .def("dropped_slots", &Queue::dropped_slots)
       .def("let_go", [](Queue& queue, const std::vector<std::uint32_t>& slots) { queue.let_go(slots); }, py::arg("slots"));
+  const auto bytes_of = [](const py::buffer& memory) {
+    const auto asked = memory.request(true);
+    return std::span(static_cast<std::byte*>(asked.ptr), static_cast<std::size_t>(asked.size * asked.itemsize));
+  };
   m.def(
-      "futex_hops",
-      [](const py::buffer& words, std::int64_t hops, bool first) {
-        const auto asked = words.request(true);
-        const std::span<std::byte> bytes(static_cast<std::byte*>(asked.ptr),
-                                         static_cast<std::size_t>(asked.size * asked.itemsize));
+      "send_futex_hops",
+      [=](const py::buffer& word, std::int64_t hops, double pace_s) {
+        const auto bytes = bytes_of(word);
         const GilRelease nogil;
-        return futex_hops(bytes, hops, first);
+        return send_futex_hops(bytes, hops, pace_s);
       },
-      py::arg("words"), py::arg("hops"), py::arg("first"));
+      py::arg("word"), py::arg("hops"), py::arg("pace_s"));
+  m.def(
+      "receive_futex_hops",
+      [=](const py::buffer& word, std::int64_t hops) {
+        const auto bytes = bytes_of(word);
+        const GilRelease nogil;
+        return receive_futex_hops(bytes, hops);
+      },
+      py::arg("word"), py::arg("hops"));
   m.def(
       "memory_left",
       [](const std::string& root) {

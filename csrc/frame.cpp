@@ -3,7 +3,10 @@
 #if defined(__linux__)
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "dlpack.h"
@@ -109,41 +112,87 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
   keep_.push_back(std::move(capsule));
 }
 
-Message::Message(shm::Received received) : received_(std::move(received)) {
-  if (received_.bytes.size() < sizeof(Head)) damaged("the head");
-  std::memcpy(&head_, received_.bytes.data(), sizeof(Head));
-  dims_offset_ = (sizeof(Head) + std::uint64_t{head_.schema_bytes} + 7) / 8 * 8;
-  if (head_.version != kFrameVersion || head_.bytes > received_.bytes.size() || dims_offset_ > head_.bytes) damaged("the head");
+namespace {
+
+struct Entry {
+  py::object key;
+  dlpack::Type type;
+  std::uint8_t num_dims;
+  std::string dtype;  // where DLPack has none
+};
+using Schema = std::vector<Entry>;
+
+Schema parse(std::string_view schema) {
+  Schema parsed;
+  while (!schema.empty()) {
+    std::uint32_t key_bytes = 0;
+    std::uint8_t rest[4];  // bytes of the dtype's name, DLPack's code, bytes of a value, number of dimensions
+    if (schema.size() < sizeof key_bytes + sizeof rest) damaged("a name");
+    std::memcpy(&key_bytes, schema.data(), sizeof key_bytes);
+    std::memcpy(rest, schema.data() + sizeof key_bytes, sizeof rest);
+    schema.remove_prefix(sizeof key_bytes + sizeof rest);
+    if (schema.size() < std::uint64_t{key_bytes} + rest[0] || rest[2] == 0 || rest[2] > 16 || rest[3] > kMostDims)
+      damaged("a name");
+    PyObject* const key = PyUnicode_DecodeUTF8(schema.data(), static_cast<Py_ssize_t>(key_bytes), nullptr);
+    if (key == nullptr) {
+      PyErr_Clear();
+      damaged("a name");
+    }
+    parsed.push_back({.key = py::reinterpret_steal<py::object>(key),
+                      .type = {.code = rest[1], .bits = static_cast<std::uint8_t>(rest[2] * 8)},
+                      .num_dims = rest[3],
+                      .dtype = std::string(schema.substr(key_bytes, rest[0]))});
+    schema.remove_prefix(key_bytes + rest[0]);
+  }
+  return parsed;
 }
 
-py::bytes Message::schema() const {
-  return {reinterpret_cast<const char*>(received_.bytes.data()) + sizeof(Head), static_cast<std::size_t>(head_.schema_bytes)};
+// Under the GIL. The same few schemas come again and again; where they do not, the memory of them is bounded.
+std::shared_ptr<const Schema> parsed_once(std::string_view schema) {
+  constexpr std::size_t kMost = 256, kLongest = 1 << 16;
+  static auto* const known = new std::unordered_map<std::string, std::shared_ptr<const Schema>>();  // outlives the interpreter
+  const std::string text(schema);
+  if (const auto found = known->find(text); found != known->end()) return found->second;
+  auto parsed = std::make_shared<const Schema>(parse(schema));
+  if (known->size() >= kMost) known->clear();
+  if (schema.size() <= kLongest) known->emplace(text, parsed);
+  return parsed;
 }
 
-py::list Message::capsules(const std::string& layout) const {
-  if (layout.size() != std::size_t{head_.num_tensors} * 3) damaged("the number of tensors");
-  py::list made(head_.num_tensors);
-  std::uint64_t dims = dims_offset_, at = shm::aligned(head_.bytes);
-  const std::uint64_t all = received_.bytes.size();
-  for (std::uint32_t i = 0; i < head_.num_tensors; ++i) {
-    const auto code = static_cast<std::uint8_t>(layout[3 * i]), width = static_cast<std::uint8_t>(layout[3 * i + 1]);
-    const auto num_dims = static_cast<std::uint8_t>(layout[3 * i + 2]);
-    if (width == 0 || num_dims > kMostDims || dims + num_dims * 8ULL > head_.bytes) damaged("the number of dimensions");
-    std::vector<std::int64_t> shape(num_dims);
-    if (num_dims > 0) std::memcpy(shape.data(), received_.bytes.data() + dims, num_dims * 8ULL);
-    dims += num_dims * 8ULL;
+}  // namespace
+
+py::dict message_of(const shm::Received& received, const py::object& from_dlpack, const py::object& as_dtype) {
+  const auto all = static_cast<std::uint64_t>(received.bytes.size());
+  std::byte* const data = received.bytes.data();
+  Head head{};
+  if (all < sizeof(Head)) damaged("the head");
+  std::memcpy(&head, data, sizeof(Head));
+  std::uint64_t dims = (sizeof(Head) + std::uint64_t{head.schema_bytes} + 7) / 8 * 8;
+  if (head.version != kFrameVersion || head.bytes > all || dims > head.bytes) damaged("the head");
+  const auto schema = parsed_once({reinterpret_cast<const char*>(data) + sizeof(Head), head.schema_bytes});
+  if (schema->size() != head.num_tensors) damaged("the number of tensors");
+  py::dict message;
+  std::uint64_t at = shm::aligned(head.bytes);
+  for (const auto& entry : *schema) {
+    if (dims + entry.num_dims * 8ULL > head.bytes) damaged("the number of dimensions");
+    std::vector<std::int64_t> shape(entry.num_dims);
+    if (entry.num_dims > 0) std::memcpy(shape.data(), data + dims, entry.num_dims * 8ULL);
+    dims += entry.num_dims * 8ULL;
     const bool empty = std::ranges::find(shape, 0) != shape.end();
-    std::uint64_t bytes = empty ? 0 : width;
+    std::uint64_t bytes = empty ? 0 : entry.type.bits / 8;
     for (const auto size : shape) {
       if (size < 0 || (!empty && bytes > all / static_cast<std::uint64_t>(size))) damaged("a shape");
       bytes *= static_cast<std::uint64_t>(size);
     }
     if (at > all || bytes > all - at) damaged("a shape");
-    const dlpack::Type type{.code = code, .bits = static_cast<std::uint8_t>(width * 8)};
-    made[i] = to_dlpack(received_.bytes.data() + at, type, std::move(shape), received_.keeper);
+    const py::object capsule = to_dlpack(data + at, entry.type, std::move(shape), received.keeper);
+    auto tensor = py::reinterpret_steal<py::object>(PyObject_CallOneArg(from_dlpack.ptr(), capsule.ptr()));
+    if (!tensor) throw py::error_already_set();
+    if (!entry.dtype.empty()) tensor = as_dtype(tensor, entry.dtype);
+    if (PyDict_SetItem(message.ptr(), entry.key.ptr(), tensor.ptr()) != 0) throw py::error_already_set();
     at += shm::aligned(bytes);
   }
-  return made;
+  return message;
 }
 
 }  // namespace datapipes

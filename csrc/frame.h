@@ -7,7 +7,7 @@
 //            of 8 all sizes of all tensors, int64
 //   tensors  row-major, each at the next multiple of shm::kAlignment
 //
-// What changes from message to message of one kind is behind the schema, so a receiver parses each schema once.
+// What changes from message to message of one kind is behind the schema, so a receiver parses each schema once, and keeps it.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -45,20 +45,9 @@ class Frame {
   std::vector<pybind11::object> keep_;  // capsules, each of which keeps its tensor
 };
 
-// A message that was received; its tensors keep its memory.
-class Message {
- public:
-  explicit Message(shm::Received received);  // throws std::invalid_argument where it makes no sense
-  int kind() const { return static_cast<int>(received_.kind); }
-  std::uint64_t epoch() const { return received_.epoch; }
-  pybind11::bytes schema() const;
-  // `layout` has three bytes for each tensor: DLPack's code, bytes of a value, number of dimensions.
-  pybind11::list capsules(const std::string& layout) const;
-
- private:
-  shm::Received received_;
-  Head head_{};
-  std::uint64_t dims_offset_ = 0;
-};
+// A message that was received, as a dict of tensors that keep its memory.
+//   from_dlpack(capsule) -> tensor;  as_dtype(tensor, name) -> the tensor as a dtype that DLPack has no name for
+// Throws std::invalid_argument where its bytes make no sense.
+pybind11::dict message_of(const shm::Received& received, const pybind11::object& from_dlpack, const pybind11::object& as_dtype);
 
 }  // namespace datapipes

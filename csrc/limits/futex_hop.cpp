@@ -13,42 +13,42 @@ namespace {
 using shm::Clock;
 using shm::Word;
 
-void wait_for(Word& word, std::uint32_t wanted) {
-  const auto began = Clock::now();
-  for (auto seen = word.load(); seen != wanted; seen = word.load()) {
-    shm::futex_wait(word, seen, std::chrono::seconds(1));
-    if (Clock::now() - began > std::chrono::seconds(10))
-      throw std::runtime_error("futex_hops: the other process does not answer.");
-  }
-}
+double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-void tell(Word& word, std::uint32_t value) {
-  word.store(value);
-  shm::futex_wake_all(word);
+Word& word_in(std::span<std::byte> memory) {
+  if (memory.size() < sizeof(Word) || reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(Word) != 0) {
+    throw std::invalid_argument("futex_hops: 4 aligned bytes are needed. Pass a mapping.");
+  }
+  return *reinterpret_cast<Word*>(memory.data());
 }
 
 }  // namespace
 
-std::vector<double> futex_hops(std::span<std::byte> words, std::int64_t hops, bool first) {
-  constexpr std::size_t kApart = 64;  // so that each word has a cache line
-  if (words.size() < 2 * kApart || reinterpret_cast<std::uintptr_t>(words.data()) % alignof(Word) != 0) {
-    throw std::invalid_argument("futex_hops: 128 aligned bytes are needed.");
-  }
-  Word& there = *reinterpret_cast<Word*>(words.data());
-  Word& back = *reinterpret_cast<Word*>(words.data() + kApart);
-  std::vector<double> seconds;
-  for (std::uint32_t i = 1; i <= static_cast<std::uint32_t>(hops); ++i) {
-    if (first) {
-      const auto began = Clock::now();
-      tell(there, i);
-      wait_for(back, i);
-      seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count() / 2);
-    } else {
-      wait_for(there, i);
-      tell(back, i);
+std::vector<double> send_futex_hops(std::span<std::byte> memory, std::int64_t hops, double pace_s) {
+  Word& word = word_in(memory);
+  std::vector<double> times;
+  for (std::int64_t i = 0; i < hops; ++i) {
+    for (const auto began = now(); now() - began < pace_s;) {
     }
+    times.push_back(now());
+    word.fetch_add(1);
+    shm::futex_wake_all(word);
   }
-  return seconds;
+  return times;
+}
+
+std::vector<double> receive_futex_hops(std::span<std::byte> memory, std::int64_t hops) {
+  Word& word = word_in(memory);
+  std::vector<double> times;
+  for (std::uint32_t i = 1; i <= static_cast<std::uint64_t>(hops); ++i) {
+    const auto began = now();
+    for (auto seen = word.load(); seen < i; seen = word.load()) {
+      shm::futex_wait(word, seen, std::chrono::seconds(1));
+      if (now() - began > 10) throw std::runtime_error("futex_hops: nothing comes. Start the other process.");
+    }
+    times.push_back(now());
+  }
+  return times;
 }
 
 }  // namespace datapipes

@@ -1,10 +1,8 @@
-// futex_hop.h: the limit of handing something to a sleeping process: seconds of one hop, there by a futex wake and back by
-// another.
-//   words: two 32-bit words in memory that both processes share, zero before both begin
-//   first: one process passes true, the other false, with the same `hops`; returns the seconds of each round trip of the first
-//   one, halved
-// Throws std::invalid_argument where the words do not lie there, and std::runtime_error when the other does not answer within 10
-// s. Linux.
+// futex_hop.h: the limit of handing something to a process that sleeps: a futex wake there, and nothing else.
+//   word: in memory that both processes share, aligned, zero before both begin
+//   The sender works for `pace_s` before each hop, so that the receiver sleeps; both return the times (std::chrono::steady_clock,
+//   seconds) of each hop: when it was sent, when the receiver was awake. Their difference is the time of a hop.
+// Throws std::invalid_argument where there is no word, and std::runtime_error when nothing comes for 10 s. Linux.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +12,7 @@
 
 namespace datapipes {
 
-std::vector<double> futex_hops(std::span<std::byte> words, std::int64_t hops, bool first);
+std::vector<double> send_futex_hops(std::span<std::byte> word, std::int64_t hops, double pace_s);
+std::vector<double> receive_futex_hops(std::span<std::byte> word, std::int64_t hops);
 
 }  // namespace datapipes

@@ -6,10 +6,8 @@ makes such a tensor, or says why it cannot be sent.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,26 +15,16 @@ from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defin
 
 from datapipes.channel.base import check_item
 from datapipes.checks import dtype_from_name, dtype_name
-from datapipes.codec import Message
 
-__all__ = ["from_frame", "plain", "to_dlpack"]
+__all__ = ["as_dtype", "from_capsule", "plain", "to_dlpack"]
 
-_ENTRY = struct.Struct("<I4B")
 _HAS_DLPACK = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
 _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes, for all other dtypes
 # The public from_dlpack takes whatever has __dlpack__; this is the part of it that takes a capsule.
-_from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", from_dlpack)
-
-
-class Schema(NamedTuple):
-    """A parsed schema: names, for each tensor what `capsules` asks for, and dtypes that travel as another one."""
-
-    keys: list[str]
-    layout: bytes
-    others: list[tuple[str, torch.dtype]]
+from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", from_dlpack)
 
 
 def plain(key: Any, value: Any) -> tuple[Tensor, str]:
@@ -66,40 +54,6 @@ def plain(key: Any, value: Any) -> tuple[Tensor, str]:
     raise TypeError(f"{where}: {key!r} has {found}; only dense tensors in host memory can be sent. {remedy}.")
 
 
-def from_frame(schema: bytes, capsules: Callable[[bytes], list[object]]) -> Message:
-    """Return the message whose tensors `capsules(layout)` hands out.
-
-    Raises:
-        ValueError: The schema is none.
-    """
-    parsed = _parse(schema)
-    message = dict(zip(parsed.keys, map(_from_capsule, capsules(parsed.layout)), strict=True))
-    for key, dtype in parsed.others:
-        message[key] = message[key].view(dtype)
-    return message
-
-
-@lru_cache(maxsize=256)
-def _parse(schema: bytes) -> Schema:
-    keys: list[str] = []
-    layout = bytearray()
-    others: list[tuple[str, torch.dtype]] = []
-    at = 0
-    try:
-        while at < len(schema):
-            key_bytes, name_bytes, code, width, num_dims = _ENTRY.unpack_from(schema, at)
-            at += _ENTRY.size
-            if at + key_bytes + name_bytes > len(schema):
-                raise ValueError("they end early")
-            keys.append(schema[at : at + key_bytes].decode())
-            at += key_bytes
-            if name_bytes:
-                others.append((keys[-1], dtype_from_name("dtype", schema[at : at + name_bytes].decode())))
-                at += name_bytes
-            layout += bytes((code, width, num_dims))
-    except (struct.error, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(
-            f"ShmChannel.recv: the names in the message make no sense: {error}. Use the same version of datapipes in "
-            "all processes."
-        ) from error
-    return Schema(keys, bytes(layout), others)
+def as_dtype(tensor: Tensor, name: str) -> Tensor:
+    """Return a tensor that `plain` made of one of dtype `name` as that again."""
+    return tensor.view(dtype_from_name("ShmChannel.recv", name))

@@ -22,7 +22,7 @@ from datapipes.channel.errors import (
     error_to_message,
     how_it_ended,
 )
-from datapipes.channel.frame import from_frame, plain, to_dlpack
+from datapipes.channel.frame import as_dtype, from_capsule, plain, to_dlpack
 from datapipes.channel.pinning import Pinning
 from datapipes.channel.sizes import parse_size
 from datapipes.checks import check_int
@@ -109,8 +109,15 @@ class ShmChannel(ChannelBase):
             ValueError: The message is larger than the channel.
             TypeError: It is not a dict of dense tensors in host memory.
         """
-        shared = self._open("send")  # which may find that this is another process, at another epoch
-        return self._send(shared, "send", _MESSAGE, msg, timeout, self._sending_epoch(epoch))
+        shared = self._shared
+        if shared is None or self._pid != os.getpid():
+            shared = self._open("send")  # in a forked child the epoch may be another one
+        if type(msg) is not dict:
+            msg = dict(check_message("ShmChannel.send", msg))
+        if timeout is not None:
+            timeout = check_timeout("ShmChannel.send", timeout)
+        epoch = self._next_epoch if epoch is None else self._sending_epoch(epoch)
+        return shared.send(_MESSAGE, epoch, msg, to_dlpack, plain, timeout)
 
     def recv(  # type: ignore[override]
         self, timeout: float | None = None
@@ -127,23 +134,26 @@ class ShmChannel(ChannelBase):
             ChannelClosed: The channel was closed, and all that was sent is received.
             Exception: What a sender has sent by `send_error`.
         """
-        shared = self._open("recv")
-        timeout = check_timeout("ShmChannel.recv", timeout)
+        shared = self._shared
+        if shared is None or self._pid != os.getpid():
+            shared = self._open("recv")
+        if timeout is not None:
+            timeout = check_timeout("ShmChannel.recv", timeout)
         if self._pinning is not None:
             self._pinning.let_go(wait=shared.size() == 0)
         try:
-            received = shared.recv(timeout)
+            received = shared.recv(timeout, from_capsule, as_dtype)
         except PeerDied as died:
             for pid in died.pids:
                 if ended := how_it_ended(pid):
                     add_note(died, f"Process {pid}: {ended}.")
             raise
-        if received.kind == _END:
-            raise EndOfEpoch(received.epoch)
-        message = from_frame(received.schema(), received.capsules)
-        if received.kind == _ERROR:
-            raise error_from_message(message)
-        return message
+        if isinstance(received, dict):
+            return received
+        kind, epoch, message = received
+        if kind == _END:
+            raise EndOfEpoch(epoch)
+        raise error_from_message(message)
 
     def end_epoch(self, epoch: int | None = None, *, timeout: float | None = None, **kwargs: Any) -> None:
         """Tell a receiver that this sender has sent all of an epoch: there `recv` raises EndOfEpoch.
@@ -153,8 +163,8 @@ class ShmChannel(ChannelBase):
             timeout: As for `send`.
         """
         shared = self._open("end_epoch")
-        ended = self._sending_epoch(epoch)
-        self._send(shared, "end_epoch", _END, {}, timeout, ended)
+        ended, timeout = self._sending_epoch(epoch), check_timeout("ShmChannel.end_epoch", timeout)
+        shared.send(_END, ended, {}, to_dlpack, plain, timeout)
         self._next_epoch = ended + 1
 
     def send_error(self, error: BaseException, *, timeout: float | None = None, **kwargs: Any) -> None:
@@ -164,7 +174,8 @@ class ShmChannel(ChannelBase):
         """
         shared = self._open("send_error")
         message = error_to_message(error, most_bytes=shared.data_bytes // 8)
-        self._send(shared, "send_error", _ERROR, message, timeout, self._next_epoch)
+        timeout = check_timeout("ShmChannel.send_error", timeout)
+        shared.send(_ERROR, self._next_epoch, message, to_dlpack, plain, timeout)
 
     def reset(self, epoch: int | None = None) -> None:
         """Leave the epoch that is being received, as after a `break`: what is left of it is dropped, also where a
@@ -236,14 +247,6 @@ class ShmChannel(ChannelBase):
         if shared is None:
             return "ShmChannel(closed)"
         return f"ShmChannel(capacity={shared.capacity}, shm_size={shared.data_bytes})"
-
-    @staticmethod
-    def _send(shared: _core.ShmQueue, call: str, kind: int, msg: Message, timeout: float | None, epoch: int) -> bool:
-        where = f"ShmChannel.{call}"
-        timeout = check_timeout(where, timeout)
-        if not isinstance(msg, dict):
-            check_message(where, msg)  # raises
-        return shared.send(kind, epoch, msg, to_dlpack, plain, timeout)
 
     def _recv_checked(self, **kwargs: Any) -> Message:
         return self.recv(**kwargs)  # whose frames say themselves what they are; any key can be a tensor's

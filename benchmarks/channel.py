@@ -1,0 +1,219 @@
+"""How much faster is ShmChannel than torch.multiprocessing.Queue and a pickling queue, and how near to a bare wake-up?
+
+Two processes; messages are dicts of 5 float32 tensors, 1 KB to 64 MB in all, and the message of a sampled minibatch
+(1,024 seeds, fanouts [15, 10, 5]). Rate: a sender sends as fast as it may, a receiver reads a byte of every page of
+every tensor, and the time ends when it has read the last one; MpChannel is shown beside the queue that it wraps; the
+pickling queue is multiprocessing.Queue with NumPy arrays. Latency: one message of 1 KB after every 200 us of work of
+the sender, from before `send` to after `recv`, 50th percentile; the bare hop is a futex wake in the same rhythm, from
+before the wake to being awake. Transports in alternation, median of 9; received tensors are compared first.
+Run: python benchmarks/channel.py --graph GRAPH
+Result (pending): commit 0000000
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from common import alternate, load_graph, parser, report
+
+import datapipes as dp
+from datapipes import _core
+
+SIZES = {"1 KB": 2**10, "64 KB": 2**16, "1 MB": 2**20, "4 MB": 2**22, "16 MB": 2**24, "64 MB": 2**26}
+BYTES_OF_A_TURN = 2**28
+MOST_MESSAGES = 2_000
+TENSORS = 5
+PAGE = 4096
+PACE_S = 200e-6
+HOPS = 400
+BOUND_S = 120.0
+
+Message = dict[str, Any]
+
+
+class Transport:
+    """A queue between this process and a receiver of its own; `pack` and `unpack` are part of its cost."""
+
+    def __init__(self, name: str, queue: Any, send: Callable[[Message], Any], recv: Callable[[], Message]) -> None:
+        context = multiprocessing.get_context("fork")
+        self.name, self.queue, self.send = name, queue, send
+        self._orders, orders = context.Pipe()
+        self._count = mmap.mmap(-1, PAGE)  # messages that the receiver has had
+        self._receiver = context.Process(target=receive, args=(orders, recv, self._count), daemon=True)
+        self._receiver.start()
+
+    def order(self, what: str, count: int) -> None:
+        self._orders.send((what, count))
+
+    def answer(self) -> Any:
+        if not self._orders.poll(BOUND_S):
+            raise RuntimeError(f"{self.name}: the receiver does not answer")
+        return self._orders.recv()
+
+    def rate(self, message: Message, count: int) -> float:
+        """Return bytes per second of `count` messages, each of tensors of its own: a queue of torch leaves a tensor that
+        it has sent in shared memory, and would not copy it again.
+        """
+        messages = [{key: tensor.clone() for key, tensor in message.items()} for _ in range(count)]
+        self.order("touch", count)
+        began = time.perf_counter()
+        for fresh in messages:
+            self.send(fresh)
+        self.answer()
+        return count * size_of(message) / (time.perf_counter() - began)
+
+    def latency(self, message: Message) -> float:
+        """Return the median seconds from before `send` to after `recv`."""
+        self._count[:4] = bytes(4)
+        self.order("times", HOPS)
+        sent = []
+        for number in range(1, HOPS + 1):
+            began = time.perf_counter()
+            while time.perf_counter() - began < PACE_S:
+                pass
+            sent.append(time.perf_counter())
+            self.send(message)
+            self.wait_for(number)
+        return statistics.median(np.subtract(self.answer(), sent))
+
+    def wait_for(self, number: int) -> None:
+        """Work on until the receiver has had so many messages, so that the next one finds it asleep."""
+        ends = time.perf_counter() + BOUND_S
+        while int.from_bytes(self._count[:4], "little") < number:
+            if time.perf_counter() > ends:
+                raise RuntimeError(f"{self.name}: the receiver does not go on")
+
+    def check(self, message: Message) -> None:
+        self.order("give back", 1)
+        self.send(message)
+        got = self.answer()
+        assert got.keys() == message.keys()
+        assert all(np.array_equal(got[key], message[key].numpy()) for key in message)
+
+    def close(self) -> None:
+        self.order("end", 0)
+        self._receiver.join(BOUND_S)
+
+
+def receive(orders: Any, recv: Callable[[], Message], counted: mmap.mmap) -> None:
+    """The receiving process: does as it is told, and answers when it is done."""
+    torch.set_num_threads(1)  # also since OpenMP threads of the parent do not exist here
+    while True:
+        what, count = orders.recv()
+        if what == "end":
+            return
+        if what == "give back":
+            orders.send({key: value.numpy().copy() for key, value in recv().items()})
+        elif what == "touch":
+            for _ in range(count):
+                touch(recv())
+            orders.send(None)
+        elif what == "times":
+            times = []
+            for _ in range(count):
+                message = recv()
+                times.append(time.perf_counter())
+                del message
+                counted[:4] = len(times).to_bytes(4, "little")
+            orders.send(times)
+        else:
+            orders.send(_core.receive_futex_hops(recv(), count))
+
+
+def touch(message: Message) -> int:
+    """Read a byte of every page."""
+    total = 0
+    for value in message.values():
+        total += int(value.numpy().reshape(-1).view(np.uint8)[::PAGE].sum())
+    return total
+
+
+def size_of(message: Message) -> int:
+    return sum(tensor.nbytes for tensor in message.values())
+
+
+def message_of(num_bytes: int) -> Message:
+    values = torch.randn(num_bytes // 4)
+    return {f"tensor{i}": part.clone() for i, part in enumerate(values.chunk(TENSORS))}
+
+
+def minibatch_message(args: argparse.Namespace) -> Message:
+    graph, _ = load_graph(args.graph)
+    items = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
+    return next(iter(items.sample_neighbor(graph, [15, 10, 5]))).to_message()
+
+
+def transports() -> list[Transport]:
+    channel, wrapped = dp.ShmChannel(capacity=16, shm_size="256MB"), dp.MpChannel(maxsize=16)
+    theirs = torch.multiprocessing.get_context("fork").Queue(maxsize=16)
+    pickling = multiprocessing.get_context("fork").Queue(maxsize=16)
+
+    def send_arrays(message: Message) -> None:
+        pickling.put({key: tensor.numpy() for key, tensor in message.items()})
+
+    return [
+        Transport("ShmChannel", channel, channel.send, channel.recv),
+        Transport("MpChannel", wrapped, wrapped.send, wrapped.recv),
+        Transport("torch queue", theirs, theirs.put, theirs.get),
+        Transport(
+            "pickling queue", pickling, send_arrays, lambda: {k: torch.from_numpy(v) for k, v in pickling.get().items()}
+        ),
+    ]
+
+
+def bare_hop() -> tuple[Transport, Callable[[int], float]]:
+    """Return (its process, a side for alternate): the median seconds of a hop that carries nothing."""
+    word = mmap.mmap(-1, PAGE)
+    transport = Transport("bare hop", word, lambda _: None, lambda: word)
+
+    def measure(_: int) -> float:
+        word[:4] = bytes(4)
+        transport.order("hops", HOPS)
+        sent = _core.send_futex_hops(word, HOPS, PACE_S)
+        return statistics.median(np.subtract(transport.answer(), sent))
+
+    return transport, measure
+
+
+def main() -> None:
+    args = parser(__doc__ or "").parse_args()
+    torch.set_num_threads(1)
+    messages = {name: message_of(num_bytes) for name, num_bytes in SIZES.items()}
+    messages["minibatch"] = minibatch_message(args)
+    all_transports = transports()
+    figures: dict[str, float | str] = {}
+    for transport in all_transports:
+        transport.check(messages["64 KB"])
+    hop, measure_hop = bare_hop()
+
+    one = {"tensor": torch.randn(2**10 // 4)}
+    sides = {transport.name: (lambda _, t=transport: t.latency(messages["1 KB"])) for transport in all_transports}
+    sides["ShmChannel, one tensor"] = lambda _: all_transports[0].latency(one)
+    latencies = alternate({**sides, "bare hop": measure_hop}, args.repeats)
+    figures |= {f"latency of 1 KB, {name} (us)": value * 1e6 for name, value in latencies.items()}
+    for name in ("ShmChannel", "ShmChannel, one tensor"):
+        figures[f"  {name} beyond the bare hop (us)"] = (latencies[name] - latencies["bare hop"]) * 1e6
+
+    for size, message in messages.items():
+        count = max(4, min(MOST_MESSAGES, BYTES_OF_A_TURN // size_of(message)))
+        sides = {t.name: (lambda _, t=t, m=message, n=count: t.rate(m, n)) for t in all_transports}
+        rates = alternate(sides, args.repeats, warm_ups=1)
+        for name, rate in rates.items():
+            figures[f"{size} ({size_of(message) / 2**20:.3g} MB), {name} (GB/s)"] = rate / 1e9
+        for name in ("torch queue", "pickling queue"):
+            figures[f"  ShmChannel against {name}"] = rates["ShmChannel"] / rates[name]
+    for transport in [*all_transports, hop]:
+        transport.close()
+    report(figures, args.json)
+
+
+if __name__ == "__main__":
+    main()

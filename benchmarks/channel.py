@@ -28,12 +28,12 @@ import datapipes as dp
 from datapipes import _core
 
 SIZES = {"1 KB": 2**10, "64 KB": 2**16, "1 MB": 2**20, "4 MB": 2**22, "16 MB": 2**24, "64 MB": 2**26}
-BYTES_OF_A_TURN = 2**28
-MOST_MESSAGES = 2_000
+BYTES_OF_A_TURN = 2**27
+MOST_MESSAGES = 200
 TENSORS = 5
 PAGE = 4096
 PACE_S = 200e-6
-HOPS = 400
+HOPS = 200
 BOUND_S = 120.0
 
 Message = dict[str, Any]
@@ -59,8 +59,8 @@ class Transport:
         return self._orders.recv()
 
     def rate(self, message: Message, count: int) -> float:
-        """Return bytes per second of `count` messages, each of tensors of its own: a queue of torch leaves a tensor that
-        it has sent in shared memory, and would not copy it again.
+        """Return bytes per second of `count` messages, each of tensors of its own: a queue of torch moves a tensor to
+        shared memory when it sends it first, and would not copy it again.
         """
         messages = [{key: tensor.clone() for key, tensor in message.items()} for _ in range(count)]
         self.order("touch", count)

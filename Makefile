@@ -7,12 +7,15 @@ READY := $(VENV)/.ready-$(LOCK)
 CORE := $(VENV)/.core
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
 
-.PHONY: help setup build demo test check bench stubs clean
+MINUTES ?= 5
+
+.PHONY: help setup build demo test check bench soak stubs clean
 help:
 	@echo "make demo   train GraphSAGE on the embedded data; pictures go to demo/"
 	@echo "make test   every test that needs no GPU"
 	@echo "make check  lint, types, layers, C++ tests under sanitizers"
 	@echo "make bench  the benchmarks, with ratios taken in one run"
+	@echo "make soak   the long runs: kills of senders and receivers; MINUTES=5 bounds them"
 	@echo "make stubs  write datapipes/functional.pyi anew"
 
 # The environment belongs to one lock file: another one makes a new environment.
@@ -50,7 +53,11 @@ bench: build
 	$(RUN) benchmarks/compact.py
 	$(RUN) benchmarks/gather.py
 	$(RUN) benchmarks/build_csc.py
+	$(RUN) benchmarks/channel.py
 	$(RUN) benchmarks/end_to_end.py
+
+soak: build
+	$(RUN) tests/soak_channel.py --kills 1000 --minutes $(MINUTES)
 
 stubs: build
 	$(RUN) -c "import datapipes, datapipes.functional as functional; functional.write_stub()"

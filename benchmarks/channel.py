@@ -209,7 +209,7 @@ def main() -> None:
         for name, rate in rates.items():
             figures[f"{size} ({size_of(message) / 2**20:.3g} MB), {name} (GB/s)"] = rate / 1e9
         for name in ("torch queue", "pickling queue"):
-            figures[f"  ShmChannel against {name}"] = rates["ShmChannel"] / rates[name]
+            figures[f"  {size}, ShmChannel against {name} (x)"] = rates["ShmChannel"] / rates[name]
     for transport in [*all_transports, hop]:
         transport.close()
     report(figures, args.json)

@@ -10,7 +10,6 @@ from shm_model import (
     HELD,
     LEFT,
     READABLE,
-    WRITABLE,
     Channel,
     Config,
     Message,

@@ -20,14 +20,15 @@ std::uint32_t Peers::add(const ProcessId& id, std::uint32_t roles) {
   }
   found->id = id;
   found->roles = roles;
+  found->number = ++header_.attached;
   DATAPIPES_SHM_STEP("a peer comes to its state");
   found->state = PeerState::kHere;
-  ++header_.attached;
   return static_cast<std::uint32_t>(found - peers_.begin());
 }
 
 void Peers::leave(std::uint32_t peer, bool holds, bool by_exit) {
   header_.exits += by_exit;
+  if (has(peer, kHasReceived)) header_.receiver_lost = header_.attached;
   peers_[peer].state = holds ? PeerState::kLeft : PeerState::kFree;
 }
 
@@ -46,6 +47,7 @@ bool Peers::is_still(std::uint32_t peer, const ProcessId& id) const {
 }
 
 void Peers::bury(std::uint32_t peer, std::uint32_t lost) {
+  if (has(peer, kHasReceived)) header_.receiver_lost = header_.attached;
   if (peers_[peer].state == PeerState::kHere) {
     header_.last_deaths[header_.deaths % header_.last_deaths.size()] = {
         .pid = peers_[peer].id.pid, .roles = peers_[peer].roles, .lost = lost};
@@ -58,7 +60,9 @@ void Peers::bury(std::uint32_t peer, std::uint32_t lost) {
 
 bool Peers::others_may(std::uint32_t me, std::uint32_t role) const {
   for (std::uint32_t i = 0; i < peers_.size(); ++i) {
-    const bool could = (peers_[i].roles & ~kInherited) == 0 || (peers_[i].roles & role) != 0;
+    const bool did_nothing = (peers_[i].roles & ~kInherited) == 0;
+    const bool may_begin = role == kHasSent || peers_[i].number > header_.receiver_lost;
+    const bool could = (did_nothing && may_begin) || (peers_[i].roles & role) != 0;
     if (i != me && peers_[i].state == PeerState::kHere && could) return true;
   }
   return false;

@@ -26,7 +26,8 @@ class Peers {
   bool is_still(std::uint32_t peer, const ProcessId& id) const;
   void bury(std::uint32_t peer, std::uint32_t lost);  // records the death, unless it had said goodbye, and removes it
 
-  // Whether another one is here that could do what `role` says: it has, or it has done nothing yet.
+  // Whether another one is here that could do what `role` says: it has, or it has done nothing yet. A sender may work for long
+  // before it first sends; a receiver begins by receiving, so one that did not while others did is not counted on.
   bool others_may(std::uint32_t me, std::uint32_t role) const;
   bool has(std::uint32_t peer, std::uint32_t role) const { return (peers_[peer].roles & role) != 0; }
 

@@ -63,6 +63,7 @@ inline constexpr std::uint32_t kInherited = 4;  // a forked child that never use
 struct Peer {
   std::atomic<PeerState> state;
   std::uint32_t roles;
+  std::uint64_t number;  // how many had attached when it did, itself included
   ProcessId id;
 };
 
@@ -95,6 +96,7 @@ struct alignas(64) Header {
   std::uint64_t next_sequence, fence, delivered;
   std::uint64_t epoch;                    // the newest one that was begun: where a sender that comes now begins
   std::uint64_t attached, exits, deaths;  // peers that ever attached; that left by exiting; that died
+  std::uint64_t receiver_lost;            // how many had attached when one that had received ended or left
   std::array<Death, 64> last_deaths;      // the one numbered d is at d % 64
   Counters counters;
 

@@ -39,7 +39,10 @@ class ChannelBase(ABC):
         """Return the next message; blocks while there is none."""
 
     def end_epoch(self, epoch: int | None = None, **kwargs: Any) -> None:
-        """Tell a receiver that this sender has sent all of an epoch: there `recv` raises EndOfEpoch, iterating ends.
+        """Tell a receiver that this sender has sent all of an epoch: iterating ends there.
+
+        ShmChannel and MpChannel also raise EndOfEpoch in `recv`; that of a channel of two methods returns a message
+        with a reserved key.
 
         Args:
             epoch: The one that ended; by default they are counted from 0.
@@ -49,7 +52,10 @@ class ChannelBase(ABC):
         self._next_epoch = ended + 1
 
     def send_error(self, error: BaseException, **kwargs: Any) -> None:
-        """Send an error on: there `recv` raises it, with the traceback of this process as its cause."""
+        """Send an error on: iterating raises it there, with the traceback of this process as its cause.
+
+        ShmChannel and MpChannel also raise it in `recv`.
+        """
         self.send({f"{ERROR}.{name}": part for name, part in error_to_message(error).items()}, **kwargs)
 
     def messages(self, num_senders: int = 1, **kwargs: Any) -> Iterator[Message]:
@@ -60,6 +66,9 @@ class ChannelBase(ABC):
             **kwargs: For `recv`.
         """
         check_int(type(self).__name__, "num_senders", num_senders, 1)
+        return self._messages(num_senders, kwargs)
+
+    def _messages(self, num_senders: int, kwargs: dict[str, Any]) -> Iterator[Message]:
         for _ in range(num_senders):
             while True:
                 try:

@@ -63,7 +63,7 @@ class RemoteTraceback(Exception):
 def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
     """Return the error as a message; its traceback keeps its end where it is longer than `most_bytes`."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    parts = {"type": type(error).__name__, "text": str(error), "traceback": trace, "pid": str(os.getpid())}
+    parts = {"type": type(error).__name__, "text": _text_of(error), "traceback": trace, "pid": str(os.getpid())}
     return {name: _to_bytes(text, most_bytes) for name, text in parts.items()}
 
 
@@ -97,6 +97,16 @@ def how_it_ended(pid: int) -> str | None:
         return f"it exited with code {ended.si_status}"
     name = signal.Signals(ended.si_status).name if ended.si_status in set(signal.Signals) else str(ended.si_status)
     return f"it was killed by {name}" + (", perhaps since memory ran out" if name == "SIGKILL" else "")
+
+
+def _text_of(error: BaseException) -> str:
+    """What the error was made of where that is one text (KeyError shows it quoted), else what it shows."""
+    if len(error.args) == 1 and isinstance(error.args[0], str):
+        return error.args[0]
+    try:
+        return str(error)
+    except Exception as second:
+        return f"(its text cannot be made: {type(second).__name__})"
 
 
 def _to_bytes(text: str, most_bytes: int) -> torch.Tensor:

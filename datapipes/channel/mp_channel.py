@@ -38,6 +38,7 @@ class MpChannel(ChannelBase):
     def __init__(self, **kwargs: Any) -> None:
         self._queue = torch.multiprocessing.get_context("spawn").Queue(**kwargs)
         self._fence = self._delivered = 0
+        self._closed = False
 
     def send(  # type: ignore[override]
         self, msg: Message, block: bool = True, timeout: float | None = None, *, epoch: int | None = None
@@ -48,7 +49,9 @@ class MpChannel(ChannelBase):
             QueueTimeoutError: There was no room within `timeout` seconds, or at once without `block`.
             ChannelClosed: The channel was closed in this process.
         """
-        self._put((_MESSAGE, self._sending_epoch(epoch), check_message("MpChannel.send", msg)), block, timeout)
+        checked = check_message("MpChannel.send", msg)
+        plain = {key: tensor.detach() for key, tensor in checked.items()}  # one with a history cannot be pickled
+        self._put("send", (_MESSAGE, self._sending_epoch(epoch), plain), block, timeout)
 
     def recv(  # type: ignore[override]
         self, block: bool = True, timeout: float | None = None
@@ -77,36 +80,48 @@ class MpChannel(ChannelBase):
     ) -> None:
         """Tell a receiver that this sender has sent all of an epoch; by default they are counted from 0."""
         ended = self._sending_epoch(epoch)
-        self._put((_END, ended, {}), block, timeout)
+        self._put("end_epoch", (_END, ended, {}), block, timeout)
         self._next_epoch = ended + 1
 
     def send_error(
         self, error: BaseException, *, block: bool = True, timeout: float | None = None, **kwargs: Any
     ) -> None:
         """Send an error on: there `recv` raises it, with the traceback of this process as its cause."""
-        self._put((_ERROR, self._next_epoch, error_to_message(error)), block, timeout)
+        self._put("send_error", (_ERROR, self._next_epoch, error_to_message(error)), block, timeout)
 
     def reset(self) -> None:
         """Leave the epoch that is being received: what is left of it is dropped when it arrives. Twice is once."""
+        self._check_open("reset")
         self._fence = max(self._fence, self._delivered)
 
     def __len__(self) -> int:
         """Return how many messages wait, about: the queue counts before its thread has written them."""
+        self._check_open("__len__")
         return int(self._queue.qsize())
 
     def empty(self) -> bool:
         """Return whether no message can be received now."""
+        self._check_open("empty")
         return bool(self._queue.empty())
 
     def close(self) -> None:
         """End the channel in this process; what was sent still arrives."""
+        self._closed = True
         self._queue.close()
 
-    def _put(self, item: tuple[int, int, Message], block: bool, timeout: float | None) -> None:
-        self._wait("send", lambda block, timeout: self._queue.put(item, block, timeout), block, timeout)
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise ChannelClosed(f"MpChannel.{call}: the channel was closed in this process. Make a new one.")
+
+    def _recv_checked(self, **kwargs: Any) -> Message:
+        return self.recv(**kwargs)  # whose frames say themselves what they are; any key can be a tensor's
+
+    def _put(self, call: str, item: tuple[int, int, Message], block: bool, timeout: float | None) -> None:
+        self._wait(call, lambda block, timeout: self._queue.put(item, block, timeout), block, timeout)
 
     def _wait(self, call: str, act: Callable[[bool, float | None], T], block: bool, timeout: float | None) -> T:
         where = f"MpChannel.{call}"
+        self._check_open(call)
         timeout = check_timeout(where, timeout)
         check_bool(where, "block", block)
         try:
@@ -117,7 +132,6 @@ class MpChannel(ChannelBase):
             raise QueueTimeoutError(
                 f"{where}: {found} {within}. Look whether the other side goes on, or give a longer timeout."
             ) from None
-        except (ValueError, OSError) as error:
-            if getattr(self._queue, "_closed", False):
-                raise ChannelClosed(f"{where}: the channel was closed in this process. Make a new one.") from error
+        except (ValueError, OSError):
+            self._check_open(call)  # closed by another thread meanwhile
             raise

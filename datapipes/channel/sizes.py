@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from datapipes.checks import check_int
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE | re.ASCII)
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DIGITS = r"\d{1,40}"
+_WRITTEN = re.compile(
+    rf"\s*(?:({_DIGITS})\s*B?|({_DIGITS}(?:\.{_DIGITS})?)\s*([KMGT])(?:i?B)?)\s*", re.IGNORECASE | re.ASCII
+)
 
 
 def parse_size(where: str, name: str, size: int | str) -> int:
@@ -25,7 +29,6 @@ def parse_size(where: str, name: str, size: int | str) -> int:
             f"{where}: {name} must be a number of bytes or a text such as '256MB' or '1.5GB', got {size!r}. Write it "
             "so."
         )
-    number, unit = written.groups()
-    factor = _UNITS[unit.upper()]
-    num_bytes = int(number) * factor if "." not in number else int(float(number) * factor)
+    whole, number, unit = written.groups()
+    num_bytes = int(whole) if whole is not None else int(Fraction(number) * _UNITS[unit.upper()])
     return check_int(where, f"{name} ({size!r})", num_bytes, 1)

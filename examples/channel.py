@@ -1,0 +1,96 @@
+"""Send dicts of tensors from one process to another: a producer makes them, this process receives them.
+
+Run: python examples/channel.py [--channel shm | mp]
+
+`shm` is ShmChannel: one copy into shared memory, and received tensors lie there. `mp` is MpChannel, over a queue of
+torch.multiprocessing. Both are used in the same way. The consumer receives one epoch whole, leaves the next one early,
+and then meets an error: the producer's, with the traceback of the line that failed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+from multiprocessing.synchronize import Event
+
+import torch
+
+import datapipes as dp
+
+EPOCHS = 2
+BATCHES = 6  # in an epoch
+TIMEOUT_S = 60  # no wait of a working producer is that long
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--channel", choices=["shm", "mp"], default="shm", help="what carries the messages")
+    args = parser.parse_args()
+
+    # Either one holds four messages: a producer that is ahead by more waits.
+    channel = dp.ShmChannel(capacity=4, shm_size="16MB") if args.channel == "shm" else dp.MpChannel(maxsize=4)
+    context = multiprocessing.get_context("spawn")
+    received = context.Event()
+    producer = context.Process(target=produce, args=(channel, received))  # a channel travels as an argument
+    with channel:
+        producer.start()
+        try:
+            consume(channel)
+            received.set()
+            producer.join(TIMEOUT_S)
+        finally:
+            producer.kill()  # does nothing where it has ended
+
+
+def produce(channel: dp.ChannelBase, received: Event) -> None:
+    """Send two epochs, and the error that ends the third. Runs in the other process."""
+    try:
+        for epoch in range(EPOCHS + 1):
+            for index in range(BATCHES):
+                channel.send(make_batch(epoch, index))
+            channel.end_epoch()
+    except Exception as error:
+        channel.send_error(error)
+    received.wait(TIMEOUT_S)  # for MpChannel, whose tensors need their sender until they are received
+
+
+def make_batch(epoch: int, index: int) -> dict[str, torch.Tensor]:
+    """Return a message. Any dense tensors do, under any names."""
+    if epoch == EPOCHS:
+        raise ValueError(f"there is no data for epoch {epoch}")
+    return {"features": torch.full((256, 64), float(index)), "position": torch.tensor([epoch, index])}
+
+
+def consume(channel: dp.ChannelBase) -> None:
+    """Receive all that the producer sends, and print it."""
+    for message in channel.messages(timeout=TIMEOUT_S):  # `for message in channel` waits without a timeout
+        show(message)
+    print("epoch 0 has ended")
+
+    for message in channel.messages(timeout=TIMEOUT_S):
+        show(message)
+        if int(message["position"][1]) == 2:
+            break
+    channel.reset()  # what is left of the epoch is dropped, in the channel and on its way into it
+    print("left epoch 1 early")
+
+    try:
+        channel.recv(timeout=TIMEOUT_S)
+    except ValueError as error:
+        print(f"the producer sent {error!r}\nwhere it failed: {str(error.__cause__).strip()}")
+
+    if isinstance(channel, dp.ShmChannel):
+        del message  # its memory is free again once its tensors are gone
+        print("what the channel counted:")
+        for name, value in channel.stats().items():
+            print(f"  {name:12s} {value:g}")
+
+
+def show(message: dict[str, torch.Tensor]) -> None:
+    epoch, index = message["position"].tolist()
+    features = message["features"]
+    print(f"epoch {epoch}, batch {index}: features {tuple(features.shape)}, mean {features.mean():g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""What the channel tests share, and what their child processes run: a spawned child imports this module."""
+
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+import datapipes as dp
+
+BOUND_S = 20.0  # longest wait for what should happen at once
+HEAD = 64  # bytes that the names of a message of `numbered` take in a channel
+SEGMENT = "datapipes-channel"  # its name in /proc
+
+
+# --- messages
+
+
+def numbered(number: int, num_bytes: int = 64) -> dp.channel.base.Message:
+    """A message that takes HEAD + num_bytes, full of a value that `number_of` tells."""
+    return {"x": torch.full((num_bytes,), number % 251, dtype=torch.uint8)}
+
+
+def number_of(message: dp.channel.base.Message) -> int:
+    """The number that `numbered` was given, modulo 251; each byte is looked at."""
+    values = message["x"].unique().tolist()
+    assert len(values) == 1, f"a message of one value holds {values}"
+    return values[0]
+
+
+# --- threads and processes
+
+
+def in_thread(function: Callable, *arguments: Any) -> Future:
+    """Call in a daemon thread; what comes of it is the future's, within BOUND_S."""
+    future: Future = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+class Child:
+    """A process that calls `function(*arguments)`; killed at the end of the `with`, if it still lives."""
+
+    def __init__(self, function: Callable, *arguments: Any, method: str = "fork") -> None:
+        context = multiprocessing.get_context(method)
+        self._outcome, there = context.Pipe(duplex=False)
+        self.process = context.Process(target=_report, args=(there, function, arguments))
+        self.process.start()
+        there.close()
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+        self._outcome.close()
+        self.process.close()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(BOUND_S)
+
+    def result(self) -> Any:
+        """What the function returned; raises what it raised."""
+        assert self._outcome.poll(BOUND_S), "the child does not end"
+        returned, outcome = self._outcome.recv()
+        self.process.join(BOUND_S)
+        if not returned:
+            raise outcome
+        return outcome
+
+
+def _report(there: Any, function: Callable, arguments: tuple) -> None:
+    torch.set_num_threads(1)  # the threads of libgomp do not survive a fork
+    try:
+        outcome = True, function(*arguments)
+    except BaseException as error:
+        outcome = False, error
+    with suppress(BrokenPipeError):
+        there.send(outcome)
+
+
+def attached_again(channel: dp.ShmChannel) -> dp.ShmChannel:
+    """Another peer of the channel, in this process."""
+    return pickle.loads(ForkingPickler.dumps(channel))
+
+
+# --- what children do
+
+
+def echo(requests: dp.ShmChannel, answers: dp.ShmChannel) -> int:
+    """Send each message back until there are no more; returns how many there were."""
+    count = 0
+    while True:
+        try:
+            answers.send(requests.recv(BOUND_S), BOUND_S)
+        except dp.ChannelClosed:
+            return count
+        except dp.PeerDied:
+            continue
+        count += 1
+
+
+def echo_from_queue(queue: Any) -> int:
+    return echo(*queue.get(timeout=BOUND_S))
+
+
+def echo_in_a_child(requests: dp.ShmChannel, answers: dp.ShmChannel, method: str) -> int:
+    with Child(echo, requests, answers, method=method) as grandchild:
+        return grandchild.result()
+
+
+def send_numbers(channel: dp.ShmChannel, sender: int, count: int) -> None:
+    for number in range(count):
+        channel.send({"sender": torch.tensor(sender), "number": torch.tensor(number)}, BOUND_S)
+
+
+def send_until_closed(channel: dp.ShmChannel, num_bytes: int = 2048) -> None:
+    number = 0
+    with suppress(dp.ChannelClosed):
+        while True:
+            channel.send({"pid": torch.tensor(os.getpid()), **numbered(number, num_bytes)}, BOUND_S)
+            number += 1
+
+
+def wait_for_a_message(ready: dp.ShmChannel, channel: dp.ShmChannel) -> None:
+    ready.send({}, BOUND_S)
+    channel.recv()
+
+
+# --- what is left in the system
+
+
+def who_has(inode: int) -> list[str]:
+    """The mappings and descriptors of a channel's memory, of all processes that can be looked into."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{pid}/maps") as maps:
+            found += [f"{pid} maps it" for line in maps if SEGMENT in line and line.split()[4] == str(inode)]
+        with suppress(OSError):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{number}"
+                with suppress(OSError):
+                    if SEGMENT in os.readlink(path) and os.stat(path).st_ino == inode:
+                        found.append(f"{pid} has it open")
+    return found
+
+
+def inode_of(channel: dp.ShmChannel) -> int:
+    return os.fstat(channel._shared.descriptor).st_ino
+
+
+def num_mappings() -> int:
+    with open("/proc/self/maps") as maps:
+        return sum(SEGMENT in line for line in maps)
+
+
+def num_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))

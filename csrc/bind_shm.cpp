@@ -1,13 +1,11 @@
-// bind_shm.cpp: the queue in shared memory as Python sees it: times in seconds, tensors as addresses on the way in and as DLPack
-// capsules on the way out, its errors as those of datapipes.channel.errors. The waits let the GIL go and look at signals every
-// 100 ms.
+// bind_shm.cpp: the queue in shared memory as Python sees it: times in seconds, messages as dicts of tensors (frame.h), its
+// errors as those of datapipes.channel.errors. The waits let the GIL go, and look at signals every 100 ms.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #if defined(__linux__)
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <optional>

@@ -53,12 +53,15 @@ void append(std::string& bytes, T value) {
 }  // namespace
 
 Frame::Frame(const py::dict& message, const py::object& to_dlpack, const py::object& plain) {
-  const auto count = message.size();
+  // plain() may let other threads run, which may change the dict that they have.
+  const auto mine = py::reinterpret_steal<py::dict>(PyDict_Copy(message.ptr()));
+  if (!mine) throw py::error_already_set();
+  const auto count = mine.size();
   head_.resize(sizeof(Head));
   pieces_.resize(1);
   pieces_.reserve(count + 1);
   keep_.reserve(count);
-  for (const auto& [key, tensor] : message) add(key, tensor, to_dlpack, plain);
+  for (const auto& [key, tensor] : mine) add(key, tensor, to_dlpack, plain);
   Head head{.bytes = 0,
             .version = kFrameVersion,
             .num_tensors = static_cast<std::uint32_t>(count),

@@ -2,8 +2,7 @@
 // says how it works; this is what waits, looks after the peers and says what is wrong.
 //   send: copies the pieces of one message into the segment. Blocks while `capacity` messages are unread or there is no room.
 //   recv: hands the oldest message out, in place; its bytes stay until `keeper` is gone. Where receivers would hold so much that
-//   no
-//         gap of half the bytes were left, it is copied out instead.
+//   no gap of half the bytes were left, it is copied out instead.
 //   Both take a timeout (none: as long as a peer lives) and a tick that is called every 100 ms while they wait and may throw.
 // Throws TimedOut, Closed, PeersDied, std::length_error (a message larger than the segment), std::invalid_argument, NoMemory,
 // std::system_error (the system refuses), std::runtime_error (the segment is damaged). After each of them the queue can be

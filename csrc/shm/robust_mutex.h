@@ -34,11 +34,11 @@ class RobustMutex {
     int error = pthread_mutex_trylock(&mutex_);
     if (error == EBUSY) {
       timespec until{};
-      clock_gettime(CLOCK_REALTIME, &until);  // pthread_mutex_timedlock knows no other clock
+      clock_gettime(kClock, &until);
       const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(at_most).count() + until.tv_nsec;
       until.tv_sec += static_cast<time_t>(ns / 1'000'000'000);
       until.tv_nsec = static_cast<long>(ns % 1'000'000'000);
-      error = pthread_mutex_timedlock(&mutex_, &until);
+      error = lock_until(until);
     }
     if (error == ETIMEDOUT) return Locked::kTimedOut;
     if (error == EOWNERDEAD) return Locked::kOwnerDied;
@@ -49,6 +49,13 @@ class RobustMutex {
   void unlock() { pthread_mutex_unlock(&mutex_); }
 
  private:
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30) && !defined(__SANITIZE_THREAD__)  // which does not see that call
+  static constexpr clockid_t kClock = CLOCK_MONOTONIC;
+  int lock_until(const timespec& until) { return pthread_mutex_clocklock(&mutex_, kClock, &until); }
+#else
+  static constexpr clockid_t kClock = CLOCK_REALTIME;  // which somebody may set back, but this call knows no other
+  int lock_until(const timespec& until) { return pthread_mutex_timedlock(&mutex_, &until); }
+#endif
   static void check(int error) {
     if (error != 0) throw std::system_error(error, std::generic_category(), "ShmChannel: the mutex of the segment");
   }

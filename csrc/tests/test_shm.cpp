@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "limits/futex_hop.h"
 #include "shm/process_id.h"
 #include "shm/queue.h"
 #include "shm/step.h"
@@ -327,6 +328,17 @@ void threads_of_many_handles_lose_nothing() {
   CHECK(got[0].size() + got[1].size() == kSenders * kEach);
 }
 
+void hops_are_timed_at_both_ends() {
+  alignas(64) std::byte word[64] = {};
+  std::vector<double> awake;
+  std::thread receiver([&] { awake = receive_futex_hops(word, 20); });
+  const auto sent = send_futex_hops(word, 20, 1e-4);
+  receiver.join();
+  CHECK(sent.size() == 20 && awake.size() == 20);
+  for (std::size_t i = 0; i < sent.size(); ++i) CHECK(awake[i] >= sent[i]);
+  CHECK_THROWS(std::invalid_argument, send_futex_hops(std::span(word).first(2), 1, 0));
+}
+
 // --- processes
 
 int steps_left = -1;  // to live; -1: no end
@@ -582,6 +594,7 @@ void test_shm() {
   RUN(what_is_not_a_channel_is_refused);
   RUN(a_slot_waits_for_a_device_when_told_to);
   RUN(threads_of_many_handles_lose_nothing);
+  RUN(hops_are_timed_at_both_ends);
 }
 
 }  // namespace datapipes

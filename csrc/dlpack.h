@@ -19,6 +19,7 @@ struct Device {
   std::int32_t type = 1;  // host memory
   std::int32_t id = 0;
 };
+enum : std::uint8_t { kInt = 0, kUnsigned = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6 };  // codes of types
 struct Type {
   std::uint8_t code, bits;
   std::uint16_t lanes = 1;

@@ -3,6 +3,7 @@
 #if defined(__linux__)
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string_view>
@@ -36,13 +37,44 @@ bool is_row_major(const dlpack::Array& array) {
   return true;
 }
 
+std::uint64_t bytes_of(const dlpack::Array& array) {
+  std::uint64_t bytes = array.type.bits / 8;
+  for (std::int32_t d = 0; d < array.num_dims; ++d) bytes *= static_cast<std::uint64_t>(array.shape[d]);
+  return bytes;  // of a tensor that exists: no overflow
+}
+
+// The dtypes that both sides know by DLPack's name; frame.py gives the others one of these.
+bool is_known(const dlpack::Type& type) {
+  switch (type.code) {
+    case dlpack::kInt:
+      return type.bits == 8 || type.bits == 16 || type.bits == 32 || type.bits == 64;
+    case dlpack::kFloat:
+      return type.bits == 16 || type.bits == 32 || type.bits == 64;
+    case dlpack::kComplex:
+      return type.bits == 64 || type.bits == 128;
+    case dlpack::kUnsigned:
+    case dlpack::kBool:
+      return type.bits == 8;
+    case dlpack::kBfloat:
+      return type.bits == 16;
+    default:
+      return false;
+  }
+}
+
 // What DLPack says of a tensor that can be pointed at; none for one that cannot.
 const dlpack::Array* pointed_at(const py::object& capsule) {
   const auto* const managed = static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw py::error_already_set();
   const auto& array = managed->array;
   const bool here = array.device.type == kHostMemory || array.device.type == kPinnedMemory;
-  return here && array.type.lanes == 1 && array.type.bits % 8 == 0 && is_row_major(array) ? &array : nullptr;
+  const bool there = array.data != nullptr || bytes_of(array) == 0;
+  return here && there && array.type.lanes == 1 && is_known(array.type) && is_row_major(array) ? &array : nullptr;
+}
+
+bool says_no(py::handle tensor, PyObject* method) {
+  const auto answer = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), method));
+  return answer && answer.ptr() == Py_False;
 }
 
 template <class T>
@@ -82,11 +114,13 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
   py::object capsule;
   const dlpack::Array* array = nullptr;
   if (name != nullptr) {
-    static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");  // DLPack would hand out the values without their sign
-    const auto negative = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), is_neg));
-    if (negative && negative.ptr() == Py_False) {
+    // DLPack would hand out the values without their sign, or not conjugated.
+    static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+    static PyObject* const is_conj = PyUnicode_InternFromString("is_conj");
+    if (says_no(tensor, is_neg)) {
       capsule = py::reinterpret_steal<py::object>(PyObject_CallOneArg(to_dlpack.ptr(), tensor.ptr()));
       if (capsule) array = pointed_at(capsule);
+      if (array != nullptr && array->type.code == dlpack::kComplex && !says_no(tensor, is_conj)) array = nullptr;
     }
   }
   if (PyErr_Occurred() != nullptr) PyErr_Clear();  // plain() finds the same, and says it better
@@ -101,8 +135,6 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
   }
   const auto width = static_cast<std::uint8_t>(array->type.bits / 8);
   const std::span<const std::int64_t> shape(array->shape, static_cast<std::size_t>(array->num_dims));
-  std::uint64_t bytes = width;
-  for (const auto size : shape) bytes *= static_cast<std::uint64_t>(size);  // of a tensor that exists: no overflow
   append(head_, static_cast<std::uint32_t>(key_bytes));
   append(head_, static_cast<std::uint8_t>(dtype.size()));
   append(head_, array->type.code);
@@ -111,7 +143,8 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
   head_.append(name, static_cast<std::size_t>(key_bytes));
   head_ += dtype;
   dims_.insert(dims_.end(), shape.begin(), shape.end());
-  pieces_.emplace_back(static_cast<const std::byte*>(array->data) + array->byte_offset, static_cast<std::size_t>(bytes));
+  pieces_.emplace_back(static_cast<const std::byte*>(array->data) + array->byte_offset,
+                       static_cast<std::size_t>(bytes_of(*array)));
   keep_.push_back(std::move(capsule));
 }
 
@@ -134,17 +167,17 @@ Schema parse(std::string_view schema) {
     std::memcpy(&key_bytes, schema.data(), sizeof key_bytes);
     std::memcpy(rest, schema.data() + sizeof key_bytes, sizeof rest);
     schema.remove_prefix(sizeof key_bytes + sizeof rest);
-    if (schema.size() < std::uint64_t{key_bytes} + rest[0] || rest[2] == 0 || rest[2] > 16 || rest[3] > kMostDims)
-      damaged("a name");
+    const dlpack::Type type{.code = rest[1], .bits = static_cast<std::uint8_t>(rest[2] > 16 ? 0 : rest[2] * 8)};
+    if (schema.size() < std::uint64_t{key_bytes} + rest[0] || !is_known(type) || rest[3] > kMostDims) damaged("a name");
+    const auto dtype = schema.substr(key_bytes, rest[0]);
+    if (!std::ranges::all_of(dtype, [](char c) { return c > ' ' && c < 0x7F; })) damaged("a dtype");
     PyObject* const key = PyUnicode_DecodeUTF8(schema.data(), static_cast<Py_ssize_t>(key_bytes), nullptr);
     if (key == nullptr) {
       PyErr_Clear();
       damaged("a name");
     }
-    parsed.push_back({.key = py::reinterpret_steal<py::object>(key),
-                      .type = {.code = rest[1], .bits = static_cast<std::uint8_t>(rest[2] * 8)},
-                      .num_dims = rest[3],
-                      .dtype = std::string(schema.substr(key_bytes, rest[0]))});
+    parsed.push_back(
+        {.key = py::reinterpret_steal<py::object>(key), .type = type, .num_dims = rest[3], .dtype = std::string(dtype)});
     schema.remove_prefix(key_bytes + rest[0]);
   }
   return parsed;
@@ -182,11 +215,13 @@ py::dict message_of(const shm::Received& received, const py::object& from_dlpack
     if (entry.num_dims > 0) std::memcpy(shape.data(), data + dims, entry.num_dims * 8ULL);
     dims += entry.num_dims * 8ULL;
     const bool empty = std::ranges::find(shape, 0) != shape.end();
-    std::uint64_t bytes = empty ? 0 : entry.type.bits / 8;
+    const std::uint64_t most = empty ? std::numeric_limits<std::int64_t>::max() : all - std::min(at, all);
+    std::uint64_t bytes = entry.type.bits / 8;  // where it is empty: of what the strides reach over
     for (const auto size : shape) {
-      if (size < 0 || (!empty && bytes > all / static_cast<std::uint64_t>(size))) damaged("a shape");
-      bytes *= static_cast<std::uint64_t>(size);
+      if (size < 0 || bytes > most / std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1)) damaged("a shape");
+      bytes *= std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1);
     }
+    if (empty) bytes = 0;
     if (at > all || bytes > all - at) damaged("a shape");
     const py::object capsule = to_dlpack(data + at, entry.type, std::move(shape), received.keeper);
     auto tensor = py::reinterpret_steal<py::object>(PyObject_CallOneArg(from_dlpack.ptr(), capsule.ptr()));

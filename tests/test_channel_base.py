@@ -583,7 +583,7 @@ def test_text_that_is_no_size_is_refused(size):
         parse_size("ShmChannel", "shm_size", size)
 
 
-@pytest.mark.parametrize("size", [0, -1, "0", "0MB", "0.0GB", "0.0001K", "0.0001K"])
+@pytest.mark.parametrize("size", [0, -1, "0", "0MB", "0.0GB", "0.0001K"])
 def test_a_size_is_above_0(size):
     with refused(ValueError, stage="ShmChannel", found=r"got (0|-1)", allowed="shm_size.* must be 1 or more"):
         parse_size("ShmChannel", "shm_size", size)

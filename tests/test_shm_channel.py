@@ -836,8 +836,8 @@ def test_several_receivers_of_a_pinned_channel_free_each_message_once(cuda):  # 
             channel.recv(timeout=0)  # notes that the copies from the one before are to be waited for
         cuda.Event.made[0].passed = True
         cuda.Event.query = query
-        for call in [in_thread(channel.recv, BOUND_S) for _ in range(2)]:
-            call.result(BOUND_S)
+        calls = [in_thread(lambda: number_of(channel.recv(BOUND_S))) for _ in range(2)]
+        assert sorted(call.result(BOUND_S) for call in calls) == [3, 4]
         channel.recv(timeout=0)
         with pytest.raises(dp.QueueTimeoutError):
             channel.recv(timeout=0)

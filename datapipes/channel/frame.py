@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from datapipes.channel.base import check_item
-from datapipes.checks import dtype_from_name, dtype_name
+from datapipes.checks import dtype_name
 
 __all__ = ["as_dtype", "from_capsule", "plain", "to_dlpack"]
 
@@ -48,6 +48,10 @@ def plain(key: Any, value: Any) -> tuple[Tensor, str]:
         found, remedy = f"device {value.device}", "Call .cpu(), or copy to the device after the channel"
     else:
         tensor = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg().contiguous()
+        if tensor.numel() > 0 and not _has_memory(tensor):
+            raise TypeError(
+                f"{where}: {key!r} has no memory behind it, so there is nothing to send. Send a real tensor."
+            )
         if tensor.dtype in _HAS_DLPACK:
             return tensor, ""
         return tensor.view(_CARRIERS[tensor.dtype.itemsize]), dtype_name(tensor.dtype)
@@ -56,4 +60,17 @@ def plain(key: Any, value: Any) -> tuple[Tensor, str]:
 
 def as_dtype(tensor: Tensor, name: str) -> Tensor:
     """Return a tensor that `plain` made of one of dtype `name` as that again."""
-    return tensor.view(dtype_from_name("ShmChannel.recv", name))
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or dtype.itemsize != tensor.itemsize:
+        raise ValueError(
+            f"ShmChannel.recv: dtype {name!r} in the message makes no sense for values of {tensor.itemsize} bytes. Use "
+            "the same version of torch and datapipes in all processes."
+        )
+    return tensor.view(dtype)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    try:
+        return tensor.data_ptr() != 0
+    except RuntimeError:  # tensors that only look like some
+        return False

@@ -8,6 +8,7 @@ free.
 from __future__ import annotations
 
 import resource
+import threading
 import warnings
 from collections import deque
 from typing import Any
@@ -30,6 +31,7 @@ class Pinning:
         code = int(_cudart().cudaHostRegister(self._address, num_bytes, 0))
         if code != 0:
             raise _refused(code, num_bytes)
+        self._lock = threading.Lock()
         self._streams: list[torch.cuda.Stream] = []
         self._waiting: deque[tuple[list[Any], list[int]]] = deque()  # events and their slots
         shared.release_in_two_steps(True)
@@ -56,6 +58,10 @@ class Pinning:
 
     def let_go(self, wait: bool) -> None:
         """Free the slots from which nothing is copied any more; with `wait`, wait for the rest of them."""
+        with self._lock:  # several threads may receive
+            self._let_go(wait)
+
+    def _let_go(self, wait: bool) -> None:
         if dropped := self._shared.dropped_slots():
             events = []
             for stream in (_CUDA.current_stream(), *self._streams):

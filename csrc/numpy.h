@@ -4,6 +4,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <cxxabi.h>
+
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -40,9 +42,18 @@ class GilRelease {
 
  private:
   void take_back() {
-    while (finalizing()) std::this_thread::sleep_for(std::chrono::seconds(1));
+    while (finalizing()) rest();
+#if defined(__GLIBCXX__)
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (const abi::__forced_unwind&) {  // the interpreter began to end meanwhile: it calls pthread_exit in here
+      for (;;) rest();
+    }
+#else
     PyEval_RestoreThread(state_);
+#endif
   }
+  static void rest() { std::this_thread::sleep_for(std::chrono::seconds(1)); }
   static bool finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
     return Py_IsFinalizing() != 0;

@@ -139,8 +139,9 @@ class ShmChannel(ChannelBase):
             shared = self._open("recv")
         if timeout is not None:
             timeout = check_timeout("ShmChannel.recv", timeout)
-        if self._pinning is not None:
-            self._pinning.let_go(wait=shared.size() == 0)
+        pinning = self._pinning
+        if pinning is not None:
+            pinning.let_go(wait=shared.size() == 0)
         try:
             received = shared.recv(timeout, from_capsule, as_dtype)
         except PeerDied as died:
@@ -170,7 +171,7 @@ class ShmChannel(ChannelBase):
     def send_error(self, error: BaseException, *, timeout: float | None = None, **kwargs: Any) -> None:
         """Send an error on: there `recv` raises it, with the traceback of this process as its cause.
 
-        In a small channel the traceback keeps its end.
+        Where the channel is small the traceback keeps its end; one of less than 1 KB may have no room for any error.
         """
         shared = self._open("send_error")
         message = error_to_message(error, most_bytes=shared.data_bytes // 8)
@@ -233,11 +234,13 @@ class ShmChannel(ChannelBase):
         shared, self._shared = self._shared, None
         if shared is None:
             return
-        if self._pinning is not None:
-            self._pinning.end()
-            self._pinning = None
-        shared.close()
-        self._goodbye.cancel()
+        pinning, self._pinning = self._pinning, None
+        try:
+            if pinning is not None:
+                pinning.end()
+        finally:
+            shared.close()
+            self._goodbye.cancel()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (type(self), reduction.DupFd(self._open("__reduce__").descriptor))

@@ -13,6 +13,7 @@ Result (pending): commit 0000000
 from __future__ import annotations
 
 import argparse
+import json
 import mmap
 import multiprocessing
 import statistics
@@ -28,13 +29,14 @@ import datapipes as dp
 from datapipes import _core
 
 SIZES = {"1 KB": 2**10, "64 KB": 2**16, "1 MB": 2**20, "4 MB": 2**22, "16 MB": 2**24, "64 MB": 2**26}
-BYTES_OF_A_TURN = 2**27
-MOST_MESSAGES = 200
+BYTES_OF_A_TURN = 2**26
+MOST_MESSAGES = 50
 TENSORS = 5
 PAGE = 4096
 PACE_S = 200e-6
-HOPS = 200
+HOPS = 100
 BOUND_S = 120.0
+IDLE_WORD = mmap.mmap(-1, PAGE)
 
 Message = dict[str, Any]
 
@@ -46,8 +48,8 @@ class Transport:
         context = multiprocessing.get_context("fork")
         self.name, self.queue, self.send = name, queue, send
         self._orders, orders = context.Pipe()
-        self._count = mmap.mmap(-1, PAGE)  # messages that the receiver has had
-        self._receiver = context.Process(target=receive, args=(orders, recv, self._count), daemon=True)
+        self._had = mmap.mmap(-1, PAGE)  # how many messages the receiver has had
+        self._receiver = context.Process(target=receive, args=(orders, recv, self._had), daemon=True)
         self._receiver.start()
 
     def order(self, what: str, count: int) -> None:
@@ -72,24 +74,19 @@ class Transport:
 
     def latency(self, message: Message) -> float:
         """Return the median seconds from before `send` to after `recv`."""
-        self._count[:4] = bytes(4)
+        self._had[:4] = bytes(4)
         self.order("times", HOPS)
         sent = []
         for number in range(1, HOPS + 1):
-            began = time.perf_counter()
-            while time.perf_counter() - began < PACE_S:
-                pass
+            work(PACE_S)
             sent.append(time.perf_counter())
             self.send(message)
-            self.wait_for(number)
+            ends = time.perf_counter() + BOUND_S
+            while int.from_bytes(self._had[:4], "little") < number:  # the next one shall find it asleep
+                work(PACE_S / 10)
+                if time.perf_counter() > ends:
+                    raise RuntimeError(f"{self.name}: the receiver does not go on")
         return statistics.median(np.subtract(self.answer(), sent))
-
-    def wait_for(self, number: int) -> None:
-        """Work on until the receiver has had so many messages, so that the next one finds it asleep."""
-        ends = time.perf_counter() + BOUND_S
-        while int.from_bytes(self._count[:4], "little") < number:
-            if time.perf_counter() > ends:
-                raise RuntimeError(f"{self.name}: the receiver does not go on")
 
     def check(self, message: Message) -> None:
         self.order("give back", 1)
@@ -103,7 +100,7 @@ class Transport:
         self._receiver.join(BOUND_S)
 
 
-def receive(orders: Any, recv: Callable[[], Message], counted: mmap.mmap) -> None:
+def receive(orders: Any, recv: Callable[[], Message], had: mmap.mmap) -> None:
     """The receiving process: does as it is told, and answers when it is done."""
     torch.set_num_threads(1)  # also since OpenMP threads of the parent do not exist here
     while True:
@@ -122,10 +119,15 @@ def receive(orders: Any, recv: Callable[[], Message], counted: mmap.mmap) -> Non
                 message = recv()
                 times.append(time.perf_counter())
                 del message
-                counted[:4] = len(times).to_bytes(4, "little")
+                had[:4] = len(times).to_bytes(4, "little")
             orders.send(times)
         else:
             orders.send(_core.receive_futex_hops(recv(), count))
+
+
+def work(seconds: float) -> None:
+    """Work as sampling does: without a pause, and without the GIL, which a queue needs for its thread here."""
+    _core.send_futex_hops(IDLE_WORD, 1, seconds)
 
 
 def touch(message: Message) -> int:
@@ -183,36 +185,49 @@ def bare_hop() -> tuple[Transport, Callable[[int], float]]:
     return transport, measure
 
 
+def latency_figures(sides: list[Transport], args: argparse.Namespace) -> dict[str, float | str]:
+    hop, measure_hop = bare_hop()
+    message, one = message_of(SIZES["1 KB"]), {"tensor": torch.randn(SIZES["1 KB"] // 4)}
+    measured: dict[str, Callable[[int], float]] = {side.name: lambda _, t=side: t.latency(message) for side in sides}
+    measured["ShmChannel, one tensor"] = lambda _: sides[0].latency(one)
+    seconds = alternate({**measured, "bare hop": measure_hop}, args.repeats)
+    hop.close()
+    figures: dict[str, float | str] = {f"1 KB, {name}, latency (us)": value * 1e6 for name, value in seconds.items()}
+    for name in ("ShmChannel", "ShmChannel, one tensor"):
+        figures[f"  {name}, beyond the bare hop (us)"] = (seconds[name] - seconds["bare hop"]) * 1e6
+    return figures
+
+
+def rate_figures(
+    size: str, message: Message, sides: list[Transport], args: argparse.Namespace
+) -> dict[str, float | str]:
+    count = max(4, min(MOST_MESSAGES, BYTES_OF_A_TURN // size_of(message)))
+    rates = alternate({side.name: lambda _, t=side: t.rate(message, count) for side in sides}, args.repeats, warm_ups=1)
+    size = f"{size} ({size_of(message) / 2**20:.3g} MB)"
+    figures: dict[str, float | str] = {f"{size}, {name} (GB/s)": rate / 1e9 for name, rate in rates.items()}
+    for name in ("torch queue", "pickling queue"):
+        figures[f"  ShmChannel against {name}, {size} (x)"] = rates["ShmChannel"] / rates[name]
+    return figures
+
+
 def main() -> None:
     args = parser(__doc__ or "").parse_args()
     torch.set_num_threads(1)
     messages = {name: message_of(num_bytes) for name, num_bytes in SIZES.items()}
     messages["minibatch"] = minibatch_message(args)
-    all_transports = transports()
-    figures: dict[str, float | str] = {}
-    for transport in all_transports:
-        transport.check(messages["64 KB"])
-    hop, measure_hop = bare_hop()
-
-    one = {"tensor": torch.randn(2**10 // 4)}
-    sides = {transport.name: (lambda _, t=transport: t.latency(messages["1 KB"])) for transport in all_transports}
-    sides["ShmChannel, one tensor"] = lambda _: all_transports[0].latency(one)
-    latencies = alternate({**sides, "bare hop": measure_hop}, args.repeats)
-    figures |= {f"latency of 1 KB, {name} (us)": value * 1e6 for name, value in latencies.items()}
-    for name in ("ShmChannel", "ShmChannel, one tensor"):
-        figures[f"  {name} beyond the bare hop (us)"] = (latencies[name] - latencies["bare hop"]) * 1e6
-
+    sides = transports()
+    for side in sides:
+        side.check(messages["64 KB"])
+    figures = latency_figures(sides, args)
+    report(figures, None)
     for size, message in messages.items():
-        count = max(4, min(MOST_MESSAGES, BYTES_OF_A_TURN // size_of(message)))
-        sides = {t.name: (lambda _, t=t, m=message, n=count: t.rate(m, n)) for t in all_transports}
-        rates = alternate(sides, args.repeats, warm_ups=1)
-        for name, rate in rates.items():
-            figures[f"{size} ({size_of(message) / 2**20:.3g} MB), {name} (GB/s)"] = rate / 1e9
-        for name in ("torch queue", "pickling queue"):
-            figures[f"  {size}, ShmChannel against {name} (x)"] = rates["ShmChannel"] / rates[name]
-    for transport in [*all_transports, hop]:
-        transport.close()
-    report(figures, args.json)
+        found = rate_figures(size, message, sides, args)
+        report(found, None)
+        figures |= found
+    for side in sides:
+        side.close()
+    if args.json is not None:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

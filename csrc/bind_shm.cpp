@@ -34,6 +34,7 @@ Queue::Timeout timeout_of(std::optional<double> seconds) {
 
 bool send(Queue& queue, int kind, std::uint64_t epoch, const py::dict& message, const py::object& to_dlpack,
           const py::object& plain, std::optional<double> timeout) {
+  queue.announce();
   const Frame frame(message, to_dlpack, plain);
   GilRelease nogil;
   return queue.send(static_cast<Kind>(kind), epoch, frame.pieces(), timeout_of(timeout), [&] { nogil.look_at_signals(); });
@@ -140,12 +141,12 @@ void bind_shm(py::module_& m) {
       py::arg("word"), py::arg("hops"), py::arg("pace_s"));
   m.def(
       "receive_futex_hops",
-      [=](const py::buffer& word, std::int64_t hops) {
+      [=](const py::buffer& word, std::int64_t hops, std::uint32_t had) {
         const auto bytes = bytes_of(word);
         const GilRelease nogil;
-        return receive_futex_hops(bytes, hops);
+        return receive_futex_hops(bytes, hops, had);
       },
-      py::arg("word"), py::arg("hops"));
+      py::arg("word"), py::arg("hops"), py::arg("had") = 0);
   m.def(
       "memory_left",
       [](const std::string& root) {

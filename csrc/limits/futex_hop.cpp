@@ -37,10 +37,10 @@ std::vector<double> send_futex_hops(std::span<std::byte> memory, std::int64_t ho
   return times;
 }
 
-std::vector<double> receive_futex_hops(std::span<std::byte> memory, std::int64_t hops) {
+std::vector<double> receive_futex_hops(std::span<std::byte> memory, std::int64_t hops, std::uint32_t had) {
   Word& word = word_in(memory);
   std::vector<double> times;
-  for (std::uint32_t i = 1; i <= static_cast<std::uint64_t>(hops); ++i) {
+  for (std::uint32_t i = had + 1; i <= had + static_cast<std::uint64_t>(hops); ++i) {
     const auto began = now();
     for (auto seen = word.load(); seen < i; seen = word.load()) {
       shm::futex_wait(word, seen, std::chrono::seconds(1));

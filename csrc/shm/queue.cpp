@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/buffer.h"
+#include "common/stream.h"
 #include "shm/step.h"
 
 namespace datapipes::shm {
@@ -18,6 +19,21 @@ namespace {
 
 constexpr Clock::duration kGrace = std::chrono::milliseconds(500);  // a peer that is just starting is waited for so long
 constexpr Clock::duration kBrief = std::chrono::seconds(10);        // for the mutex, in calls that take no timeout
+
+constexpr std::uint64_t kSmall = 1 << 14;  // bytes that are copied in less time than a process takes to wake up
+
+// A message of so many bytes is copied past the caches: they cannot hold it until it is read, and a line that is written whole
+// need not be read before.
+constexpr std::uint64_t kStreamed = std::uint64_t{1} << 23;
+
+void copy_in(std::byte* to, std::span<const std::byte> from, bool streamed) {
+  const std::size_t lines = streamed ? from.size() / kLineBytes * kLineBytes : 0;
+  if (lines > 0) {
+    stream_bytes(to, from.data(), lines);
+    stream_fence();
+  }
+  if (from.size() > lines) std::memcpy(to + lines, from.data() + lines, from.size() - lines);
+}
 
 std::int64_t now_ticks() { return Clock::now().time_since_epoch().count(); }
 
@@ -304,6 +320,10 @@ void Queue::reap(std::uint32_t peer) {
 
 // --- messages
 
+void Queue::announce() {
+  if (small_.load(std::memory_order_relaxed)) header_->readable.notify();
+}
+
 bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const std::byte>> pieces, Timeout timeout,
                  const Tick& tick) {
   check_open("ShmChannel.send");
@@ -320,6 +340,7 @@ bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const
                             std::to_string(header_->data_bytes) + ". Give a larger shm_size, or send it in parts.");
   }
   bytes = std::max(bytes, kAlignment);
+  small_.store(bytes <= kSmall, std::memory_order_relaxed);
 
   const Patience patience(timeout, tick);
   Turn turn(*header_, calls_.fetch_add(1));
@@ -369,7 +390,7 @@ bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const
     DATAPIPES_SHM_STEP("send copies");
     std::byte* to = data_ + mine.offset;
     for (const auto& piece : pieces) {
-      if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
+      copy_in(to, piece, bytes >= kStreamed);
       to += aligned(piece.size());
     }
     DATAPIPES_SHM_STEP("send has copied");

@@ -68,6 +68,9 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool send(Kind kind, std::uint64_t epoch, std::span<const std::span<const std::byte>> pieces, Timeout timeout,
             const Tick& tick);
   Received recv(Timeout timeout, const Tick& tick);
+  // Before a message is put together: wakes a receiver that sleeps, so that it wakes meanwhile. Only after small messages; a
+  // large one would still be copied when it looks.
+  void announce();
 
   // Drops what epochs before the fence have left or will still send; returns the fence. Without `epoch` the fence follows the
   // newest epoch that was received.
@@ -118,6 +121,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::atomic<std::uint64_t> deaths_told_{0};
   std::atomic<std::int64_t> last_look_{0}, nobody_since_{0};  // ticks of Clock; 0: never
   std::atomic<std::uint32_t> calls_{0};
+  std::atomic<bool> small_{false};  // whether the last message sent was
   std::atomic<bool> left_{false}, suspicious_{false}, two_steps_{false};
 };
 

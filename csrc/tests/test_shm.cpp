@@ -114,6 +114,14 @@ void a_message_larger_than_the_segment_changes_nothing() {
   }
 }
 
+void large_messages_arrive_whole() {
+  const auto queue = Queue::create(4, 1 << 24);
+  for (const std::size_t size : {(1U << 23) - 1, 1U << 23, (1U << 23) + 63, (1U << 24) - 64}) {
+    CHECK(send(*queue, 5, size));
+    CHECK(is_whole(recv(*queue), size));
+  }
+}
+
 void messages_are_let_go_in_any_order() {
   const auto queue = Queue::create(4, 64 * 16);
   send(*queue, 0, 64);
@@ -583,6 +591,7 @@ void test_shm() {
   RUN(messages_arrive_whole_and_in_order);
   RUN(pieces_begin_at_multiples_of_the_alignment);
   RUN(a_message_larger_than_the_segment_changes_nothing);
+  RUN(large_messages_arrive_whole);
   RUN(messages_are_let_go_in_any_order);
   RUN(what_is_kept_leaves_half_of_the_segment);
   RUN(more_messages_are_kept_than_the_capacity);

@@ -11,8 +11,8 @@ Result (2-core AMD EPYC VM, shared, commit ac17884): 4 MB 8.1 GB/s against 0.74 
 against 0.94 (9.2 x), 64 MB 6.8 x, 1 MB 22 x, the minibatch (5.6 MB) 7.1 against 0.45 (15.6 x); the pickling queue 6.7 x
 at 1 MB, 15 x at 4 MB. 1 KB: bare hop 50 us, ShmChannel 52 us in one tensor and 76 us in five, pickling queue 230 us,
 torch queue 3.9 ms. What is beyond the hop depends on how deep the receiver's core slept: on an idle machine (hops of 39
-to 50 us) 2 to 24 us for one tensor, 19 to 29 us for five; where the other core had work to do (hops of 3.5 us) 5 to 6 us
-and 9 us. Of these 6 and 9 us are spent after the wake-up.
+to 50 us) 2 to 24 us for one tensor, 19 to 29 us for five; where the other core had work to do (hops of 3.5 us) 5 to 6
+us and 9 us. Of these 6 and 9 us are spent after the wake-up.
 """
 
 from __future__ import annotations

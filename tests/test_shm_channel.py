@@ -260,16 +260,16 @@ def test_each_message_arrives_once_and_those_of_one_sender_in_order():
                 channel.send({"sender": torch.tensor(sender), "number": torch.tensor(number)}, BOUND_S)
 
         def receive(mine):
-            with suppress(dp.ChannelClosed):
-                while True:
-                    message = channel.recv(timeout=BOUND_S)
-                    mine.append((int(message["sender"]), int(message["number"])))
+            for message in channel.messages(timeout=BOUND_S):
+                mine.append((int(message["sender"]), int(message["number"])))
 
         receivers = [in_thread(receive, mine) for mine in received]
         for call in [in_thread(send, sender) for sender in range(3)]:
             call.result(BOUND_S)
-    for call in receivers:
-        call.result(BOUND_S)
+        for _ in receivers:
+            channel.end_epoch(timeout=BOUND_S)
+        for call in receivers:
+            call.result(BOUND_S)
     assert sorted(itertools.chain(*received)) == [(sender, number) for sender in range(3) for number in range(count)]
     for mine in received:
         for sender in range(3):

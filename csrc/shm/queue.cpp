@@ -289,11 +289,11 @@ void Queue::check_receivers() {
 
 // --- the peers
 
-bool Queue::look_is_due() const { return suspicious_.load() || now_ticks() - last_look_.load() >= kLook.count(); }
+bool Queue::look_is_due() const { return suspicious_.load() || now_ticks() - header_->last_look.load() >= kLook.count(); }
 
 void Queue::look_at_peers(const Patience& patience) {
   suspicious_.store(false);
-  last_look_.store(now_ticks());
+  header_->last_look.store(now_ticks());
   std::vector<std::pair<std::uint32_t, ProcessId>> others;
   {
     const Guard guard(*this, patience);

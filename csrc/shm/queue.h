@@ -119,7 +119,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::byte* data_;
   std::atomic<std::uint64_t> registration_{0};  // pid << 32 | peer; another pid: a fork since
   std::atomic<std::uint64_t> deaths_told_{0};
-  std::atomic<std::int64_t> last_look_{0}, nobody_since_{0};  // ticks of Clock; 0: never
+  std::atomic<std::int64_t> nobody_since_{0};  // ticks of Clock; 0: never
   std::atomic<std::uint32_t> calls_{0};
   std::atomic<bool> small_{false};  // whether the last message sent was
   std::atomic<bool> left_{false}, suspicious_{false}, two_steps_{false};

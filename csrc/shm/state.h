@@ -92,7 +92,8 @@ struct alignas(64) Header {
   alignas(64) RobustMutex mutex;
   // Under the mutex; `turn` and `closed` are also read, and `turn` given up, without it.
   std::atomic<std::uint32_t> closed;
-  std::atomic<std::uint64_t> turn;  // who may reserve next: (peer + 1) << 32 | number of the call; 0: anybody
+  std::atomic<std::int64_t> last_look;  // ticks of Clock: when somebody last looked whether the peers live
+  std::atomic<std::uint64_t> turn;      // who may reserve next: (peer + 1) << 32 | number of the call; 0: anybody
   std::uint64_t next_sequence, fence, delivered;
   std::uint64_t epoch;                    // the newest one that was begun: where a sender that comes now begins
   std::uint64_t attached, exits, deaths;  // peers that ever attached; that left by exiting; that died

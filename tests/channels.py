@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -141,6 +142,7 @@ def send_until_closed(channel: dp.ShmChannel, num_bytes: int = 2048) -> None:
 
 
 def wait_for_a_message(ready: dp.ShmChannel, channel: dp.ShmChannel) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a run in the background has told to be ignored
     ready.send({}, BOUND_S)
     channel.recv()
 

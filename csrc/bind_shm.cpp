@@ -115,7 +115,7 @@ void bind_shm(py::module_& m) {
       .def("join", &Queue::join, py::call_guard<GilRelease>(), py::arg("inherited"))
       .def("size", &Queue::size, py::call_guard<GilRelease>())
       .def("stats", &stats_of)
-      .def_property_readonly("epoch", &Queue::epoch)
+      .def_property_readonly("epoch", py::cpp_function(&Queue::epoch, py::call_guard<GilRelease>()))
       .def_property_readonly("capacity", &Queue::capacity)
       .def_property_readonly("data_bytes", &Queue::data_bytes)
       .def_property_readonly("descriptor", &Queue::descriptor)

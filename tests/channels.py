@@ -147,6 +147,20 @@ def wait_for_a_message(ready: dp.ShmChannel, channel: dp.ShmChannel) -> None:
     channel.recv()
 
 
+def end_with_threads_in_send(channel: dp.ShmChannel, num_bytes: int) -> None:
+    message = numbered(1, num_bytes)
+    began = threading.Event()
+
+    def send() -> None:
+        while True:
+            began.set()
+            channel.send(message)
+
+    for _ in range(3):
+        threading.Thread(target=send, daemon=True).start()
+    began.wait(BOUND_S)
+
+
 # --- what is left in the system
 
 

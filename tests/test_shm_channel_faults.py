@@ -617,3 +617,44 @@ def test_a_cgroup_namespace_s_root_is_looked_at(machine):
     machine.write("/proc/self/cgroup", "0::/")
     machine.second("", 500_000, 100_000)
     assert machine.left() == (400_000, "the memory limit of cgroup /")
+
+
+# --- leaving with a thread in send
+
+
+def test_a_process_that_ends_with_a_thread_in_send_leaves_no_turn_behind():
+    for _ in range(6):
+        with dp.ShmChannel(1, "64KB") as channel:
+            channel.send(numbered(0), timeout=0)
+            with Child(channels.end_with_threads_in_send, channel, 64) as child:
+                child.process.join(BOUND_S)
+            for number in range(4):  # what the threads have sent meanwhile, and then our own
+                with suppress(dp.QueueTimeoutError):
+                    channel.recv(timeout=0)
+                channel.send(numbered(number), timeout=BOUND_S)
+                channel.recv(timeout=0)
+
+
+def test_a_process_that_ends_while_a_thread_copies_leaves_its_room():
+    with dp.ShmChannel(4, "64MB") as channel:
+        for _ in range(3):
+            with Child(channels.end_with_threads_in_send, channel, 40 * 2**20) as child:
+                child.process.join(BOUND_S)
+            with suppress(dp.QueueTimeoutError, dp.PeerDied):
+                while True:
+                    channel.recv(timeout=0.3)
+            channel.send(numbered(1, 60 * 2**20), timeout=BOUND_S)
+            channel.recv(timeout=0)
+        assert channel.stats()["used_bytes"] == 0
+
+
+def test_a_pinned_channel_that_is_dropped_leaves_no_slot_behind():
+    with dp.ShmChannel(4, "64KB") as channel:
+        other = attached_again(channel)
+        other._shared.release_in_two_steps(True)
+        for number in range(3):
+            channel.send(numbered(number), timeout=0)
+            other.recv(timeout=0)
+        assert channel.stats()["held"] == 3
+        del other
+        assert channel.stats()["held"] == 0

@@ -25,6 +25,8 @@ class Patience {
   Clock::duration slice() const {
     return timeout_ ? std::clamp(*timeout_ - (Clock::now() - began_), Clock::duration::zero(), kLook) : kLook;
   }
+  // Only with a timeout.
+  Clock::duration left() const { return *timeout_ - (Clock::now() - began_); }
   void tick() const {
     if (tick_ != nullptr && *tick_) (*tick_)();
   }

@@ -47,8 +47,9 @@ bool Peers::is_still(std::uint32_t peer, const ProcessId& id) const {
 }
 
 void Peers::bury(std::uint32_t peer, std::uint32_t lost) {
-  if (has(peer, kHasReceived)) header_.receiver_lost = header_.attached;
-  if (peers_[peer].state == PeerState::kHere) {
+  // One that had done nothing yet might have received; a fork that never used its copy is not missed.
+  if (has(peer, kHasReceived) || peers_[peer].roles == 0) header_.receiver_lost = header_.attached;
+  if (peers_[peer].state == PeerState::kHere && peers_[peer].roles != kInherited) {
     header_.last_deaths[header_.deaths % header_.last_deaths.size()] = {
         .pid = peers_[peer].id.pid, .roles = peers_[peer].roles, .lost = lost};
     DATAPIPES_SHM_STEP("a death is written down");

@@ -18,6 +18,7 @@ namespace datapipes::shm {
 namespace {
 
 constexpr Clock::duration kGrace = std::chrono::milliseconds(500);  // a peer that is just starting is waited for so long
+constexpr Clock::duration kSpare = std::chrono::milliseconds(30);   // for what has to be done after a timeout
 constexpr Clock::duration kBrief = std::chrono::seconds(10);        // for the mutex, in calls that take no timeout
 
 constexpr std::uint64_t kSmall = 1 << 14;  // bytes that are copied in less time than a process takes to wake up
@@ -145,7 +146,7 @@ std::shared_ptr<Queue> Queue::create(std::uint32_t capacity, std::uint64_t data_
                                 std::to_string(capacity) + ". Choose an allowed value.");
   }
   if (data_bytes < kAlignment || data_bytes > std::numeric_limits<std::int64_t>::max() / 2) {
-    throw std::invalid_argument("ShmChannel: shm_size must be " + count(kAlignment, "bytes or more, got ") +
+    throw std::invalid_argument("ShmChannel: shm_size must be in [" + std::to_string(kAlignment) + ", 2^62) bytes, got " +
                                 std::to_string(data_bytes) + ". Choose an allowed value.");
   }
   constexpr std::uint64_t kPage = 4096;
@@ -169,6 +170,7 @@ std::shared_ptr<Queue> Queue::create(std::uint32_t capacity, std::uint64_t data_
   header->creator = this_process();
   header->mutex.make();
   std::shared_ptr<Queue> queue(new Queue(std::move(segment)));
+  queue->made_by_ = getpid();
   queue->slots_.rebuild();
   queue->join(false);
   return queue;
@@ -203,7 +205,9 @@ Queue::~Queue() {
     const auto registered = registration_.load();
     if (static_cast<pid_t>(registered >> 32) != getpid()) return;
     const Guard guard(*this, Patience(kBrief));
-    peers_.remove(static_cast<std::uint32_t>(registered));  // no lease is left: each keeps the queue
+    const auto peer = static_cast<std::uint32_t>(registered);
+    slots_.reap(peer);  // no lease and no call is left, since each keeps the queue; slots may still wait for a device
+    peers_.remove(peer);
   } catch (...) {
     // Whoever looks next finds the entry of a process that has ended, or one that only ever waits.
   }
@@ -235,9 +239,11 @@ void Queue::say_goodbye(bool by_exit) {
   if (static_cast<pid_t>(registered >> 32) == getpid()) {
     const Guard guard(*this, Patience(kBrief));
     const auto peer = static_cast<std::uint32_t>(registered);
-    const bool holds = slots_.holds(peer);
-    peers_.leave(peer, holds, by_exit);
-    if (!holds) registration_.store(0);
+    // Threads of this process may be copying or waiting in send, and never come back where it is ending: whoever looks after
+    // the peers must find what was theirs.
+    const bool owns = slots_.owns(peer) || header_->turn.load() >> 32 == peer + 1;
+    peers_.leave(peer, owns, by_exit);
+    if (!owns) registration_.store(0);
   }
   header_->readable.notify();
   header_->writable.notify();
@@ -246,7 +252,9 @@ void Queue::say_goodbye(bool by_exit) {
 void Queue::leave(bool by_exit) { say_goodbye(by_exit); }
 
 void Queue::close() {
-  if (!left_.load() && header_->creator == this_process()) header_->closed.store(1);
+  // What /proc tells of this process it does not tell without a free descriptor, so the maker's own object remembers.
+  const bool made_it = made_by_ == getpid() || header_->creator == this_process();
+  if (!left_.load() && made_it) header_->closed.store(1);
   say_goodbye(false);
 }
 
@@ -396,7 +404,9 @@ bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const
     DATAPIPES_SHM_STEP("send has copied");
     bool sent = false;
     {
-      const Guard guard(*this, Patience(std::nullopt, tick));
+      // Where another process holds the mutex and is stopped, the message is given up: a little later than on time.
+      const auto left = timeout ? Timeout(std::max(patience.left(), kSpare)) : std::nullopt;
+      const Guard guard(*this, Patience(left, tick));
       sent = slots_.publish(*slot);
       if (sent) {
         ++header_->counters.messages;
@@ -416,7 +426,13 @@ bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const
 }
 
 void Queue::timed_out_sending(std::uint64_t bytes, const Patience& patience) {
-  const auto now = stats();
+  Stats now;
+  try {
+    const Guard guard(*this, Patience(kSpare));
+    now = stats_now();
+  } catch (const TimedOut&) {
+    throw TimedOut("ShmChannel.send: another process holds the channel and does not go on. Let it go on.");
+  }
   throw TimedOut("ShmChannel.send: no room for " + count(bytes, "bytes within ") + seconds(patience.timeout().value_or(kLook)) +
                  ": " + count(now.unread, "of ") + count(capacity(), "messages wait, ") + count(now.room.used_bytes, "of ") +
                  count(data_bytes(), "bytes are used, ") +
@@ -510,7 +526,7 @@ std::uint64_t Queue::reset(std::optional<std::uint64_t> epoch) {
     fence = header_->fence;
     header_->epoch = std::max(header_->epoch, fence);
     DATAPIPES_SHM_STEP("reset has moved the fence");
-    header_->counters.dropped += slots_.drop_before(fence);
+    header_->counters.dropped += slots_.drop_stale();
   }
   header_->writable.notify();
   return fence;
@@ -528,6 +544,10 @@ std::uint64_t Queue::size() {
 
 Stats Queue::stats() {
   const Guard guard(*this, Patience(kBrief));
+  return stats_now();
+}
+
+Stats Queue::stats_now() {
   return {.counters = header_->counters,
           .room = slots_.room(),
           .unread = header_->num_ready,

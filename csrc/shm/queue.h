@@ -109,10 +109,12 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void reap(std::uint32_t peer);  // under the mutex
   bool look_is_due() const;
   void say_goodbye(bool by_exit);
+  Stats stats_now();  // under the mutex
   [[noreturn]] void timed_out_sending(std::uint64_t bytes, const Patience& patience);
   bool holds_here(const Slot& slot) const;
 
   Segment segment_;
+  pid_t made_by_ = 0;  // 0: another process, or another object
   Header* header_;
   Peers peers_;
   Slots slots_;

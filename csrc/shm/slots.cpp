@@ -20,7 +20,7 @@ void Slots::rebuild() {
   std::uint32_t free = kNone, occupied = 0;
   for (auto i = static_cast<std::uint32_t>(slots_.size()); i-- > 0;) {
     auto state = tag_of(slots_[i]).state;
-    if (state == SlotState::kReady && slots_[i].epoch < header_.fence) {  // whoever died was resetting: that goes on
+    if (state == SlotState::kReady && is_stale(slots_[i])) {  // whoever died was resetting: that goes on
       slots_[i].tag.store(Tag{}.word(), std::memory_order_release);
       state = SlotState::kFree;
       ++header_.counters.dropped;
@@ -86,7 +86,8 @@ std::optional<std::uint32_t> Slots::reserve(std::uint32_t peer, std::uint64_t by
 
 bool Slots::publish(std::uint32_t slot) {
   Slot& whole = (*this)[slot];
-  if (whole.epoch < header_.fence) {
+  if (tag_of(whole).state != SlotState::kWriting) damaged("a message that was being sent");
+  if (is_stale(whole)) {
     free(slot);
     return false;
   }
@@ -120,11 +121,11 @@ std::optional<Slots::Taken> Slots::take(std::uint32_t peer) {
   return Taken{slot, keep};
 }
 
-std::uint64_t Slots::drop_before(std::uint64_t fence) {
+std::uint64_t Slots::drop_stale() {
   std::uint64_t dropped = 0;
   for (auto i = header_.first_ready; i != kNone;) {
     const auto next = (*this)[i].next;
-    if ((*this)[i].epoch < fence) {
+    if (is_stale((*this)[i])) {
       free(i);
       ++dropped;
     }
@@ -145,10 +146,11 @@ std::uint32_t Slots::reap(std::uint32_t peer) {
   return lost;
 }
 
-bool Slots::holds(std::uint32_t peer) const {
+bool Slots::owns(std::uint32_t peer) const {
   return std::ranges::any_of(slots_, [&](const Slot& slot) {
     const auto tag = tag_of(slot);
-    return tag.state == SlotState::kHeld && tag.owner == peer && slot.dropped.load() != static_cast<std::uint32_t>(Dropped::kYes);
+    return (tag.state == SlotState::kWriting || tag.state == SlotState::kHeld) && tag.owner == peer &&
+           slot.dropped.load() != static_cast<std::uint32_t>(Dropped::kYes);
   });
 }
 

@@ -27,9 +27,9 @@ class Slots {
   };
   std::optional<Taken> take(std::uint32_t peer);  // the oldest READY message
 
-  std::uint64_t drop_before(std::uint64_t fence);  // how many READY ones
-  std::uint32_t reap(std::uint32_t peer);          // frees what it had; how many messages it was writing
-  bool holds(std::uint32_t peer) const;            // whether a slot is HELD by it
+  std::uint64_t drop_stale();              // READY ones below the fence; how many
+  std::uint32_t reap(std::uint32_t peer);  // frees what it had; how many messages it was writing
+  bool owns(std::uint32_t peer) const;     // whether a slot is WRITING or HELD by it
 
   struct Room {
     std::uint64_t used_bytes = 0, held = 0, held_bytes = 0;
@@ -44,6 +44,7 @@ class Slots {
 
  private:
   [[noreturn]] static void damaged(const char* what);
+  bool is_stale(const Slot& slot) const { return slot.epoch < header_.fence; }
   static Tag tag_of(const Slot& slot) { return Tag::from(slot.tag.load(std::memory_order_acquire)); }
 
   void free(std::uint32_t slot);

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from datapipes.channel.errors import EndOfEpoch, error_from_message, error_to_message
@@ -20,6 +21,7 @@ from datapipes.codec import Message
 
 END_OF_EPOCH = "#END_OF_EPOCH"
 ERROR = "#ERROR"
+MOST_SECONDS = 1e9  # thirty years: what is longer is no timeout
 
 Channel = TypeVar("Channel", bound="ChannelBase")
 
@@ -51,7 +53,7 @@ class ChannelBase(ABC):
         self.send({END_OF_EPOCH: torch.tensor(ended)}, **kwargs)
         self._next_epoch = ended + 1
 
-    def send_error(self, error: BaseException, **kwargs: Any) -> None:
+    def send_error(self, error: BaseException, **kwargs: Any) -> Any:
         """Send an error on: iterating raises it there, with the traceback of this process as its cause.
 
         ShmChannel and MpChannel also raise it in `recv`.
@@ -59,7 +61,11 @@ class ChannelBase(ABC):
         self.send({f"{ERROR}.{name}": part for name, part in error_to_message(error).items()}, **kwargs)
 
     def messages(self, num_senders: int = 1, **kwargs: Any) -> Iterator[Message]:
-        """Yield messages until `num_senders` have ended their epoch.
+        """Yield messages until `num_senders` marks of an end have arrived.
+
+        Senders have to keep in step: one that ends a second epoch before another has ended its first counts twice.
+        Where they do not, put the epoch into the message. Each mark reaches one receiver: for several receivers each
+        sender calls `end_epoch(epoch)` once for each of them.
 
         Args:
             num_senders: How many senders call `end_epoch` for each epoch.
@@ -123,18 +129,18 @@ class ChannelBase(ABC):
         return message
 
 
-def check_timeout(where: str, timeout: float | None) -> float | None:
+def check_timeout(where: str, timeout: Any) -> float | None:
     """Return a timeout in seconds, 0 or more; None for none."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
         raise TypeError(
             f"{where}: timeout must be a number of seconds or None, got {timeout!r} ({type(timeout).__name__}). "
             "Pass a number."
         )
     if math.isnan(timeout) or timeout < 0:
         raise ValueError(f"{where}: timeout must be 0 or more seconds, got {timeout}. Pass None to wait without one.")
-    return None if math.isinf(timeout) else float(timeout)
+    return None if timeout > MOST_SECONDS else float(timeout)
 
 
 def check_message(where: str, msg: Any) -> Message:

@@ -62,6 +62,10 @@ class RemoteTraceback(Exception):
 
 def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
     """Return the error as a message; its traceback keeps its end where it is longer than `most_bytes`."""
+    if not isinstance(error, BaseException):
+        raise TypeError(
+            f"send_error: error must be an exception, got {type(error).__name__}. Pass the exception itself."
+        )
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     parts = {"type": type(error).__name__, "text": _text_of(error), "traceback": trace, "pid": str(os.getpid())}
     return {name: _to_bytes(text, most_bytes) for name, text in parts.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from datapipes.channel.errors import (
     error_from_message,
     error_to_message,
 )
-from datapipes.checks import check_bool
+from datapipes.checks import check_bool, check_int
 from datapipes.codec import Message
 
 _MESSAGE, _END, _ERROR = range(3)
@@ -64,8 +65,11 @@ class MpChannel(ChannelBase):
             ChannelClosed: The channel was closed in this process.
             Exception: What a sender has sent by `send_error`.
         """
+        timeout = check_timeout("MpChannel.recv", timeout)
+        ends = None if timeout is None else time.monotonic() + timeout
         while True:
-            kind, epoch, message = self._wait("recv", self._queue.get, block, timeout)
+            left = None if ends is None else max(ends - time.monotonic(), 0.0)
+            kind, epoch, message = self._wait("recv", self._queue.get, block, left)
             if epoch < self._fence:
                 continue
             self._delivered = max(self._delivered, epoch + 1)
@@ -75,24 +79,36 @@ class MpChannel(ChannelBase):
                 raise error_from_message(message)
             return dict(message)
 
-    def end_epoch(
-        self, epoch: int | None = None, *, block: bool = True, timeout: float | None = None, **kwargs: Any
+    def end_epoch(  # type: ignore[override]
+        self, epoch: int | None = None, *, block: bool = True, timeout: float | None = None
     ) -> None:
         """Tell a receiver that this sender has sent all of an epoch; by default they are counted from 0."""
         ended = self._sending_epoch(epoch)
         self._put("end_epoch", (_END, ended, {}), block, timeout)
         self._next_epoch = ended + 1
 
-    def send_error(
-        self, error: BaseException, *, block: bool = True, timeout: float | None = None, **kwargs: Any
+    def send_error(  # type: ignore[override]
+        self, error: BaseException, *, block: bool = True, timeout: float | None = None
     ) -> None:
         """Send an error on: there `recv` raises it, with the traceback of this process as its cause."""
         self._put("send_error", (_ERROR, self._next_epoch, error_to_message(error)), block, timeout)
 
-    def reset(self) -> None:
-        """Leave the epoch that is being received: what is left of it is dropped when it arrives. Twice is once."""
+    def reset(self, epoch: int | None = None) -> None:
+        """Leave the epoch that is being received: what is left of it is dropped when it arrives. Twice is once.
+
+        Args:
+            epoch: The first epoch that is still wanted; by default the one after the newest that was received.
+
+        Raises:
+            ValueError: A later epoch is already the first that is wanted.
+        """
         self._check_open("reset")
-        self._fence = max(self._fence, self._delivered)
+        if epoch is not None and check_int("MpChannel.reset", "epoch", epoch, 0) < self._fence:
+            raise ValueError(
+                f"MpChannel.reset: epochs before {self._fence} are dropped already, got {epoch}. An epoch can only be "
+                "left behind."
+            )
+        self._fence = max(self._fence, self._delivered if epoch is None else epoch)
 
     def __len__(self) -> int:
         """Return how many messages wait, about: the queue counts before its thread has written them."""

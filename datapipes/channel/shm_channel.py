@@ -42,7 +42,9 @@ class ShmChannel(ChannelBase):
 
     The channel is passed to a process as an argument, under every start method, or through a queue of multiprocessing;
     a forked child can use the one of its parent. `close` by the process that made it ends it for all; elsewhere,
-    as when a process ends, it leaves. No process can hurt it by dying: see PROTOCOL.md.
+    as when a process ends, it leaves. A forked child that wants tensors which its parent has received clones them: they
+    are the parent's, and their memory is used again when it lets them go. No process can hurt the channel by dying:
+    csrc/shm/PROTOCOL.md says what happens.
 
     Args:
         capacity: Messages that may wait unread; `send` blocks at that number.
@@ -72,7 +74,8 @@ class ShmChannel(ChannelBase):
         self._pid = os.getpid()
         self._next_epoch = shared.epoch
         # When the process ends in order, this is said: a peer that ends without a word counts as dead.
-        self._goodbye = util.Finalize(self, _say_goodbye, args=(shared,), exitpriority=10)
+        self._pinned: list[Pinning] = []  # at most one, for whoever says goodbye
+        self._goodbye = util.Finalize(self, _say_goodbye, args=(shared, self._pinned), exitpriority=10)
 
     def _after_fork(self) -> None:
         if self._shared is not None:
@@ -156,7 +159,9 @@ class ShmChannel(ChannelBase):
             raise EndOfEpoch(epoch)
         raise error_from_message(message)
 
-    def end_epoch(self, epoch: int | None = None, *, timeout: float | None = None, **kwargs: Any) -> None:
+    def end_epoch(  # type: ignore[override]
+        self, epoch: int | None = None, *, timeout: float | None = None
+    ) -> None:
         """Tell a receiver that this sender has sent all of an epoch: there `recv` raises EndOfEpoch.
 
         Args:
@@ -168,15 +173,18 @@ class ShmChannel(ChannelBase):
         shared.send(_END, ended, {}, to_dlpack, plain, timeout)
         self._next_epoch = ended + 1
 
-    def send_error(self, error: BaseException, *, timeout: float | None = None, **kwargs: Any) -> None:
+    def send_error(  # type: ignore[override]
+        self, error: BaseException, *, timeout: float | None = None
+    ) -> bool:
         """Send an error on: there `recv` raises it, with the traceback of this process as its cause.
 
+        Returns True; False where receivers have left its epoch behind, and it was dropped like a message of that epoch.
         Where the channel is small the traceback keeps its end; one of less than 1 KB may have no room for any error.
         """
         shared = self._open("send_error")
         message = error_to_message(error, most_bytes=shared.data_bytes // 8)
         timeout = check_timeout("ShmChannel.send_error", timeout)
-        shared.send(_ERROR, self._next_epoch, message, to_dlpack, plain, timeout)
+        return shared.send(_ERROR, self._next_epoch, message, to_dlpack, plain, timeout)
 
     def reset(self, epoch: int | None = None) -> None:
         """Leave the epoch that is being received, as after a `break`: what is left of it is dropped, also where a
@@ -219,6 +227,7 @@ class ShmChannel(ChannelBase):
         shared = self._open("pin_memory")
         if self._pinning is None:
             self._pinning = Pinning.of(shared)
+            self._pinned[:] = [self._pinning] if self._pinning is not None else []
 
     def copies_on(self, stream: torch.cuda.Stream) -> None:
         """Say that received tensors are copied on this stream too; needs `pin_memory`."""
@@ -235,6 +244,7 @@ class ShmChannel(ChannelBase):
         if shared is None:
             return
         pinning, self._pinning = self._pinning, None
+        self._pinned.clear()
         try:
             if pinning is not None:
                 pinning.end()
@@ -262,5 +272,11 @@ def _attached(kind: type[ShmChannel], descriptor: Any) -> ShmChannel:
     return channel
 
 
-def _say_goodbye(shared: _core.ShmQueue) -> None:
-    shared.leave(by_exit=util.is_exiting())
+def _say_goodbye(shared: _core.ShmQueue, pinned: list[Pinning]) -> None:
+    """When the process ends, or a channel is dropped that nobody closed."""
+    exiting = util.is_exiting()
+    try:
+        for pinning in () if exiting else pinned:
+            pinning.end()
+    finally:
+        shared.leave(by_exit=exiting)

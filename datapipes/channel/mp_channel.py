@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -69,7 +70,7 @@ class MpChannel(ChannelBase):
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if ends is None else max(ends - time.monotonic(), 0.0)
-            kind, epoch, message = self._wait("recv", self._queue.get, block, left)
+            kind, epoch, message = self._wait("recv", partial(self._queue.get, block, left), block, timeout)
             if epoch < self._fence:
                 continue
             self._delivered = max(self._delivered, epoch + 1)
@@ -133,15 +134,15 @@ class MpChannel(ChannelBase):
         return self.recv(**kwargs)  # whose frames say themselves what they are; any key can be a tensor's
 
     def _put(self, call: str, item: tuple[int, int, Message], block: bool, timeout: float | None) -> None:
-        self._wait(call, lambda block, timeout: self._queue.put(item, block, timeout), block, timeout)
+        timeout = check_timeout(f"MpChannel.{call}", timeout)
+        self._wait(call, partial(self._queue.put, item, block, timeout), block, timeout)
 
-    def _wait(self, call: str, act: Callable[[bool, float | None], T], block: bool, timeout: float | None) -> T:
+    def _wait(self, call: str, act: Callable[[], T], block: bool, timeout: float | None) -> T:
         where = f"MpChannel.{call}"
         self._check_open(call)
-        timeout = check_timeout(where, timeout)
         check_bool(where, "block", block)
         try:
-            return act(block, timeout)
+            return act()
         except (queue.Empty, queue.Full) as error:
             found = "no message" if isinstance(error, queue.Empty) else "no room"
             within = f"within {timeout:g} s" if block and timeout is not None else "at once"

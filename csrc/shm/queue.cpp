@@ -201,7 +201,7 @@ std::shared_ptr<Queue> Queue::attach(int fd) {
 
 Queue::~Queue() {
   try {
-    say_goodbye(false);
+    leave(false);
     const auto registered = registration_.load();
     if (static_cast<pid_t>(registered >> 32) != getpid()) return;
     const Guard guard(*this, Patience(kBrief));
@@ -233,7 +233,7 @@ void Queue::join(bool inherited) {
   (void)me(inherited ? kInherited : 0);
 }
 
-void Queue::say_goodbye(bool by_exit) {
+void Queue::leave(bool by_exit) {
   if (left_.exchange(true)) return;
   const auto registered = registration_.load();
   if (static_cast<pid_t>(registered >> 32) == getpid()) {
@@ -249,13 +249,11 @@ void Queue::say_goodbye(bool by_exit) {
   header_->writable.notify();
 }
 
-void Queue::leave(bool by_exit) { say_goodbye(by_exit); }
-
 void Queue::close() {
   // What /proc tells of this process it does not tell without a free descriptor, so the maker's own object remembers.
   const bool made_it = made_by_ == getpid() || header_->creator == this_process();
   if (!left_.load() && made_it) header_->closed.store(1);
-  say_goodbye(false);
+  leave(false);
 }
 
 // --- what is said of the state
@@ -328,6 +326,23 @@ void Queue::reap(std::uint32_t peer) {
 
 // --- messages
 
+// Calls `done(last, waited)` until it is: `last` where it is looked at for the last time before a wait, so that it may say why
+// that would be in vain. Calls `late`, which throws, when the time is over.
+template <class Done, class Late>
+void Queue::wait_until(Event& event, const Patience& patience, const Done& done, const Late& late) {
+  for (bool waited = false; !done(false, waited);) {
+    const auto seen = event.prepare();
+    if (done(true, waited)) return;
+    if (look_is_due()) {
+      look_at_peers(patience);
+      continue;
+    }
+    if (patience.ended()) late();
+    waited = true;
+    if (!futex_wait(event.word, seen, patience.slice())) patience.tick();
+  }
+}
+
 void Queue::announce() {
   if (small_.load(std::memory_order_relaxed)) header_->readable.notify();
 }
@@ -353,44 +368,29 @@ bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const
   const Patience patience(timeout, tick);
   Turn turn(*header_, calls_.fetch_add(1));
   std::optional<std::uint32_t> slot;
-  bool armed = false, waited = false;
-  for (std::uint32_t seen = 0; !slot;) {
-    {
-      const Guard guard(*this, patience);
-      check_open("ShmChannel.send");
-      if (header_->closed.load() != 0) throw Closed("ShmChannel.send: the channel was closed by its maker. Make a new one.");
-      const auto peer = me();
-      peers_.mark(peer, kHasSent);
-      if (epoch < header_->fence) {
-        ++header_->counters.dropped;
-        return false;
-      }
-      if (turn.free_for(peer)) {
-        slot = slots_.reserve(peer, bytes, kind, epoch);
-        if (!slot) turn.take(peer);
-      }
-      if (waited && slot) {
-        ++header_->counters.send_waits;
-        header_->counters.send_wait_ns += static_cast<std::uint64_t>((Clock::now() - patience.began()).count());
-      }
-      if (!slot && armed) check_receivers();
+  bool stale = false;
+  const auto reserved = [&](bool last, bool waited) {
+    const Guard guard(*this, patience);
+    check_open("ShmChannel.send");
+    if (header_->closed.load() != 0) throw Closed("ShmChannel.send: the channel was closed by its maker. Make a new one.");
+    const auto peer = me();
+    peers_.mark(peer, kHasSent);
+    stale = epoch < header_->fence;
+    header_->counters.dropped += stale;
+    if (stale) return true;
+    if (turn.free_for(peer)) {
+      slot = slots_.reserve(peer, bytes, kind, epoch);
+      if (!slot) turn.take(peer);
     }
-    if (slot) break;
-    if (!armed) {
-      seen = header_->writable.prepare();
-      armed = true;
-      continue;
+    if (!slot && last) check_receivers();
+    if (slot && waited) {
+      ++header_->counters.send_waits;
+      header_->counters.send_wait_ns += static_cast<std::uint64_t>((Clock::now() - patience.began()).count());
     }
-    if (look_is_due()) {
-      look_at_peers(patience);
-      armed = false;
-      continue;
-    }
-    if (patience.ended()) timed_out_sending(bytes, patience);
-    waited = true;
-    if (!futex_wait(header_->writable.word, seen, patience.slice())) patience.tick();
-    armed = false;
-  }
+    return slot.has_value();
+  };
+  wait_until(header_->writable, patience, reserved, [&] { timed_out_sending(bytes, patience); });
+  if (stale) return false;
   turn.give_up();
 
   Slot& mine = slots_[*slot];
@@ -443,50 +443,36 @@ void Queue::timed_out_sending(std::uint64_t bytes, const Patience& patience) {
 Received Queue::recv(Timeout timeout, const Tick& tick) {
   check_open("ShmChannel.recv");
   const Patience patience(timeout, tick);
-  bool armed = false, waited = false;
   Received received;
   Slots::Taken taken{};
-  for (std::uint32_t seen = 0;;) {
-    {
-      const Guard guard(*this, patience);
-      check_open("ShmChannel.recv");
-      const auto peer = me();
-      peers_.mark(peer, kHasReceived);
-      if (const auto found = slots_.take(peer)) {
-        taken = *found;
-        const Slot& slot = slots_[taken.slot];
-        received.kind = static_cast<Kind>(slot.kind);
-        received.epoch = slot.epoch;
-        received.bytes = {data_ + slot.offset, slot.bytes};
-        header_->counters.copied_out += !taken.keep;
-        if (waited) {
-          ++header_->counters.receive_waits;
-          header_->counters.receive_wait_ns += static_cast<std::uint64_t>((Clock::now() - patience.began()).count());
-        }
-        nobody_since_.store(0);
-        break;
-      }
+  const auto took = [&](bool last, bool waited) {
+    const Guard guard(*this, patience);
+    check_open("ShmChannel.recv");
+    const auto peer = me();
+    peers_.mark(peer, kHasReceived);
+    const auto found = slots_.take(peer);
+    if (!found) {
       if (header_->closed.load() != 0) throw Closed("ShmChannel.recv: the channel was closed by its maker. Make a new one.");
-      if (armed) check_senders();
+      if (last) check_senders();
+      return false;
     }
-    if (!armed) {
-      seen = header_->readable.prepare();
-      armed = true;
-      continue;
+    taken = *found;
+    const Slot& slot = slots_[taken.slot];
+    received.kind = static_cast<Kind>(slot.kind);
+    received.epoch = slot.epoch;
+    received.bytes = {data_ + slot.offset, slot.bytes};
+    header_->counters.copied_out += !taken.keep;
+    if (waited) {
+      ++header_->counters.receive_waits;
+      header_->counters.receive_wait_ns += static_cast<std::uint64_t>((Clock::now() - patience.began()).count());
     }
-    if (look_is_due()) {
-      look_at_peers(patience);
-      armed = false;
-      continue;
-    }
-    if (patience.ended()) {
-      throw TimedOut("ShmChannel.recv: no message within " + seconds(patience.timeout().value_or(kLook)) +
-                     ". Look whether the senders go on, or give a longer timeout.");
-    }
-    waited = true;
-    if (!futex_wait(header_->readable.word, seen, patience.slice())) patience.tick();
-    armed = false;
-  }
+    nobody_since_.store(0);
+    return true;
+  };
+  wait_until(header_->readable, patience, took, [&] {
+    throw TimedOut("ShmChannel.recv: no message within " + seconds(patience.timeout().value_or(kLook)) +
+                   ". Look whether the senders go on, or give a longer timeout.");
+  });
   DATAPIPES_SHM_STEP("recv has taken");
   header_->writable.notify();  // one message less waits
   Slot& slot = slots_[taken.slot];

@@ -108,7 +108,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void look_at_peers(const Patience& patience);
   void reap(std::uint32_t peer);  // under the mutex
   bool look_is_due() const;
-  void say_goodbye(bool by_exit);
+  template <class Done, class Late>
+  void wait_until(Event& event, const Patience& patience, const Done& done, const Late& late);
   Stats stats_now();  // under the mutex
   [[noreturn]] void timed_out_sending(std::uint64_t bytes, const Patience& patience);
   bool holds_here(const Slot& slot) const;

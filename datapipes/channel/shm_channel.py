@@ -66,7 +66,6 @@ class ShmChannel(ChannelBase):
 
     def _begin(self, shared: _core.ShmQueue) -> None:
         self._shared: _core.ShmQueue | None = shared
-        self._pinning: Pinning | None = None
         self._enter_process(shared)
         util.register_after_fork(self, ShmChannel._after_fork)
 
@@ -74,12 +73,12 @@ class ShmChannel(ChannelBase):
         self._pid = os.getpid()
         self._next_epoch = shared.epoch
         # When the process ends in order, this is said: a peer that ends without a word counts as dead.
-        self._pinned: list[Pinning] = []  # at most one, for whoever says goodbye
+        # At most one; a forked child has none, since a device belongs to the process that began to use it.
+        self._pinned: list[Pinning] = []
         self._goodbye = util.Finalize(self, _say_goodbye, args=(shared, self._pinned), exitpriority=10)
 
     def _after_fork(self) -> None:
         if self._shared is not None:
-            self._pinning = None  # a device belongs to the process that began to use it
             self._shared.release_in_two_steps(False)
             self._enter_process(self._shared)
             self._shared.join(inherited=True)
@@ -142,8 +141,7 @@ class ShmChannel(ChannelBase):
             shared = self._open("recv")
         if timeout is not None:
             timeout = check_timeout("ShmChannel.recv", timeout)
-        pinning = self._pinning
-        if pinning is not None:
+        for pinning in self._pinned:
             pinning.let_go(wait=shared.size() == 0)
         try:
             received = shared.recv(timeout, from_capsule, as_dtype)
@@ -225,15 +223,14 @@ class ShmChannel(ChannelBase):
             RuntimeError: CUDA refuses for another reason.
         """
         shared = self._open("pin_memory")
-        if self._pinning is None:
-            self._pinning = Pinning.of(shared)
-            self._pinned[:] = [self._pinning] if self._pinning is not None else []
+        if not self._pinned and (pinning := Pinning.of(shared)) is not None:
+            self._pinned.append(pinning)
 
     def copies_on(self, stream: torch.cuda.Stream) -> None:
         """Say that received tensors are copied on this stream too; needs `pin_memory`."""
         self._open("copies_on")
-        if self._pinning is not None:
-            self._pinning.copies_on(stream)
+        for pinning in self._pinned:
+            pinning.copies_on(stream)
 
     def close(self) -> None:
         """End the channel: for all where this process made it, else leave it; may be called twice.
@@ -243,11 +240,9 @@ class ShmChannel(ChannelBase):
         shared, self._shared = self._shared, None
         if shared is None:
             return
-        pinning, self._pinning = self._pinning, None
-        self._pinned.clear()
         try:
-            if pinning is not None:
-                pinning.end()
+            while self._pinned:
+                self._pinned.pop().end()
         finally:
             shared.close()
             self._goodbye.cancel()

@@ -5,14 +5,14 @@ Two processes; messages are dicts of 5 float32 tensors, 1 KB to 64 MB in all, an
 byte of every page of every tensor, and the time ends when it has read the last one; MpChannel is shown beside the queue
 that it wraps; the pickling queue is multiprocessing.Queue with NumPy arrays. Latency: one message of 1 KB after every
 200 us of work of the sender, from before `send` to after `recv`, 50th percentile; the bare hop is a futex wake from C++
-to C++ in the same rhythm. Transports in alternation, median of 9; received tensors are compared first.
+to C++ in the same rhythm. Answers: half the time from `send` until the receiver's answer through a second channel is
+there. Transports in alternation, median of 9; received tensors are compared first.
 Run: python benchmarks/channel.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared, commit ac17884): 4 MB 8.1 GB/s against 0.74 of the torch queue (10.9 x), 16 MB 8.7
-against 0.94 (9.2 x), 64 MB 6.8 x, 1 MB 22 x, the minibatch (5.6 MB) 7.1 against 0.45 (15.6 x); the pickling queue 6.7 x
-at 1 MB, 15 x at 4 MB. 1 KB: bare hop 50 us, ShmChannel 52 us in one tensor and 76 us in five, pickling queue 230 us,
-torch queue 3.9 ms. What is beyond the hop depends on how deep the receiver's core slept: on an idle machine (hops of 39
-to 50 us) 2 to 24 us for one tensor, 19 to 29 us for five; where the other core had work to do (hops of 3.5 us) 5 to 6
-us and 9 us. Of these 6 and 9 us are spent after the wake-up.
+Result (2-core AMD EPYC VM, shared, commit COMMIT): 4 MB 8.0 GB/s against 0.70 of the torch queue (11.5 x), 16 MB 7.9
+against 0.80 (9.9 x), 64 MB 9.2 x, 1 MB 24 x, the minibatch (5.6 MB) 8.1 against 0.37 (21.8 x); the pickling queue 7.0 x
+at 1 MB, 16.5 x at 4 MB. 1 KB: bare hop 50 us, ShmChannel 64 us in one tensor and 74 us in five, pickling queue 309 us,
+torch queue 3.3 ms; answers 8.2 us, since neither side sleeps. What is beyond the hop depends on how deep the receiver's
+core slept: other runs on the idle machine (hops of 39 to 50 us) gave 2 to 20 us for one tensor, 19 to 29 us for five.
 """
 
 from __future__ import annotations
@@ -197,10 +197,33 @@ def latency_figures(sides: list[Transport], args: argparse.Namespace) -> dict[st
     measured["ShmChannel, one tensor"] = lambda _: sides[0].latency(one)
     seconds = alternate({**measured, "bare hop": measure_hop}, args.repeats)
     hop.close()
+    seconds["ShmChannel, one tensor, answers"] = statistics.median(answers(one) for _ in range(args.repeats))
     figures: dict[str, float | str] = {f"1 KB, {name}, latency (us)": value * 1e6 for name, value in seconds.items()}
     for name in ("ShmChannel", "ShmChannel, one tensor"):
         figures[f"  {name}, beyond the bare hop (us)"] = (seconds[name] - seconds["bare hop"]) * 1e6
     return figures
+
+
+def answers(message: Message) -> float:
+    """Return the median seconds of half a round trip: there through one channel, back through another."""
+    there, back = (dp.ShmChannel(capacity=16, shm_size="1MB") for _ in range(2))
+    process = multiprocessing.get_context("fork").Process(target=answer_all, args=(there, back), daemon=True)
+    process.start()
+    times = []
+    for _ in range(HOPS * 10):
+        began = time.perf_counter()
+        there.send(message)
+        back.recv(BOUND_S)
+        times.append(time.perf_counter() - began)
+    there.end_epoch()
+    process.join(BOUND_S)
+    return statistics.median(times) / 2
+
+
+def answer_all(there: dp.ShmChannel, back: dp.ShmChannel) -> None:
+    torch.set_num_threads(1)
+    for message in there:
+        back.send(message)
 
 
 def rate_figures(

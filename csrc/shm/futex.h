@@ -12,11 +12,13 @@
 #include <chrono>
 #include <climits>
 #include <cstdint>
+#include <thread>
 
 namespace datapipes::shm {
 
 using Clock = std::chrono::steady_clock;
 using Word = std::atomic<std::uint32_t>;
+inline constexpr Clock::duration kBeforeSleep = std::chrono::microseconds(30);
 static_assert(Word::is_always_lock_free && sizeof(Word) == 4, "the kernel reads the word as 32 bits");
 
 // Sleeps while `word` is `seen`, at most `at_most`. Ends early for any reason, a signal for one: look at the state again.
@@ -43,6 +45,14 @@ struct Event {
     const auto seen = word.load();
     awaited.store(1);
     return seen;
+  }
+  // Waking up from futex_wait takes longer than most answers: looks for a moment whether the word changes before one sleeps.
+  bool changes_soon(std::uint32_t seen) const {
+    static const bool alone = std::thread::hardware_concurrency() < 2;  // then nobody can change it meanwhile
+    for (const auto until = Clock::now() + kBeforeSleep; !alone && Clock::now() < until;) {
+      if (word.load(std::memory_order_acquire) != seen) return true;
+    }
+    return false;
   }
   // After changing the state.
   void notify() {

@@ -303,6 +303,7 @@ void Queue::look_at_peers(const Patience& patience) {
   std::vector<std::pair<std::uint32_t, ProcessId>> others;
   {
     const Guard guard(*this, patience);
+    if (left_.load()) return;  // meanwhile, in another thread: it must not register again
     others = peers_.others(me());
   }
   std::erase_if(others, [](const auto& other) { return !has_ended(other.second); });  // system calls: not under the mutex
@@ -339,6 +340,7 @@ void Queue::wait_until(Event& event, const Patience& patience, const Done& done,
     }
     if (patience.ended()) late();
     waited = true;
+    if (event.changes_soon(seen)) continue;
     if (!futex_wait(event.word, seen, patience.slice())) patience.tick();
   }
 }

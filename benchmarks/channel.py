@@ -8,7 +8,7 @@ that it wraps; the pickling queue is multiprocessing.Queue with NumPy arrays. La
 to C++ in the same rhythm. Answers: half the time from `send` until the receiver's answer through a second channel is
 there. Transports in alternation, median of 9; received tensors are compared first.
 Run: python benchmarks/channel.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared, commit COMMIT): 4 MB 8.0 GB/s against 0.70 of the torch queue (11.5 x), 16 MB 7.9
+Result (2-core AMD EPYC VM, shared, commit d58dfdf): 4 MB 8.0 GB/s against 0.70 of the torch queue (11.5 x), 16 MB 7.9
 against 0.80 (9.9 x), 64 MB 9.2 x, 1 MB 24 x, the minibatch (5.6 MB) 8.1 against 0.37 (21.8 x); the pickling queue 7.0 x
 at 1 MB, 16.5 x at 4 MB. 1 KB: bare hop 50 us, ShmChannel 64 us in one tensor and 74 us in five, pickling queue 309 us,
 torch queue 3.3 ms; answers 8.2 us, since neither side sleeps. What is beyond the hop depends on how deep the receiver's

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
+import os
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from datapipes.checks import check_int
 from datapipes.in_flight import InFlight
@@ -20,18 +26,64 @@ from datapipes.rng import STREAM_VERSION, RngKey, check_epoch
 from datapipes.stage import MiniBatchTransformer, SeedStage, Stage, State, StreamStage, add_note
 from datapipes.stage_graph import StageGraph
 
+KEPT_CALLS = 2**16  # that a StageClock remembers, 56 bytes each
+
+
+class Call(NamedTuple):
+    """One call of a stage: when it began (seconds of time.monotonic, which all processes of a machine share) and where
+    it ran.
+    """
+
+    stage: str
+    began: float
+    seconds: float
+    process: int
+    thread: str
+    minibatch: int
+
 
 class StageClock:
-    """Calls and seconds of each stage, added up over a run; read while the run goes on."""
+    """Calls and seconds of each stage, added up over a run; read while the run goes on. Keeps the last calls."""
 
     def __init__(self) -> None:
         self._spent: dict[str, list[float]] = {}
+        self._kept: NDArray[np.float64] | None = None
+        self._number = itertools.count()
+        self._names: dict[str, int] = {}
+        self._next_name = itertools.count()
 
-    def add(self, key: str, seconds: float) -> None:
-        """Count one call."""
-        entry = self._spent.setdefault(key, [0.0, 0.0])
+    def add(self, stage: str, began: float, index: int) -> None:
+        """Count one call, which ends now."""
+        seconds = time.monotonic() - began
+        self.add_call(Call(stage, began, seconds, os.getpid(), threading.current_thread().name, index))
+
+    def add_call(self, call: Call) -> None:
+        """Count a call, of this process or another."""
+        entry = self._spent.setdefault(call.stage, [0.0, 0.0])
         entry[0] += 1
-        entry[1] += seconds
+        entry[1] += call.seconds
+        if self._kept is None:
+            self._kept = np.zeros((KEPT_CALLS, 7))
+        number = next(self._number)
+        stage, thread = (self._number_of(name) for name in (call.stage, call.thread))
+        self._kept[number % KEPT_CALLS] = (
+            *(number + 1, stage, call.began, call.seconds, call.process, thread, call.minibatch),
+        )
+
+    def _number_of(self, name: str) -> int:
+        number = self._names.get(name)
+        return self._names.setdefault(name, next(self._next_name)) if number is None else number
+
+    def last_calls(self) -> list[Call]:
+        """Return the last calls, at most KEPT_CALLS, in the order in which they ended or were told of."""
+        if self._kept is None:
+            return []
+        names = {number: name for name, number in list(self._names.items())}
+        rows = self._kept[self._kept[:, 0] > 0]
+        return [
+            Call(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch))
+            for _, stage, began, seconds, process, thread, minibatch in rows[rows[:, 0].argsort()].tolist()
+        ]
 
     def stats(self) -> dict[str, dict[str, float]]:
         """Return {stage: {"calls": n, "seconds": s}}."""
@@ -42,11 +94,29 @@ class EpochPlan:
     """How an epoch is made from its stages.
 
     It holds no reader and not the last stage, so that a thread which works by it keeps neither alive.
+
+    Attributes:
+        start: The first step of this rank that is wanted.
+        ahead: Later steps that are not, since an epoch that delivers out of order has given them before.
+        stopped: Set when nobody reads any more: who waits for minibatches gives up.
+        waiting_for: Says what the epoch waits for at the moment, "" where nothing is known.
     """
 
-    def __init__(self, graph: StageGraph, epoch: int, start: int, node_state: Any, clock: StageClock) -> None:
+    def __init__(
+        self,
+        graph: StageGraph,
+        epoch: int,
+        start: int,
+        node_state: Any,
+        clock: StageClock,
+        ahead: Collection[int] = (),
+        stopped: threading.Event | None = None,
+    ) -> None:
         self.epoch = epoch
         self.start = start
+        self.ahead = frozenset(ahead)
+        self.stopped = stopped or threading.Event()
+        self.waiting_for: Callable[[], str] = str
         self.node_state = node_state
         self.clock = clock
         counted = [stage for stage in graph if not isinstance(stage, StreamStage)]
@@ -66,10 +136,14 @@ class EpochPlan:
         graph = StageGraph(stage)
         return self._mapped_stream(stage) if graph.find(StreamStage) else self._indexed_stream(graph)
 
+    def steps(self, num_steps: int) -> Iterable[int]:
+        """Return the steps of this rank that are still wanted, in order."""
+        return (step for step in range(self.start, num_steps) if step not in self.ahead)
+
     def minibatch(self, graph: StageGraph, index: int) -> MiniBatch | None:
         """Return the minibatch of a global index, or None if a stage drops it."""
         if any(map(_is_async, graph)):
-            return next(InFlight([self._minibatch_async(graph, index)], 1))
+            return next(InFlight([self.minibatch_async(graph, index)], 1))
         made: dict[int, MiniBatch] = {}
         for stage in graph:
             inputs = [made[id(source)] for source in stage.sources]
@@ -79,7 +153,8 @@ class EpochPlan:
             made[id(stage)] = minibatch
         return made[id(graph.root)]
 
-    async def _minibatch_async(self, graph: StageGraph, index: int) -> MiniBatch | None:
+    async def minibatch_async(self, graph: StageGraph, index: int) -> MiniBatch | None:
+        """Return what `minibatch` returns; many can be in flight."""
         made: dict[int, MiniBatch] = {}
         for stage in graph:
             minibatch = await self._apply_async(stage, [made[id(source)] for source in stage.sources], index)
@@ -90,10 +165,10 @@ class EpochPlan:
 
     def _indexed_stream(self, graph: StageGraph) -> Iterator[MiniBatch]:
         seed_stage = graph.seed_stage
-        indices = (seed_stage.index_of(step) for step in range(self.start, seed_stage.num_steps))
-        window = max((_concurrency(stage) for stage in graph if _is_async(stage)), default=0)
+        indices = (seed_stage.index_of(step) for step in self.steps(seed_stage.num_steps))
+        window = async_window(graph)
         if window > 0:
-            return _Delivery(InFlight((self._minibatch_async(graph, index) for index in indices), window))
+            return _Delivery(InFlight((self.minibatch_async(graph, index) for index in indices), window))
         return _Delivery(self.minibatch(graph, index) for index in indices)
 
     def _mapped_stream(self, stage: Stage) -> Iterator[MiniBatch]:
@@ -140,12 +215,12 @@ class _Call:
         self._epoch, self._index = epoch, index
 
     def __enter__(self) -> RngKey | None:
-        self._began = time.perf_counter()
+        self._began = time.monotonic()
         return self._rng
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
-            self._clock.add(f"{self._ordinal} {self._name}", time.perf_counter() - self._began)
+            self._clock.add(f"{self._ordinal} {self._name}", self._began, self._index)
             return
         where = f"epoch {self._epoch}, minibatch {self._index}"
         if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
@@ -159,6 +234,11 @@ class _Call:
 
 def _is_async(stage: Stage) -> bool:
     return isinstance(stage, MiniBatchTransformer) and hasattr(stage, "transform_async")
+
+
+def async_window(graph: StageGraph) -> int:
+    """Return how many minibatches are kept in flight for the asynchronous stages of a graph; 0 where it has none."""
+    return max((_concurrency(stage) for stage in graph if _is_async(stage)), default=0)
 
 
 def _concurrency(stage: Stage) -> int:
@@ -211,19 +291,39 @@ class _Delivery(Iterator[MiniBatch]):
             close_stream(part)
 
 
+class Position(NamedTuple):
+    """Where an epoch begins or goes on: the first step that is wanted, and later ones that are not."""
+
+    epoch: int
+    step: int = 0
+    node_state: Any = None
+    ahead: tuple[int, ...] = ()
+
+
 class Run(Iterator[MiniBatch]):
     """A running epoch of the chain that ends in `root`, and how far it has been read."""
 
     def __init__(
-        self, root: Stage, epoch: int, start: int = 0, node_state: Any = None, clock: StageClock | None = None
+        self, root: Stage, position: Position, clock: StageClock | None = None, stopped: threading.Event | None = None
     ) -> None:
         graph = StageGraph(root)
-        self.epoch = epoch
-        self.next_step = start
+        self.epoch = position.epoch
+        self.next_step = position.step
+        self.ahead = set(position.ahead)
         self.finished = False
         self._error: BaseException | None = None
         self._seeds = graph.find(SeedStage)
-        self._stream = EpochPlan(graph, epoch, start, node_state, clock or StageClock()).stream(root)
+        self._window = max([stage.window for stage in graph.find(StreamStage)], default=1)
+        self._plan = EpochPlan(
+            graph,
+            position.epoch,
+            position.step,
+            position.node_state,
+            clock or StageClock(),
+            position.ahead,
+            stopped,
+        )
+        self._stream = self._plan.stream(root)
 
     def __next__(self) -> MiniBatch:
         try:
@@ -241,13 +341,22 @@ class Run(Iterator[MiniBatch]):
             raise
         self._error = None
         if self._seeds:
-            self.next_step = (minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size + 1
+            self._count((minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size)
         else:
             self.next_step += 1
         return minibatch
 
+    def _count(self, step: int) -> None:
+        """Note that the minibatch of `step` was delivered: what is `window` before it was delivered or dropped."""
+        self.ahead.add(step)
+        self.next_step = max(self.next_step, step - self._window + 1)
+        while self.next_step in self.ahead:
+            self.next_step += 1
+        self.ahead = {ahead for ahead in self.ahead if ahead > self.next_step}
+
     def close(self) -> None:
         """End the epoch and what runs for it."""
+        self._plan.stopped.set()
         close_stream(self._stream)
 
 
@@ -292,6 +401,10 @@ def make_state(root: Stage, run: Run | None, next_epoch: int, pending: State | N
         "next_index": _next_index(seeds, running.next_step) if running else 0,
         "fingerprint": fingerprint(graph),
     }
+    if running and running.ahead:
+        # Delivered out of order: the position is of this rank alone.
+        ahead = sorted(seeds[0].index_of(step) for step in running.ahead)
+        state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
     for stage in graph.find(StreamStage):
         if not stage.sources:
             state["node"] = stage.node_state() if running else None  # asking a node that has not begun would start it
@@ -304,9 +417,8 @@ def _next_index(seeds: list[SeedStage], step: int) -> int:
     return seeds[0].num_batches if step >= seeds[0].num_steps else step * seeds[0].world_size
 
 
-def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
-    """Return (epoch, first step on this rank, state of a torchdata node or None) of a state that `root`'s pipeline
-    saved.
+def parse_state(root: Stage, state: Any) -> Position:
+    """Return the position that a state of `root`'s pipeline names.
 
     Raises:
         TypeError, ValueError: The state is malformed or another pipeline's; the message names what differs.
@@ -344,15 +456,42 @@ def parse_state(root: Stage, state: Any) -> tuple[int, int, Any]:
             f"{where}: next_index must be in [0, {last}], got {next_index!r}. Load what state_dict() returned."
         )
     if not seeds:
-        return epoch, next_index, state.get("node")
+        return Position(epoch, next_index, state.get("node"))
     if next_index == seeds[0].num_batches:  # the epoch was done, however many ranks shared it
-        return epoch, seeds[0].num_steps, None
+        return Position(epoch, seeds[0].num_steps)
     if next_index % seeds[0].world_size != 0:
         raise ValueError(
             f"{where}: next_index {next_index} is not a multiple of world_size {seeds[0].world_size}, so the ranks "
             "cannot go on together. Resume with the world size that saved the state, or one that divides it."
         )
-    return epoch, min(next_index // seeds[0].world_size, seeds[0].num_steps), None
+    step = min(next_index // seeds[0].world_size, seeds[0].num_steps)
+    return Position(epoch, step, ahead=_parse_ahead(where, seeds[0], state.get("ahead"), step))
+
+
+def _parse_ahead(where: str, seeds: SeedStage, ahead: Any, step: int) -> tuple[int, ...]:
+    """Return the steps after `step` that were delivered already."""
+    if ahead is None:
+        return ()
+    try:
+        rank, world_size, indices = ahead["rank"], ahead["world_size"], ahead["indices"]
+        steps = tuple((check_int(where, "ahead", index, 0) - seeds.rank) // seeds.world_size for index in indices)
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{where}: 'ahead' must name a rank, a world_size and indices, got {ahead!r}. Load what state_dict() "
+            "returned."
+        ) from error
+    if (rank, world_size) != (seeds.rank, seeds.world_size):
+        raise ValueError(
+            f"{where}: this state was saved with in_order=False by rank {rank} of {world_size}, this is rank "
+            f"{seeds.rank} of {seeds.world_size}. Let each rank load its own, or save with in_order=True."
+        )
+    reached = {at: seeds.index_of(at) for at in steps if step < at < seeds.num_steps}
+    if [reached.get(at) for at in steps] != list(indices):
+        raise ValueError(
+            f"{where}: 'ahead' must be indices that this rank reaches after {seeds.index_of(step)}, got {indices}. "
+            "Load what state_dict() returned."
+        )
+    return steps
 
 
 def _same(saved: Any, current: Any) -> bool:

@@ -155,7 +155,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         Raises:
             ValueError: The state was saved by another pipeline; the message names what differs.
         """
-        from datapipes.run import Run, parse_state
+        from datapipes.run import Position, Run, parse_state
 
         if self._closed:
             raise RuntimeError(f"{self.name}: is closed and cannot start an epoch; build a new one.")
@@ -163,10 +163,10 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         self._end_run()
         state = self._pending if initial_state is None else initial_state
         self._pending = None
-        epoch, step, node_state = (self._next_epoch, 0, None) if state is None else parse_state(self, state)
-        check_epoch(self.name, epoch)
-        self._run = Run(self, epoch, step, node_state)
-        self._next_epoch = epoch + 1
+        position = Position(self._next_epoch) if state is None else parse_state(self, state)
+        check_epoch(self.name, position.epoch)
+        self._run = Run(self, position)
+        self._next_epoch = position.epoch + 1
 
     def next(self) -> MiniBatch:
         """Return the next minibatch of the running epoch, or raise StopIteration at its end."""
@@ -333,7 +333,13 @@ MiniBatchTransformer.transform = _chain_or_apply(MiniBatchTransformer.transform)
 
 
 class StreamStage(Stage):
-    """A stage that carries minibatches on without changing them, in its own way; it has no part in the random key."""
+    """A stage that carries minibatches on without changing them, in its own way; it has no part in the random key.
+
+    Attributes:
+        window: It delivers a minibatch only when all that are `window` or more before it were delivered; 1 is in order.
+    """
+
+    window: int = 1
 
     @abstractmethod
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:

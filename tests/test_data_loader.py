@@ -208,7 +208,7 @@ def test_the_plan_names_each_stage_and_its_thread():
         ("fetch_feature", "FeatureFetcher"),
         ("transform", "MiniBatchTransformer"),
     ]
-    assert lines[7:] == ["  caller's thread", "    takes the minibatches from the thread"]
+    assert lines[7:] == ["  caller's thread", "    takes the minibatches from there"]
 
 
 def test_without_overlap_all_runs_in_the_callers_thread():
@@ -277,12 +277,6 @@ def test_without_overlap_nothing_is_waited_for():
 
 
 # --- arguments
-
-
-def test_worker_processes_are_refused_by_name():
-    with refused(ValueError, stage="data_loader", found="num_workers is 1", allowed="allowed: 0"):
-        dp.DataLoader(fetched(), num_workers=1)
-    assert len(dp.DataLoader(fetched(), 0)) == 6
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ LAYERS = [
     "rng",
     "codec",
     "rows",
+    "sharing",
+    "threads",
     "functional",
     "minibatch",
     "pyg_data",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import json
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Iterable, Mapping
 
 import torch
 
 from datapipes.codec import Message
+from datapipes.stage import add_note
 
 
 class QueueTimeoutError(TimeoutError):
@@ -67,21 +70,41 @@ def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
             f"send_error: error must be an exception, got {type(error).__name__}. Pass the exception itself."
         )
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    parts = {"type": type(error).__name__, "text": _text_of(error), "traceback": trace, "pid": str(os.getpid())}
+    parts = {
+        "type": type(error).__name__,
+        "module": type(error).__module__,
+        "text": _text_of(error),
+        "notes": json.dumps([str(note) for note in getattr(error, "__notes__", ())]),
+        "traceback": trace,
+        "pid": str(os.getpid()),
+    }
     return {name: _to_bytes(text, most_bytes) for name, text in parts.items()}
 
 
-def error_from_message(message: Mapping[str, torch.Tensor]) -> Exception:
+def error_from_message(message: Mapping[str, torch.Tensor], *, own_types: bool = False) -> Exception:
     """Return the error that `error_to_message` wrote: of its own type where that is a built-in one, else RemoteError.
 
     Nothing is unpickled. The sender's traceback is its cause.
+
+    Args:
+        own_types: the sender runs this program, so an error type of a module that is imported here keeps its type too;
+            it is made from its text.
     """
-    kind, text, trace, pid = (_to_text(message.get(name)) for name in ("type", "text", "traceback", "pid"))
+    kind, module, text, trace, pid = (
+        _to_text(message.get(name)) for name in ("type", "module", "text", "traceback", "pid")
+    )
     error: Exception = RemoteError(f"{kind}: {text}")
-    known = getattr(builtins, kind, None)
+    module = (
+        "__main__" if module == "__mp_main__" else module
+    )  # the name of the main module in a process that was spawned
+    place = sys.modules.get(module) if own_types else builtins
+    known = getattr(place, kind, None)
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, (StopIteration, Warning)):
-        with contextlib.suppress(TypeError):  # some take more than a text
+        with contextlib.suppress(Exception):  # some take more than a text
             error = known(text)
+    with contextlib.suppress(ValueError, TypeError):
+        for note in json.loads(_to_text(message.get("notes")) or "[]"):
+            add_note(error, str(note))
     error.__cause__ = RemoteTraceback(f"\n\nIn process {pid}, which sent it:\n{trace}")
     return error
 
@@ -97,9 +120,14 @@ def how_it_ended(pid: int) -> str | None:
         return None
     if ended is None:
         return None
-    if ended.si_code == os.CLD_EXITED:
-        return f"it exited with code {ended.si_status}"
-    name = signal.Signals(ended.si_status).name if ended.si_status in set(signal.Signals) else str(ended.si_status)
+    return how_it_exited(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+
+
+def how_it_exited(code: int | None) -> str:
+    """Return in words what an exit code says; below 0 it is the number of the signal that ended the process."""
+    if code is None or code >= 0:
+        return f"it exited with code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
     return f"it was killed by {name}" + (", perhaps since memory ran out" if name == "SIGKILL" else "")
 
 

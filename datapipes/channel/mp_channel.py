@@ -121,6 +121,10 @@ class MpChannel(ChannelBase):
         self._check_open("empty")
         return bool(self._queue.empty())
 
+    def only_receive(self) -> None:
+        """Send no more from this process, so that `recv` raises EOFError when all who send have ended."""
+        self._queue._writer.close()  # type: ignore[attr-defined]  # its pipe has no other name
+
     def close(self) -> None:
         """End the channel in this process; what was sent still arrives."""
         self._closed = True

@@ -247,6 +247,28 @@ class ShmChannel(ChannelBase):
             shared.close()
             self._goodbye.cancel()
 
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the shared memory, to be passed on to `from_descriptor` in another process."""
+        return self._open("descriptor").descriptor
+
+    @classmethod
+    def from_descriptor(cls, descriptor: int) -> ShmChannel:
+        """Return the channel of another process by a descriptor of its memory, as it arrives over a Unix socket; takes
+        the descriptor over.
+
+        Raises:
+            ValueError: It is not that of a channel.
+        """
+        channel = cls.__new__(cls)
+        channel._begin(_core.ShmQueue.attach(descriptor))
+        return channel
+
+    @property
+    def most_bytes_kept(self) -> int:
+        """Bytes of the largest message that always finds room, whatever receivers keep."""
+        return self._open("most_bytes_kept").data_bytes // 2
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (type(self), reduction.DupFd(self._open("__reduce__").descriptor))
 
@@ -262,9 +284,7 @@ class ShmChannel(ChannelBase):
 
 def _attached(kind: type[ShmChannel], descriptor: Any) -> ShmChannel:
     """Return the channel of another process; `descriptor` is one that multiprocessing has passed on."""
-    channel = kind.__new__(kind)
-    channel._begin(_core.ShmQueue.attach(descriptor.detach()))
-    return channel
+    return kind.from_descriptor(descriptor.detach())
 
 
 def _say_goodbye(shared: _core.ShmQueue, pinned: list[Pinning]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.checks import as_tensor, check_index_tensor, dtype_name
 from datapipes.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.threads import num_threads
 
 
 class Feature(ABC):
@@ -72,9 +73,9 @@ class TensorFeature(Feature):
         if out is not None:
             self._check_out(out, wanted.shape[0])
             to = None if out.numel() == 0 else byte_rows(out)
-            _core.gather_rows(self._table, wanted.numpy(), out=to, num_threads=torch.get_num_threads())
+            _core.gather_rows(self._table, wanted.numpy(), out=to, num_threads=num_threads())
             return out
-        return take_rows(self.tensor, self._table, wanted, torch.get_num_threads())
+        return take_rows(self.tensor, self._table, wanted, num_threads())
 
     def _check_out(self, out: Tensor, num_rows: int) -> None:
         if not isinstance(out, Tensor):

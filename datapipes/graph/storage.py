@@ -17,6 +17,7 @@ from torch import Tensor
 
 from datapipes.checks import dtype_from_name, dtype_name
 from datapipes.graph.csc_graph import CSCGraph
+from datapipes.sharing import know_mapping
 
 FORMAT = "datapipes-csc-graph"
 VERSION = 1
@@ -112,6 +113,7 @@ def _read(path: Path, dtype: torch.dtype, shape: tuple[int, ...], mmap: bool) ->
         if mmap and 0 not in shape:
             # "c": pages are shared until somebody writes to them, and torch takes the array as writable
             array = np.lib.format.open_memmap(path, mode="c")
+            know_mapping(array)
         else:
             with path.open("rb") as file:
                 array = np.lib.format.read_array(file, allow_pickle=False)

@@ -1,7 +1,7 @@
 """DataLoader: runs a chain so that the next minibatches are made while the consumer works.
 
 It plans with an ordered list of pure passes over a copy of the chain (passes.py); the chain it was given is
-untouched and can feed other loaders. It is a Stage itself: stages chained after it run in the caller's thread.
+untouched and can feed other loaders. It is a Stage itself: stages chained after it run in the caller's process.
 """
 
 from __future__ import annotations
@@ -10,80 +10,199 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from datapipes.checks import check_bool, check_int
+from datapipes.channel import ChannelBase
+from datapipes.channel.sizes import parse_size
+from datapipes.checks import check_bool, check_choice, check_int
 from datapipes.loader.explain import as_svg, as_text
-from datapipes.loader.passes import overlap_fetch_with_sampling, overlap_with_consumer
+from datapipes.loader.passes import (
+    CUT,
+    check_cut,
+    cut,
+    overlap_fetch_with_sampling,
+    overlap_with_consumer,
+    put_in_workers,
+    shard,
+)
 from datapipes.loader.prefetcher import Prefetcher, check_timeout
+from datapipes.loader.process_pool import check_context, context_of, refuse_unpicklable, refuse_unsafe_fork
+from datapipes.loader.trace import write_trace
+from datapipes.loader.workers import Workers
 from datapipes.minibatch import MiniBatch
 from datapipes.rng import check_epoch
-from datapipes.run import EpochPlan, Run, StageClock, one_minibatch
+from datapipes.run import EpochPlan, Position, Run, StageClock, one_minibatch
 from datapipes.stage import Stage, StreamStage
 from datapipes.stage_graph import StageGraph
 
 PREFETCH_FACTOR = 2
 TIMEOUT_S = 120.0
+MAX_UVA_THREADS = 10240
+CHANNELS = ("shm", "mp")
 
 
 class DataLoader(StreamStage):
     """Iterate over the minibatches of a chain, prepared in the background.
 
-    Each `iter(loader)` is the next epoch, also after a `break`; `len(loader)` counts its minibatches.
+    Each `iter(loader)` is the next epoch, also after a `break`; `len(loader)` counts its minibatches. Minibatches are
+    the same bits for any number of workers, threads and start method, and after any of them died.
 
     Args:
         datapipe: the last stage of a chain; it stays as it is.
-        num_workers: worker processes. This version runs in the caller's process: 0.
-        prefetch_factor: minibatches held ready, 1 or more: that many sampled ones for the feature fetch, and that many
-            whole ones for the consumer.
-        timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as the thread lives.
-        overlap: make the next minibatches while the consumer works, in two threads: one fetches features while the
-            other samples. False makes each one when it is asked for.
+        num_workers: workers that make minibatches up to the cut. 0: the part before the first feature fetch runs in a
+            thread of this process.
+        persistent_workers: keep the workers between epochs; else they end with each.
+        max_uva_threads: for the gathers of this chain that read host memory from a GPU; it has none as yet, so only
+            the default is allowed.
+        worker_method: "process", or "thread": nothing is copied, but what stages do in Python waits for one another.
+        prefetch_factor: minibatches that each worker makes ahead; without workers, those held ready: that many sampled
+            ones for the feature fetch, and that many whole ones for the consumer. 1 or more.
+        in_order: deliver in the order of the indices. False delivers as they are made, so that no slow minibatch holds
+            up others; each still comes once, with the same bits.
+        timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as something works on it.
+        multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
+        worker_init_fn: called with the number of the worker, in it, before its first minibatch.
+        channel: how minibatches come from worker processes: "shm" (ShmChannel), "mp" (MpChannel) or a channel of your
+            own, for this loader alone, which stays open.
+        shm_size: size of the "shm" channel, as an int or text ("1GB"). None fits it to the first minibatch; later ones
+            that are larger come in parts.
+        max_restarts: how often a minibatch is made again when the worker that makes it dies.
+        cut: where the chain is cut: a functional name, a stage class, or "end". The default is before the first
+            FeatureFetcher whose store is in this machine's memory; else before the first CopyTo; else at the end.
+        overlap: do what follows the cut in a thread of its own while the consumer works.
     Raises:
-        TypeError, ValueError: An argument is not allowed; the message says what is.
+        TypeError, ValueError, RuntimeError: An argument is not allowed, or a plan cannot work; the message says why.
     """
 
     def __init__(
         self,
         datapipe: Stage,
         num_workers: int = 0,
+        persistent_workers: bool = True,
+        max_uva_threads: int = MAX_UVA_THREADS,
         *,
+        worker_method: str = "process",
         prefetch_factor: int = PREFETCH_FACTOR,
+        in_order: bool = True,
         timeout: float | None = TIMEOUT_S,
+        multiprocessing_context: Any = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        channel: str | ChannelBase = "shm",
+        shm_size: int | str | None = None,
+        max_restarts: int = 3,
+        cut: str | type[Stage] = CUT,
         overlap: bool = True,
     ) -> None:
         super().__init__(datapipe)
-        if check_int("data_loader", "num_workers", num_workers, 0) != 0:
+        where = "data_loader"
+        self.num_workers = check_int(where, "num_workers", num_workers, 0)
+        self.persistent_workers = check_bool(where, "persistent_workers", persistent_workers)
+        if check_int(where, "max_uva_threads", max_uva_threads, 1) != MAX_UVA_THREADS:
             raise ValueError(
-                f"data_loader: num_workers is {num_workers}, but worker processes are not part of this version; "
-                "allowed: 0. Leave it at 0: sampling and fetching then overlap with the consumer in threads."
+                f"{where}: max_uva_threads is {max_uva_threads}, but no stage of this chain reads host memory from a "
+                f"GPU; allowed: {MAX_UVA_THREADS}. Leave it out."
             )
-        self.num_workers = 0
-        self.prefetch_factor = check_int("data_loader", "prefetch_factor", prefetch_factor, 1)
-        self.timeout = check_timeout("data_loader", timeout)
-        self.overlap = check_bool("data_loader", "overlap", overlap)
+        self.max_uva_threads = max_uva_threads
+        self.worker_method = check_choice(where, "worker_method", worker_method, ("process", "thread"))
+        self.prefetch_factor = check_int(where, "prefetch_factor", prefetch_factor, 1)
+        self.in_order = check_bool(where, "in_order", in_order)
+        self.timeout = check_timeout(where, timeout)
+        self.multiprocessing_context = check_context(multiprocessing_context)
+        if worker_init_fn is not None and not callable(worker_init_fn):
+            raise TypeError(
+                f"{where}: worker_init_fn must be callable, got {type(worker_init_fn).__name__}. Pass a function of "
+                "the worker's number."
+            )
+        self.worker_init_fn = worker_init_fn
+        self.channel = (
+            channel if isinstance(channel, ChannelBase) else check_choice(where, "channel", channel, CHANNELS)
+        )
+        self.shm_size = None if shm_size is None else parse_size(where, "shm_size", shm_size)
+        self.max_restarts = check_int(where, "max_restarts", max_restarts, 0)
+        self.cut = check_cut(StageGraph(datapipe), cut)
+        self.overlap = check_bool(where, "overlap", overlap)
         self._clock = StageClock()
-        ahead = len(self.rewritten().find(Prefetcher)) > len(StageGraph(datapipe).find(Prefetcher))
-        if not ahead and (prefetch_factor, timeout) != (PREFETCH_FACTOR, TIMEOUT_S):
-            raise ValueError(
-                f"data_loader: prefetch_factor={prefetch_factor} and timeout={timeout} belong to the background "
-                "threads, but this plan has none (overlap=False, a FromNode, or a join with a copy to a GPU). Leave "
-                "them out."
-            )
+        self._check_plan()
+        self._plan = self._rewrite()
+        self._check_threads()
+        self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
 
     def rewritten(self) -> StageGraph:
         """Return the rewritten chain, the one that runs."""
+        return self._plan
+
+    def _rewrite(self) -> StageGraph:
         graph = StageGraph(self.source)
-        if not self.overlap:
+        depth, timeout = self.prefetch_factor, self.timeout
+        if self.num_workers > 0:
+            marked = cut(shard(graph), self.cut)
+            graph = self._put_in_workers(marked, timeout)
+            if not self.overlap:
+                return graph
+            fetching = self._put_in_workers(marked, None)  # it is the consumer's wait that is limited
+        elif not self.overlap:
             return graph
-        fetching = overlap_fetch_with_sampling(graph, depth=self.prefetch_factor)
-        planned = overlap_with_consumer(fetching, depth=self.prefetch_factor, timeout=self.timeout)
+        else:
+            fetching = overlap_fetch_with_sampling(graph, depth=depth)
+        planned = overlap_with_consumer(fetching, depth=depth, timeout=timeout)
         return graph if planned is fetching else planned  # without a thread for the end, none in the middle
 
+    def _put_in_workers(self, marked: StageGraph, timeout: float | None) -> StageGraph:
+        return put_in_workers(
+            marked,
+            num_workers=self.num_workers,
+            method=self.worker_method,
+            prefetch_factor=self.prefetch_factor,
+            in_order=self.in_order,
+            timeout=timeout,
+            persistent=self.persistent_workers,
+            multiprocessing_context=self.multiprocessing_context,
+            worker_init_fn=self.worker_init_fn,
+            channel=self.channel,
+            shm_size=self.shm_size,
+            max_restarts=self.max_restarts,
+        )
+
+    def _check_plan(self) -> None:
+        """Refuse what would be ignored, and what cannot reach a worker process."""
+        if self.shm_size is not None and self.channel != "shm":
+            raise ValueError(
+                f"data_loader: shm_size={self.shm_size} is the size of the channel 'shm', but channel is "
+                f"{self.channel!r}. Leave one of them out."
+            )
+        if self.worker_method == "thread":
+            of_processes = {
+                "multiprocessing_context": self.multiprocessing_context is not None,
+                "channel": self.channel != "shm",
+                "shm_size": self.shm_size is not None,
+            }
+            given = [name for name, is_given in of_processes.items() if is_given]
+            if given:
+                raise ValueError(
+                    f"data_loader: {given} belong to worker processes, but worker_method is 'thread'. Leave them out."
+                )
+        elif self.num_workers > 0:
+            context = context_of(self.multiprocessing_context)
+            refuse_unsafe_fork(context)
+            if context.get_start_method() != "fork":
+                before = [stage.source for stage in cut(shard(StageGraph(self.source)), self.cut).find(StreamStage)]
+                refuse_unpicklable(StageGraph(before[0]), self.worker_init_fn)
+
+    def _check_threads(self) -> None:
+        ahead = len(self._plan.find(Prefetcher)) > len(StageGraph(self.source).find(Prefetcher))
+        found = (self.prefetch_factor, self.timeout)
+        if self.num_workers == 0 and not ahead and found != (PREFETCH_FACTOR, TIMEOUT_S):
+            raise ValueError(
+                f"data_loader: prefetch_factor={self.prefetch_factor} and timeout={self.timeout} belong to the "
+                "background threads, but this plan has none (overlap=False, a FromNode, or a join with a copy to a "
+                "GPU). Leave them out."
+            )
+
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        return Run(self.rewritten().root, plan.epoch, plan.start, plan.node_state, self._clock)
+        position = Position(plan.epoch, plan.start, plan.node_state, tuple(plan.ahead))
+        return Run(self._plan.root, position, self._clock, plan.stopped)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
         """Return one minibatch again, by its epoch and global index, or None if a stage drops it; nothing else
-        moves.
+        moves. It is made in this process.
         """
         check_epoch("data_loader: minibatch", epoch)
         graph = StageGraph(self.source)
@@ -94,19 +213,41 @@ class DataLoader(StreamStage):
 
     def explain(self) -> str:
         """Return the rewritten chain as text: which stage runs where."""
-        return as_text(repr(self), self.rewritten())
+        return as_text(repr(self), self._plan)
 
     def to_svg(self, path: str | Path) -> None:
         """Write the rewritten chain as an SVG picture."""
-        Path(path).write_text(as_svg(repr(self), self.rewritten()), encoding="utf-8")
+        Path(path).write_text(as_svg(repr(self), self._plan), encoding="utf-8")
 
     def stats(self) -> dict[str, dict[str, float]]:
-        """Return {"1 sample_neighbor": {"calls": n, "seconds": s}, ...} since the loader was built.
+        """Return {"1 sample_neighbor": {"calls": n, "seconds": s}, ...} since the loader was built, all processes
+        together.
 
         "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
         consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for sampling.
+        "channel" counts what came from worker processes, see ShmChannel.stats: many `send_waits` say that the workers
+        are faster than what follows them, many `recv_waits` that they are slower.
         """
-        return self._clock.stats()
+        shown = self._clock.stats()
+        for stage in self._plan.find(Workers):
+            if counts := stage.stats():
+                shown["channel"] = counts
+        return shown
+
+    def trace(self, path: str | Path) -> None:
+        """Write the last calls of all stages, in all processes, as a trace that chrome://tracing and Perfetto show.
+
+        The loader remembers 65,536 calls.
+        """
+        write_trace(path, self._clock.last_calls())
+
+    def close(self) -> None:
+        super().close()
+        for stage in self._plan.find(Workers):
+            stage.close()
 
     def describe(self) -> dict[str, Any]:
-        return {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor, "overlap": self.overlap}
+        shown: dict[str, Any] = {"num_workers": self.num_workers}
+        if self.num_workers > 0:
+            shown["worker_method"] = self.worker_method
+        return {**shown, "prefetch_factor": self.prefetch_factor, "overlap": self.overlap}

@@ -1,6 +1,7 @@
 """Show where each stage of a rewritten chain runs: as text, and as a picture.
 
-A lane is a thread of execution; a Prefetcher ends one, so what stands before it runs in a thread of its own.
+A lane is a thread of execution, or several workers that do the same; a Prefetcher or Workers end one, so what stands
+before them runs in a thread or in workers of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import textwrap
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
+from datapipes.channel import ChannelBase
 from datapipes.loader.prefetcher import Prefetcher
+from datapipes.loader.workers import Workers
 from datapipes.stage import Stage
 from datapipes.stage_graph import StageGraph
 
@@ -25,13 +28,30 @@ class Lane:
 def lanes(graph: StageGraph) -> list[Lane]:
     """Return the lanes of a planned graph, first the one where minibatches start; the last is the caller's."""
     found = [Lane("caller's thread")]
+    threads = 0
     for stage in graph:
         if isinstance(stage, Prefetcher):
-            found[-1].title = f"thread {len(found)} (datapipes-prefetch), up to {stage.depth} minibatches ahead"
+            threads += 1
+            found[-1].title = f"thread {threads} (datapipes-prefetch), up to {stage.depth} minibatches ahead"
+            found.append(Lane("caller's thread"))
+        elif isinstance(stage, Workers):
+            found[-1].title = _title_of(stage)
             found.append(Lane("caller's thread"))
         else:
             found[-1].stages.append(stage)
     return found
+
+
+def _title_of(workers: Workers) -> str:
+    ahead = f"each up to {workers.prefetch_factor} minibatches ahead, {'in order' if workers.in_order else 'as made'}"
+    if workers.context is None:
+        return f"{workers.num_workers} worker threads (datapipes-worker-0 ...), {ahead}"
+    channel = workers.channel
+    through = f"{type(channel).__name__} (yours)" if isinstance(channel, ChannelBase) else channel
+    return (
+        f"{workers.num_workers} worker processes ({workers.context.get_start_method()}), {ahead}, through channel "
+        f"{through}"
+    )
 
 
 def as_text(title: str, graph: StageGraph) -> str:
@@ -41,7 +61,7 @@ def as_text(title: str, graph: StageGraph) -> str:
         lines.append(f"  {lane.title}")
         lines.extend(f"    {stage.name}: {stage!r}" for stage in lane.stages)
         if not lane.stages:
-            lines.append("    takes the minibatches from the thread")
+            lines.append("    takes the minibatches from there")
     return "\n".join(lines)
 
 

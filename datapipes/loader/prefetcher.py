@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from datapipes.checks import check_int
 from datapipes.functional import register_stage
 from datapipes.minibatch import MiniBatch
-from datapipes.run import EpochPlan, StageClock, close_stream
+from datapipes.run import EpochPlan, close_stream
 from datapipes.stage import Stage, StreamStage
 from datapipes.stage_graph import StageGraph
 
@@ -46,7 +46,7 @@ class Prefetcher(StreamStage):
                 )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        return _Reader(streams[0], self.depth, self.timeout, plan.clock, f"waiting for {plan.label(self.source)}")
+        return _Reader(streams[0], self.depth, self.timeout, plan, f"waiting for {plan.label(self.source)}")
 
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}
@@ -98,20 +98,20 @@ class _Reader(Iterator[MiniBatch]):
         open_stream: Callable[[], Iterator[MiniBatch]],
         depth: int,
         timeout: float | None,
-        clock: StageClock,
+        plan: EpochPlan,
         waiting: str,
     ) -> None:
         self._queue = _Queue(depth)
         self._process = os.getpid()
         self._timeout = timeout
-        self._clock = clock
+        self._plan = plan
         self._waiting = waiting
         self._thread = threading.Thread(
             target=_make_minibatches, args=(open_stream, self._queue), name="datapipes-prefetch", daemon=True
         )
         self._thread.start()
         self.close = weakref.finalize(
-            self, _stop, self._process, self._queue, self._thread
+            self, _stop, self._process, self._queue, self._thread, plan.stopped
         )  # also when collected, and at exit
 
     def __next__(self) -> MiniBatch:
@@ -134,13 +134,14 @@ class _Reader(Iterator[MiniBatch]):
                 if self._timeout is not None and waited >= self._timeout:
                     raise TimeoutError(
                         f"prefetch: no minibatch came within {self._timeout} s, the limit that was set; the thread "
-                        "still works on it. Raise timeout, or look into stats() for the slow stage."
+                        f"still works on it.{self._plan.waiting_for()} Raise timeout, or look into stats() for the "
+                        "slow stage."
                     )
                 left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
                 queue.changed.wait(left)
             minibatch = queue.ready.popleft()
             queue.changed.notify_all()
-        self._clock.add(self._waiting, time.monotonic() - began)
+        self._plan.clock.add(self._waiting, began, minibatch.index)
         return minibatch
 
 
@@ -164,9 +165,10 @@ def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Qu
     queue.end(error)
 
 
-def _stop(process: int, queue: _Queue, thread: threading.Thread) -> None:
+def _stop(process: int, queue: _Queue, thread: threading.Thread, stopped: threading.Event) -> None:
     if os.getpid() != process:
         return  # a forked child has a copy of the queue, perhaps locked for good, and no thread
+    stopped.set()  # nobody reads the epoch: what the thread may be waiting for is not wanted
     queue.stop()
     # A thread that makes minibatches may collect another epoch's reader, and must not wait: what it would wait for may
     # be waiting for its own minibatches. Its own reader's thread it does wait for, when it ends.

@@ -18,6 +18,7 @@ from datapipes.functional import register_stage
 from datapipes.graph import CSCGraph
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.stage import Fingerprint, MiniBatchTransformer, Stage
+from datapipes.threads import num_threads
 
 MAX_HOPS = 256
 
@@ -78,7 +79,7 @@ class NeighborSampler(MiniBatchTransformer):
             replace=self.replace,
             only_new=self.frontier == "new",
             want_edge_ids=self.return_edge_ids,
-            num_threads=torch.get_num_threads(),
+            num_threads=num_threads(),
         )
         blocks = [
             Block(

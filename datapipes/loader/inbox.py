@@ -1,0 +1,107 @@
+"""Where the outcomes of worker processes arrive: one shared-memory channel, or queues that a thread each listens to."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+
+from datapipes.channel import ChannelBase, MpChannel, PeerDied, QueueTimeoutError, ShmChannel
+from datapipes.codec import Message
+
+LOOK_S = 0.5  # how often a thread that listens looks whether it still should
+_WAKE = "#wake"
+
+
+class Inbox(ABC):
+    """Messages of all workers."""
+
+    @abstractmethod
+    def get(self, timeout: float) -> Message | None:
+        """Return the next message; None after `timeout` seconds, or earlier when a worker has died."""
+
+    def close(self) -> None:  # noqa: B027  a default
+        """Listen no more."""
+
+
+class ShmInbox(Inbox):
+    """One ShmChannel for all workers; it survives what happens to any of them."""
+
+    def __init__(self, channel: ShmChannel) -> None:
+        self._channel = channel
+
+    def get(self, timeout: float) -> Message | None:
+        try:
+            return self._channel.recv(timeout)
+        except (QueueTimeoutError, PeerDied):
+            return None
+
+
+class ThreadInbox(Inbox):
+    """Channels of any kind, each with a thread that waits for its messages."""
+
+    def __init__(self) -> None:
+        self._arrived: queue.SimpleQueue[Message | BaseException] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._channels: list[ChannelBase] = []
+
+    def listen(self, channel: ChannelBase, lives: Callable[[], bool] | None = None) -> None:
+        """Take messages from a channel too; until its sender lives no more, where `lives` tells."""
+        if lives is None:
+            self._channels.append(channel)
+        threading.Thread(
+            target=_listen,
+            args=(channel, self._arrived, self._ended, lives),
+            name="datapipes-inbox",
+            daemon=True,
+        ).start()
+
+    def get(self, timeout: float) -> Message | None:
+        try:
+            message = self._arrived.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(message, BaseException):
+            raise message
+        return message
+
+    def close(self) -> None:
+        self._ended.set()
+        for channel in self._channels:  # a thread may wait in recv without a limit
+            if not isinstance(channel, MpChannel):
+                with contextlib.suppress(Exception):
+                    channel.send({_WAKE: torch.empty(0)})
+
+
+def _listen(
+    channel: ChannelBase,
+    arrived: queue.SimpleQueue[Message | BaseException],
+    ended: threading.Event,
+    lives: Callable[[], bool] | None,
+) -> None:
+    while not ended.is_set():
+        alive = lives is None or _ask(lives)
+        try:
+            message = channel.recv(timeout=LOOK_S) if isinstance(channel, MpChannel) else channel.recv()
+        except QueueTimeoutError:
+            if not alive:
+                return
+            continue
+        except BaseException as error:
+            # What a killed sender leaves half written, or its tensors' memory that went with it, is made again.
+            if not ended.is_set() and (lives is None or _ask(lives)):
+                arrived.put(error)
+            return
+        if _WAKE not in message:
+            arrived.put(message)
+
+
+def _ask(lives: Callable[[], bool]) -> bool:
+    try:
+        return lives()
+    except ValueError:  # the process was waited for and forgotten
+        return False

@@ -1,0 +1,396 @@
+"""Workers as processes: started, told what to make, watched, and started again when they die.
+
+Each has a pipe for tasks and a row of the board, shared memory in which it writes what it is making; outcomes come
+through an inbox (inbox.py). A worker that has died is found by its sentinel, and what it was making by its row.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import multiprocessing.context
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import connection, reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from datapipes.channel import ChannelBase, ChannelClosed, MpChannel, ShmChannel
+from datapipes.channel.errors import error_from_message, how_it_exited
+from datapipes.loader.envelope import Opener
+from datapipes.loader.inbox import Inbox, ShmInbox, ThreadInbox
+from datapipes.loader.pool import Death, Outcome, Pool, Task, logger, now_ns, tasks_for_each
+from datapipes.loader.worker_process import (
+    CHANNEL,
+    COLUMNS,
+    END,
+    EPOCH,
+    GENERATION,
+    INDEX,
+    LIFE,
+    READY,
+    SINCE,
+    TASK,
+    Start,
+    main,
+    stage_labels,
+)
+from datapipes.sharing import Packed, pack, share_memory
+from datapipes.stage import Stage, add_note
+from datapipes.stage_graph import StageGraph
+
+LOOK_S = 0.1  # how often is looked whether all workers live
+END_S = 1.0  # how long a worker may take to end by itself, and again after a signal
+_KEPT = 4  # minibatches beyond those that are being made for which the channel has room
+_LEAST_SIZE = 2**22
+
+Context = multiprocessing.context.BaseContext
+
+
+class ProcessPool(Pool):
+    """Processes that make minibatches of the chain that ends in `root`.
+
+    Args:
+        context: how processes are started.
+        channel: "shm", "mp", or a channel to use.
+        shm_size: bytes of a "shm" channel; None fits it to the first minibatch.
+        pin: whether minibatches are copied to a GPU from the channel's memory.
+    """
+
+    def __init__(
+        self,
+        root: Stage,
+        num_workers: int,
+        prefetch_factor: int,
+        worker_init_fn: Callable[[int], None] | None,
+        context: Context,
+        channel: str | ChannelBase,
+        shm_size: int | None,
+        pin: bool,
+    ) -> None:
+        self.num_workers = num_workers
+        self.tasks_each = tasks_for_each(root, prefetch_factor)
+        self._root = root
+        self._init = worker_init_fn
+        self._context = context
+        self._wanted_channel = channel
+        self._shm_size = shm_size
+        self._pin = pin
+        self._id = secrets.randbits(62)
+        self._generation = 0
+        self._process = os.getpid()
+        self._opener = Opener(self._id, stage_labels(StageGraph(root)))
+        self._workers: list[_Worker] = []
+        self._chain: Packed | tuple[Any, ...] | None = None
+        self._board = torch.zeros(0)
+        self._channel: ChannelBase | None = None
+        self._inbox: Inbox | None = None
+        self._events: deque[Outcome | Death] = deque()
+        self._looked = 0.0
+        self._closed = False
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._workers:
+            return
+        began = time.monotonic()
+        self._board = share_memory(torch.zeros(self.num_workers, COLUMNS, dtype=torch.int64))
+        chain = (self._root, self._init, self._board)
+        self._chain = chain if self._context.get_start_method() == "fork" else pack(chain)
+        try:
+            self._make_channel()
+            for worker in range(self.num_workers):
+                self._workers.append(self._launch(worker, 0))
+        except BaseException:
+            self.close()
+            raise
+        logger.info(
+            "data_loader: started %d worker processes (%s) in %.2f s: pids %s",
+            self.num_workers,
+            self._context.get_start_method(),
+            time.monotonic() - began,
+            [worker.pid for worker in self._workers],
+        )
+
+    def _make_channel(self) -> None:
+        """Make the channel, if it is known by now how large it must be."""
+        if isinstance(self._wanted_channel, ChannelBase):
+            self._channel = self._wanted_channel
+            inbox: Inbox = ShmInbox(self._channel) if isinstance(self._channel, ShmChannel) else ThreadInbox()
+            self._inbox = inbox
+            if isinstance(inbox, ThreadInbox):
+                inbox.listen(self._channel)
+        elif self._wanted_channel == "mp":
+            self._inbox = ThreadInbox()  # and a queue for each worker: one that is killed can leave a lock taken
+        elif self._shm_size is not None:
+            self._use(ShmChannel(self._capacity, self._shm_size))
+
+    @property
+    def _capacity(self) -> int:
+        return 4 * self.num_workers * self.tasks_each + 16  # outcomes of an epoch that was left may still wait
+
+    def _use(self, channel: ShmChannel) -> None:
+        if self._pin:
+            channel.pin_memory()
+        self._channel = channel
+        self._inbox = ShmInbox(channel)
+
+    def _launch(self, worker: int, life: int) -> _Worker:
+        here, there = self._context.Pipe(duplex=True)
+        channel = self._channel
+        if self._wanted_channel == "mp":
+            channel = MpChannel()
+        assert self._chain is not None
+        start = Start(
+            worker=worker,
+            life=life,
+            pool=self._id,
+            connection=there,
+            chain=self._chain,
+            channel=channel,
+            own_channel=not isinstance(self._wanted_channel, ChannelBase),
+            explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),
+        )
+        self._board[worker] = 0
+        self._board[worker, LIFE] = life
+        process = self._context.Process(target=main, args=(start,), name=f"datapipes-worker-{worker}", daemon=True)  # type: ignore[attr-defined]
+        try:
+            process.start()
+        except BaseException:
+            here.close()
+            raise
+        finally:
+            there.close()
+        if self._wanted_channel == "mp":
+            assert isinstance(self._inbox, ThreadInbox)
+            assert isinstance(channel, MpChannel)
+            channel.only_receive()
+            self._inbox.listen(channel, process.is_alive)
+        return _Worker(process, here, life, channel if self._wanted_channel == "mp" else None)
+
+    def replace(self, worker: int) -> None:
+        old = self._workers[worker]
+        old.forget()
+        self._opener.forget(worker)
+        self._workers[worker] = self._launch(worker, old.life + 1)
+
+    # --- tasks and outcomes -------------------------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        self._generation += 1
+        if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
+            self._channel.reset(self._generation)  # a worker that waits for room drops what it wants to send
+        self._events = deque(event for event in self._events if isinstance(event, Death))
+        return self._generation
+
+    def give(self, worker: int, task: Task) -> None:
+        with suppress(OSError):  # it has died, which is found when somebody looks
+            self._workers[worker].connection.send_bytes(TASK + np.array(task.numbers(), np.int64).tobytes())
+
+    def receive(self, timeout: float) -> Outcome | Death | None:
+        if self._closed or os.getpid() != self._process:
+            raise RuntimeError(
+                "data_loader: its workers were ended, or belong to another process. Call iter() again in this process."
+            )
+        ends = time.monotonic() + timeout
+        while not self._events:
+            left = max(ends - time.monotonic(), 0.0)
+            if self._inbox is None:
+                connection.wait([worker.connection for worker in self._workers], min(left, LOOK_S))
+                self._look()
+            else:
+                message = self._inbox.get(min(left, LOOK_S))
+                if message is not None:
+                    label, outcome = self._opener.open(message)
+                    if outcome is not None:
+                        self._take_over(outcome, label.life)
+                    elif left > 0:
+                        continue
+                if message is None or time.monotonic() - self._looked > 1.0:
+                    self._look()
+            if left <= 0:
+                break
+        return self._events.popleft() if self._events else None
+
+    def _take_over(self, outcome: Outcome, life: int) -> None:
+        worker = self._workers[outcome.worker]
+        outcome.replaced = life != worker.life
+        for number, call in enumerate(outcome.calls):
+            outcome.calls[number] = call._replace(process=worker.pid, thread=f"worker {outcome.worker}")
+        self._events.append(outcome)
+
+    def _look(self) -> None:
+        """Look what workers say, and whether they live."""
+        self._looked = time.monotonic()
+        for number, worker in enumerate(self._workers):
+            error = None
+            with suppress(EOFError, OSError):
+                while worker.connection.poll(0):
+                    said = json.loads(worker.connection.recv_bytes())
+                    if "bytes" in said:
+                        self._give_channel(number, said["bytes"])
+                    else:
+                        error = said["error"]
+            if error is not None:
+                raise self._failed_start(number, error)
+            if not worker.told and not worker.process.is_alive():
+                worker.told = True
+                self._events.append(self._death_of(number, worker))
+
+    def _give_channel(self, number: int, size: int) -> None:
+        if self._channel is None:
+            room = (self.num_workers * self.tasks_each + _KEPT) * size
+            num_bytes = max(room + room // 2, 8 * size, _LEAST_SIZE)
+            logger.info("data_loader: a minibatch takes %d bytes; the channel gets %d", size, num_bytes)
+            self._use(ShmChannel(self._capacity, num_bytes))
+            assert isinstance(self._channel, ShmChannel)
+            self._channel.reset(self._generation)
+        assert isinstance(self._channel, ShmChannel)
+        worker = self._workers[number]
+        worker.connection.send_bytes(CHANNEL)
+        reduction.send_handle(worker.connection, self._channel.descriptor, worker.pid)
+
+    def _failed_start(self, number: int, error: dict[str, list[int]]) -> Exception:
+        parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in error.items()}
+        raised = error_from_message(parts, own_types=True)
+        add_note(
+            raised,
+            f"in worker {number} (pid {self._workers[number].pid}) before its first minibatch. What the workers get is "
+            "pickled; functions and classes must be importable there, or use multiprocessing_context='fork'.",
+        )
+        return raised
+
+    def _death_of(self, number: int, worker: _Worker) -> Death:
+        row = self._board[number].tolist()
+        worker.process.join()
+        how = how_it_exited(worker.process.exitcode)
+        task = Task(row[GENERATION], row[EPOCH], row[INDEX]) if row[SINCE] != 0 else None
+        return Death(number, worker.pid, how, task, bool(row[READY]))
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def whereabouts(self, worker: int) -> str:
+        who = f"worker {worker} (pid {self._workers[worker].pid})"
+        row = self._board[worker].tolist()
+        if not row[READY]:
+            return f"{who} is starting"
+        if row[SINCE] == 0:
+            return f"{who} waits for a task"
+        since = (now_ns() - row[SINCE]) / 1e9
+        return f"{who} has been making minibatch {row[INDEX]} of epoch {row[EPOCH]} for {since:.1f} s"
+
+    def stats(self) -> dict[str, float]:
+        if isinstance(self._channel, ShmChannel):
+            with suppress(ChannelClosed):
+                return self._channel.stats()
+        return {}
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        if self._inbox is not None:
+            self._inbox.close()
+        for worker in self._workers:
+            with suppress(OSError):
+                worker.connection.send_bytes(END)
+        if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
+            self._channel.close()  # who waits in send is told
+        for ask_to_end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
+            running = [worker.process for worker in self._workers if worker.process.is_alive()]
+            for process in running:
+                ask_to_end(process)
+            ends = time.monotonic() + END_S
+            for process in running:
+                process.join(max(ends - time.monotonic(), 0.0))
+        for worker in self._workers:
+            worker.forget()
+        self._workers = []
+        self._chain = None
+
+
+class _Worker:
+    def __init__(self, process: Any, pipe: Connection, life: int, channel: ChannelBase | None) -> None:
+        self.process = process
+        self.pid: int = process.pid
+        self.connection = pipe
+        self.life = life
+        self.channel = channel  # where it has one of its own
+        self.told = False  # that it has died
+
+    def forget(self) -> None:
+        self.connection.close()
+        if self.channel is not None:
+            self.channel.close()
+        self.process.join(END_S)
+        with suppress(ValueError):  # it still runs, though it was killed: the system holds it
+            self.process.close()
+
+
+def context_of(method: str | Context | None) -> Context:
+    """Return the context in which workers are started: a start method, a context, or None for the default."""
+    if isinstance(method, Context):
+        return method
+    context = multiprocessing.get_context(method or "forkserver")
+    if context.get_start_method() == "forkserver":
+        # what all workers need is imported once, in the server that they are forked from; without effect where it runs
+        context.set_forkserver_preload(["__main__", "torch", "datapipes"])
+    return context
+
+
+def refuse_unsafe_fork(context: Context) -> None:
+    """Refuse to fork a process that has begun to use CUDA: its children could do nothing with it but crash."""
+    if context.get_start_method() == "fork" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise RuntimeError(
+            "data_loader: multiprocessing_context is 'fork', but this process has initialised CUDA, which does not "
+            "survive a fork. Leave multiprocessing_context out (forkserver), or iterate before CUDA is used."
+        )
+
+
+def check_context(method: Any) -> str | Context | None:
+    """Return a start method of this system, a context, or None."""
+    allowed = multiprocessing.get_all_start_methods()
+    if method is None or isinstance(method, Context) or (isinstance(method, str) and method in allowed):
+        return method
+    raise ValueError(
+        f"data_loader: multiprocessing_context must be None, one of {allowed} or a context of multiprocessing, got "
+        f"{method!r}. Pass one of them."
+    )
+
+
+def refuse_unpicklable(graph: StageGraph, worker_init_fn: Any) -> None:
+    """Refuse what cannot be passed on to a process that is not forked, by the name of its stage."""
+    for stage in graph:
+        args, kwargs = stage._arguments
+        _refuse(f"stage {graph.ordinal(stage)} ({stage.name})", (type(stage), args, kwargs))
+    _refuse("worker_init_fn", worker_init_fn)
+
+
+def _refuse(what: str, value: Any) -> None:
+    try:
+        _Trial(io.BytesIO()).dump(value)
+    except Exception as error:
+        raise TypeError(
+            f"data_loader: {what} cannot be passed on to a worker process, since it cannot be pickled: {error}. Define "
+            "functions and classes at the top of a module, or use multiprocessing_context='fork' or "
+            "worker_method='thread'."
+        ) from error
+
+
+class _Trial(reduction.ForkingPickler):
+    """Pickles what a stage was built from; what is large, and the stages before it, are left out."""
+
+    def persistent_id(self, value: Any) -> str | None:
+        left_out = isinstance(value, (Stage, torch.Tensor, np.ndarray, ChannelBase))
+        return "left out" if left_out else None

@@ -1,0 +1,319 @@
+"""Objects for worker processes, in which tensors and arrays travel as handles: no process has a copy of its own.
+
+A handle names memory that another process can map: a part of a memory-mapped file, or a memfd (anonymous memory with a
+descriptor, which is not bound by the size of /dev/shm). What lies in ordinary memory is copied into a memfd once,
+however many processes read it. A handle means something only to processes that this one starts.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import threading
+import warnings
+import weakref
+from dataclasses import dataclass
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes import _core
+
+SMALL = 2**15  # bytes up to which a tensor travels by value: a mapping of its own costs more
+_Address = tuple[int, int, int, int]  # what identifies the content of a file: device, inode, size, time of change
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that is mapped."""
+
+    path: str
+    identity: _Address
+
+    def open(self) -> int:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if _identity(os.fstat(descriptor)) != self.identity:
+            os.close(descriptor)
+            raise ValueError(
+                f"datapipes: {self.path} has changed since it was mapped; workers would read another graph than the "
+                "process that started them. Open it again, and write to new files instead of changing one."
+            )
+        return descriptor
+
+
+class _Memory:
+    """A memfd; its bytes live as long as something maps it or this object lives."""
+
+    def __init__(self, descriptor: int, num_bytes: int) -> None:
+        self.descriptor = descriptor
+        self.num_bytes = num_bytes
+        weakref.finalize(self, os.close, descriptor).atexit = False
+
+
+class _Mapping:
+    """Where a mapping lies in this process, and what it maps."""
+
+    def __init__(self, mapped: mmap.mmap, source: _File | _Memory, offset: int = 0) -> None:
+        self.address = np.frombuffer(mapped, np.uint8).ctypes.data
+        self.num_bytes = len(mapped)
+        self.source = source
+        self.offset = offset  # in the source, of the first byte
+
+    def holds(self, address: int, num_bytes: int) -> bool:
+        return self.address <= address and address + num_bytes <= self.address + self.num_bytes
+
+
+_mappings: weakref.WeakKeyDictionary[mmap.mmap, _Mapping] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """A tensor: where its bytes are (a file, or the number of a descriptor that travels beside), and its form."""
+
+    source: _File | int
+    num_bytes: int  # of the mapping
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    as_array: bool
+
+
+class Packed:
+    """A pickled object, and the descriptors of the memory that it refers to; makes no copy of either."""
+
+    def __init__(self, data: bytes, memories: list[_Memory]) -> None:
+        self.data = data
+        self.memories = memories
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what multiprocessing passes on to a process that it starts."""
+        descriptors = [reduction.DupFd(memory.descriptor) for memory in self.memories]
+        return {"data": self.data, "descriptors": descriptors, "sizes": [memory.num_bytes for memory in self.memories]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.data = state["data"]
+        given = zip(state["descriptors"], state["sizes"], strict=True)
+        self.memories = [_Memory(descriptor.detach(), num_bytes) for descriptor, num_bytes in given]
+
+    def unpack(self) -> Any:
+        """Return the object, its tensors mapped."""
+        return _Unpickler(io.BytesIO(self.data), self.memories).load()
+
+
+def pack(value: Any) -> Packed:
+    """Return `value` ready for worker processes: tensors and arrays in host memory as handles.
+
+    Raises:
+        TypeError: It holds a tensor on a GPU.
+        MemoryError: There is no room for the copy of a tensor that lies in ordinary memory.
+        Exception: What pickle raises where something cannot be pickled.
+    """
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    pickler.dump(value)
+    return Packed(buffer.getvalue(), pickler.memories)
+
+
+def know_mapping(array: np.memmap[Any, Any]) -> None:
+    """Remember which file a memory-mapped array reads, so that workers map it too.
+
+    An array of mode "c" that was written to differs from its file; only those that nobody writes to may be told of.
+    """
+    mapped = array._mmap  # type: ignore[attr-defined]
+    if mapped is None or array.filename is None or mapped in _mappings:
+        return
+    start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    path = os.path.abspath(os.fspath(array.filename))
+    _mappings[mapped] = _Mapping(mapped, _File(path, _identity(os.stat(path))), start)
+
+
+def share_memory(tensor: Tensor) -> Tensor:
+    """Return a copy of `tensor`, contiguous, in memory that workers map; itself where it lies in such memory already.
+
+    Raises:
+        MemoryError: Less memory is left.
+    """
+    if tensor.numel() == 0 or _mapping_of(tensor) is not None:
+        return tensor
+    memory = _copied(tensor)
+    return _attached(_map(memory.descriptor, memory.num_bytes, memory), 0, tensor.dtype, tuple(tensor.shape), None)
+
+
+class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch puts tensors into /dev/shm
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+        self.memories: list[_Memory] = []
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> _Handle | None:
+        if type(value) is Tensor:
+            return self._handle(value, False)
+        if isinstance(value, np.ndarray) and type(value) in (np.ndarray, np.memmap):
+            return self._handle_of_array(value)
+        return None
+
+    def _handle_of_array(self, array: np.ndarray[Any, Any]) -> _Handle | None:
+        if array.dtype.kind not in "biufc" or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+            return None
+        if isinstance(array, np.memmap) and array.mode == "r":
+            know_mapping(array)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                return self._handle(torch.from_numpy(np.asarray(array)), True)
+        except (TypeError, ValueError):  # a dtype or stride that torch does not have
+            return None
+
+    def _handle(self, tensor: Tensor, as_array: bool) -> _Handle | None:
+        if tensor.device.type == "cuda":
+            raise TypeError(
+                f"datapipes: a tensor on {tensor.device}, shape {list(tensor.shape)}, cannot go to a worker process. "
+                "Keep what stands before the cut in host memory."
+            )
+        plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
+        if not plain or tensor.is_quantized or tensor.numel() == 0:
+            return None
+        tensor = tensor.resolve_conj().resolve_neg()
+        mapping = _mapping_of(tensor)
+        if mapping is None:
+            if tensor.nbytes <= SMALL:
+                return None
+            memory = _copied(tensor)
+            return self._in_memory(memory, 0, tensor, _contiguous_stride(tensor), as_array)
+        offset = tensor.data_ptr() - mapping.address + mapping.offset
+        if isinstance(mapping.source, _Memory):
+            return self._in_memory(mapping.source, offset, tensor, tensor.stride(), as_array)
+        end = offset + _extent(tensor)
+        return _Handle(mapping.source, end, offset, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), as_array)
+
+    def _in_memory(
+        self, memory: _Memory, offset: int, tensor: Tensor, stride: tuple[int, ...], as_array: bool
+    ) -> _Handle:
+        number = self._numbers.setdefault(id(memory), len(self.memories))
+        if number == len(self.memories):
+            self.memories.append(memory)
+        return _Handle(number, memory.num_bytes, offset, tensor.dtype, tuple(tensor.shape), tuple(stride), as_array)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what the process that started this one has packed."""
+
+    def __init__(self, buffer: io.BytesIO, memories: list[_Memory]) -> None:
+        super().__init__(buffer)
+        self._memories = memories
+        self._mapped: dict[Any, mmap.mmap] = {}
+
+    def persistent_load(self, handle: _Handle) -> Any:
+        mapped = self._mapped.get(handle.source)
+        if mapped is None or len(mapped) < handle.num_bytes:
+            mapped = self._mapped[handle.source] = self._map(handle)
+        tensor = _attached(mapped, handle.offset, handle.dtype, handle.shape, handle.stride)
+        return tensor.numpy() if handle.as_array else tensor
+
+    def _map(self, handle: _Handle) -> mmap.mmap:
+        if isinstance(handle.source, int):
+            memory = self._memories[handle.source]
+            return _map(memory.descriptor, memory.num_bytes, memory)
+        descriptor = handle.source.open()
+        try:
+            return _map(descriptor, os.fstat(descriptor).st_size, handle.source)
+        finally:
+            os.close(descriptor)
+
+
+_copies: weakref.WeakValueDictionary[tuple[int, int], _Memory] = weakref.WeakValueDictionary()
+_copying = threading.Lock()
+
+
+def _copied(tensor: Tensor) -> _Memory:
+    """Return a memfd that holds the values of `tensor`; the one from before, while something uses it."""
+    key = (tensor.data_ptr(), tensor.nbytes)
+    form = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor._version)
+    with _copying:
+        known = _copies.get(key)
+        if known is not None and known.form == form:  # type: ignore[attr-defined]
+            return known
+        memory = _make_memory(tensor.nbytes)
+        mapped = _map(memory.descriptor, memory.num_bytes, memory)
+        _attached(mapped, 0, tensor.dtype, tuple(tensor.shape), None).copy_(tensor)
+        memory.form = form  # type: ignore[attr-defined]
+        memory.original = tensor  # type: ignore[attr-defined]  # its address stays its own while this copy is known
+        _copies[key] = memory
+        return memory
+
+
+def _make_memory(num_bytes: int) -> _Memory:
+    if not hasattr(os, "memfd_create"):
+        raise NotImplementedError(
+            "datapipes: sharing memory with workers needs memfd, which only Linux has. Save the graph and open it, or "
+            "use worker_method='thread'."
+        )
+    left, limit = _core.memory_left()
+    if num_bytes > left:
+        raise MemoryError(
+            f"datapipes: {num_bytes} bytes are needed to share a tensor with workers, {left} are left ({limit}). Save "
+            "the graph and open it with mmap=True, or use worker_method='thread'."
+        )
+    descriptor = os.memfd_create("datapipes", os.MFD_CLOEXEC)
+    memory = _Memory(descriptor, num_bytes)
+    os.posix_fallocate(descriptor, 0, num_bytes)  # now, as an error; not later, as a signal
+    return memory
+
+
+def _map(descriptor: int, num_bytes: int, source: _File | _Memory) -> mmap.mmap:
+    # a file copy-on-write: torch takes memory as writable, and the file is not to be changed
+    access = mmap.ACCESS_COPY if isinstance(source, _File) else mmap.ACCESS_WRITE
+    mapped = mmap.mmap(descriptor, num_bytes, access=access)
+    _mappings[mapped] = _Mapping(mapped, source)
+    return mapped
+
+
+def _attached(
+    mapped: mmap.mmap, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...] | None
+) -> Tensor:
+    """Return the tensor at `offset` of a mapping, which it keeps; without a stride it is contiguous."""
+    count = (len(mapped) - offset) // dtype.itemsize
+    flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset)
+    if stride is None:
+        return flat[: int(np.prod(shape, dtype=np.int64))].view(shape)
+    return flat.as_strided(shape, stride)
+
+
+def _mapping_of(tensor: Tensor) -> _Mapping | None:
+    """Return the mapping that a tensor lies in, if other processes can still map the same."""
+    address, num_bytes = tensor.data_ptr(), _extent(tensor)
+    for mapping in list(_mappings.values()):
+        if mapping.holds(address, num_bytes):
+            source = mapping.source
+            if isinstance(source, _File) and not _is_still(source):
+                return None
+            return mapping
+    return None
+
+
+def _extent(tensor: Tensor) -> int:
+    """Return the bytes from the first value of a tensor to its last."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()
+
+
+def _contiguous_stride(tensor: Tensor) -> tuple[int, ...]:
+    return torch.empty(tensor.shape, device="meta").stride()
+
+
+def _identity(status: os.stat_result) -> _Address:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_still(file: _File) -> bool:
+    try:
+        return _identity(Path(file.path).stat()) == file.identity
+    except OSError:
+        return False

@@ -1,4 +1,6 @@
-"""How many threads work inside one minibatch: as many as torch uses; one where whole minibatches run side by side."""
+"""How many threads work inside one minibatch: as many as torch uses; a worker's share of them where minibatches are made
+side by side.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,21 @@ _here = threading.local()
 
 def num_threads() -> int:
     """Return the number of threads for a kernel that this thread calls."""
-    return 1 if getattr(_here, "one", False) else torch.get_num_threads()
+    count: int | None = getattr(_here, "count", None)
+    return torch.get_num_threads() if count is None else count
+
+
+def share_of(num_workers: int) -> int:
+    """Return how many threads each of so many workers has: one in general, more where there are more cores."""
+    return max(torch.get_num_threads() // num_workers, 1)
 
 
 @contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Let the kernels that this thread calls use no others; torch's own setting would be changed for all threads."""
-    before = getattr(_here, "one", False)
-    _here.one = True
+def threads_of_kernels(count: int) -> Iterator[None]:
+    """Let the kernels that this thread calls use `count` threads; torch's own setting holds for all threads."""
+    before = getattr(_here, "count", None)
+    _here.count = count
     try:
         yield
     finally:
-        _here.one = before
+        _here.count = before

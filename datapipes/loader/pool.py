@@ -100,8 +100,10 @@ class Pool(ABC):
 
 
 def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker gets ahead: as many as its asynchronous stages can have in flight."""
-    return max(prefetch_factor, async_window(StageGraph(root)))
+    """Return how many tasks a worker has at most: one that it makes and those ahead, or as many as asynchronous stages can
+    have in flight.
+    """
+    return max(prefetch_factor + 1, async_window(StageGraph(root)))
 
 
 def work(worker: int, root: Stage, take: Take, begins: Callable[[Task | None], None]) -> Iterator[Outcome]:

@@ -46,6 +46,7 @@ from datapipes.loader.worker_process import (
 from datapipes.sharing import Packed, pack, share_memory
 from datapipes.stage import Stage, add_note
 from datapipes.stage_graph import StageGraph
+from datapipes.threads import share_of
 
 LOOK_S = 0.1  # how often is looked whether all workers live
 END_S = 1.0  # how long a worker may take to end by itself, and again after a signal
@@ -89,6 +90,7 @@ class ProcessPool(Pool):
         self._process = os.getpid()
         self._opener = Opener(self._id, stage_labels(StageGraph(root)))
         self._workers: list[_Worker] = []
+        self._num_threads = 1
         self._chain: Packed | tuple[Any, ...] | None = None
         self._board = torch.zeros(0)
         self._channel: ChannelBase | None = None
@@ -105,6 +107,7 @@ class ProcessPool(Pool):
         began = time.monotonic()
         self._board = share_memory(torch.zeros(self.num_workers, COLUMNS, dtype=torch.int64))
         chain = (self._root, self._init, self._board)
+        self._num_threads = share_of(self.num_workers)
         self._chain = chain if self._context.get_start_method() == "fork" else pack(chain)
         try:
             self._make_channel()
@@ -159,6 +162,7 @@ class ProcessPool(Pool):
             channel=channel,
             own_channel=not isinstance(self._wanted_channel, ChannelBase),
             explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),
+            num_threads=self._num_threads,
         )
         self._board[worker] = 0
         self._board[worker, LIFE] = life

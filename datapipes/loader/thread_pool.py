@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from datapipes.loader.pool import Death, Outcome, Pool, Task, logger, tasks_for_each, work
 from datapipes.stage import Stage
-from datapipes.threads import one_thread_each
+from datapipes.threads import share_of, threads_of_kernels
 
 JOIN_S = 5.0  # how long closing waits for a minibatch that is being made
 
@@ -49,7 +49,7 @@ class ThreadPool(Pool):
         for worker in range(self.num_workers):
             thread = threading.Thread(
                 target=_run,
-                args=(worker, self._root, self._state, self._init),
+                args=(worker, self._root, self._state, self._init, share_of(self.num_workers)),
                 name=f"datapipes-worker-{worker}",
                 daemon=True,
             )
@@ -96,7 +96,7 @@ class ThreadPool(Pool):
         self._threads = []
 
 
-def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | None) -> None:
+def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | None, num_threads: int) -> None:
     def take(wait: bool) -> Task | None:
         while True:
             try:
@@ -112,7 +112,7 @@ def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | 
         state.making[worker] = None if task is None else (task, time.monotonic())
 
     error: BaseException | None = None
-    with one_thread_each():
+    with threads_of_kernels(num_threads):
         try:
             if init is not None:
                 init(worker)

@@ -26,6 +26,7 @@ from datapipes.loader.pool import Outcome, Task, now_ns, work
 from datapipes.sharing import Packed
 from datapipes.stage import Stage, StreamStage
 from datapipes.stage_graph import StageGraph
+from datapipes.threads import threads_of_kernels
 
 TASK, END, CHANNEL = b"T", b"E", b"C"  # first byte of what the pool says
 GENERATION, EPOCH, INDEX, SINCE = range(4)  # columns of the board; SINCE is 0 where nothing is made
@@ -42,6 +43,8 @@ class Start:
     Attributes:
         channel: None: the pool makes one when it knows how large minibatches are.
         own_channel: Whether the pool made it, so that epochs can be left behind in it.
+        explicit_size: Whether the user has chosen its size, so that what does not fit is refused.
+        num_threads: That a kernel of ours may use.
     """
 
     worker: int
@@ -52,6 +55,7 @@ class Start:
     channel: ChannelBase | None
     own_channel: bool
     explicit_size: bool
+    num_threads: int
 
 
 def main(start: Start) -> None:
@@ -73,9 +77,10 @@ def main(start: Start) -> None:
     tasks = _Tasks(start.connection)
     sender = _Sender(start, tasks, _labels(root))
     try:
-        for outcome in work(start.worker, root, tasks.take, lambda task: _write(row, task)):
-            sender.send(outcome)
-            row[SINCE] = 0
+        with threads_of_kernels(start.num_threads):
+            for outcome in work(start.worker, root, tasks.take, lambda task: _write(row, task)):
+                sender.send(outcome)
+                row[SINCE] = 0
     except (ChannelClosed, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool has ended: nobody wants what this worker makes
 

@@ -124,14 +124,20 @@ def pack(value: Any) -> Packed:
 def know_mapping(array: np.memmap[Any, Any]) -> None:
     """Remember which file a memory-mapped array reads, so that workers map it too.
 
-    An array of mode "c" that was written to differs from its file; only those that nobody writes to may be told of.
+    An array of mode "c" that was written to differs from its file; only those that nobody writes to may be told of. A
+    file that has been removed or replaced since is not remembered: no other process can map it.
     """
     mapped = array._mmap  # type: ignore[attr-defined]
     if mapped is None or array.filename is None or mapped in _mappings:
         return
     start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     path = os.path.abspath(os.fspath(array.filename))
-    _mappings[mapped] = _Mapping(mapped, _File(path, _identity(os.stat(path))), start)
+    try:
+        mapping = _Mapping(mapped, _File(path, _identity(os.stat(path))), start)
+        if _path_at(mapping.address) == os.fsencode(os.path.realpath(path)):
+            _mappings[mapped] = mapping
+    except OSError:
+        return
 
 
 def share_memory(tensor: Tensor) -> Tensor:
@@ -142,7 +148,7 @@ def share_memory(tensor: Tensor) -> Tensor:
     """
     if tensor.numel() == 0 or _mapping_of(tensor) is not None:
         return tensor
-    memory = _copied(tensor)
+    memory = _copy(tensor)
     return _attached(_map(memory.descriptor, memory.num_bytes, memory), 0, tensor.dtype, tuple(tensor.shape), None)
 
 
@@ -158,6 +164,12 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
         if isinstance(value, np.ndarray) and type(value) in (np.ndarray, np.memmap):
             return self._handle_of_array(value)
         return None
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is Tensor and _is_part(value):  # pickle would take all that it is a part of
+            whole = value.detach().clone().requires_grad_(value.requires_grad)
+            return whole.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
+        return NotImplemented
 
     def _handle_of_array(self, array: np.ndarray[Any, Any]) -> _Handle | None:
         if array.dtype.kind not in "biufc" or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
@@ -233,20 +245,42 @@ _copying = threading.Lock()
 
 
 def _copied(tensor: Tensor) -> _Memory:
-    """Return a memfd that holds the values of `tensor`; the one from before, while something uses it."""
+    """Return a memfd that holds the values of `tensor`; the one from before, while something uses it.
+
+    The values are compared: what is written through NumPy, or by a worker, does not count in tensor._version.
+    """
     key = (tensor.data_ptr(), tensor.nbytes)
-    form = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor._version)
+    form = (tensor.dtype, tuple(tensor.shape), tensor.stride())
     with _copying:
         known = _copies.get(key)
-        if known is not None and known.form == form:  # type: ignore[attr-defined]
+        if known is not None and known.form == form and _holds(known, tensor):  # type: ignore[attr-defined]
             return known
-        memory = _make_memory(tensor.nbytes)
-        mapped = _map(memory.descriptor, memory.num_bytes, memory)
-        _attached(mapped, 0, tensor.dtype, tuple(tensor.shape), None).copy_(tensor)
+        memory = _copies[key] = _copy(tensor)
         memory.form = form  # type: ignore[attr-defined]
-        memory.original = tensor  # type: ignore[attr-defined]  # its address stays its own while this copy is known
-        _copies[key] = memory
         return memory
+
+
+def _copy(tensor: Tensor) -> _Memory:
+    """Return a new memfd with the values of `tensor`."""
+    memory = _make_memory(tensor.nbytes)
+    _values(memory, tensor).copy_(tensor)
+    return memory
+
+
+def _holds(memory: _Memory, tensor: Tensor) -> bool:
+    return torch.equal(_bits(_values(memory, tensor)), _bits(tensor))
+
+
+def _values(memory: _Memory, tensor: Tensor) -> Tensor:
+    """Return what a memfd holds, in the form of `tensor`."""
+    mapped = _map(memory.descriptor, memory.num_bytes, memory)
+    return _attached(mapped, 0, tensor.dtype, tuple(tensor.shape), None)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Return `tensor` as integers, so that NaN equals NaN and -0.0 is not 0.0."""
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return real.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()])
 
 
 def _make_memory(num_bytes: int) -> _Memory:
@@ -289,12 +323,30 @@ def _attached(
 def _mapping_of(tensor: Tensor) -> _Mapping | None:
     """Return the mapping that a tensor lies in, if other processes can still map the same."""
     address, num_bytes = tensor.data_ptr(), _extent(tensor)
-    for mapping in list(_mappings.values()):
-        if mapping.holds(address, num_bytes):
+    for reference in _mappings.keyrefs():  # a list: other threads map, and unmap, meanwhile
+        mapped = reference()
+        mapping = _mappings.get(mapped) if mapped is not None else None
+        if mapping is not None and mapping.holds(address, num_bytes):
             source = mapping.source
             if isinstance(source, _File) and not _is_still(source):
                 return None
             return mapping
+    return None
+
+
+def _is_part(tensor: Tensor) -> bool:
+    """Return whether a tensor is a view of more than its own values."""
+    plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+    return plain and tensor.untyped_storage().nbytes() > tensor.nbytes
+
+
+def _path_at(address: int) -> bytes | None:
+    """Return the file that is mapped at `address`; it has another name where it was removed or replaced."""
+    with open("/proc/self/maps", "rb") as maps:
+        for line in maps:
+            begin, end = (int(bound, 16) for bound in line.split(maxsplit=1)[0].split(b"-"))
+            if begin <= address < end:
+                return line.rstrip(b"\n").split(maxsplit=5)[-1]
     return None
 
 

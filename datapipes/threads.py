@@ -1,5 +1,5 @@
-"""How many threads work inside one minibatch: as many as torch uses; a worker's share of them where minibatches are made
-side by side.
+"""How many threads work inside one minibatch: as many as torch uses; a worker's share of them where several are made side
+by side.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class DataLoader(StreamStage):
         worker_method: "process", or "thread": nothing is copied, but what stages do in Python waits for one another.
         prefetch_factor: minibatches that each worker makes ahead; without workers, those held ready: that many sampled
             ones for the feature fetch, and that many whole ones for the consumer. 1 or more.
-        in_order: deliver in the order of the indices. False delivers as they are made, so that no slow minibatch holds
-            up others; each still comes once, with the same bits.
+        in_order: deliver in the order of the indices. False delivers as they are made, so that a slow minibatch holds
+            up only those that its worker makes after it; each still comes once, with the same bits.
         timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as something works on it.
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
         worker_init_fn: called with the number of the worker, in it, before its first minibatch.

@@ -57,7 +57,9 @@ class Dispatcher(Iterator[MiniBatch]):
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # steps that are made and not delivered
         self._deaths: dict[int, list[Death]] = {}  # by the index that was being made
-        self._early_deaths = [0] * pool.num_workers  # in a row, before the worker had begun
+        self._early_deaths = [
+            0
+        ] * pool.num_workers  # in a row, before the worker had begun, while no other made anything
         self._broken = False
         self._waits = False
         plan.waiting_for = self._waiting_for
@@ -143,10 +145,9 @@ class Dispatcher(Iterator[MiniBatch]):
         index = outcome.task.index
         for call in outcome.calls:
             self._plan.clock.add_call(call)
-        if not outcome.replaced:
-            self._early_deaths[outcome.worker] = 0
-            if index in self._with[outcome.worker]:
-                self._with[outcome.worker].remove(index)
+        self._early_deaths = [0] * self._pool.num_workers  # there is progress
+        if not outcome.replaced and index in self._with[outcome.worker]:
+            self._with[outcome.worker].remove(index)
         step = (index - self._seeds.rank) // self._seeds.world_size
         if step >= self._low and step not in self._settled:
             self._made.setdefault(step, outcome)

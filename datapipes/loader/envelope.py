@@ -82,7 +82,8 @@ def to_messages(
 
 def num_bytes_of(message: Message) -> int:
     """Return what a message with its label takes in a channel at most."""
-    return _OVERHEAD + sum(tensor.nbytes + _OVERHEAD + len(key.encode()) for key, tensor in message.items())
+    dense = {key: tensor for key, tensor in message.items() if tensor.layout == torch.strided}  # it refuses others
+    return _OVERHEAD + sum(tensor.nbytes + _OVERHEAD + len(key.encode()) for key, tensor in dense.items())
 
 
 def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bool]]:

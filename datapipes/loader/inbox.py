@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -93,11 +94,20 @@ def _listen(
             continue
         except BaseException as error:
             # What a killed sender leaves half written, or its tensors' memory that went with it, is made again.
-            if not ended.is_set() and (lives is None or _ask(lives)):
+            if lives is None or _lives_on(lives, ended):
                 arrived.put(error)
             return
         if _WAKE not in message:
             arrived.put(message)
+
+
+def _lives_on(lives: Callable[[], bool], ended: threading.Event) -> bool:
+    """Return whether a sender whose messages cannot be read lives; one that was killed may take a moment to be gone."""
+    ends = time.monotonic() + LOOK_S
+    while time.monotonic() < ends:
+        if not _ask(lives) or ended.wait(0.05):
+            return False
+    return True
 
 
 def _ask(lives: Callable[[], bool]) -> bool:

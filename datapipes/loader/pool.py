@@ -100,8 +100,8 @@ class Pool(ABC):
 
 
 def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker has at most: one that it makes and those ahead, or as many as asynchronous stages can
-    have in flight.
+    """Return how many tasks a worker has at most: the one that it makes and those ahead, or as many as asynchronous
+    stages have in flight.
     """
     return max(prefetch_factor + 1, async_window(StageGraph(root)))
 

@@ -156,7 +156,9 @@ class _Sender:
     def send(self, outcome: Outcome) -> None:
         try:
             self._send(outcome)
-        except (TypeError, ValueError) as error:  # a minibatch that no channel takes, as one with a sparse tensor
+        except (ChannelClosed, PeerDied, OSError, EOFError):
+            raise
+        except Exception as error:  # a minibatch that no channel takes, as one with a sparse tensor
             self._send(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
 
     def _send(self, outcome: Outcome) -> None:

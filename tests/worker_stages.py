@@ -1,0 +1,187 @@
+"""Stages, functions and a channel for the tests of workers; a worker that is not forked imports this module."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pipelines import as_it_is, item_set, keep_most, sampled, small_graph, small_store
+
+import datapipes as dp
+
+__all__ = ["as_it_is"]
+BAD = 3  # the minibatch at which stages fail
+EPOCHS = 3
+
+
+def worker_chain() -> dp.Stage:
+    """A chain with something of everything before and after the cut."""
+    return sampled().transform(keep_most).fetch_feature(small_store(), ["feat"], ["weight"]).transform(double)
+
+
+def double(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    return minibatch.replace(node_features={name: 2 * rows for name, rows in minibatch.node_features.items()})
+
+
+def tell_process(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    """Leave the pid of the process, and the number of the thread, in `timestamps`."""
+    return minibatch.replace(timestamps=torch.tensor([os.getpid(), threading.get_ident()]))
+
+
+def made_by(minibatches) -> set[int]:
+    return {int(minibatch.timestamps[0]) for minibatch in minibatches}
+
+
+def grow(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    """Make every minibatch but the first large: 600 kB that depend on its index, in two tensors of different dtypes."""
+    if minibatch.index == 0:
+        return minibatch
+    values = torch.arange(75_000) * (minibatch.index + 1)
+    return minibatch.replace(
+        timestamps=values, node_features={"big": (values % 251).byte().repeat(8).reshape(-1, 3), "none": torch.empty(0)}
+    )
+
+
+class OwnError(RuntimeError):
+    """An error that is not built in."""
+
+
+class PickyError(Exception):
+    """An error that is not made of one text."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(one, two)
+
+
+def fail_with(kind: str):
+    return {"own": own_error, "built_in": built_in_error, "picky": picky_error, "exit": system_exit}[kind]
+
+
+def own_error(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    if minibatch.index == BAD:
+        raise OwnError("wrong in the worker")
+    return minibatch
+
+
+def built_in_error(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    if minibatch.index == BAD:
+        raise KeyError("wrong in the worker")
+    return minibatch
+
+
+def picky_error(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    if minibatch.index == BAD:
+        raise PickyError(1, 2)
+    return minibatch
+
+
+def system_exit(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    if minibatch.index == BAD:
+        raise SystemExit("wrong in the worker")
+    return minibatch
+
+
+def die(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    if minibatch.index == BAD:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return minibatch
+
+
+class DieOnce(dp.MiniBatchTransformer):
+    """Kills its process at minibatch BAD, but only where `mark` is not there yet."""
+
+    def __init__(self, source: dp.Stage, mark: str) -> None:
+        super().__init__(source)
+        self.mark = Path(mark)
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index == BAD and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return minibatch
+
+
+class Wait(dp.MiniBatchTransformer):
+    """Waits at one minibatch until a file is there, at most a minute."""
+
+    def __init__(self, source: dp.Stage, index: int, file: str) -> None:
+        super().__init__(source)
+        self.index = index
+        self.file = Path(file)
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        ends = time.monotonic() + 60
+        while minibatch.index == self.index and not self.file.exists() and time.monotonic() < ends:
+            threading.Event().wait(0.01)
+        return minibatch
+
+
+class SlowIsAsync(dp.MiniBatchTransformer):
+    """An asynchronous stage whose later minibatches are ready first."""
+
+    concurrency = 4
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        for _ in range(20 - minibatch.index):
+            await asyncio.sleep(0)
+        return minibatch.replace(timestamps=torch.tensor([minibatch.index]))
+
+
+class MyItems(dp.ItemSampler):
+    """A subclass of ItemSampler."""
+
+
+class MyFetcher(dp.FeatureFetcher):
+    """A subclass of FeatureFetcher."""
+
+
+class RemoteStore(dp.FeatureStore):
+    """A store that is read in the workers."""
+
+    fetch_in_worker = True
+
+
+class QueueChannel(dp.ChannelBase):
+    """The least that is a channel: two methods, and NumPy arrays through a queue of multiprocessing."""
+
+    def __init__(self, method: str = "forkserver") -> None:
+        self._queue = multiprocessing.get_context(method).Queue()
+
+    def send(self, msg: dict[str, torch.Tensor], **kwargs: Any) -> None:
+        self._queue.put({key: value.numpy() for key, value in msg.items()})
+
+    def recv(self, **kwargs: Any) -> dict[str, torch.Tensor]:
+        return {key: torch.from_numpy(np.array(value)) for key, value in self._queue.get().items()}
+
+
+def write_number(worker: int, folder: str) -> None:
+    (Path(folder) / f"{worker}-{os.getpid()}").touch()
+
+
+def fail_at_start(worker: int) -> None:
+    raise OwnError(f"worker {worker} does not want to")
+
+
+def exit_at_start(worker: int) -> None:
+    os._exit(7)
+
+
+def as_subclasses() -> dp.Stage:
+    return MyFetcher(sampled(MyItems(item_set(), 4, shuffle=True, seed=5)), small_store(), ["feat"])
+
+
+def joined() -> dp.Stage:
+    """Two ItemSamplers in one chain."""
+    first = sampled(dp.ItemSampler(item_set(), 4, shuffle=True, seed=5))
+    second = sampled(dp.ItemSampler(item_set(), 4, shuffle=False, seed=5), small_graph())
+    return dp.MiniBatchTransformer([first, second], take_both).fetch_feature(small_store(), ["feat"])
+
+
+def take_both(first: dp.MiniBatch, second: dp.MiniBatch) -> dp.MiniBatch:
+    return first.replace(timestamps=second.input_nodes)

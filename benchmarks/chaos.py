@@ -1,4 +1,4 @@
-"""Does every minibatch of a DataLoader arrive exactly once when workers are killed, and how long does the consumer wait?
+"""Does every minibatch arrive exactly once when workers of a DataLoader are killed, and how long is the wait?
 
 Worker processes get SIGKILL at random moments while epochs are read: --kills in all, 20 to 200 ms apart; 1,024 seeds,
 fanouts [15, 10, 5], node features. What arrives is held against what the chain gives without workers, digest by digest;

@@ -166,10 +166,11 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is Tensor and _is_part(value):  # pickle would take all that it is a part of
-            whole = value.detach().clone().requires_grad_(value.requires_grad)
-            return whole.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
-        return NotImplemented
+        if type(value) is not Tensor or not _is_plain(value):
+            return NotImplemented
+        # not as torch does it: that takes all of what a view is a part of, and cannot read unsigned or 8-bit floats back
+        values = bytearray(_bits(value.detach().resolve_conj().resolve_neg()).numpy().tobytes())
+        return _from_values, (values, value.dtype, tuple(value.shape), value.requires_grad)
 
     def _handle_of_array(self, array: np.ndarray[Any, Any]) -> _Handle | None:
         if array.dtype.kind not in "biufc" or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
@@ -189,8 +190,7 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
                 f"datapipes: a tensor on {tensor.device}, shape {list(tensor.shape)}, cannot go to a worker process. "
                 "Keep what stands before the cut in host memory."
             )
-        plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
-        if not plain or tensor.is_quantized or tensor.numel() == 0:
+        if not _is_plain(tensor) or tensor.requires_grad or tensor.numel() == 0:
             return None
         tensor = tensor.resolve_conj().resolve_neg()
         mapping = _mapping_of(tensor)
@@ -334,10 +334,14 @@ def _mapping_of(tensor: Tensor) -> _Mapping | None:
     return None
 
 
-def _is_part(tensor: Tensor) -> bool:
-    """Return whether a tensor is a view of more than its own values."""
-    plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
-    return plain and tensor.untyped_storage().nbytes() > tensor.nbytes
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+
+
+def _from_values(values: bytearray, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
+    """Return the tensor that has travelled by value."""
+    flat = torch.frombuffer(values, dtype=dtype) if values else torch.empty(0, dtype=dtype)
+    return flat.view(shape).requires_grad_(requires_grad)
 
 
 def _path_at(address: int) -> bytes | None:

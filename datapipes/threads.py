@@ -1,6 +1,4 @@
-"""How many threads work inside one minibatch: as many as torch uses; a worker's share of them where several are made side
-by side.
-"""
+"""How many threads work inside one minibatch: as many as torch uses, or a worker's share of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens when workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing stays."""
+"""When workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing stays."""
 
 import contextlib
 import gc
@@ -100,7 +100,7 @@ def test_an_error_arrives_in_its_place_with_the_workers_traceback(method, kind, 
 @pytest.mark.parametrize("method", [*WITHOUT_SERVER, "forkserver"])
 def test_a_worker_that_cannot_be_prepared_says_why(method):
     loader = dp.DataLoader(sampled(), worker_init_fn=ws.fail_at_start, **way(method))
-    with pytest.raises(ws.OwnError, match="worker . does not want to") as caught:
+    with pytest.raises(ws.OwnError, match=r"worker \d does not want to") as caught:
         list(loader)
     assert any("worker" in note for note in caught.value.__notes__)
     loader.close()
@@ -184,11 +184,9 @@ def test_a_stopped_worker_is_a_timeout_that_can_be_waited_out():
         got = [next(iterator).digest()]
         (worker,) = workers()
         os.kill(worker.pid, signal.SIGSTOP)
-        with pytest.raises(
-            TimeoutError, match=rf"within 0.3 s.*minibatch \d of epoch 0: worker 0 \(pid {worker.pid}\)"
-        ):
-            for minibatch in iterator:
-                got.append(minibatch.digest())
+        late = rf"within 0.3 s.*minibatch \d of epoch 0: worker 0 \(pid {worker.pid}\)"
+        with pytest.raises(TimeoutError, match=late):
+            got.extend(minibatch.digest() for minibatch in iterator)
         os.kill(worker.pid, signal.SIGCONT)
         loader._plan.root.timeout = None
         while len(got) < 6:
@@ -223,10 +221,9 @@ def test_an_epoch_that_is_left_does_not_reach_into_the_next(method, overlap):
 @pytest.mark.parametrize("method", WITHOUT_SERVER)
 def test_an_error_in_the_consumer_leaves_nothing(method):
     before = descriptors()
-    with pytest.raises(ZeroDivisionError), dp.DataLoader(ws.worker_chain(), **way(method)) as loader:
+    with contextlib.suppress(ZeroDivisionError), dp.DataLoader(ws.worker_chain(), **way(method)) as loader:
         for minibatch in loader:
-            assert minibatch.index == 0
-            raise ZeroDivisionError
+            raise ZeroDivisionError(minibatch.index)
     del loader, minibatch
     assert descriptors() == before
 

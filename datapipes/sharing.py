@@ -168,7 +168,7 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or not _is_plain(value):
             return NotImplemented
-        # not as torch does it: that takes all of what a view is a part of, and cannot read unsigned or 8-bit floats back
+        # not as torch does it: with all that a view is a part of, and without a way back for uint16 and 8-bit floats
         values = bytearray(_bits(value.detach().resolve_conj().resolve_neg()).numpy().tobytes())
         return _from_values, (values, value.dtype, tuple(value.shape), value.requires_grad)
 

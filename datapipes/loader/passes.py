@@ -24,8 +24,7 @@ CUT = "fetch_feature"  # the default
 
 
 class Cut(StreamStage):
-    """Marks where a chain is cut: what stands before it runs in workers, what stands after it in the caller's "
-    "process."""
+    """Marks where a chain is cut: what stands before it runs in workers, the rest in the caller's process."""
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
         return streams[0]()

@@ -15,7 +15,7 @@ help:
 	@echo "make test   every test that needs no GPU"
 	@echo "make check  lint, types, layers, C++ tests under sanitizers"
 	@echo "make bench  the benchmarks, with ratios taken in one run"
-	@echo "make soak   the long runs: kills of senders and receivers; MINUTES=5 bounds them"
+	@echo "make soak   the long runs: kills of senders, receivers and workers; MINUTES=5 bounds the first"
 	@echo "make stubs  write datapipes/functional.pyi anew"
 
 # The environment belongs to one lock file: another one makes a new environment.
@@ -55,9 +55,12 @@ bench: build
 	$(RUN) benchmarks/build_csc.py
 	$(RUN) benchmarks/channel.py
 	$(RUN) benchmarks/end_to_end.py
+	$(RUN) benchmarks/loader.py
+	$(RUN) benchmarks/chaos.py --kills 50
 
 soak: build
 	$(RUN) tests/soak_channel.py --kills 1000 --minutes $(MINUTES)
+	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build
 	$(RUN) -c "import datapipes, datapipes.functional as functional; functional.write_stub()"

@@ -5,7 +5,8 @@ Run: python examples/node_classification.py [--data debian | FOLDER] [--seed N] 
 `--data debian` (the default) is the embedded graph of Debian's packages: guess the archive section of a package.
 FOLDER may hold Planetoid files or an .npz that `dp.datasets.open` knows. Prints loss and accuracy of each epoch, the
 test accuracy of the epoch that was best on the validation nodes, and the time of each stage; `--out` also writes
-learning_curve.png and pipeline.svg.
+learning_curve.png and pipeline.svg. Training minibatches are sampled in `--workers` processes; their bits, and so the
+accuracy, do not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     model = make_model(data, settings)
     pipe = pipeline(data, data.train_set, settings.fanouts, settings.batch_size, shuffle=True, seed=args.seed)
-    with dp.DataLoader(pipe) as loader:
+    with dp.DataLoader(pipe, num_workers=args.workers) as loader:
         print(loader.explain())
         history, best = train(model, data, loader, settings)
         test_accuracy = evaluate(best, data, data.test_set, "test")
@@ -75,9 +76,14 @@ def train(
 def print_stage_rates(loader: dp.DataLoader) -> None:
     """Print what a minibatch costs in each stage of the training loader, and how long the model waited for one."""
     print("stage                            ms a minibatch   minibatches/s")
-    for stage, spent in loader.stats().items():
+    stats = loader.stats()
+    channel = stats.pop("channel", None)
+    for stage, spent in stats.items():
         each = spent["seconds"] / spent["calls"]
         print(f"{stage:31s} {each * 1e3:14.2f} {1 / each if each > 0 else float('inf'):15.0f}")
+    if channel is not None:
+        waits = ", ".join(f"{channel[name]:.0f} {name}" for name in ("send_waits", "recv_waits", "copied_out"))
+        print(f"channel: {channel['messages']:.0f} messages, {channel['bytes'] / 1e6:.0f} MB, {waits}")
 
 
 def draw_learning_curve(history: list[dict[str, float]], name: str, test_accuracy: float, path: Path) -> None:
@@ -105,6 +111,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", default="debian", help="'debian', or a folder or .npz that dp.datasets.open reads")
     parser.add_argument("--split", type=int, default=0, help="split of the files, or seed of a random one")
     parser.add_argument("--seed", type=int, default=0, help="of the model, the order of the seeds and the sampling")
+    parser.add_argument("--workers", type=int, default=2, help="processes that sample; 0 samples in a thread")
     parser.add_argument("--out", type=Path, help="folder for the pictures")
     for field in dataclasses.fields(Settings):
         if field.name == "fanouts":

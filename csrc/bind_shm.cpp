@@ -1,5 +1,5 @@
-// bind_shm.cpp: the queue in shared memory as Python sees it: times in seconds, messages as dicts of tensors (frame.h), its
-// errors as those of datapipes.channel.errors. The waits let the GIL go, and look at signals every 100 ms.
+// bind_shm.cpp: shared memory, and the queue in it, as Python sees them: times in seconds, messages as dicts of tensors
+// (frame.h), errors as those of datapipes.channel.errors. The waits let the GIL go, and look at signals every 100 ms.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -18,6 +18,7 @@
 #include "numpy.h"
 #include "shm/memory_left.h"
 #include "shm/queue.h"
+#include "shm/segment.h"
 
 namespace datapipes {
 
@@ -127,6 +128,15 @@ void bind_shm(py::module_& m) {
       .def("release_in_two_steps", &Queue::release_in_two_steps, py::arg("on"))
       .def("dropped_slots", &Queue::dropped_slots)
       .def("let_go", [](Queue& queue, const std::vector<std::uint32_t>& slots) { queue.let_go(slots); }, py::arg("slots"));
+  py::class_<shm::Segment>(m, "SharedMemory", py::buffer_protocol())
+      .def_static("create", &shm::Segment::create, py::call_guard<GilRelease>(), py::arg("num_bytes"), py::arg("who"))
+      .def_static("attach", &shm::Segment::attach, py::call_guard<GilRelease>(), py::arg("descriptor"))
+      .def_buffer([](const shm::Segment& memory) {
+        return py::buffer_info(reinterpret_cast<std::uint8_t*>(memory.data()), static_cast<py::ssize_t>(memory.size()));
+      })
+      .def("__len__", &shm::Segment::size)
+      .def_property_readonly("descriptor", &shm::Segment::descriptor)
+      .def("use_huge_pages", &shm::Segment::use_huge_pages, py::call_guard<GilRelease>());
   const auto bytes_of = [](const py::buffer& memory) {
     const auto asked = memory.request(true);
     return std::span(static_cast<std::byte*>(asked.ptr), static_cast<std::size_t>(asked.size * asked.itemsize));

@@ -26,6 +26,7 @@ from torch import Tensor
 from datapipes import _core
 
 SMALL = 2**15  # bytes up to which a tensor travels by value: a mapping of its own costs more
+LARGE = 2**22  # bytes from which huge pages are worth while
 _Address = tuple[int, int, int, int]  # what identifies the content of a file: device, inode, size, time of change
 
 
@@ -47,34 +48,28 @@ class _File:
         return descriptor
 
 
-class _Memory:
-    """A memfd; its bytes live as long as something maps it or this object lives."""
-
-    def __init__(self, descriptor: int, num_bytes: int) -> None:
-        self.descriptor = descriptor
-        self.num_bytes = num_bytes
-        weakref.finalize(self, os.close, descriptor).atexit = False
+_Mapped = Any  # a part of memory that another process can map: an mmap.mmap of a file, or a _core.SharedMemory
 
 
 class _Mapping:
-    """Where a mapping lies in this process, and what it maps."""
+    """Where a mapping lies in this process, and which file it maps; None for a SharedMemory."""
 
-    def __init__(self, mapped: mmap.mmap, source: _File | _Memory, offset: int = 0) -> None:
+    def __init__(self, mapped: _Mapped, file: _File | None = None, offset: int = 0) -> None:
         self.address = np.frombuffer(mapped, np.uint8).ctypes.data
         self.num_bytes = len(mapped)
-        self.source = source
-        self.offset = offset  # in the source, of the first byte
+        self.file = file
+        self.offset = offset  # in the file, of the first byte
 
     def holds(self, address: int, num_bytes: int) -> bool:
         return self.address <= address and address + num_bytes <= self.address + self.num_bytes
 
 
-_mappings: weakref.WeakKeyDictionary[mmap.mmap, _Mapping] = weakref.WeakKeyDictionary()
+_mappings: weakref.WeakKeyDictionary[_Mapped, _Mapping] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class _Handle:
-    """A tensor: where its bytes are (a file, or the number of a descriptor that travels beside), and its form."""
+    """A tensor: where its bytes are (a file, or the number of a memory that travels beside), and its form."""
 
     source: _File | int
     num_bytes: int  # of the mapping
@@ -86,21 +81,20 @@ class _Handle:
 
 
 class Packed:
-    """A pickled object, and the descriptors of the memory that it refers to; makes no copy of either."""
+    """A pickled object, and the shared memory that it refers to; makes no copy of either."""
 
-    def __init__(self, data: bytes, memories: list[_Memory]) -> None:
+    def __init__(self, data: bytes, memories: list[_Mapped]) -> None:
         self.data = data
         self.memories = memories
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what multiprocessing passes on to a process that it starts."""
         descriptors = [reduction.DupFd(memory.descriptor) for memory in self.memories]
-        return {"data": self.data, "descriptors": descriptors, "sizes": [memory.num_bytes for memory in self.memories]}
+        return {"data": self.data, "descriptors": descriptors}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.data = state["data"]
-        given = zip(state["descriptors"], state["sizes"], strict=True)
-        self.memories = [_Memory(descriptor.detach(), num_bytes) for descriptor, num_bytes in given]
+        self.memories = [_known(_core.SharedMemory.attach(given.detach())) for given in state["descriptors"]]
 
     def unpack(self) -> Any:
         """Return the object, its tensors mapped."""
@@ -148,14 +142,13 @@ def share_memory(tensor: Tensor) -> Tensor:
     """
     if tensor.numel() == 0 or _mapping_of(tensor) is not None:
         return tensor
-    memory = _copy(tensor)
-    return _attached(_map(memory.descriptor, memory.num_bytes, memory), 0, tensor.dtype, tuple(tensor.shape), None)
+    return _values(_copy(tensor), tensor)
 
 
 class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch puts tensors into /dev/shm
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
-        self.memories: list[_Memory] = []
+        self.memories: list[_Mapped] = []
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, value: Any) -> _Handle | None:
@@ -193,88 +186,83 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
         if not _is_plain(tensor) or tensor.requires_grad or tensor.numel() == 0:
             return None
         tensor = tensor.resolve_conj().resolve_neg()
-        mapping = _mapping_of(tensor)
-        if mapping is None:
+        found = _mapping_of(tensor)
+        if found is None:
             if tensor.nbytes <= SMALL:
                 return None
             memory = _copied(tensor)
             return self._in_memory(memory, 0, tensor, _contiguous_stride(tensor), as_array)
+        mapped, mapping = found
         offset = tensor.data_ptr() - mapping.address + mapping.offset
-        if isinstance(mapping.source, _Memory):
-            return self._in_memory(mapping.source, offset, tensor, tensor.stride(), as_array)
+        if mapping.file is None:
+            return self._in_memory(mapped, offset, tensor, tensor.stride(), as_array)
         end = offset + _extent(tensor)
-        return _Handle(mapping.source, end, offset, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), as_array)
+        return _Handle(mapping.file, end, offset, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), as_array)
 
     def _in_memory(
-        self, memory: _Memory, offset: int, tensor: Tensor, stride: tuple[int, ...], as_array: bool
+        self, memory: _Mapped, offset: int, tensor: Tensor, stride: tuple[int, ...], as_array: bool
     ) -> _Handle:
         number = self._numbers.setdefault(id(memory), len(self.memories))
         if number == len(self.memories):
             self.memories.append(memory)
-        return _Handle(number, memory.num_bytes, offset, tensor.dtype, tuple(tensor.shape), tuple(stride), as_array)
+        return _Handle(number, len(memory), offset, tensor.dtype, tuple(tensor.shape), tuple(stride), as_array)
 
 
 class _Unpickler(pickle.Unpickler):
     """Reads what the process that started this one has packed."""
 
-    def __init__(self, buffer: io.BytesIO, memories: list[_Memory]) -> None:
+    def __init__(self, buffer: io.BytesIO, memories: list[_Mapped]) -> None:
         super().__init__(buffer)
-        self._memories = memories
-        self._mapped: dict[Any, mmap.mmap] = {}
+        self._mapped: dict[_File | int, _Mapped] = dict(enumerate(memories))
 
     def persistent_load(self, handle: _Handle) -> Any:
         mapped = self._mapped.get(handle.source)
         if mapped is None or len(mapped) < handle.num_bytes:
-            mapped = self._mapped[handle.source] = self._map(handle)
+            assert isinstance(handle.source, _File)
+            mapped = self._mapped[handle.source] = _map(handle.source)
         tensor = _attached(mapped, handle.offset, handle.dtype, handle.shape, handle.stride)
         return tensor.numpy() if handle.as_array else tensor
 
-    def _map(self, handle: _Handle) -> mmap.mmap:
-        if isinstance(handle.source, int):
-            memory = self._memories[handle.source]
-            return _map(memory.descriptor, memory.num_bytes, memory)
-        descriptor = handle.source.open()
-        try:
-            return _map(descriptor, os.fstat(descriptor).st_size, handle.source)
-        finally:
-            os.close(descriptor)
 
-
-_copies: weakref.WeakValueDictionary[tuple[int, int], _Memory] = weakref.WeakValueDictionary()
+_copies: weakref.WeakValueDictionary[tuple[Any, ...], _Mapped] = weakref.WeakValueDictionary()
 _copying = threading.Lock()
 
 
-def _copied(tensor: Tensor) -> _Memory:
-    """Return a memfd that holds the values of `tensor`; the one from before, while something uses it.
+def _copied(tensor: Tensor) -> _Mapped:
+    """Return shared memory that holds the values of `tensor`; the one from before, while something uses it.
 
     The values are compared: what is written through NumPy, or by a worker, does not count in tensor._version.
     """
-    key = (tensor.data_ptr(), tensor.nbytes)
-    form = (tensor.dtype, tuple(tensor.shape), tensor.stride())
+    key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
     with _copying:
         known = _copies.get(key)
-        if known is not None and known.form == form and _holds(known, tensor):  # type: ignore[attr-defined]
+        if known is not None and _holds(known, tensor):
             return known
         memory = _copies[key] = _copy(tensor)
-        memory.form = form  # type: ignore[attr-defined]
         return memory
 
 
-def _copy(tensor: Tensor) -> _Memory:
-    """Return a new memfd with the values of `tensor`."""
-    memory = _make_memory(tensor.nbytes)
+def _copy(tensor: Tensor) -> _Mapped:
+    """Return new shared memory with the values of `tensor`."""
+    if not hasattr(_core, "SharedMemory"):
+        raise NotImplementedError(
+            "datapipes: sharing memory with workers needs memfd, which only Linux has. Save the graph and open it, or "
+            "use worker_method='thread'."
+        )
+    memory = _known(_core.SharedMemory.create(tensor.nbytes, "datapipes"))
     _values(memory, tensor).copy_(tensor)
+    if tensor.nbytes >= LARGE:  # beside the start of the workers
+        threading.Thread(target=memory.use_huge_pages, name="datapipes-huge-pages", daemon=True).start()
     return memory
 
 
-def _holds(memory: _Memory, tensor: Tensor) -> bool:
+def _holds(memory: _Mapped, tensor: Tensor) -> bool:
     return torch.equal(_bits(_values(memory, tensor)), _bits(tensor))
 
 
-def _values(memory: _Memory, tensor: Tensor) -> Tensor:
-    """Return what a memfd holds, in the form of `tensor`."""
-    mapped = _map(memory.descriptor, memory.num_bytes, memory)
-    return _attached(mapped, 0, tensor.dtype, tuple(tensor.shape), None)
+def _values(memory: _Mapped, tensor: Tensor) -> Tensor:
+    """Return what shared memory holds, in the form of `tensor`."""
+    return _attached(memory, 0, tensor.dtype, tuple(tensor.shape), None)
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -283,34 +271,25 @@ def _bits(tensor: Tensor) -> Tensor:
     return real.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()])
 
 
-def _make_memory(num_bytes: int) -> _Memory:
-    if not hasattr(os, "memfd_create"):
-        raise NotImplementedError(
-            "datapipes: sharing memory with workers needs memfd, which only Linux has. Save the graph and open it, or "
-            "use worker_method='thread'."
-        )
-    left, limit = _core.memory_left()
-    if num_bytes > left:
-        raise MemoryError(
-            f"datapipes: {num_bytes} bytes are needed to share a tensor with workers, {left} are left ({limit}). Save "
-            "the graph and open it with mmap=True, or use worker_method='thread'."
-        )
-    descriptor = os.memfd_create("datapipes", os.MFD_CLOEXEC)
-    memory = _Memory(descriptor, num_bytes)
-    os.posix_fallocate(descriptor, 0, num_bytes)  # now, as an error; not later, as a signal
-    return memory
-
-
-def _map(descriptor: int, num_bytes: int, source: _File | _Memory) -> mmap.mmap:
-    # a file copy-on-write: torch takes memory as writable, and the file is not to be changed
-    access = mmap.ACCESS_COPY if isinstance(source, _File) else mmap.ACCESS_WRITE
-    mapped = mmap.mmap(descriptor, num_bytes, access=access)
-    _mappings[mapped] = _Mapping(mapped, source)
+def _map(file: _File) -> mmap.mmap:
+    descriptor = file.open()
+    try:
+        # copy-on-write: torch takes memory as writable, and the file is not to be changed
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(descriptor)
+    _mappings[mapped] = _Mapping(mapped, file)
     return mapped
 
 
+def _known(memory: _Mapped) -> _Mapped:
+    """Return shared memory; from now on it is known that tensors lie in it."""
+    _mappings[memory] = _Mapping(memory)
+    return memory
+
+
 def _attached(
-    mapped: mmap.mmap, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...] | None
+    mapped: _Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...] | None
 ) -> Tensor:
     """Return the tensor at `offset` of a mapping, which it keeps; without a stride it is contiguous."""
     count = (len(mapped) - offset) // dtype.itemsize
@@ -320,17 +299,16 @@ def _attached(
     return flat.as_strided(shape, stride)
 
 
-def _mapping_of(tensor: Tensor) -> _Mapping | None:
+def _mapping_of(tensor: Tensor) -> tuple[_Mapped, _Mapping] | None:
     """Return the mapping that a tensor lies in, if other processes can still map the same."""
     address, num_bytes = tensor.data_ptr(), _extent(tensor)
     for reference in _mappings.keyrefs():  # a list: other threads map, and unmap, meanwhile
         mapped = reference()
         mapping = _mappings.get(mapped) if mapped is not None else None
         if mapping is not None and mapping.holds(address, num_bytes):
-            source = mapping.source
-            if isinstance(source, _File) and not _is_still(source):
+            if mapping.file is not None and not _is_still(mapping.file):
                 return None
-            return mapping
+            return mapped, mapping
     return None
 
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -20,18 +21,45 @@ namespace {
 
 constexpr std::size_t kSpare = 16;  // of what is left, the part that stays for everything else
 
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHuge = std::size_t{1} << 21;
+
 [[noreturn]] void fail(int error, const std::string& what) { throw std::system_error(error, std::generic_category(), what); }
+
+// Maps `bytes` of a file at an address that is a multiple of kHuge; nullptr and errno where the system refuses.
+void* map_aligned(int fd, std::size_t bytes) {
+  const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
+  void* const room = mmap(nullptr, pages + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return nullptr;
+  const auto begin = reinterpret_cast<std::uintptr_t>(room);
+  const auto at = (begin + kHuge - 1) / kHuge * kHuge;
+  void* const mapped = mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  const int error = errno;
+  if (mapped == MAP_FAILED) {
+    munmap(room, pages + kHuge);
+    errno = error;
+    return nullptr;
+  }
+  if (at > begin) munmap(room, at - begin);
+  munmap(reinterpret_cast<void*>(at + pages), begin + kHuge - at);
+  return mapped;
+}
 
 }  // namespace
 
 Segment::Segment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes) {
-  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (mapped == MAP_FAILED) {
+  void* const mapped = map_aligned(fd, bytes);
+  if (mapped == nullptr) {
     const int error = errno;
     close(fd);
-    fail(error, "ShmChannel: mapping " + std::to_string(bytes) + " bytes of shared memory");
+    fail(error, "datapipes: mapping " + std::to_string(bytes) + " bytes of shared memory");
   }
   data_ = static_cast<std::byte*>(mapped);
+}
+
+void Segment::use_huge_pages() const {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
+  madvise(data_, bytes_, kCollapse);
 }
 
 Segment::Segment(Segment&& other) noexcept
@@ -42,14 +70,14 @@ Segment::~Segment() {
   if (fd_ >= 0) close(fd_);
 }
 
-Segment Segment::create(std::size_t bytes) {
+Segment Segment::create(std::size_t bytes, const std::string& who) {
   const auto left = memory_left();
   if (bytes > left.bytes - left.bytes / kSpare) {
-    throw NoMemory("ShmChannel: " + std::to_string(bytes) + " bytes of shared memory were asked for, " +
-                   std::to_string(left.bytes) + " are left by " + left.limit + ". Give a smaller shm_size, or free memory.");
+    throw NoMemory(who + ": " + std::to_string(bytes) + " bytes of shared memory were asked for, " + std::to_string(left.bytes) +
+                   " are left by " + left.limit + ". Ask for less (a channel: a smaller shm_size), or free memory.");
   }
-  const int fd = memfd_create("datapipes-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) fail(errno, "ShmChannel: making anonymous shared memory");
+  const int fd = memfd_create(who == "ShmChannel" ? "datapipes-channel" : "datapipes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) fail(errno, who + ": making anonymous shared memory");
   // Reserving now makes a shortage an error here, where a page that cannot be had later is a SIGBUS.
   int error = 0;
   do {
@@ -58,7 +86,7 @@ Segment Segment::create(std::size_t bytes) {
   if (error == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) error = errno;
   if (error != 0) {
     close(fd);
-    fail(error, "ShmChannel: reserving " + std::to_string(bytes) + " bytes of shared memory");
+    fail(error, who + ": reserving " + std::to_string(bytes) + " bytes of shared memory");
   }
   return {fd, bytes};
 }

@@ -125,6 +125,26 @@ def test_a_minibatch_is_made_again_in_the_caller():
         assert loader.minibatch(0, 4).digest() == made[-2].digest()
 
 
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+@pytest.mark.parametrize("opened", [True, False], ids=["opened", "in_memory"])
+def test_a_worker_has_no_copy_of_the_graph(tmp_path, opened, method):
+    num_nodes, degree = 100_000, 40
+    sources = torch.randint(num_nodes, (num_nodes * degree,), generator=torch.Generator().manual_seed(1))
+    large = dp.CSCGraph(torch.arange(num_nodes + 1) * degree, sources)
+    if opened:
+        large.save(tmp_path / "graph")
+        large = dp.CSCGraph.open(tmp_path / "graph").validate()  # reads it: pages of one process alone count as its own
+
+    def most_private(graph: dp.CSCGraph) -> int:
+        chain = dp.ItemSampler(dp.ItemSet(graph.num_nodes), graph.num_nodes, shuffle=True).sample_neighbor(graph, [2])
+        with dp.DataLoader(chain.transform(ws.tell_private_memory), 1, multiprocessing_context=method) as loader:
+            return max(int(minibatch.timestamps) for minibatch in loader)
+
+    small = dp.CSCGraph(torch.arange(num_nodes + 1), sources[:num_nodes])
+    more = most_private(large) - most_private(small)
+    assert more < large.indices.nbytes / 2  # of which it has read all
+
+
 # --- channels and sizes
 
 

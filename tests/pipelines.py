@@ -88,6 +88,9 @@ BUILDERS: dict[str, Callable[[], dp.Stage]] = {
     "distributed_item_sampler": distributed_chain,
     "data_loader": lambda: dp.DataLoader(fetched()),
     "data_loader_without_overlap": lambda: dp.DataLoader(fetched(), overlap=False),
+    "data_loader_threads": lambda: dp.DataLoader(fetched(), 2, worker_method="thread"),
+    "data_loader_processes": lambda: dp.DataLoader(fetched(), 2, multiprocessing_context="fork"),
+    "data_loader_out_of_order": lambda: dp.DataLoader(fetched(), 1, worker_method="thread", in_order=False),
     "stages_after_a_loader": lambda: dp.DataLoader(sampled().prefetch()).transform(keep_most).copy_to("cpu"),
 }
 

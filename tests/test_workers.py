@@ -224,8 +224,9 @@ def test_an_epoch_larger_than_the_channel_can_be_kept():
         lambda: ws.as_subclasses(),
         lambda: ws.joined(),
         lambda: distributed_chain(),
+        lambda: sampled().fetch_feature(ws.RemoteStore(dict(small_store())), ["feat"]),
     ],
-    ids=["seeds", "sampled", "copied", "two_fetchers", "subclasses", "two_item_samplers", "ranks"],
+    ids=["seeds", "sampled", "copied", "two_fetchers", "subclasses", "two_item_samplers", "ranks", "remote_store"],
 )
 @pytest.mark.parametrize("method", WITHOUT_SERVER)
 def test_chains_of_every_shape_run_in_workers(chain, method):

@@ -178,6 +178,23 @@ def test_all_workers_killed_between_epochs_are_replaced():
         assert [first, digests(loader)] == expected()[:2]
 
 
+def test_a_worker_that_reads_nothing_holds_up_no_new_epoch():
+    chain = sampled(items(40)).transform(ws.grow)
+    with dp.DataLoader(chain, shm_size="4MB", **way("fork", 1)) as loader:
+        wanted = next(iter(loader)).digest()
+        (worker,) = workers()
+        os.kill(worker.pid, signal.SIGSTOP)
+        for _ in range(400):  # more tasks than its pipe has room for
+            loader.set_epoch(0)
+            with contextlib.suppress(TimeoutError):
+                loader._plan.root.timeout = 0.001
+                next(iter(loader))
+        os.kill(worker.pid, signal.SIGCONT)
+        loader._plan.root.timeout = 60.0
+        loader.set_epoch(0)
+        assert next(iter(loader)).digest() == wanted
+
+
 def test_a_stopped_worker_is_a_timeout_that_can_be_waited_out():
     with dp.DataLoader(sampled(), timeout=0.3, overlap=False, **way("fork", 1, prefetch_factor=1)) as loader:
         iterator = iter(loader)

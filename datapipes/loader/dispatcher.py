@@ -174,7 +174,8 @@ class Dispatcher(Iterator[MiniBatch]):
                 self._broken = True
                 raise PeerDied(
                     f"data_loader: worker {death.worker} died {self._early_deaths[death.worker]} times while it "
-                    f"started; the last time (pid {death.pid}) {death.how}. Look at what it has written to stderr, or "
+                    f"started; the last time (pid {death.pid}) {death.how}. Look at what it has written to stderr "
+                    "(a script that starts workers does so below `if __name__ == '__main__':`), or "
                     "use worker_method='thread'.",
                     [death.pid],
                 )

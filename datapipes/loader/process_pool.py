@@ -12,6 +12,7 @@ import multiprocessing
 import multiprocessing.context
 import os
 import secrets
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -193,12 +194,17 @@ class ProcessPool(Pool):
         self._generation += 1
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             self._channel.reset(self._generation)  # a worker that waits for room drops what it wants to send
-        self._events = deque(event for event in self._events if isinstance(event, Death))
+        self._events.clear()
+        for number, worker in enumerate(self._workers):
+            worker.unsaid.clear()
+            if not worker.process.is_alive():
+                logger.warning("data_loader: worker %d (pid %d) has died between epochs", number, worker.pid)
+                self.replace(number)
         return self._generation
 
     def give(self, worker: int, task: Task) -> None:
-        with suppress(OSError):  # it has died, which is found when somebody looks
-            self._workers[worker].connection.send_bytes(TASK + np.array(task.numbers(), np.int64).tobytes())
+        said = TASK + np.array(task.numbers(), np.int64).tobytes()
+        self._workers[worker].say(lambda pipe: pipe.send_bytes(said))
 
     def receive(self, timeout: float) -> Outcome | Death | None:
         if self._closed or os.getpid() != self._process:
@@ -208,8 +214,11 @@ class ProcessPool(Pool):
         ends = time.monotonic() + timeout
         while not self._events:
             left = max(ends - time.monotonic(), 0.0)
+            for worker in self._workers:
+                worker.say_rest()
             if self._inbox is None:
-                connection.wait([worker.connection for worker in self._workers], min(left, LOOK_S))
+                pipes = [worker.connection for worker in self._workers if not worker.told]
+                connection.wait(pipes, min(left, LOOK_S))
                 self._look()
             else:
                 message = self._inbox.get(min(left, LOOK_S))
@@ -236,16 +245,11 @@ class ProcessPool(Pool):
         """Look what workers say, and whether they live."""
         self._looked = time.monotonic()
         for number, worker in enumerate(self._workers):
-            error = None
-            with suppress(EOFError, OSError):
-                while worker.connection.poll(0):
-                    said = json.loads(worker.connection.recv_bytes())
-                    if "bytes" in said:
-                        self._give_channel(number, said["bytes"])
-                    else:
-                        error = said["error"]
-            if error is not None:
-                raise self._failed_start(number, error)
+            for said in worker.heard():
+                if "bytes" in said:
+                    self._give_channel(number, said["bytes"])
+                else:
+                    raise self._failed_start(number, said["error"])
             if not worker.told and not worker.process.is_alive():
                 worker.told = True
                 self._events.append(self._death_of(number, worker))
@@ -259,9 +263,9 @@ class ProcessPool(Pool):
             assert isinstance(self._channel, ShmChannel)
             self._channel.reset(self._generation)
         assert isinstance(self._channel, ShmChannel)
-        worker = self._workers[number]
-        worker.connection.send_bytes(CHANNEL)
-        reduction.send_handle(worker.connection, self._channel.descriptor, worker.pid)
+        worker, descriptor = self._workers[number], self._channel.descriptor
+        worker.say(lambda pipe: pipe.send_bytes(CHANNEL))
+        worker.say(lambda pipe: reduction.send_handle(pipe, descriptor, worker.pid))
 
     def _failed_start(self, number: int, error: dict[str, list[int]]) -> Exception:
         parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in error.items()}
@@ -307,8 +311,7 @@ class ProcessPool(Pool):
         if self._inbox is not None:
             self._inbox.close()
         for worker in self._workers:
-            with suppress(OSError):
-                worker.connection.send_bytes(END)
+            worker.say(lambda pipe: pipe.send_bytes(END))
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             self._channel.close()  # who waits in send is told
         for ask_to_end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
@@ -332,6 +335,25 @@ class _Worker:
         self.life = life
         self.channel = channel  # where it has one of its own
         self.told = False  # that it has died
+        self.unsaid: deque[Callable[[Connection], None]] = deque()
+
+    def say(self, how: Callable[[Connection], None]) -> None:
+        """Say something through the pipe; later where the worker does not read and the pipe is full."""
+        self.unsaid.append(how)
+        self.say_rest()
+
+    def say_rest(self) -> None:
+        with suppress(OSError):  # it has died, which is found when somebody looks
+            while self.unsaid and _has_room(self.connection):
+                self.unsaid.popleft()(self.connection)
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Return what the worker has said since."""
+        found = []
+        with suppress(EOFError, OSError):
+            while self.connection.poll(0):
+                found.append(json.loads(self.connection.recv_bytes()))
+        return found
 
     def forget(self) -> None:
         self.connection.close()
@@ -340,6 +362,12 @@ class _Worker:
         self.process.join(END_S)
         with suppress(ValueError):  # it still runs, though it was killed: the system holds it
             self.process.close()
+
+
+def _has_room(pipe: Connection) -> bool:
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def context_of(method: str | Context | None) -> Context:

@@ -26,6 +26,7 @@ from torch import Tensor
 from datapipes import _core
 
 SMALL = 2**15  # bytes up to which a tensor travels by value: a mapping of its own costs more
+MOST_MEMORIES = 128  # that travel with one object; a process can be sent 256 descriptors when it starts
 LARGE = 2**22  # bytes from which huge pages are worth while
 _Address = tuple[int, int, int, int]  # what identifies the content of a file: device, inode, size, time of change
 
@@ -188,7 +189,7 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
         tensor = tensor.resolve_conj().resolve_neg()
         found = _mapping_of(tensor)
         if found is None:
-            if tensor.nbytes <= SMALL:
+            if tensor.nbytes <= SMALL or len(self.memories) >= MOST_MEMORIES:
                 return None
             memory = _copied(tensor)
             return self._in_memory(memory, 0, tensor, _contiguous_stride(tensor), as_array)

@@ -93,16 +93,8 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
                 "source."
             )
         new = {id(old): stage for old, stage in zip(self.sources, sources, strict=True)}
-
-        def swap(value: Any) -> Any:
-            if isinstance(value, Stage):
-                return new.get(id(value), value)
-            if type(value) in (list, tuple):
-                return type(value)(swap(item) for item in value)
-            return value
-
         args, kwargs = self._arguments
-        return type(self)(*swap(args), **{key: swap(value) for key, value in kwargs.items()})
+        return type(self)(*_swapped(args, new), **{key: _swapped(value, new) for key, value in kwargs.items()})
 
     def replaced(self, cls: type[_S], fn: Callable[[_S], Stage]) -> Stage:
         """Return a chain in which `fn(stage)` stands for every stage that is a `cls`; this chain stays as it is.
@@ -381,6 +373,15 @@ def _own_containers(value: Any) -> Any:
         return type(value)(_own_containers(item) for item in value)
     if type(value) is dict:
         return {key: _own_containers(item) for key, item in value.items()}
+    return value
+
+
+def _swapped(value: Any, new: dict[int, Stage]) -> Any:
+    """Return `value` with other stages for those that `new` names."""
+    if isinstance(value, Stage):
+        return new.get(id(value), value)
+    if type(value) in (list, tuple):
+        return type(value)(_swapped(item, new) for item in value)
     return value
 
 

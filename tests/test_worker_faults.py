@@ -73,7 +73,7 @@ def _nothing_stays():
         ("own", ws.OwnError, "wrong in the worker"),
         ("built_in", KeyError, "wrong in the worker"),
         ("picky", (ws.PickyError, dp.RemoteError), r"1, 2"),
-        ("exit", (SystemExit, dp.RemoteError), "wrong in the worker"),
+        ("exit", RuntimeError, "a stage raised SystemExit: wrong in the worker"),
     ],
 )
 def test_an_error_arrives_in_its_place_with_the_workers_traceback(method, kind, error, text):
@@ -106,9 +106,13 @@ def test_a_worker_that_cannot_be_prepared_says_why(method):
     loader.close()
 
 
-def test_workers_that_end_at_the_start_are_not_started_for_ever():
-    loader = dp.DataLoader(sampled(), worker_init_fn=ws.exit_at_start, max_restarts=1, **way("fork"))
-    with pytest.raises(dp.PeerDied, match=r"died 2 times while it started; .* it exited with code 7") as caught:
+@pytest.mark.parametrize(
+    ("prepare", "how"),
+    [(ws.exit_at_start, "it exited with code 7"), (ws.killed_at_start, "it was killed by SIGKILL")],
+)
+def test_workers_that_die_at_the_start_are_not_started_for_ever(prepare, how):
+    loader = dp.DataLoader(sampled(), worker_init_fn=prepare, max_restarts=1, **way("fork"))
+    with pytest.raises(dp.PeerDied, match=rf"worker \d \(pid \d+\) died while it started: {how}") as caught:
         list(loader)
     assert len(caught.value.pids) == 1
     loader.close()
@@ -222,6 +226,57 @@ def test_a_timeout_names_the_worker_and_the_minibatch(tmp_path, method, overlap)
         (tmp_path / "go").touch()
 
 
+class RestlessChannel(ws.QueueChannel):
+    """Its first message cannot be read."""
+
+    failed = False
+
+    def recv(self, **kwargs):
+        message = super().recv(**kwargs)
+        if not self.failed:
+            self.failed = True
+            raise OSError("the line is noisy")
+        return message
+
+
+def test_an_error_of_a_channel_ends_the_epoch_and_not_the_loader():
+    with dp.DataLoader(sampled(), channel=RestlessChannel("fork"), **way("fork")) as loader:
+        with pytest.raises(OSError, match="noisy"):
+            list(loader)
+        loader.set_epoch(0)
+        assert digests(loader) == digests(sampled())
+
+
+@pytest.mark.parametrize("method", PROCESSES)
+def test_a_death_is_seen_where_somebody_else_waits_for_all_children(method):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with dp.DataLoader(sampled(items(40)), overlap=False, **way(method)) as loader:
+            iterator = iter(loader)
+            got = [next(iterator).digest()]
+            os.kill(loader._plan.root._pool._workers[1].pid, signal.SIGKILL)
+            got.extend(minibatch.digest() for minibatch in iterator)
+        assert got == digests(sampled(items(40)))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.parametrize("channel", [lambda: dp.ShmChannel(64, "4MB"), lambda: ws.QueueChannel("fork"), dp.MpChannel])
+def test_a_channel_of_the_users_own_forgets_an_epoch_that_was_left(channel):
+    with dp.DataLoader(sampled(), channel=channel(), persistent_workers=False, **way("fork")) as loader:
+        for _ in range(3):
+            next(iter(loader))
+        loader.set_epoch(0)
+        assert digests(loader) == digests(sampled())
+
+
+def test_workers_of_workers_are_refused():
+    loader = dp.DataLoader(ws.Nested(sampled()), **way("fork"))
+    with refused(RuntimeError, stage="data_loader", found="in a worker process", allowed="worker_method='thread'"):
+        list(loader)
+    loader.close()
+
+
 # --- the consumer
 
 
@@ -257,7 +312,6 @@ def test_a_loader_that_is_dropped_ends_its_workers(channel):
     next(iter(loader))
     assert len(workers()) == 2
     del loader
-    gc.collect()
     wait_until(lambda: not workers())
     wait_until(lambda: not worker_threads())
     assert descriptors() == before
@@ -395,6 +449,7 @@ def test_ctrl_c_reaches_the_consumer_and_ends_the_workers(method, overlap):
         ({"shm_size": "many"}, ValueError, "shm_size.*'many'", "'256MB'"),
         ({"shm_size": 0}, ValueError, "shm_size.*0", "1 or more"),
         ({"shm_size": "1MB", "channel": "mp"}, ValueError, "shm_size=1048576", "channel 'shm'"),
+        ({"shm_size": 4096}, ValueError, "shm_size.*4096", "65536 or more"),
         ({"max_restarts": -1}, ValueError, "max_restarts.*-1", "0 or more"),
         ({"timeout": -1}, ValueError, "timeout.*-1", "above 0"),
         ({"in_order": 1}, TypeError, "in_order.*1", "True or False"),

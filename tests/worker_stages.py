@@ -175,6 +175,17 @@ def fail_at_start(worker: int) -> None:
     raise OwnError(f"worker {worker} does not want to")
 
 
+def killed_at_start(worker: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Nested(dp.MiniBatchTransformer):
+    """Uses a loader with workers of its own."""
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        return next(iter(dp.DataLoader(sampled(), 1, multiprocessing_context="fork", overlap=False)))
+
+
 def exit_at_start(worker: int) -> None:
     os._exit(7)
 

@@ -125,7 +125,9 @@ def how_it_ended(pid: int) -> str | None:
 
 def how_it_exited(code: int | None) -> str:
     """Return in words what an exit code says; below 0 it is the number of the signal that ended the process."""
-    if code is None or code >= 0:
+    if code is None:
+        return "it ended, and how was told to somebody else"
+    if code >= 0:
         return f"it exited with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
     return f"it was killed by {name}" + (", perhaps since memory ran out" if name == "SIGKILL" else "")

@@ -36,6 +36,7 @@ from datapipes.stage_graph import StageGraph
 PREFETCH_FACTOR = 2
 TIMEOUT_S = 120.0
 MAX_UVA_THREADS = 10240
+LEAST_SHM_SIZE = 2**16  # bytes: room for errors too
 CHANNELS = ("shm", "mp")
 
 
@@ -48,7 +49,7 @@ class DataLoader(StreamStage):
     Args:
         datapipe: the last stage of a chain; it stays as it is.
         num_workers: workers that make minibatches up to the cut. 0: the part before the first feature fetch runs in a
-            thread of this process.
+            thread of this process, and the options of workers have no effect.
         persistent_workers: keep the workers between epochs; else they end with each.
         max_uva_threads: for the gathers of this chain that read host memory from a GPU; it has none as yet, so only
             the default is allowed.
@@ -60,8 +61,9 @@ class DataLoader(StreamStage):
         timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as something works on it.
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
         worker_init_fn: called with the number of the worker, in it, before its first minibatch.
-        channel: how minibatches come from worker processes: "shm" (ShmChannel), "mp" (MpChannel) or a channel of your
-            own, for this loader alone, which stays open.
+        channel: how minibatches come from worker processes: "shm" (ShmChannel), "mp" (an MpChannel for each worker) or
+            a channel of your own, for this loader alone, which stays open. One that does not survive the death of a
+            sender, such as a queue of multiprocessing, whose lock a killed process can keep, ends in a timeout then.
         shm_size: size of the "shm" channel, as an int or text ("1GB"). None fits it to the first minibatch; later ones
             that are larger come in parts.
         max_restarts: how often a minibatch is made again when the worker that makes it dies.
@@ -116,6 +118,8 @@ class DataLoader(StreamStage):
             channel if isinstance(channel, ChannelBase) else check_choice(where, "channel", channel, CHANNELS)
         )
         self.shm_size = None if shm_size is None else parse_size(where, "shm_size", shm_size)
+        if self.shm_size is not None:
+            check_int(where, "shm_size", self.shm_size, LEAST_SHM_SIZE)
         self.max_restarts = check_int(where, "max_restarts", max_restarts, 0)
         self.cut = check_cut(StageGraph(datapipe), cut)
         self.overlap = check_bool(where, "overlap", overlap)
@@ -225,8 +229,8 @@ class DataLoader(StreamStage):
 
         "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
         consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for sampling.
-        "channel" counts what came from worker processes, see ShmChannel.stats: many `send_waits` say that the workers
-        are faster than what follows them, many `recv_waits` that they are slower.
+        "channel" counts what came through a ShmChannel from worker processes, see ShmChannel.stats: many `send_waits`
+        say that the workers are faster than what follows them, many `recv_waits` that they are slower.
         """
         shown = self._clock.stats()
         for stage in self._plan.find(Workers):

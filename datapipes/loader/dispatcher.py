@@ -170,13 +170,12 @@ class Dispatcher(Iterator[MiniBatch]):
                 )
         elif not death.had_begun:
             self._early_deaths[death.worker] += 1
-            if self._early_deaths[death.worker] > self._max_restarts:
+            if not death.by_signal or self._early_deaths[death.worker] > self._max_restarts:
                 self._broken = True
                 raise PeerDied(
-                    f"data_loader: worker {death.worker} died {self._early_deaths[death.worker]} times while it "
-                    f"started; the last time (pid {death.pid}) {death.how}. Look at what it has written to stderr "
-                    "(a script that starts workers does so below `if __name__ == '__main__':`), or "
-                    "use worker_method='thread'.",
+                    f"data_loader: worker {death.worker} (pid {death.pid}) died while it started: {death.how}. Look at "
+                    "what it has written to stderr (a script that starts workers does so below "
+                    "`if __name__ == '__main__':`), or use worker_method='thread'.",
                     [death.pid],
                 )
         doing = "was idle" if task is None else f"was making minibatch {task.index} of epoch {task.epoch}"

@@ -19,7 +19,7 @@ from datapipes.loader.pool import Outcome, Task
 from datapipes.minibatch import MiniBatch
 from datapipes.run import Call
 
-LABEL = "#label"  # int64 [9]: see Label
+LABEL = "#label"  # int64 [8]: see Label
 CALLS = "#calls"  # float64 [number, 4]: stage, began, seconds, minibatch
 FORM = "#form"  # of a message in parts, with the first of them: JSON {key: [dtype, shape]}
 PLACES = "#places"  # int64 [number, 2]: tensor of the form, first value
@@ -43,17 +43,16 @@ class Label:
     life: int
     task: Task
     kind: int
-    first: bool = True
     last: bool = True
 
     def to_tensor(self) -> Tensor:
-        numbers = [self.pool, self.worker, self.life, *self.task.numbers(), self.kind, int(self.first), int(self.last)]
+        numbers = [self.pool, self.worker, self.life, *self.task.numbers(), self.kind, int(self.last)]
         return torch.tensor(numbers, dtype=torch.int64)
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Label:
-        pool, worker, life, generation, epoch, index, kind, first, last = tensor.tolist()
-        return cls(pool, worker, life, Task(generation, epoch, index), kind, bool(first), bool(last))
+        pool, worker, life, generation, epoch, index, kind, last = tensor.tolist()
+        return cls(pool, worker, life, Task(generation, epoch, index), kind, bool(last))
 
 
 def to_messages(
@@ -76,7 +75,7 @@ def to_messages(
     form = json.dumps({key: list(tensor.shape) for key, tensor in body.items()}).encode()
     extra[FORM] = torch.frombuffer(bytearray(form), dtype=torch.uint8)
     for number, (part, last) in enumerate(_parts(list(body.values()), most_bytes - num_bytes_of(extra))):
-        label = Label(pool, outcome.worker, life, outcome.task, kind, first=number == 0, last=last)
+        label = Label(pool, outcome.worker, life, outcome.task, kind, last=last)
         yield {LABEL: label.to_tensor(), **(extra if number == 0 else {}), **part}
 
 
@@ -162,7 +161,7 @@ class Opener:
 
     def _label_of(self, message: Message) -> Label:
         found: Any = message.get(LABEL)
-        if isinstance(found, Tensor) and found.dtype == torch.int64 and tuple(found.shape) == (9,):
+        if isinstance(found, Tensor) and found.dtype == torch.int64 and tuple(found.shape) == (8,):
             label = Label.from_tensor(found)
             if label.pool == self._pool:
                 return label

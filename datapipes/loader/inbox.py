@@ -16,6 +16,7 @@ from datapipes.codec import Message
 
 LOOK_S = 0.5  # how often a thread that listens looks whether it still should
 _WAKE = "#wake"
+_SENDER_GONE = (ConnectionError, FileNotFoundError, EOFError)  # where tensors are fetched from a process that has ended
 
 
 class Inbox(ABC):
@@ -49,17 +50,21 @@ class ThreadInbox(Inbox):
         self._arrived: queue.SimpleQueue[Message | BaseException] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._channels: list[ChannelBase] = []
+        self._threads: list[threading.Thread] = []
 
     def listen(self, channel: ChannelBase, lives: Callable[[], bool] | None = None) -> None:
         """Take messages from a channel too; until its sender lives no more, where `lives` tells."""
         if lives is None:
             self._channels.append(channel)
-        threading.Thread(
+        thread = threading.Thread(
             target=_listen,
             args=(channel, self._arrived, self._ended, lives),
             name="datapipes-inbox",
             daemon=True,
-        ).start()
+        )
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(thread)
+        thread.start()
 
     def get(self, timeout: float) -> Message | None:
         try:
@@ -72,6 +77,12 @@ class ThreadInbox(Inbox):
 
     def close(self) -> None:
         self._ended.set()
+        self._wake()
+        ends = time.monotonic() + 2 * LOOK_S
+        for thread in self._threads:
+            thread.join(max(ends - time.monotonic(), 0.0))  # else it could take what is meant for the next
+
+    def _wake(self) -> None:
         for channel in self._channels:  # a thread may wait in recv without a limit
             if not isinstance(channel, MpChannel):
                 with contextlib.suppress(Exception):
@@ -94,9 +105,13 @@ def _listen(
             continue
         except BaseException as error:
             # What a killed sender leaves half written, or its tensors' memory that went with it, is made again.
-            if lives is None or _lives_on(lives, ended):
+            if lives is not None and not _lives_on(lives, ended):
+                return
+            if isinstance(channel, MpChannel) and isinstance(error, _SENDER_GONE):
+                continue
+            if not ended.wait(0.05):  # a moment, so that a death shows before its error is told
                 arrived.put(error)
-            return
+            continue
         if _WAKE not in message:
             arrived.put(message)
 

@@ -45,7 +45,7 @@ class Outcome:
     worker: int
     task: Task
     minibatch: MiniBatch | None = None
-    error: BaseException | None = None
+    error: Exception | None = None
     calls: list[Call] = field(default_factory=list)
     replaced: bool = False  # whether that worker died since
 
@@ -58,6 +58,7 @@ class Death(NamedTuple):
     how: str
     task: Task | None
     had_begun: bool
+    by_signal: bool = True
 
 
 class Pool(ABC):
@@ -133,8 +134,8 @@ class _Maker:
             outcome = Outcome(self._worker, task)
             try:
                 outcome.minibatch = self._plan_of(task).minibatch(self._graph, task.index)
-            except BaseException as error:  # also SystemExit: a stage does not end the worker
-                outcome.error = error
+            except BaseException as error:
+                outcome.error = as_error(error)
             yield self._with_calls(outcome)
 
     def several(self, take: Take, window: int) -> Iterator[Outcome]:
@@ -153,7 +154,7 @@ class _Maker:
                 try:
                     outcome.minibatch = future.result()
                 except BaseException as error:
-                    outcome.error = error
+                    outcome.error = as_error(error)
                 yield self._with_calls(outcome)
         finally:
             loop.close()
@@ -166,6 +167,18 @@ class _Maker:
     def _with_calls(self, outcome: Outcome) -> Outcome:
         outcome.calls, self._clock.calls = self._clock.calls, []
         return outcome
+
+
+def as_error(raised: BaseException) -> Exception:
+    """Return what a stage raised; SystemExit and its like as an error, since a stage does not end worker or "
+    "consumer."""
+    if isinstance(raised, Exception):
+        return raised
+    error = RuntimeError(
+        f"a stage raised {type(raised).__name__}: {raised}. Raise an error, or return None to drop it."
+    )
+    error.__cause__ = raised
+    return error
 
 
 class _Calls(StageClock):

@@ -7,17 +7,18 @@ through an inbox (inbox.py). A worker that has died is found by its sentinel, an
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import multiprocessing
 import multiprocessing.context
 import os
-import secrets
 import select
+import signal
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing import connection, reduction
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import connection, forkserver, reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,6 +27,7 @@ import torch
 
 from datapipes.channel import ChannelBase, ChannelClosed, MpChannel, ShmChannel
 from datapipes.channel.errors import error_from_message, how_it_exited
+from datapipes.codec import Message
 from datapipes.loader.envelope import Opener
 from datapipes.loader.inbox import Inbox, ShmInbox, ThreadInbox
 from datapipes.loader.pool import Death, Outcome, Pool, Task, logger, now_ns, tasks_for_each
@@ -49,18 +51,22 @@ from datapipes.stage import Stage, add_note
 from datapipes.stage_graph import StageGraph
 from datapipes.threads import share_of
 
+_UNKNOWN = 255  # exit code of a process that somebody else has waited for
 LOOK_S = 0.1  # how often is looked whether all workers live
 END_S = 1.0  # how long a worker may take to end by itself, and again after a signal
 _KEPT = 4  # minibatches beyond those that are being made for which the channel has room
 _LEAST_SIZE = 2**22
 
 Context = multiprocessing.context.BaseContext
+_generations = itertools.count(1)  # of all pools, so that one knows what an earlier one has left in a channel
 
 
 class ProcessPool(Pool):
     """Processes that make minibatches of the chain that ends in `root`.
 
     Args:
+        number: names the loader in messages, so that those of another are told apart.
+        chain: (root, worker_init_fn) as it is passed on to the workers.
         context: how processes are started.
         channel: "shm", "mp", or a channel to use.
         shm_size: bytes of a "shm" channel; None fits it to the first minibatch.
@@ -70,9 +76,10 @@ class ProcessPool(Pool):
     def __init__(
         self,
         root: Stage,
+        number: int,
+        chain: Packed | tuple[Any, ...],
         num_workers: int,
         prefetch_factor: int,
-        worker_init_fn: Callable[[int], None] | None,
         context: Context,
         channel: str | ChannelBase,
         shm_size: int | None,
@@ -80,19 +87,17 @@ class ProcessPool(Pool):
     ) -> None:
         self.num_workers = num_workers
         self.tasks_each = tasks_for_each(root, prefetch_factor)
-        self._root = root
-        self._init = worker_init_fn
+        self._chain = chain
         self._context = context
         self._wanted_channel = channel
         self._shm_size = shm_size
         self._pin = pin
-        self._id = secrets.randbits(62)
-        self._generation = 0
+        self._id = number
+        self._generation = 0  # none
         self._process = os.getpid()
         self._opener = Opener(self._id, stage_labels(StageGraph(root)))
         self._workers: list[_Worker] = []
         self._num_threads = 1
-        self._chain: Packed | tuple[Any, ...] | None = None
         self._board = torch.zeros(0)
         self._channel: ChannelBase | None = None
         self._inbox: Inbox | None = None
@@ -106,10 +111,14 @@ class ProcessPool(Pool):
         if self._workers:
             return
         began = time.monotonic()
+        if multiprocessing.current_process().daemon:
+            raise RuntimeError(
+                "data_loader: it would start worker processes in a worker process, which can have none of its own. Use "
+                "worker_method='thread' or num_workers=0 there."
+            )
+        preload(self._context)
         self._board = share_memory(torch.zeros(self.num_workers, COLUMNS, dtype=torch.int64))
-        chain = (self._root, self._init, self._board)
         self._num_threads = share_of(self.num_workers)
-        self._chain = chain if self._context.get_start_method() == "fork" else pack(chain)
         try:
             self._make_channel()
             for worker in range(self.num_workers):
@@ -153,13 +162,13 @@ class ProcessPool(Pool):
         channel = self._channel
         if self._wanted_channel == "mp":
             channel = MpChannel()
-        assert self._chain is not None
         start = Start(
             worker=worker,
             life=life,
             pool=self._id,
             connection=there,
             chain=self._chain,
+            board=pack(self._board),
             channel=channel,
             own_channel=not isinstance(self._wanted_channel, ChannelBase),
             explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),
@@ -169,7 +178,8 @@ class ProcessPool(Pool):
         self._board[worker, LIFE] = life
         process = self._context.Process(target=main, args=(start,), name=f"datapipes-worker-{worker}", daemon=True)  # type: ignore[attr-defined]
         try:
-            process.start()
+            with _no_interrupt():
+                process.start()
         except BaseException:
             here.close()
             raise
@@ -191,20 +201,21 @@ class ProcessPool(Pool):
     # --- tasks and outcomes -------------------------------------------------------------------------------------------
 
     def begin(self) -> int:
-        self._generation += 1
+        self._generation = next(_generations)
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             self._channel.reset(self._generation)  # a worker that waits for room drops what it wants to send
         self._events.clear()
         for number, worker in enumerate(self._workers):
-            worker.unsaid.clear()
-            if not worker.process.is_alive():
-                logger.warning("data_loader: worker %d (pid %d) has died between epochs", number, worker.pid)
+            worker.forget_tasks()
+            if worker.has_ended():
+                how = how_it_exited(worker.process.exitcode)
+                logger.warning("data_loader: worker %d (pid %d) died between epochs: %s", number, worker.pid, how)
                 self.replace(number)
         return self._generation
 
     def give(self, worker: int, task: Task) -> None:
         said = TASK + np.array(task.numbers(), np.int64).tobytes()
-        self._workers[worker].say(lambda pipe: pipe.send_bytes(said))
+        self._workers[worker].say(lambda pipe: pipe.send_bytes(said), is_task=True)
 
     def receive(self, timeout: float) -> Outcome | Death | None:
         if self._closed or os.getpid() != self._process:
@@ -221,7 +232,7 @@ class ProcessPool(Pool):
                 connection.wait(pipes, min(left, LOOK_S))
                 self._look()
             else:
-                message = self._inbox.get(min(left, LOOK_S))
+                message = self._next_message(min(left, LOOK_S))
                 if message is not None:
                     label, outcome = self._opener.open(message)
                     if outcome is not None:
@@ -233,6 +244,17 @@ class ProcessPool(Pool):
             if left <= 0:
                 break
         return self._events.popleft() if self._events else None
+
+    def _next_message(self, timeout: float) -> Message | None:
+        assert self._inbox is not None
+        try:
+            return self._inbox.get(timeout)
+        except Exception:
+            # What a worker that died has left half sent cannot be read, and is made again.
+            self._look()
+            if self._closed or not self._events:
+                raise
+            return None
 
     def _take_over(self, outcome: Outcome, life: int) -> None:
         worker = self._workers[outcome.worker]
@@ -247,14 +269,15 @@ class ProcessPool(Pool):
         for number, worker in enumerate(self._workers):
             for said in worker.heard():
                 if "bytes" in said:
-                    self._give_channel(number, said["bytes"])
+                    self._give_channel(said["bytes"])
                 else:
                     raise self._failed_start(number, said["error"])
-            if not worker.told and not worker.process.is_alive():
+            if not worker.told and worker.has_ended():
                 worker.told = True
                 self._events.append(self._death_of(number, worker))
 
-    def _give_channel(self, number: int, size: int) -> None:
+    def _give_channel(self, size: int) -> None:
+        """Make the channel, for minibatches of so many bytes, if it is not on its way already."""
         if self._channel is None:
             room = (self.num_workers * self.tasks_each + _KEPT) * size
             num_bytes = max(room + room // 2, 8 * size, _LEAST_SIZE)
@@ -262,10 +285,9 @@ class ProcessPool(Pool):
             self._use(ShmChannel(self._capacity, num_bytes))
             assert isinstance(self._channel, ShmChannel)
             self._channel.reset(self._generation)
-        assert isinstance(self._channel, ShmChannel)
-        worker, descriptor = self._workers[number], self._channel.descriptor
-        worker.say(lambda pipe: pipe.send_bytes(CHANNEL))
-        worker.say(lambda pipe: reduction.send_handle(pipe, descriptor, worker.pid))
+            descriptor = self._channel.descriptor
+            for worker in self._workers:  # those that did not ask will need it too
+                worker.say(lambda pipe: _send_channel(pipe, descriptor))
 
     def _failed_start(self, number: int, error: dict[str, list[int]]) -> Exception:
         parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in error.items()}
@@ -282,7 +304,8 @@ class ProcessPool(Pool):
         worker.process.join()
         how = how_it_exited(worker.process.exitcode)
         task = Task(row[GENERATION], row[EPOCH], row[INDEX]) if row[SINCE] != 0 else None
-        return Death(number, worker.pid, how, task, bool(row[READY]))
+        by_signal = worker.process.exitcode is None or worker.process.exitcode < 0
+        return Death(number, worker.pid, how, task, bool(row[READY]), by_signal)
 
     # --- what is told -------------------------------------------------------------------------------------------------
 
@@ -315,7 +338,7 @@ class ProcessPool(Pool):
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             self._channel.close()  # who waits in send is told
         for ask_to_end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
-            running = [worker.process for worker in self._workers if worker.process.is_alive()]
+            running = [worker.process for worker in self._workers if not worker.has_ended()]
             for process in running:
                 ask_to_end(process)
             ends = time.monotonic() + END_S
@@ -324,7 +347,6 @@ class ProcessPool(Pool):
         for worker in self._workers:
             worker.forget()
         self._workers = []
-        self._chain = None
 
 
 class _Worker:
@@ -335,17 +357,26 @@ class _Worker:
         self.life = life
         self.channel = channel  # where it has one of its own
         self.told = False  # that it has died
-        self.unsaid: deque[Callable[[Connection], None]] = deque()
+        self._unsaid: deque[tuple[bool, Callable[[Connection], None]]] = deque()
 
-    def say(self, how: Callable[[Connection], None]) -> None:
+    def has_ended(self) -> bool:
+        """Return whether the process is gone, also where somebody else has waited for it."""
+        return bool(connection.wait([self.process.sentinel], 0))
+
+    def say(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
         """Say something through the pipe; later where the worker does not read and the pipe is full."""
-        self.unsaid.append(how)
+        self._unsaid.append((is_task, how))
         self.say_rest()
+
+    def forget_tasks(self) -> None:
+        """Drop the tasks that were not said yet."""
+        self._unsaid = deque((is_task, how) for is_task, how in self._unsaid if not is_task)
 
     def say_rest(self) -> None:
         with suppress(OSError):  # it has died, which is found when somebody looks
-            while self.unsaid and _has_room(self.connection):
-                self.unsaid.popleft()(self.connection)
+            while self._unsaid and _has_room(self.connection):
+                self._unsaid[0][1](self.connection)
+                self._unsaid.popleft()
 
     def heard(self) -> list[dict[str, Any]]:
         """Return what the worker has said since."""
@@ -360,8 +391,15 @@ class _Worker:
         if self.channel is not None:
             self.channel.close()
         self.process.join(END_S)
+        if self.process.exitcode is None and self.has_ended():
+            self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
         with suppress(ValueError):  # it still runs, though it was killed: the system holds it
             self.process.close()
+
+
+def _send_channel(pipe: Connection, descriptor: int) -> None:
+    pipe.send_bytes(CHANNEL)
+    reduction.send_handle(pipe, descriptor, 0)
 
 
 def _has_room(pipe: Connection) -> bool:
@@ -374,11 +412,26 @@ def context_of(method: str | Context | None) -> Context:
     """Return the context in which workers are started: a start method, a context, or None for the default."""
     if isinstance(method, Context):
         return method
-    context = multiprocessing.get_context(method or "forkserver")
+    return multiprocessing.get_context(method or "forkserver")
+
+
+def preload(context: Context) -> None:
+    """Let what all workers need be imported once, in the server that they are forked from, where it does not run "
+    "yet."""
     if context.get_start_method() == "forkserver":
-        # what all workers need is imported once, in the server that they are forked from; without effect where it runs
-        context.set_forkserver_preload(["__main__", "torch", "datapipes"])
-    return context
+        wanted = list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
+        wanted += [module for module in ("torch", "datapipes") if module not in wanted]
+        context.set_forkserver_preload(wanted)
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let Ctrl-C wait: raised while a process forks, it would be lost, and leave a lock of logging taken."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def refuse_unsafe_fork(context: Context) -> None:

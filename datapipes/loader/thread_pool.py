@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from datapipes.loader.pool import Death, Outcome, Pool, Task, logger, tasks_for_each, work
+from datapipes.loader.pool import Death, Outcome, Pool, Task, as_error, logger, tasks_for_each, work
 from datapipes.stage import Stage
 from datapipes.threads import share_of, threads_of_kernels
 
@@ -111,13 +111,13 @@ def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | 
     def begins(task: Task | None) -> None:
         state.making[worker] = None if task is None else (task, time.monotonic())
 
-    error: BaseException | None = None
+    error: Exception | None = None
     with threads_of_kernels(num_threads):
         try:
             if init is not None:
                 init(worker)
         except BaseException as raised:
-            error = raised
+            error = as_error(raised)
         if error is None:
             for outcome in work(worker, root, take, begins):
                 begins(None)

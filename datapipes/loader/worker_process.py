@@ -24,7 +24,7 @@ from datapipes.channel.errors import error_to_message
 from datapipes.loader.envelope import num_bytes_of, to_messages
 from datapipes.loader.pool import Outcome, Task, now_ns, work
 from datapipes.sharing import Packed
-from datapipes.stage import Stage, StreamStage
+from datapipes.stage import StreamStage
 from datapipes.stage_graph import StageGraph
 from datapipes.threads import threads_of_kernels
 
@@ -52,6 +52,7 @@ class Start:
     pool: int
     connection: Connection
     chain: Packed | tuple[Any, ...]
+    board: Packed
     channel: ChannelBase | None
     own_channel: bool
     explicit_size: bool
@@ -61,12 +62,13 @@ class Start:
 def main(start: Start) -> None:
     """Run a worker until it is to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; who started this one decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which was blocked meanwhile
     torch.set_num_threads(1)  # first of all: after a fork OpenMP has no threads any more, and would wait for them
     _end_with_parent()
     try:
         chain = start.chain.unpack() if isinstance(start.chain, Packed) else start.chain
-        root, init, board = chain
-        row = board[start.worker].numpy()
+        root, init = chain
+        row = start.board.unpack()[start.worker].numpy()
         row[:READY] = [0, 0, 0, 0, start.life]
         if init is not None:
             init(start.worker)
@@ -75,7 +77,7 @@ def main(start: Start) -> None:
         raise SystemExit(1) from None
     row[READY] = 1
     tasks = _Tasks(start.connection)
-    sender = _Sender(start, tasks, _labels(root))
+    sender = _Sender(start, tasks, stage_labels(StageGraph(root)))
     try:
         with threads_of_kernels(start.num_threads):
             for outcome in work(start.worker, root, tasks.take, lambda task: _write(row, task)):
@@ -88,10 +90,6 @@ def main(start: Start) -> None:
 def _write(row: np.ndarray[Any, Any], task: Task | None) -> None:
     if task is not None:
         row[: SINCE + 1] = [*task.numbers(), now_ns()]
-
-
-def _labels(root: Stage) -> list[str]:
-    return stage_labels(StageGraph(root))
 
 
 def stage_labels(graph: StageGraph) -> list[str]:
@@ -164,7 +162,8 @@ class _Sender:
     def _send(self, outcome: Outcome) -> None:
         if self._channel is None:
             size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())
-            _tell(self._start.connection, {"bytes": size})
+            if self._tasks.channel is None:
+                _tell(self._start.connection, {"bytes": size})
             self._channel = self._tasks.wait_for_channel()
         channel = self._channel
         limit = channel.most_bytes_kept if isinstance(channel, ShmChannel) else None
@@ -186,8 +185,8 @@ def _checked(outcome: Outcome, most_bytes: int) -> Outcome:
         return outcome
     error = ValueError(
         f"data_loader: minibatch {outcome.task.index} of epoch {outcome.task.epoch} takes {size} bytes; the channel "
-        f"takes messages of up to half of its size, here {most_bytes}. Give shm_size={2 * size} or more, or leave it "
-        "out."
+        f"takes messages of up to half of its size, here {most_bytes}. Give it shm_size={2 * size} or more, or leave "
+        "it out."
     )
     return Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls)
 

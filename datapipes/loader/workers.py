@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from datapipes.channel import ChannelBase
@@ -15,6 +17,7 @@ from datapipes.loader.shard import Sharded
 from datapipes.loader.thread_pool import ThreadPool
 from datapipes.minibatch import MiniBatch
 from datapipes.run import EpochPlan
+from datapipes.sharing import Packed, pack
 from datapipes.stage import SeedStage, Stage, StreamStage
 from datapipes.stage_graph import StageGraph
 
@@ -61,13 +64,16 @@ class Workers(StreamStage):
         self.pin = pin
         self.window = 1 if in_order else num_workers * tasks_for_each(source, prefetch_factor)
         self._pool: Pool | None = None
+        self._number = secrets.randbits(62)
+        self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
         self._pool_process = 0
         self._end_pool: Callable[[], Any] = lambda: None
         self._stats: dict[str, float] = {}
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
+        pool = self._running_pool()
         dispatcher = Dispatcher(
-            self._running_pool(),
+            pool,
             plan,
             StageGraph(self.source).seed_stage,
             f"waiting for {plan.label(self.source)}",
@@ -75,7 +81,7 @@ class Workers(StreamStage):
             timeout=self.timeout,
             max_restarts=self.max_restarts,
         )
-        return dispatcher if self.persistent else _ThenEnd(dispatcher, self.end_workers)
+        return dispatcher if self.persistent else _ThenEnd(dispatcher, partial(self._end, pool))
 
     def _running_pool(self) -> Pool:
         if self._pool is None or self._pool_process != os.getpid():
@@ -90,11 +96,15 @@ class Workers(StreamStage):
             return ThreadPool(self.source, self.num_workers, self.prefetch_factor, self.init)
         assert self.context is not None
         refuse_unsafe_fork(self.context)
+        if self._chain is None:
+            chain = (self.source, self.init)
+            self._chain = chain if self.context.get_start_method() == "fork" else pack(chain)
         return ProcessPool(
             self.source,
+            self._number,
+            self._chain,
             self.num_workers,
             self.prefetch_factor,
-            self.init,
             self.context,
             self.channel,
             self.shm_size,
@@ -114,9 +124,15 @@ class Workers(StreamStage):
             self._end_pool()
             self._pool = None
 
+    def _end(self, pool: Pool) -> None:
+        """End the workers of an epoch, unless they have ended and others have begun."""
+        if pool is self._pool:
+            self.end_workers()
+
     def close(self) -> None:
         super().close()
         self.end_workers()
+        self._chain = None
 
     def describe(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"num_workers": self.num_workers, "method": self.method}

@@ -7,12 +7,13 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from datapipes.channel import ChannelBase, MpChannel, PeerDied, QueueTimeoutError, ShmChannel
 from datapipes.codec import Message
+from datapipes.loader.pool import logger
 
 LOOK_S = 0.5  # how often a thread that listens looks whether it still should
 _WAKE = "#wake"
@@ -52,13 +53,13 @@ class ThreadInbox(Inbox):
         self._channels: list[ChannelBase] = []
         self._threads: list[threading.Thread] = []
 
-    def listen(self, channel: ChannelBase, lives: Callable[[], bool] | None = None) -> None:
-        """Take messages from a channel too; until its sender lives no more, where `lives` tells."""
-        if lives is None:
+    def listen(self, channel: ChannelBase, sender: Any = None) -> None:
+        """Take messages from a channel too; where it has one `sender`, a process, until that lives no more."""
+        if sender is None:
             self._channels.append(channel)
         thread = threading.Thread(
             target=_listen,
-            args=(channel, self._arrived, self._ended, lives),
+            args=(channel, self._arrived, self._ended, sender),
             name="datapipes-inbox",
             daemon=True,
         )
@@ -93,10 +94,11 @@ def _listen(
     channel: ChannelBase,
     arrived: queue.SimpleQueue[Message | BaseException],
     ended: threading.Event,
-    lives: Callable[[], bool] | None,
+    sender: Any,
 ) -> None:
+    had_one = False
     while not ended.is_set():
-        alive = lives is None or _ask(lives)
+        alive = sender is None or _lives(sender)
         try:
             message = channel.recv(timeout=LOOK_S) if isinstance(channel, MpChannel) else channel.recv()
         except QueueTimeoutError:
@@ -105,28 +107,32 @@ def _listen(
             continue
         except BaseException as error:
             # What a killed sender leaves half written, or its tensors' memory that went with it, is made again.
-            if lives is not None and not _lives_on(lives, ended):
+            if sender is not None:
+                if _lives_on(sender, ended):
+                    logger.warning("data_loader: a message of pid %s cannot be read (%r)", sender.pid, error)
+                    sender.kill()  # so that what it has made is made again
                 return
-            if isinstance(channel, MpChannel) and isinstance(error, _SENDER_GONE):
-                continue
+            if not had_one and isinstance(channel, MpChannel) and isinstance(error, _SENDER_GONE):
+                continue  # of workers that have ended before
             if not ended.wait(0.05):  # a moment, so that a death shows before its error is told
                 arrived.put(error)
             continue
+        had_one = True
         if _WAKE not in message:
             arrived.put(message)
 
 
-def _lives_on(lives: Callable[[], bool], ended: threading.Event) -> bool:
+def _lives_on(sender: Any, ended: threading.Event) -> bool:
     """Return whether a sender whose messages cannot be read lives; one that was killed may take a moment to be gone."""
     ends = time.monotonic() + LOOK_S
     while time.monotonic() < ends:
-        if not _ask(lives) or ended.wait(0.05):
+        if not _lives(sender) or ended.wait(0.05):
             return False
     return True
 
 
-def _ask(lives: Callable[[], bool]) -> bool:
+def _lives(sender: Any) -> bool:
     try:
-        return lives()
+        return bool(sender.is_alive())
     except ValueError:  # the process was waited for and forgotten
         return False

@@ -189,7 +189,7 @@ class ProcessPool(Pool):
             assert isinstance(self._inbox, ThreadInbox)
             assert isinstance(channel, MpChannel)
             channel.only_receive()
-            self._inbox.listen(channel, process.is_alive)
+            self._inbox.listen(channel, process)
         return _Worker(process, here, life, channel if self._wanted_channel == "mp" else None)
 
     def replace(self, worker: int) -> None:

@@ -57,9 +57,8 @@ class Dispatcher(Iterator[MiniBatch]):
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # steps that are made and not delivered
         self._deaths: dict[int, list[Death]] = {}  # by the index that was being made
-        self._early_deaths = [
-            0
-        ] * pool.num_workers  # in a row, before the worker had begun, while no other made anything
+        # by worker: in a row, before it had begun, while no other made anything
+        self._early_deaths = [0] * pool.num_workers
         self._broken = False
         self._waits = False
         plan.waiting_for = self._waiting_for

@@ -21,7 +21,7 @@ from datapipes.run import Call
 
 LABEL = "#label"  # int64 [8]: see Label
 CALLS = "#calls"  # float64 [number, 4]: stage, began, seconds, minibatch
-FORM = "#form"  # of a message in parts, with the first of them: JSON {key: [dtype, shape]}
+FORM = "#form"  # of a message in parts, with the first of them: JSON {key: shape}
 PLACES = "#places"  # int64 [number, 2]: tensor of the form, first value
 
 MADE, DROPPED, FAILED = range(3)

@@ -6,7 +6,6 @@ Threads (thread_pool.py) and processes (process_pool.py) are pools; `work` is wh
 from __future__ import annotations
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -107,7 +106,7 @@ def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
     return max(prefetch_factor + 1, async_window(StageGraph(root)))
 
 
-def work(worker: int, root: Stage, take: Take, begins: Callable[[Task | None], None]) -> Iterator[Outcome]:
+def work(worker: int, root: Stage, take: Take, begins: Callable[[Task], None]) -> Iterator[Outcome]:
     """Yield the outcome of each task, in the order of the tasks.
 
     Args:
@@ -121,7 +120,7 @@ def work(worker: int, root: Stage, take: Take, begins: Callable[[Task | None], N
 
 
 class _Maker:
-    def __init__(self, worker: int, graph: StageGraph, begins: Callable[[Task | None], None]) -> None:
+    def __init__(self, worker: int, graph: StageGraph, begins: Callable[[Task], None]) -> None:
         self._worker = worker
         self._graph = graph
         self._begins = begins
@@ -170,8 +169,7 @@ class _Maker:
 
 
 def as_error(raised: BaseException) -> Exception:
-    """Return what a stage raised; SystemExit and its like as an error, since a stage does not end worker or "
-    "consumer."""
+    """Return what a stage raised; SystemExit and its like as an error: a stage ends neither worker nor consumer."""
     if isinstance(raised, Exception):
         return raised
     error = RuntimeError(
@@ -190,8 +188,3 @@ class _Calls(StageClock):
 
     def add_call(self, call: Call) -> None:
         self.calls.append(call)
-
-
-def now_ns() -> int:
-    """Return time.monotonic in nanoseconds, the same clock in all processes."""
-    return time.monotonic_ns()

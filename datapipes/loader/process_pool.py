@@ -30,7 +30,7 @@ from datapipes.channel.errors import error_from_message, how_it_exited
 from datapipes.codec import Message
 from datapipes.loader.envelope import Opener
 from datapipes.loader.inbox import Inbox, ShmInbox, ThreadInbox
-from datapipes.loader.pool import Death, Outcome, Pool, Task, logger, now_ns, tasks_for_each
+from datapipes.loader.pool import Death, Outcome, Pool, Task, logger, tasks_for_each
 from datapipes.loader.worker_process import (
     CHANNEL,
     COLUMNS,
@@ -38,7 +38,6 @@ from datapipes.loader.worker_process import (
     EPOCH,
     GENERATION,
     INDEX,
-    LIFE,
     READY,
     SINCE,
     TASK,
@@ -175,7 +174,6 @@ class ProcessPool(Pool):
             num_threads=self._num_threads,
         )
         self._board[worker] = 0
-        self._board[worker, LIFE] = life
         process = self._context.Process(target=main, args=(start,), name=f"datapipes-worker-{worker}", daemon=True)  # type: ignore[attr-defined]
         try:
             with _no_interrupt():
@@ -316,7 +314,7 @@ class ProcessPool(Pool):
             return f"{who} is starting"
         if row[SINCE] == 0:
             return f"{who} waits for a task"
-        since = (now_ns() - row[SINCE]) / 1e9
+        since = (time.monotonic_ns() - row[SINCE]) / 1e9
         return f"{who} has been making minibatch {row[INDEX]} of epoch {row[EPOCH]} for {since:.1f} s"
 
     def stats(self) -> dict[str, float]:
@@ -416,8 +414,7 @@ def context_of(method: str | Context | None) -> Context:
 
 
 def preload(context: Context) -> None:
-    """Let what all workers need be imported once, in the server that they are forked from, where it does not run "
-    "yet."""
+    """Let what all workers need be imported once, in the server that they are forked from, if it is still to start."""
     if context.get_start_method() == "forkserver":
         wanted = list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
         wanted += [module for module in ("torch", "datapipes") if module not in wanted]

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from multiprocessing import parent_process, reduction
@@ -22,7 +23,7 @@ import torch
 from datapipes.channel import ChannelBase, ChannelClosed, PeerDied, ShmChannel
 from datapipes.channel.errors import error_to_message
 from datapipes.loader.envelope import num_bytes_of, to_messages
-from datapipes.loader.pool import Outcome, Task, now_ns, work
+from datapipes.loader.pool import Outcome, Task, work
 from datapipes.sharing import Packed
 from datapipes.stage import StreamStage
 from datapipes.stage_graph import StageGraph
@@ -30,7 +31,7 @@ from datapipes.threads import threads_of_kernels
 
 TASK, END, CHANNEL = b"T", b"E", b"C"  # first byte of what the pool says
 GENERATION, EPOCH, INDEX, SINCE = range(4)  # columns of the board; SINCE is 0 where nothing is made
-LIFE, READY = 4, 5
+READY = 4
 COLUMNS = 8  # a cache line
 
 _ORPHAN = 3  # exit code of a worker whose parent has ended
@@ -69,7 +70,6 @@ def main(start: Start) -> None:
         chain = start.chain.unpack() if isinstance(start.chain, Packed) else start.chain
         root, init = chain
         row = start.board.unpack()[start.worker].numpy()
-        row[:READY] = [0, 0, 0, 0, start.life]
         if init is not None:
             init(start.worker)
     except BaseException as error:
@@ -87,9 +87,8 @@ def main(start: Start) -> None:
         pass  # the pool has ended: nobody wants what this worker makes
 
 
-def _write(row: np.ndarray[Any, Any], task: Task | None) -> None:
-    if task is not None:
-        row[: SINCE + 1] = [*task.numbers(), now_ns()]
+def _write(row: np.ndarray[Any, Any], task: Task) -> None:
+    row[: SINCE + 1] = [*task.numbers(), time.monotonic_ns()]  # a clock that all processes share
 
 
 def stage_labels(graph: StageGraph) -> list[str]:

@@ -15,7 +15,7 @@ help:
 	@echo "make test   every test that needs no GPU"
 	@echo "make check  lint, types, layers, C++ tests under sanitizers"
 	@echo "make bench  the benchmarks, with ratios taken in one run"
-	@echo "make soak   the long runs: kills of senders, receivers and workers; MINUTES=5 bounds the first"
+	@echo "make soak   the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
 	@echo "make stubs  write datapipes/functional.pyi anew"
 
 # The environment belongs to one lock file: another one makes a new environment.
@@ -60,6 +60,7 @@ bench: build
 
 soak: build
 	$(RUN) tests/soak_channel.py --kills 1000 --minutes $(MINUTES)
+	$(RUN) tests/soak_loader.py --minutes $(MINUTES)
 	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build

@@ -138,7 +138,8 @@ class EpochPlan:
 
     def steps(self, num_steps: int) -> Iterable[int]:
         """Return the steps of this rank that are still wanted, in order."""
-        return (step for step in range(self.start, num_steps) if step not in self.ahead)
+        ahead = self.ahead  # a generator that knew the plan would keep alive what waits by it
+        return (step for step in range(self.start, num_steps) if step not in ahead)
 
     def minibatch(self, graph: StageGraph, index: int) -> MiniBatch | None:
         """Return the minibatch of a global index, or None if a stage drops it."""
@@ -358,6 +359,7 @@ class Run(Iterator[MiniBatch]):
         """End the epoch and what runs for it."""
         self._plan.stopped.set()
         close_stream(self._stream)
+        self._stream = iter(())  # whoever keeps this object does not keep the memory of a channel
 
 
 def close_stream(stream: Iterator[Any]) -> None:

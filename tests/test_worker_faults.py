@@ -325,6 +325,22 @@ def test_a_consumer_that_never_reads_on_leaves_nothing():
     loader.close()
 
 
+@pytest.mark.parametrize("channel", ["shm", "mp"])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_closing_gives_all_memory_back_though_the_iterator_is_kept(channel, overlap):
+    dp.MpChannel().close()  # multiprocessing starts its tracker with the first, and keeps the pipe to it
+    before = descriptors()
+    gc.disable()  # it would find what keeps itself alive
+    try:
+        loader = dp.DataLoader(sampled(items(400)), channel=channel, overlap=overlap, **way("fork"))
+        iterator = iter(loader)
+        next(iterator)
+        loader.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
+
+
 def test_after_close_there_are_no_more_epochs():
     loader = dp.DataLoader(sampled(), **way("fork"))
     iterator = iter(loader)

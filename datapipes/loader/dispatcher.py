@@ -41,7 +41,8 @@ class Dispatcher(Iterator[MiniBatch]):
         max_restarts: int,
     ) -> None:
         self._pool = pool
-        self._plan = plan
+        # Not the plan itself: it asks this object what it waits for, and each would keep the other.
+        self._epoch, self._clock, self._stopped = plan.epoch, plan.clock, plan.stopped
         self._seeds = seeds
         self._waiting = waiting
         self._in_order = in_order
@@ -75,10 +76,10 @@ class Dispatcher(Iterator[MiniBatch]):
             outcome = self._ready()
             self._settle()
             if outcome is not None:
-                self._plan.clock.add(self._waiting, began, outcome.task.index)
+                self._clock.add(self._waiting, began, outcome.task.index)
                 assert outcome.minibatch is not None
                 return outcome.minibatch
-            if self._low >= self._seeds.num_steps or self._plan.stopped.is_set():
+            if self._low >= self._seeds.num_steps or self._stopped.is_set():
                 break
             self._wait(began)
         self._broken = True
@@ -97,7 +98,7 @@ class Dispatcher(Iterator[MiniBatch]):
 
     def _give(self, worker: int, index: int) -> None:
         self._with[worker].append(index)
-        self._pool.give(worker, Task(self._generation, self._plan.epoch, index))
+        self._pool.give(worker, Task(self._generation, self._epoch, index))
 
     def _settle(self) -> None:
         while self._low in self._settled:
@@ -143,7 +144,7 @@ class Dispatcher(Iterator[MiniBatch]):
     def _take(self, outcome: Outcome) -> None:
         index = outcome.task.index
         for call in outcome.calls:
-            self._plan.clock.add_call(call)
+            self._clock.add_call(call)
         self._early_deaths = [0] * self._pool.num_workers  # there is progress
         if not outcome.replaced and index in self._with[outcome.worker]:
             self._with[outcome.worker].remove(index)
@@ -200,5 +201,5 @@ class Dispatcher(Iterator[MiniBatch]):
         index = self._seeds.index_of(self._low)
         for worker, indices in enumerate(self._with):
             if index in indices:
-                return f" Waiting for minibatch {index} of epoch {self._plan.epoch}: {self._pool.whereabouts(worker)}."
-        return f" Waiting for minibatch {index} of epoch {self._plan.epoch}."
+                return f" Waiting for minibatch {index} of epoch {self._epoch}: {self._pool.whereabouts(worker)}."
+        return f" Waiting for minibatch {index} of epoch {self._epoch}."

@@ -1,0 +1,157 @@
+"""Begin, read, leave, resume and close epochs of many loaders at random, beside each other, and kill their workers.
+
+Loaders of every kind (processes and threads, "shm" and "mp", in order and not) read the same chain. At each turn one of
+them is asked for a minibatch, which has to be the right one by its digest and its place; or its epoch is left for the
+next, or goes on in a loader of another kind, by its state; or one worker of all is killed. Waits are bounded: a
+minibatch that is lost ends in TimeoutError. At the end nothing is left: no process, no thread, no descriptor, no memory
+of a channel.
+Run: python tests/soak_loader.py --minutes 5   (or make soak)
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from multiprocessing import active_children
+from typing import Any
+
+import worker_stages as ws
+
+import datapipes as dp
+
+BOUND_S = 60.0  # many processes start beside each other
+MOST_KILLS = 1_000_000  # no loader is to give up
+P_KILL, P_SWITCH, P_LEAVE = 0.01, 0.03, 0.15
+
+OF_WORKERS = {"max_restarts": MOST_KILLS}
+KINDS: dict[str, dict[str, Any]] = {
+    "forkserver": {"num_workers": 2, **OF_WORKERS},
+    "fork": {"num_workers": 2, "multiprocessing_context": "fork", **OF_WORKERS},
+    "forkserver, mp": {"num_workers": 2, "channel": "mp", **OF_WORKERS},
+    "fork, mp": {"num_workers": 1, "channel": "mp", "multiprocessing_context": "fork", **OF_WORKERS},
+    "out of order": {"num_workers": 2, "overlap": False, "in_order": False, **OF_WORKERS},
+    "small channel": {"num_workers": 2, "shm_size": "64KB", "multiprocessing_context": "fork", **OF_WORKERS},
+    "workers of one epoch": {"num_workers": 2, "persistent_workers": False, **OF_WORKERS},
+    "threads": {"num_workers": 3, "worker_method": "thread"},
+    "no workers": {},
+}
+
+
+@functools.lru_cache(maxsize=64)
+def expected(epoch: int) -> dict[int, str]:
+    """Return the digests of an epoch by index, as the chain gives them without a loader."""
+    chain = ws.worker_chain()
+    chain.set_epoch(epoch)
+    return {minibatch.index: minibatch.digest() for minibatch in chain}
+
+
+class Reader:
+    """A loader, and what its epoch still has to give."""
+
+    def __init__(self, kind: str, before: Reader | None = None) -> None:
+        self.kind = kind
+        self.loader = dp.DataLoader(ws.worker_chain(), timeout=BOUND_S, **KINDS[kind])
+        if before is not None:
+            self.loader.load_state_dict(before.loader.state_dict())
+        self.begin()
+        if before is not None and before.epoch == self.epoch:
+            self.left = before.left
+
+    def begin(self) -> None:
+        """Begin the next epoch, wherever this one stands."""
+        self.stream = iter(self.loader)
+        self.epoch = self.loader.state_dict()["epoch"]
+        self.left = dict(expected(self.epoch))
+
+    def read(self) -> None:
+        """Read one minibatch; begin the next epoch after the last."""
+        minibatch = next(self.stream, None)
+        if minibatch is None:
+            assert not self.left, f"{self.kind}: epoch {self.epoch} ended without minibatches {sorted(self.left)}"
+            self.begin()
+            return
+        where = f"{self.kind}: minibatch {minibatch.index} of epoch {self.epoch}"
+        assert minibatch.epoch == self.epoch and minibatch.index in self.left, f"{where} comes a second time"
+        in_place = self.kind == "out of order" or minibatch.index == min(self.left)
+        assert in_place, f"{where} comes before {min(self.left)}"
+        assert minibatch.digest() == self.left.pop(minibatch.index), f"{where} has other bits"
+
+
+def kill_one(choice: random.Random) -> int:
+    """Kill one of the workers that run; return how many were killed."""
+    pids = [child.pid for child in active_children() if child.name.startswith("datapipes-worker")]
+    if pids:
+        os.kill(choice.choice(pids), signal.SIGKILL)  # type: ignore[arg-type]
+    return min(len(pids), 1)
+
+
+def soak(rng_seed: int, until: float) -> dict[str, int]:
+    """Do all this until then; return how often what was done."""
+    choice = random.Random(rng_seed)
+    kinds = list(KINDS)
+    readers = [Reader(kind) for kind in kinds]
+    done = dict.fromkeys(("minibatches", "epochs left", "loaders", "kills"), 0)
+    while time.monotonic() < until:
+        number, what = choice.randrange(len(readers)), choice.random()
+        if what < P_KILL:
+            done["kills"] += kill_one(choice)
+        elif what < P_SWITCH:
+            before = readers[number]
+            readers[number] = Reader(choice.choice(kinds), before)
+            before.loader.close()
+            done["loaders"] += 1
+        elif what < P_LEAVE:
+            readers[number].begin()
+            done["epochs left"] += 1
+        else:
+            readers[number].read()
+            done["minibatches"] += 1
+    for reader in readers:
+        reader.loader.close()
+    return done
+
+
+def held() -> dict[str, int]:
+    """Return what this process holds: descriptors, memories of channels, threads, children."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        channels = sum("datapipes-channel" in line for line in maps)
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "channels": channels,
+        "threads": threading.active_count(),
+        "children": len(active_children()),
+    }
+
+
+def run(rng_seed: int, minutes: float) -> dict[str, int]:
+    """Return how often what was done; AssertionError where something is wrong or left."""
+    for kind in KINDS:  # what multiprocessing starts once and keeps
+        with dp.DataLoader(ws.worker_chain(), timeout=BOUND_S, **KINDS[kind]) as loader:
+            list(loader)
+    before = held()
+    done = soak(rng_seed, time.monotonic() + 60 * minutes)
+    left = {what: (held()[what], number) for what, number in before.items() if held()[what] > number}
+    assert not left, f"left over, (now, before): {left}"
+    return done
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for another such run")
+    args = parser.parse_args()
+    logging.getLogger("datapipes").setLevel(logging.ERROR)  # else each worker that is killed is told of
+    print(f"seed {args.seed}")
+    print(run(args.seed, args.minutes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -78,7 +78,8 @@ class Reader:
             self.begin()
             return
         where = f"{self.kind}: minibatch {minibatch.index} of epoch {self.epoch}"
-        assert minibatch.epoch == self.epoch and minibatch.index in self.left, f"{where} comes a second time"
+        assert minibatch.epoch == self.epoch, f"{where} is of epoch {minibatch.epoch}"
+        assert minibatch.index in self.left, f"{where} comes a second time"
         in_place = self.kind == "out of order" or minibatch.index == min(self.left)
         assert in_place, f"{where} comes before {min(self.left)}"
         assert minibatch.digest() == self.left.pop(minibatch.index), f"{where} has other bits"

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import json
 import os
+import select
 import signal
 import statistics
 import subprocess
@@ -23,6 +24,9 @@ import torch
 
 import datapipes as dp
 from datapipes import _core
+
+
+PEER_BOUND_S = 180.0  # for one measurement of the peer, which first loads the graph
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -151,6 +155,9 @@ class Peer:
         try:
             self._process.stdin.write(f"{round_}\n")
             self._process.stdin.flush()
+            answered, _, _ = select.select([self._process.stdout], [], [], PEER_BOUND_S)
+            if not answered:
+                raise TimeoutError(f"the peer did not answer within {PEER_BOUND_S:.0f} s")
             line = self._process.stdout.readline()
         finally:
             self._signal(signal.SIGSTOP)

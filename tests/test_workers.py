@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import os
 import random
 
 import pytest
@@ -12,6 +13,7 @@ import worker_stages as ws
 from pipelines import digests, distributed_chain, fetched, item_set, items, refused, sampled, small_store
 
 import datapipes as dp
+from datapipes.loader.worker_process import NICENESS
 
 WITHOUT_SERVER = ["fork", "thread"]  # these start at once
 
@@ -77,6 +79,15 @@ def test_the_workers_make_what_stands_before_the_cut_and_the_caller_the_rest(met
         "waiting for 2 transform": 6,
         "waiting for 3 fetch_feature": 6,
     }
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "thread"])
+def test_processes_of_workers_let_the_consumer_go_first(method):
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    chain = sampled().transform(ws.tell_priority)
+    with dp.DataLoader(chain, **way(method)) as loader:
+        (there,) = {int(minibatch.timestamps[0]) for minibatch in loader}
+    assert there == (here if method == "thread" else min(here + NICENESS, 19))
 
 
 def test_workers_stay_between_epochs_unless_they_should_not():

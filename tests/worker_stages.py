@@ -34,6 +34,11 @@ def tell_process(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     return minibatch.replace(timestamps=torch.tensor([os.getpid(), threading.get_ident()]))
 
 
+def tell_priority(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    """Leave the niceness of the process in `timestamps`."""
+    return minibatch.replace(timestamps=torch.tensor([os.getpriority(os.PRIO_PROCESS, 0)]))
+
+
 def tell_private_memory(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     """Leave the bytes that only this process has mapped, in `timestamps`."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()

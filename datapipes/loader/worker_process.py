@@ -34,6 +34,7 @@ GENERATION, EPOCH, INDEX, SINCE = range(4)  # columns of the board; SINCE is 0 w
 READY = 4
 COLUMNS = 8  # a cache line
 
+NICENESS = 5  # what is asked for first is what the consumer waits for: its own work has precedence where cores are few
 _ORPHAN = 3  # exit code of a worker whose parent has ended
 
 
@@ -66,6 +67,8 @@ def main(start: Start) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which was blocked meanwhile
     torch.set_num_threads(1)  # first of all: after a fork OpenMP has no threads any more, and would wait for them
     _end_with_parent()
+    with contextlib.suppress(OSError):  # some sandboxes know no priorities
+        os.nice(NICENESS)
     try:
         chain = start.chain.unpack() if isinstance(start.chain, Packed) else start.chain
         root, init = chain

@@ -25,7 +25,6 @@ import torch
 import datapipes as dp
 from datapipes import _core
 
-
 PEER_BOUND_S = 180.0  # for one measurement of the peer, which first loads the graph
 
 

@@ -8,11 +8,11 @@ the same graph saved and mapped; against GraphBolt 2.1.0's DataLoader with 0, 1 
 next epoch with workers that stay (ended epochs of 12 minibatches, median); and the private memory of a worker (USS)
 beyond that of a process of the same server that has made nothing.
 Run: python benchmarks/loader.py --graph GRAPH --peer-python PYTHON
-Result (2-core AMD EPYC VM, shared and noisy, 1M nodes / 20M edges, commit 5be9c11, median of 2): 0 workers 47.9
-minibatches/s; 1 process 0.89 of that, 2 processes 1.02, mapped 0.92 and 0.90, fork 1.00, threads 0.99 and 1.13;
-GraphBolt's best 6.8 (7.9 x). At an earlier commit, dc1b813, median of 7: 45.3; 0.97, 1.03, mapped 0.97 and 1.03, fork
-1.10, threads 1.08 and 1.03. First minibatch of a new loader 2.4 s, 0.12 s where the server runs; of an epoch 36, 42 and
-50 ms with 0, 1 and 2 workers (31 to 58 in other runs). 45 to 50 MB private memory of a worker beyond an idle process.
+Result (2-core AMD EPYC VM, shared and noisy, 1M nodes / 20M edges, commits f0d6d10 and 6810c4a): 0 workers 41.2 and
+40.9 minibatches/s; 1 process 0.84 and 0.96 of that, 2 processes 0.97 and 0.99, mapped 0.97, 1.01 and 0.92, 0.95, fork
+0.97 and 1.02, threads 1.05, 1.03 and 0.93, 1.08; GraphBolt's best 6.2 and 6.0 (6.9 x, 7.4 x). First minibatch of a new
+loader 3.0 and 2.7 s, 0.3 s where the server runs; of an epoch 35, 28, 39 and 37, 35, 41 ms with 0, 1 and 2 workers. 44
+MB private memory of a worker beyond an idle process. One process against none alone, 12 pairs: 0.93 and 0.96.
 """
 
 from __future__ import annotations

@@ -365,3 +365,10 @@ def test_what_happens_is_logged(caplog):
     text = caplog.text
     assert "started 2 worker processes (fork)" in text
     assert "the channel gets" in text
+
+
+def test_options_of_workers_that_there_are_not_are_logged_and_change_nothing(caplog):
+    caplog.set_level("INFO", logger="datapipes")
+    with dp.DataLoader(sampled(), 0, in_order=False, shm_size="1MB", prefetch_factor=3) as loader:
+        assert digests(loader) == digests(sampled())
+    assert "num_workers is 0, so ['in_order', 'shm_size'] have no effect" in caplog.text

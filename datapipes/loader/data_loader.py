@@ -7,6 +7,7 @@ untouched and can feed other loaders. It is a Stage itself: stages chained after
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from datapipes.loader.passes import (
     put_in_workers,
     shard,
 )
+from datapipes.loader.pool import logger
 from datapipes.loader.prefetcher import Prefetcher, check_timeout
 from datapipes.loader.process_pool import check_context, context_of, refuse_unpicklable, refuse_unsafe_fork
 from datapipes.loader.trace import write_trace
@@ -38,6 +40,10 @@ TIMEOUT_S = 120.0
 MAX_UVA_THREADS = 10240
 LEAST_SHM_SIZE = 2**16  # bytes: room for errors too
 CHANNELS = ("shm", "mp")
+OPTIONS_OF_WORKERS = (
+    *("persistent_workers", "worker_method", "in_order", "multiprocessing_context", "worker_init_fn", "channel"),
+    *("shm_size", "max_restarts"),
+)
 
 
 class DataLoader(StreamStage):
@@ -49,7 +55,7 @@ class DataLoader(StreamStage):
     Args:
         datapipe: the last stage of a chain; it stays as it is.
         num_workers: workers that make minibatches up to the cut. 0: the part before the first feature fetch runs in a
-            thread of this process, and the options of workers have no effect.
+            thread of this process, and the options of workers have no effect (the log names them, at level INFO).
         persistent_workers: keep the workers between epochs; else they end with each.
         max_uva_threads: for the gathers of this chain that read host memory from a GPU; it has none as yet, so only
             the default is allowed.
@@ -183,7 +189,12 @@ class DataLoader(StreamStage):
                 raise ValueError(
                     f"data_loader: {given} belong to worker processes, but worker_method is 'thread'. Leave them out."
                 )
-        elif self.num_workers > 0:
+        if self.num_workers == 0:
+            defaults = {name: option.default for name, option in signature(DataLoader.__init__).parameters.items()}
+            unused = [name for name in OPTIONS_OF_WORKERS if getattr(self, name) != defaults[name]]
+            if unused:
+                logger.info("data_loader: num_workers is 0, so %s have no effect", unused)
+        elif self.worker_method == "process":
             context = context_of(self.multiprocessing_context)
             refuse_unsafe_fork(context)
             if context.get_start_method() != "fork":

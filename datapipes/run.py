@@ -99,7 +99,7 @@ class EpochPlan:
         start: The first step of this rank that is wanted.
         ahead: Later steps that are not, since an epoch that delivers out of order has given them before.
         stopped: Set when nobody reads any more: who waits for minibatches gives up.
-        waiting_for: Says what the epoch waits for at the moment, "" where nothing is known.
+        waiting_for: Says which worker the epoch waits for at the moment; "" where it waits for none.
     """
 
     def __init__(
@@ -123,6 +123,12 @@ class EpochPlan:
         self._numbered = {id(stage): (graph.ordinal(stage), stage.name) for stage in counted}
         self._rng_seed = graph.seed_stage.rng_seed if graph.find(SeedStage) else None
         self._slots: dict[int, asyncio.Semaphore] = {}
+        self._calls: dict[int, _Call] = {}  # under way in this process
+
+    def whereabouts(self) -> str:
+        """Return a sentence on what the epoch is waiting for or working on, "" where nothing is known."""
+        oldest = min(list(self._calls.values()), key=lambda call: call.began, default=None)
+        return self.waiting_for() or ("" if oldest is None else oldest.whereabouts())
 
     def label(self, stage: Stage) -> str:
         """Return the stage's name in stats(): "1 sample_neighbor", or its name alone where it only carries."""
@@ -196,7 +202,15 @@ class EpochPlan:
         slots = self._slots.setdefault(id(stage), asyncio.Semaphore(_concurrency(stage)))
         async with slots:
             with self._call_of(stage, index) as rng:
-                result = await stage.transform_async(*(given.replace(rng=rng) for given in inputs))
+                try:
+                    result = await stage.transform_async(*(given.replace(rng=rng) for given in inputs))
+                except asyncio.CancelledError as error:
+                    if _is_asked_to_end():
+                        raise
+                    raise RuntimeError(
+                        f"{stage.name}: its transform_async raised CancelledError: {error}. Raise an error, or return "
+                        "None to drop the minibatch."
+                    ) from error
                 return _checked(stage, result, inputs[0])
 
     def _start(self, stage: Stage, given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
@@ -205,23 +219,42 @@ class EpochPlan:
     def _call_of(self, stage: Stage, index: int) -> _Call:
         ordinal, name = self._numbered[id(stage)]
         rng = None if self._rng_seed is None else RngKey(self._rng_seed, self.epoch, index, ordinal)
-        return _Call(name, rng, ordinal, self.epoch, index, self.clock)
+        return _Call(name, rng, ordinal, self.epoch, index, self.clock, self._calls)
 
 
 class _Call:
     """One call of a stage: gives it its random key, times it, and notes on an error where it happened."""
 
-    def __init__(self, name: str, rng: RngKey | None, ordinal: int, epoch: int, index: int, clock: StageClock) -> None:
+    def __init__(
+        self,
+        name: str,
+        rng: RngKey | None,
+        ordinal: int,
+        epoch: int,
+        index: int,
+        clock: StageClock,
+        under_way: dict[int, _Call],
+    ) -> None:
         self._name, self._rng, self._ordinal, self._clock = name, rng, ordinal, clock
         self._epoch, self._index = epoch, index
+        self._under_way = under_way
+
+    def whereabouts(self) -> str:
+        since = time.monotonic() - self.began
+        return (
+            f" Stage {self._ordinal} ({self._name}) has been at minibatch {self._index} of epoch {self._epoch} for "
+            f"{since:.1f} s."
+        )
 
     def __enter__(self) -> RngKey | None:
-        self._began = time.monotonic()
+        self.began = time.monotonic()
+        self._under_way[id(self)] = self
         return self._rng
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._under_way.pop(id(self), None)
         if error is None:
-            self._clock.add(f"{self._ordinal} {self._name}", self._began, self._index)
+            self._clock.add(f"{self._ordinal} {self._name}", self.began, self._index)
             return
         where = f"epoch {self._epoch}, minibatch {self._index}"
         if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
@@ -229,12 +262,18 @@ class _Call:
                 f"{self._name}: its function raised {type(error).__name__} at {where}. Return None to drop a "
                 "minibatch, or give next() a default."
             ) from error
-        elif isinstance(error, Exception):
+        elif error is not None:
             add_note(error, f"in stage {self._ordinal} ({self._name}), {where}")
 
 
 def _is_async(stage: Stage) -> bool:
     return isinstance(stage, MiniBatchTransformer) and hasattr(stage, "transform_async")
+
+
+def _is_asked_to_end() -> bool:
+    """Return whether the running task was cancelled from outside (Python 3.10 cannot tell)."""
+    task: Any = asyncio.current_task()
+    return bool(task.cancelling()) if hasattr(task, "cancelling") else True
 
 
 def async_window(graph: StageGraph) -> int:

@@ -197,11 +197,20 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         self._pending = None
 
     def close(self) -> None:
-        """End the running epoch and release threads; may be called twice. The stage cannot be iterated afterwards."""
+        """End the running epoch, its threads, and what the stages before this one keep between epochs, as a DataLoader
+        its workers; may be called twice. The stage cannot be iterated afterwards.
+        """
         if self._run is not None and not self._run.finished:
             self._pending = self.get_state()  # state_dict() still tells where the epoch stood
         self._closed = True
         self._end_run()
+        from datapipes.stage_graph import StageGraph
+
+        for stage in StageGraph(self):
+            stage._end_kept()
+
+    def _end_kept(self) -> None:
+        """End what is kept between epochs; the next one starts it again."""
 
     def __enter__(self: _S) -> _S:
         return self

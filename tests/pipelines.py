@@ -15,7 +15,7 @@ import datapipes as dp
 NUM_NODES = 40
 NUM_ITEMS = 22
 BATCH_SIZE = 4  # six minibatches, the last one shorter
-PREFETCH_THREAD = "datapipes-prefetch"
+PREFETCH_THREAD = "datapipes-prefetch-"  # and a number
 BOUND_S = 20.0  # longest wait for what should happen at once
 
 
@@ -118,7 +118,7 @@ def refused(error: type[Exception], *, stage: str, found: str, allowed: str, rem
 
 
 def prefetch_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == PREFETCH_THREAD]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(PREFETCH_THREAD)]
 
 
 def assert_ended(threads: list[threading.Thread]) -> None:

@@ -104,6 +104,16 @@ def test_messages_arrive_as_they_were_sent(channel):
     assert nothing == {}
 
 
+@pytest.mark.parametrize("make", [dp.MpChannel, lambda: dp.ShmChannel(4, "1MB")], ids=["mp", "shm"])
+def test_views_that_conjugate_or_negate_arrive_as_their_values(make):
+    values = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    with make() as channel:
+        channel.send({"conjugated": values, "negated": values.imag})
+        got = channel.recv(timeout=START_S)
+    assert got["conjugated"].tolist() == [1 - 2j, 3 + 4j]
+    assert got["negated"].tolist() == [-2, 4]
+
+
 @pytest.mark.parametrize("num_senders", [1, 2, 5])
 def test_messages_ends_when_all_senders_have_ended_their_epoch(num_senders):
     shared = queue.Queue()

@@ -199,8 +199,8 @@ def test_the_plan_names_each_stage_and_its_thread():
     loader = dp.DataLoader(fetched().transform(lambda minibatch: minibatch), prefetch_factor=3)
     lines = loader.explain().splitlines()
     assert lines[0].startswith("DataLoader(num_workers=0, prefetch_factor=3, overlap=True)")
-    assert lines[1] == "  thread 1 (datapipes-prefetch), up to 3 minibatches ahead"
-    assert lines[4] == "  thread 2 (datapipes-prefetch), up to 3 minibatches ahead"
+    assert lines[1] == "  thread 1 (datapipes-prefetch-1), up to 3 minibatches ahead"
+    assert lines[4] == "  thread 2 (datapipes-prefetch-2), up to 3 minibatches ahead"
     stages = [re.match(r"    (\w+): (\w+)\(", line).groups() for line in [*lines[2:4], *lines[5:7]]]
     assert stages == [
         ("item_sampler", "ItemSampler"),
@@ -244,7 +244,7 @@ def test_the_picture_is_well_formed_and_names_the_stages(tmp_path, overlap):
     texts = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
     for name in ("item_sampler", "sample_neighbor", "fetch_feature", "transform", "copy_to"):
         assert name in texts
-    assert any("thread 1 (datapipes-prefetch)" in text for text in texts)
+    assert any("thread 1 (datapipes-prefetch-1)" in text for text in texts)
     assert "Tag(text='<&>')text='<&>'" in texts  # the tooltip, and what is seen
     assert any("<lambda>" in text for text in texts)
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "plan.svg").read_bytes()

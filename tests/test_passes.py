@@ -142,5 +142,5 @@ def test_planning_starts_nothing_and_leaves_the_chain_alone():
     chain = fetched()
     loader = dp.DataLoader(chain, 2)
     loader.explain()
-    assert loader.rewritten().find(Workers)[0]._pool is None
+    assert loader.rewritten().find(Workers)[0]._running.pool is None
     assert names(dp.StageGraph(chain)) == ["item_sampler", "sample_neighbor", "fetch_feature"]

@@ -1,11 +1,13 @@
 """When workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing stays."""
 
 import contextlib
+import functools
 import gc
 import itertools
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ import time
 from multiprocessing import active_children
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import worker_stages as ws
@@ -20,6 +23,7 @@ from pipelines import BOUND_S, digests, fetched, items, refused, sampled, small_
 from test_workers import WITHOUT_SERVER, expected, way
 
 import datapipes as dp
+from datapipes.loader import process_pool
 
 PROCESSES = ["fork", "forkserver"]
 
@@ -126,7 +130,46 @@ def test_what_no_channel_takes_is_an_error_of_its_minibatch():
         list(loader)
 
 
+def test_what_is_no_error_says_all_the_same_where_it_was_raised():
+    loader = dp.DataLoader(ws.Cancelled(sampled()), **way("fork"))
+    with loader, pytest.raises(RuntimeError, match="raised CancelledError: enough") as caught:
+        list(loader)
+    assert "in stage 2 (cancelled), epoch 0, minibatch 3" in caught.value.__notes__
+
+
+@pytest.mark.parametrize("method", WITHOUT_SERVER)
+def test_a_stage_that_asks_to_exit_says_where(method):
+    loader = dp.DataLoader(sampled().transform(ws.leave), **way(method))
+    with loader, pytest.raises(RuntimeError, match="a stage raised SystemExit: 5") as caught:
+        list(loader)
+    assert "in stage 2 (transform), epoch 0, minibatch 3" in caught.value.__notes__
+
+
+class FullChannel(ws.QueueChannel):
+    """It has no room for minibatch 3."""
+
+    def send(self, msg, **kwargs):
+        if "input_nodes" in msg and len(msg) > 0 and int(msg["#label"][5]) == ws.BAD and int(msg["#label"][6]) == 0:
+            raise OSError("the disk is full")
+        super().send(msg, **kwargs)
+
+
+def test_an_error_of_sending_is_one_of_its_minibatch():
+    loader = dp.DataLoader(sampled(), channel=FullChannel("fork"), **way("fork"))
+    with loader, pytest.raises(OSError, match="the disk is full"):
+        list(loader)
+
+
 # --- deaths
+
+
+def test_a_workers_signals_are_its_own():
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with dp.DataLoader(sampled().transform(ws.tell_handler), **way("fork")) as loader:
+            assert all(minibatch.timestamps[0] for minibatch in loader)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("channel", ["shm", "mp"])
@@ -226,6 +269,26 @@ def test_a_timeout_names_the_worker_and_the_minibatch(tmp_path, method, overlap)
         (tmp_path / "go").touch()
 
 
+def test_a_timeout_names_the_stage_after_the_cut(tmp_path):
+    chain = ws.Wait(fetched(), 2, str(tmp_path / "go"))
+    with dp.DataLoader(chain, timeout=0.5, **way("fork")) as loader:
+        told = r"^data_loader: .* Stage 3 \(wait\) has been at minibatch 2 of epoch 0 for"
+        with pytest.raises(TimeoutError, match=told):
+            list(loader)
+        (tmp_path / "go").touch()
+
+
+def test_a_timeout_while_the_workers_start_says_so(monkeypatch):
+    go = threading.Event()
+    monkeypatch.setattr(process_pool, "prepare_server", lambda context: go.wait(BOUND_S))
+    with dp.DataLoader(fetched(), timeout=0.3, **way("fork")) as loader:
+        iterator = iter(loader)
+        with pytest.raises(TimeoutError, match="Its workers are being started"):
+            next(iterator)
+        go.set()
+        loader._plan.root.timeout = None
+
+
 class RestlessChannel(ws.QueueChannel):
     """Its first message cannot be read."""
 
@@ -254,7 +317,7 @@ def test_a_death_is_seen_where_somebody_else_waits_for_all_children(method):
         with dp.DataLoader(sampled(items(40)), overlap=False, **way(method)) as loader:
             iterator = iter(loader)
             got = [next(iterator).digest()]
-            os.kill(loader._plan.root._pool._workers[1].pid, signal.SIGKILL)
+            os.kill(loader._plan.root._running.pool._workers[1].pid, signal.SIGKILL)
             got.extend(minibatch.digest() for minibatch in iterator)
         assert got == digests(sampled(items(40)))
     finally:
@@ -339,6 +402,27 @@ def test_closing_gives_all_memory_back_though_the_iterator_is_kept(channel, over
         assert len(os.listdir("/proc/self/fd")) == before
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("num_items", [12, 400])
+def test_threads_end_with_asynchronous_minibatches_in_flight(num_items):
+    loader = dp.DataLoader(ws.SlowIsAsync(sampled(items(num_items))), **way("thread"))
+    next(iter(loader))
+    threads = [each for each in threading.enumerate() if each.name.startswith(("datapipes-worker", "datapipes-async"))]
+    loader.close()
+    assert len(threads) == 4
+    assert not [thread for thread in threads if thread.is_alive()]
+
+
+def test_closing_what_stands_on_a_loader_ends_its_workers():
+    loader = dp.DataLoader(sampled(), **way("fork"))
+    with loader.copy_to("cpu") as pipe:
+        list(pipe)
+        assert len(workers()) == 2
+    assert not workers()
+    loader.set_epoch(0)
+    assert digests(loader) == digests(sampled())
+    loader.close()
 
 
 def test_after_close_there_are_no_more_epochs():
@@ -436,6 +520,16 @@ def test_workers_end_with_the_interpreter(method, overlap):
         assert program.stderr.read() == ""
 
 
+def test_other_processes_of_the_server_see_ctrl_c():
+    then = (
+        "import multiprocessing; process = multiprocessing.get_context('forkserver').Process(target=ws.print_held); "
+        "process.start(); process.join()"
+    )
+    with a_program("forkserver", then) as (program, _):
+        assert program.stdout.readline() == "set()\n"
+        assert program.wait(BOUND_S) == 0
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("method", PROCESSES)
 def test_ctrl_c_reaches_the_consumer_and_ends_the_workers(method, overlap):
@@ -498,6 +592,15 @@ def test_what_cannot_be_pickled_is_refused_by_name(method, where):
         dp.DataLoader(chain, 2, multiprocessing_context=method, worker_init_fn=init)
     dp.DataLoader(chain, 2, multiprocessing_context="fork", worker_init_fn=init)
     dp.DataLoader(chain, 2, worker_method="thread", worker_init_fn=init)
+
+
+@pytest.mark.parametrize("make", [socket.socket, dp.MpChannel, lambda: np.array([lambda: 0], dtype=object)])
+def test_what_only_a_fork_passes_on_is_refused_when_the_loader_is_built(make):
+    value = make()
+    with refused(TypeError, stage="data_loader", found=r"stage 2 \(transform\)", allowed="pickled"):
+        dp.DataLoader(sampled().transform(functools.partial(ws.as_it_is, value)), 2)
+    if hasattr(value, "close"):
+        value.close()
 
 
 def test_what_stands_after_the_cut_need_not_be_pickled():

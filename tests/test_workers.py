@@ -13,7 +13,9 @@ import worker_stages as ws
 from pipelines import digests, distributed_chain, fetched, item_set, items, refused, sampled, small_store
 
 import datapipes as dp
+from datapipes.loader import process_pool
 from datapipes.loader.worker_process import NICENESS
+from datapipes.loader.workers import Workers
 
 WITHOUT_SERVER = ["fork", "thread"]  # these start at once
 
@@ -190,6 +192,24 @@ def test_later_minibatches_may_be_larger_than_the_channel(channel):
         assert digests(loader) == digests(chain)
 
 
+def big(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    """Make a minibatch of 3 MB."""
+    return minibatch.replace(timestamps=torch.arange(375_000) + minibatch.index)
+
+
+def test_the_channel_takes_no_more_than_a_share_of_the_memory_that_is_left(monkeypatch):
+    monkeypatch.setattr(process_pool, "bytes_left", lambda: 2**24)
+    with dp.DataLoader(sampled().transform(big), prefetch_factor=50, **way("fork")) as loader:
+        assert digests(loader) == digests(sampled().transform(big))
+        assert loader.rewritten().find(Workers)[0]._running.pool._channel.most_bytes_kept <= 2**24 // 4
+
+
+def test_the_channel_has_no_room_for_more_than_an_epoch():
+    with dp.DataLoader(sampled().transform(big), prefetch_factor=1000, **way("fork")) as loader:
+        assert digests(loader) == digests(sampled().transform(big))
+        assert loader.rewritten().find(Workers)[0]._running.pool._channel.most_bytes_kept <= 50_000_000
+
+
 def test_parts_of_every_size_make_the_message_whole_again():
     from datapipes.loader.envelope import Opener, num_bytes_of, to_messages
     from datapipes.loader.pool import Outcome, Task
@@ -340,6 +360,20 @@ def test_the_trace_shows_all_processes(tmp_path):
     for pid in sampling:
         times = sorted(span[1:] for span in spans if span[0] == pid)
         assert all(end <= begin + 1 for (_, end), (begin, _) in itertools.pairwise(times))  # one after the other
+
+
+def test_in_the_trace_what_runs_side_by_side_has_rows_of_its_own(tmp_path):
+    with dp.DataLoader(fetched(sampled(items(400)))) as loader:
+        list(loader)
+        loader.trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    rows = {names[event["tid"]]: set() for event in events if event["ph"] == "X"}
+    for event in events:
+        if event["ph"] == "X":
+            rows[names[event["tid"]]].add(event["name"])
+    assert rows["datapipes-prefetch-1"] == {"0 item_sampler", "1 sample_neighbor"}
+    assert rows["datapipes-prefetch-2"] == {"2 fetch_feature", "waiting for 1 sample_neighbor"}
 
 
 def test_the_plan_names_each_process():

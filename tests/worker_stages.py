@@ -39,6 +39,16 @@ def tell_priority(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     return minibatch.replace(timestamps=torch.tensor([os.getpriority(os.PRIO_PROCESS, 0)]))
 
 
+def print_held() -> None:
+    """Print the signals that this process holds back."""
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)
+
+
+def tell_handler(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    """Leave in `timestamps` whether SIGTERM is handled as in any process."""
+    return minibatch.replace(timestamps=torch.tensor([signal.getsignal(signal.SIGTERM) is signal.SIG_DFL]))
+
+
 def tell_private_memory(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     """Leave the bytes that only this process has mapped, in `timestamps`."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
@@ -143,6 +153,24 @@ class SlowIsAsync(dp.MiniBatchTransformer):
         for _ in range(20 - minibatch.index):
             await asyncio.sleep(0)
         return minibatch.replace(timestamps=torch.tensor([minibatch.index]))
+
+
+def leave(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    """Ask the interpreter to exit at one minibatch."""
+    if minibatch.index == BAD:
+        raise SystemExit(5)
+    return minibatch
+
+
+class Cancelled(dp.MiniBatchTransformer):
+    """An asynchronous stage that gives up at one minibatch."""
+
+    concurrency = 2
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index == BAD:
+            raise asyncio.CancelledError("enough")
+        return minibatch
 
 
 class MyItems(dp.ItemSampler):

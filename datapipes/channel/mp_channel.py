@@ -52,7 +52,8 @@ class MpChannel(ChannelBase):
             ChannelClosed: The channel was closed in this process.
         """
         checked = check_message("MpChannel.send", msg)
-        plain = {key: tensor.detach() for key, tensor in checked.items()}  # one with a history cannot be pickled
+        # One with a history cannot be pickled, and a view that conjugates or negates would arrive without doing so.
+        plain = {key: tensor.detach().resolve_conj().resolve_neg() for key, tensor in checked.items()}
         self._put("send", (_MESSAGE, self._sending_epoch(epoch), plain), block, timeout)
 
     def recv(  # type: ignore[override]

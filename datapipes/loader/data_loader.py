@@ -26,7 +26,7 @@ from datapipes.loader.passes import (
 )
 from datapipes.loader.pool import logger
 from datapipes.loader.prefetcher import Prefetcher, check_timeout
-from datapipes.loader.process_pool import check_context, context_of, refuse_unpicklable, refuse_unsafe_fork
+from datapipes.loader.processes import check_context, context_of, refuse_unpicklable, refuse_unsafe_fork
 from datapipes.loader.trace import write_trace
 from datapipes.loader.workers import Workers
 from datapipes.minibatch import MiniBatch
@@ -50,7 +50,8 @@ class DataLoader(StreamStage):
     """Iterate over the minibatches of a chain, prepared in the background.
 
     Each `iter(loader)` is the next epoch, also after a `break`; `len(loader)` counts its minibatches. Minibatches are
-    the same bits for any number of workers, threads and start method, and after any of them died.
+    the same bits for any number of workers, threads and start method, and after any of them died. The arguments of the
+    stages are read when the workers start: whoever changes an array in place builds a new loader.
 
     Args:
         datapipe: the last stage of a chain; it stays as it is.
@@ -62,8 +63,9 @@ class DataLoader(StreamStage):
         worker_method: "process", or "thread": nothing is copied, but what stages do in Python waits for one another.
         prefetch_factor: minibatches that each worker makes ahead; without workers, those held ready: that many sampled
             ones for the feature fetch, and that many whole ones for the consumer. 1 or more.
-        in_order: deliver in the order of the indices. False delivers as they are made, so that a slow minibatch holds
-            up only those that its worker makes after it; each still comes once, with the same bits.
+        in_order: deliver in the order of the indices. False delivers as they are made; each still comes once, with
+            the same bits. Nothing is made more than num_workers * (prefetch_factor + 1) minibatches beyond the first
+            that is missing, so a very slow one still ends in waiting.
         timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as something works on it.
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
         worker_init_fn: called with the number of the worker, in it, before its first minibatch.
@@ -240,8 +242,9 @@ class DataLoader(StreamStage):
 
         "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
         consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for sampling.
-        "channel" counts what came through a ShmChannel from worker processes, see ShmChannel.stats: many `send_waits`
-        say that the workers are faster than what follows them, many `recv_waits` that they are slower.
+        "channel" counts what came through the present or last ShmChannel from worker processes, see ShmChannel.stats:
+        many `send_waits` say that the workers are faster than what follows them, many `recv_waits` that they are
+        slower. Workers that are not persistent have a new one each epoch.
         """
         shown = self._clock.stats()
         for stage in self._plan.find(Workers):
@@ -260,6 +263,10 @@ class DataLoader(StreamStage):
         super().close()
         for stage in self._plan.find(Workers):
             stage.close()
+
+    def _end_kept(self) -> None:
+        for stage in self._plan.find(Workers):
+            stage.end_workers()
 
     def describe(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"num_workers": self.num_workers}

@@ -134,8 +134,10 @@ class Dispatcher(Iterator[MiniBatch]):
                     f"{self._describe()} Raise timeout, or look into stats() for the slow stage."
                 )
         self._waits = True
-        event = self._pool.receive(left)
-        self._waits = False
+        try:
+            event = self._pool.receive(left)
+        finally:
+            self._waits = False
         if isinstance(event, Death):
             self._after_death(event)
         elif event is not None and event.task.generation == self._generation:
@@ -174,8 +176,9 @@ class Dispatcher(Iterator[MiniBatch]):
                 self._broken = True
                 raise PeerDied(
                     f"data_loader: worker {death.worker} (pid {death.pid}) died while it started: {death.how}. Look at "
-                    "what it has written to stderr (a script that starts workers does so below "
-                    "`if __name__ == '__main__':`), or use worker_method='thread'.",
+                    "what it has written to stderr. A script that starts workers does so below "
+                    "`if __name__ == '__main__':`; a program read from stdin cannot be imported by them and needs "
+                    "multiprocessing_context='fork' or worker_method='thread'.",
                     [death.pid],
                 )
         doing = "was idle" if task is None else f"was making minibatch {task.index} of epoch {task.epoch}"

@@ -32,7 +32,7 @@ def lanes(graph: StageGraph) -> list[Lane]:
     for stage in graph:
         if isinstance(stage, Prefetcher):
             threads += 1
-            found[-1].title = f"thread {threads} (datapipes-prefetch), up to {stage.depth} minibatches ahead"
+            found[-1].title = f"thread {threads} ({stage.thread_name}), up to {stage.depth} minibatches ahead"
             found.append(Lane("caller's thread"))
         elif isinstance(stage, Workers):
             found[-1].title = _title_of(stage)

@@ -12,7 +12,7 @@ from typing import Any
 from datapipes.device import CopyTo
 from datapipes.features import FeatureFetcher
 from datapipes.functional import registered_stages
-from datapipes.loader.prefetcher import Prefetcher
+from datapipes.loader.prefetcher import Overlap, Prefetcher
 from datapipes.loader.shard import Sharded
 from datapipes.loader.workers import Workers
 from datapipes.minibatch import MiniBatch
@@ -104,11 +104,11 @@ def overlap_with_consumer(graph: StageGraph, *, depth: int, timeout: float | Non
         if _copies_to_gpu(stage):
             if joins or isinstance(stage.source, Workers):
                 return graph
-            ahead = Prefetcher(stage.source, depth, timeout=timeout)
+            ahead = Overlap(stage.source, depth, timeout=timeout)
             return graph.replace(stage, stage.with_sources(ahead))
     if isinstance(graph.root, Workers):
         return graph
-    return StageGraph(Prefetcher(graph.root, depth, timeout=timeout))
+    return StageGraph(Overlap(graph.root, depth, timeout=timeout))
 
 
 def overlap_fetch_with_sampling(graph: StageGraph, *, depth: int) -> StageGraph:
@@ -127,7 +127,7 @@ def overlap_fetch_with_sampling(graph: StageGraph, *, depth: int) -> StageGraph:
     before = StageGraph(first.source)
     if before.find(Prefetcher) or isinstance(first.source, SeedStage) or any(map(_copies_to_gpu, before)):
         return graph
-    return graph.replace(first, first.with_sources(Prefetcher(first.source, depth)))
+    return graph.replace(first, first.with_sources(Overlap(first.source, depth)))
 
 
 def check_cut(graph: StageGraph, place: Any) -> str | type[Stage]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from datapipes.in_flight import LoopThread
 from datapipes.minibatch import MiniBatch
 from datapipes.run import Call, EpochPlan, StageClock, async_window
-from datapipes.stage import Stage
+from datapipes.stage import Stage, add_note
 from datapipes.stage_graph import StageGraph
 
 logger = logging.getLogger("datapipes")
@@ -176,6 +176,8 @@ def as_error(raised: BaseException) -> Exception:
         f"a stage raised {type(raised).__name__}: {raised}. Raise an error, or return None to drop it."
     )
     error.__cause__ = raised
+    for note in getattr(raised, "__notes__", []):
+        add_note(error, note)
     return error
 
 

@@ -20,6 +20,7 @@ from datapipes.run import EpochPlan, close_stream
 from datapipes.stage import Stage, StreamStage
 from datapipes.stage_graph import StageGraph
 
+THREADS = "datapipes-prefetch"
 LOOK_S = 0.5  # how often a waiting reader looks whether the thread still lives
 JOIN_S = 10.0  # how long closing waits for a minibatch that is being made
 
@@ -34,6 +35,8 @@ class Prefetcher(StreamStage):
         timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as the thread lives.
     """
 
+    where = "prefetch"  # what its errors name
+
     def __init__(self, source: Stage, depth: int = 2, *, timeout: float | None = None) -> None:
         super().__init__(source)
         self.depth = check_int("prefetch", "depth", depth, 1)
@@ -46,10 +49,23 @@ class Prefetcher(StreamStage):
                 )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        return _Reader(streams[0], self.depth, self.timeout, plan, f"waiting for {plan.label(self.source)}")
+        waiting = f"waiting for {plan.label(self.source)}"
+        return _Reader(streams[0], self.depth, self.timeout, plan, waiting, self.where, self.thread_name)
+
+    @property
+    def thread_name(self) -> str:
+        """Return the name of the thread, which is its own among those of a chain."""
+        before = len(StageGraph(self.source).find(Prefetcher))
+        return f"{THREADS}-{before + 1}"
 
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}
+
+
+class Overlap(Prefetcher):
+    """A Prefetcher that a DataLoader has put into its plan."""
+
+    where = "data_loader"
 
 
 def check_timeout(where: str, timeout: float | None) -> float | None:
@@ -100,14 +116,17 @@ class _Reader(Iterator[MiniBatch]):
         timeout: float | None,
         plan: EpochPlan,
         waiting: str,
+        where: str,
+        thread_name: str,
     ) -> None:
+        self._where = where
         self._queue = _Queue(depth)
         self._process = os.getpid()
         self._timeout = timeout
         self._plan = plan
         self._waiting = waiting
         self._thread = threading.Thread(
-            target=_make_minibatches, args=(open_stream, self._queue), name="datapipes-prefetch", daemon=True
+            target=_make_minibatches, args=(open_stream, self._queue), name=thread_name, daemon=True
         )
         self._thread.start()
         self.close = weakref.finalize(
@@ -133,9 +152,9 @@ class _Reader(Iterator[MiniBatch]):
                 waited = time.monotonic() - began
                 if self._timeout is not None and waited >= self._timeout:
                     raise TimeoutError(
-                        f"prefetch: no minibatch came within {self._timeout} s, the limit that was set; the thread "
-                        f"still works on it.{self._plan.waiting_for()} Raise timeout, or look into stats() for the "
-                        "slow stage."
+                        f"{self._where}: no minibatch came within {self._timeout} s, the limit that was set; the "
+                        f"thread still works on it.{self._plan.whereabouts()} Raise timeout, or look into stats() for "
+                        "the slow stage."
                     )
                 left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
                 queue.changed.wait(left)

@@ -6,31 +6,31 @@ through an inbox (inbox.py). A worker that has died is found by its sentinel, an
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import multiprocessing
-import multiprocessing.context
 import os
 import select
-import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing import connection, forkserver, reduction
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import connection, reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import torch
 
+from datapipes import _core
 from datapipes.channel import ChannelBase, ChannelClosed, MpChannel, ShmChannel
 from datapipes.channel.errors import error_from_message, how_it_exited
 from datapipes.codec import Message
 from datapipes.loader.envelope import Opener
 from datapipes.loader.inbox import Inbox, ShmInbox, ThreadInbox
 from datapipes.loader.pool import Death, Outcome, Pool, Task, logger, tasks_for_each
+from datapipes.loader.processes import Context, no_interrupt, prepare_server
 from datapipes.loader.worker_process import (
     CHANNEL,
     COLUMNS,
@@ -55,8 +55,8 @@ LOOK_S = 0.1  # how often is looked whether all workers live
 END_S = 1.0  # how long a worker may take to end by itself, and again after a signal
 _KEPT = 4  # minibatches beyond those that are being made for which the channel has room
 _LEAST_SIZE = 2**22
+_SHARE = 4  # of the memory that is left, the part that a channel takes at most by itself
 
-Context = multiprocessing.context.BaseContext
 _generations = itertools.count(1)  # of all pools, so that one knows what an earlier one has left in a channel
 
 
@@ -86,6 +86,7 @@ class ProcessPool(Pool):
     ) -> None:
         self.num_workers = num_workers
         self.tasks_each = tasks_for_each(root, prefetch_factor)
+        self._num_steps = StageGraph(root).seed_stage.num_steps
         self._chain = chain
         self._context = context
         self._wanted_channel = channel
@@ -103,6 +104,7 @@ class ProcessPool(Pool):
         self._events: deque[Outcome | Death] = deque()
         self._looked = 0.0
         self._closed = False
+        self._changing = threading.RLock()  # workers come and go; `close` may be called beside all else
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -115,7 +117,7 @@ class ProcessPool(Pool):
                 "data_loader: it would start worker processes in a worker process, which can have none of its own. Use "
                 "worker_method='thread' or num_workers=0 there."
             )
-        preload(self._context)
+        prepare_server(self._context)
         self._board = share_memory(torch.zeros(self.num_workers, COLUMNS, dtype=torch.int64))
         self._num_threads = share_of(self.num_workers)
         try:
@@ -174,10 +176,8 @@ class ProcessPool(Pool):
             num_threads=self._num_threads,
         )
         self._board[worker] = 0
-        process = self._context.Process(target=main, args=(start,), name=f"datapipes-worker-{worker}", daemon=True)  # type: ignore[attr-defined]
         try:
-            with _no_interrupt():
-                process.start()
+            process = self._begin_process(start)
         except BaseException:
             here.close()
             raise
@@ -190,11 +190,26 @@ class ProcessPool(Pool):
             self._inbox.listen(channel, process)
         return _Worker(process, here, life, channel if self._wanted_channel == "mp" else None)
 
+    def _begin_process(self, start: Start) -> Any:
+        name = f"datapipes-worker-{start.worker}"
+        for last in (False, True):
+            process = self._context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
+            try:
+                with no_interrupt():
+                    process.start()
+                return process
+            except (EOFError, ConnectionError):  # the server that forks them has ended; the next call starts another
+                if last:
+                    raise
+        raise AssertionError
+
     def replace(self, worker: int) -> None:
-        old = self._workers[worker]
-        old.forget()
-        self._opener.forget(worker)
-        self._workers[worker] = self._launch(worker, old.life + 1)
+        with self._changing:
+            self._check_usable()
+            old = self._workers[worker]
+            old.forget()
+            self._opener.forget(worker)
+            self._workers[worker] = self._launch(worker, old.life + 1)
 
     # --- tasks and outcomes -------------------------------------------------------------------------------------------
 
@@ -216,10 +231,7 @@ class ProcessPool(Pool):
         self._workers[worker].say(lambda pipe: pipe.send_bytes(said), is_task=True)
 
     def receive(self, timeout: float) -> Outcome | Death | None:
-        if self._closed or os.getpid() != self._process:
-            raise RuntimeError(
-                "data_loader: its workers were ended, or belong to another process. Call iter() again in this process."
-            )
+        self._check_usable()
         ends = time.monotonic() + timeout
         while not self._events:
             left = max(ends - time.monotonic(), 0.0)
@@ -242,6 +254,12 @@ class ProcessPool(Pool):
             if left <= 0:
                 break
         return self._events.popleft() if self._events else None
+
+    def _check_usable(self) -> None:
+        if self._closed or os.getpid() != self._process:
+            raise RuntimeError(
+                "data_loader: its workers were ended, or belong to another process. Call iter() again in this process."
+            )
 
     def _next_message(self, timeout: float) -> Message | None:
         assert self._inbox is not None
@@ -277,8 +295,9 @@ class ProcessPool(Pool):
     def _give_channel(self, size: int) -> None:
         """Make the channel, for minibatches of so many bytes, if it is not on its way already."""
         if self._channel is None:
-            room = (self.num_workers * self.tasks_each + _KEPT) * size
-            num_bytes = max(room + room // 2, 8 * size, _LEAST_SIZE)
+            room = (min(self.num_workers * self.tasks_each, self._num_steps) + _KEPT) * size
+            wanted = max(room + room // 2, 8 * size)
+            num_bytes = max(min(wanted, bytes_left() // _SHARE), _LEAST_SIZE)  # what does not fit comes in parts
             logger.info("data_loader: a minibatch takes %d bytes; the channel gets %d", size, num_bytes)
             self._use(ShmChannel(self._capacity, num_bytes))
             assert isinstance(self._channel, ShmChannel)
@@ -328,13 +347,22 @@ class ProcessPool(Pool):
     def close(self) -> None:
         if self._closed or os.getpid() != self._process:
             return
-        self._closed = True
+        with self._changing:
+            self._closed = True
+            try:
+                self._let_end()
+            finally:
+                self._end_processes()
+
+    def _let_end(self) -> None:
         if self._inbox is not None:
             self._inbox.close()
         for worker in self._workers:
             worker.say(lambda pipe: pipe.send_bytes(END))
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             self._channel.close()  # who waits in send is told
+
+    def _end_processes(self) -> None:
         for ask_to_end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
             running = [worker.process for worker in self._workers if not worker.has_ended()]
             for process in running:
@@ -356,6 +384,7 @@ class _Worker:
         self.channel = channel  # where it has one of its own
         self.told = False  # that it has died
         self._unsaid: deque[tuple[bool, Callable[[Connection], None]]] = deque()
+        self._says = threading.RLock()  # the pool can be closed while another thread still reads
 
     def has_ended(self) -> bool:
         """Return whether the process is gone, also where somebody else has waited for it."""
@@ -363,18 +392,22 @@ class _Worker:
 
     def say(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
         """Say something through the pipe; later where the worker does not read and the pipe is full."""
-        self._unsaid.append((is_task, how))
+        with self._says:
+            self._unsaid.append((is_task, how))
         self.say_rest()
 
     def forget_tasks(self) -> None:
         """Drop the tasks that were not said yet."""
-        self._unsaid = deque((is_task, how) for is_task, how in self._unsaid if not is_task)
+        with self._says:
+            self._unsaid = deque((is_task, how) for is_task, how in self._unsaid if not is_task)
 
     def say_rest(self) -> None:
-        with suppress(OSError):  # it has died, which is found when somebody looks
+        with self._says, suppress(OSError):  # it has died, which is found when somebody looks
             while self._unsaid and _has_room(self.connection):
-                self._unsaid[0][1](self.connection)
-                self._unsaid.popleft()
+                first = self._unsaid[0]  # stays until it is said: an interrupt may come between
+                first[1](self.connection)
+                if self._unsaid and self._unsaid[0] is first:
+                    self._unsaid.popleft()
 
     def heard(self) -> list[dict[str, Any]]:
         """Return what the worker has said since."""
@@ -395,6 +428,11 @@ class _Worker:
             self.process.close()
 
 
+def bytes_left() -> int:
+    """Return how much memory this process may still take."""
+    return _core.memory_left()[0]
+
+
 def _send_channel(pipe: Connection, descriptor: int) -> None:
     pipe.send_bytes(CHANNEL)
     reduction.send_handle(pipe, descriptor, 0)
@@ -404,75 +442,3 @@ def _has_room(pipe: Connection) -> bool:
     poll = select.poll()
     poll.register(pipe.fileno(), select.POLLOUT)
     return bool(poll.poll(0))
-
-
-def context_of(method: str | Context | None) -> Context:
-    """Return the context in which workers are started: a start method, a context, or None for the default."""
-    if isinstance(method, Context):
-        return method
-    return multiprocessing.get_context(method or "forkserver")
-
-
-def preload(context: Context) -> None:
-    """Let what all workers need be imported once, in the server that they are forked from, if it is still to start."""
-    if context.get_start_method() == "forkserver":
-        wanted = list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
-        wanted += [module for module in ("torch", "datapipes") if module not in wanted]
-        context.set_forkserver_preload(wanted)
-
-
-@contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Let Ctrl-C wait: raised while a process forks, it would be lost, and leave a lock of logging taken."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def refuse_unsafe_fork(context: Context) -> None:
-    """Refuse to fork a process that has begun to use CUDA: its children could do nothing with it but crash."""
-    if context.get_start_method() == "fork" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise RuntimeError(
-            "data_loader: multiprocessing_context is 'fork', but this process has initialised CUDA, which does not "
-            "survive a fork. Leave multiprocessing_context out (forkserver), or iterate before CUDA is used."
-        )
-
-
-def check_context(method: Any) -> str | Context | None:
-    """Return a start method of this system, a context, or None."""
-    allowed = multiprocessing.get_all_start_methods()
-    if method is None or isinstance(method, Context) or (isinstance(method, str) and method in allowed):
-        return method
-    raise ValueError(
-        f"data_loader: multiprocessing_context must be None, one of {allowed} or a context of multiprocessing, got "
-        f"{method!r}. Pass one of them."
-    )
-
-
-def refuse_unpicklable(graph: StageGraph, worker_init_fn: Any) -> None:
-    """Refuse what cannot be passed on to a process that is not forked, by the name of its stage."""
-    for stage in graph:
-        args, kwargs = stage._arguments
-        _refuse(f"stage {graph.ordinal(stage)} ({stage.name})", (type(stage), args, kwargs))
-    _refuse("worker_init_fn", worker_init_fn)
-
-
-def _refuse(what: str, value: Any) -> None:
-    try:
-        _Trial(io.BytesIO()).dump(value)
-    except Exception as error:
-        raise TypeError(
-            f"data_loader: {what} cannot be passed on to a worker process, since it cannot be pickled: {error}. Define "
-            "functions and classes at the top of a module, or use multiprocessing_context='fork' or "
-            "worker_method='thread'."
-        ) from error
-
-
-class _Trial(reduction.ForkingPickler):
-    """Pickles what a stage was built from; what is large, and the stages before it, are left out."""
-
-    def persistent_id(self, value: Any) -> str | None:
-        left_out = isinstance(value, (Stage, torch.Tensor, np.ndarray, ChannelBase))
-        return "left out" if left_out else None

@@ -98,15 +98,14 @@ class ThreadPool(Pool):
 
 def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | None, num_threads: int) -> None:
     def take(wait: bool) -> Task | None:
-        while True:
+        while not state.closed:  # asked again, for the None that ends the work comes only once
             try:
                 task = state.tasks[worker].get(block=wait)
             except queue.Empty:
                 return None
-            if task is None or state.closed:
-                return None
-            if task.generation == state.generation:
+            if task is not None and not state.closed and task.generation == state.generation:
                 return task
+        return None
 
     def begins(task: Task | None) -> None:
         state.making[worker] = None if task is None else (task, time.monotonic())

@@ -65,6 +65,8 @@ def main(start: Start) -> None:
     """Run a worker until it is to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; who started this one decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which was blocked meanwhile
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler that was forked along is the caller's
+    signal.set_wakeup_fd(-1)
     torch.set_num_threads(1)  # first of all: after a fork OpenMP has no threads any more, and would wait for them
     _end_with_parent()
     with contextlib.suppress(OSError):  # some sandboxes know no priorities
@@ -156,9 +158,11 @@ class _Sender:
     def send(self, outcome: Outcome) -> None:
         try:
             self._send(outcome)
-        except (ChannelClosed, PeerDied, OSError, EOFError):
+        except (ChannelClosed, PeerDied):
             raise
         except Exception as error:  # a minibatch that no channel takes, as one with a sparse tensor
+            if self._start.own_channel and isinstance(error, (OSError, EOFError)):
+                raise  # the pool is gone
             self._send(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
 
     def _send(self, outcome: Outcome) -> None:

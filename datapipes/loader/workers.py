@@ -12,7 +12,8 @@ from typing import Any
 from datapipes.channel import ChannelBase
 from datapipes.loader.dispatcher import Dispatcher
 from datapipes.loader.pool import Pool, tasks_for_each
-from datapipes.loader.process_pool import ProcessPool, context_of, refuse_unsafe_fork
+from datapipes.loader.process_pool import ProcessPool
+from datapipes.loader.processes import context_of, refuse_unsafe_fork
 from datapipes.loader.shard import Sharded
 from datapipes.loader.thread_pool import ThreadPool
 from datapipes.minibatch import MiniBatch
@@ -63,14 +64,16 @@ class Workers(StreamStage):
         self.max_restarts = max_restarts
         self.pin = pin
         self.window = 1 if in_order else num_workers * tasks_for_each(source, prefetch_factor)
-        self._pool: Pool | None = None
+        self._running = _Running()
+        # Also at exit, and from the beginning: there what was registered first is called last, so the threads that read
+        # from the workers have ended by then.
+        weakref.finalize(self, self._running.end)
         self._number = secrets.randbits(62)
         self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
-        self._pool_process = 0
-        self._end_pool: Callable[[], Any] = lambda: None
         self._stats: dict[str, float] = {}
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
+        plan.waiting_for = lambda: " Its workers are being started."
         pool = self._running_pool()
         dispatcher = Dispatcher(
             pool,
@@ -84,12 +87,12 @@ class Workers(StreamStage):
         return dispatcher if self.persistent else _ThenEnd(dispatcher, partial(self._end, pool))
 
     def _running_pool(self) -> Pool:
-        if self._pool is None or self._pool_process != os.getpid():
+        running = self._running
+        if running.pool is None or running.process != os.getpid():
             pool = self._make_pool()
             pool.start()
-            self._pool, self._pool_process = pool, os.getpid()
-            self._end_pool = weakref.finalize(self, pool.close)  # also at exit
-        return self._pool
+            running.pool, running.process = pool, os.getpid()
+        return running.pool
 
     def _make_pool(self) -> Pool:
         if self.method == "thread":
@@ -113,20 +116,18 @@ class Workers(StreamStage):
 
     def stats(self) -> dict[str, float]:
         """Return the counts of the channel; of the last one where the workers have ended."""
-        if self._pool is not None:
-            self._stats = self._pool.stats() or self._stats
+        if self._running.pool is not None:
+            self._stats = self._running.pool.stats() or self._stats
         return self._stats
 
     def end_workers(self) -> None:
         """End the workers, within a bounded time; the next epoch starts new ones."""
-        if self._pool is not None:
-            self.stats()
-            self._end_pool()
-            self._pool = None
+        self.stats()
+        self._running.end()
 
     def _end(self, pool: Pool) -> None:
         """End the workers of an epoch, unless they have ended and others have begun."""
-        if pool is self._pool:
+        if pool is self._running.pool:
             self.end_workers()
 
     def close(self) -> None:
@@ -140,6 +141,19 @@ class Workers(StreamStage):
             shown["start"] = self.context.get_start_method()
             shown["channel"] = self.channel
         return {**shown, "prefetch_factor": self.prefetch_factor, "in_order": self.in_order}
+
+
+class _Running:
+    """The pool of a Workers stage, which outlives it until it was ended."""
+
+    def __init__(self) -> None:
+        self.pool: Pool | None = None
+        self.process = 0  # whose pool it is
+
+    def end(self) -> None:
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            pool.close()
 
 
 class _ThenEnd(Iterator[MiniBatch]):

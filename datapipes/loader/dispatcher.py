@@ -136,6 +136,9 @@ class Dispatcher(Iterator[MiniBatch]):
         self._waits = True
         try:
             event = self._pool.receive(left)
+        except BaseException:
+            self._broken = True  # what was being received may be lost
+            raise
         finally:
             self._waits = False
         if isinstance(event, Death):

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from datapipes.checks import check_int
-from datapipes.functional import register_stage
+from datapipes.functional import functional_name, register_stage
 from datapipes.minibatch import MiniBatch
 from datapipes.run import EpochPlan, close_stream
 from datapipes.stage import Stage, StreamStage
@@ -66,6 +66,11 @@ class Overlap(Prefetcher):
     """A Prefetcher that a DataLoader has put into its plan."""
 
     where = "data_loader"
+
+    @property
+    def name(self) -> str:
+        """Return that of a Prefetcher, which it is."""
+        return functional_name(Prefetcher)
 
 
 def check_timeout(where: str, timeout: float | None) -> float | None:

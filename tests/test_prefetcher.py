@@ -151,13 +151,13 @@ def test_what_is_no_exception_arrives_too(wrap, error):
 
 def test_a_slow_stage_ends_in_a_timeout_and_the_epoch_goes_on_afterwards(wrap):
     gate = Gate(2)
-    stage = wrap(sampled().transform(gate), timeout=0.05)
-    iterator = iter(stage)
+    iterator = iter(wrap(sampled().transform(gate), timeout=0.05))
     made = []
     with pytest.raises(TimeoutError) as caught:
         made.extend(iterator)  # gives up at the third
     text = str(caught.value)
-    for part in (f"{stage.name}: ", "0.05 s", "the limit", "2 (transform)", "minibatch 2 of", "Raise timeout"):
+    assert text.startswith(("prefetch: ", "data_loader: "))
+    for part in ("0.05 s", "the limit", "2 (transform)", "minibatch 2 of", "Raise timeout"):
         assert part in text
     gate.opened.set()
     for _ in range(400):  # the machine may be busy: each attempt is bounded by the timeout

@@ -5,9 +5,9 @@ fanouts [15, 10, 5], node features. What arrives is held against what the chain 
 in the end no worker, descriptor or mapping may be left. max_restarts is the default, so a minibatch that is hit more
 than three times ends the run with PeerDied, which is then counted as a failure.
 Run: python benchmarks/chaos.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 5be9c11): 200 kills, 480 minibatches, each once,
-longest pause 0.35 s, nothing left. With 20 to 200 ms between kills one run of three ended in PeerDied: 4 kills had hit
-workers that were making the same minibatch.
+Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commits 5be9c11 and c66de65): 200 kills, 480 and 440
+minibatches, each once, longest pause 0.35 and 0.50 s, nothing left. With 20 to 200 ms between kills one run of three
+ended in PeerDied: 4 kills had hit workers that were making the same minibatch.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ the same graph saved and mapped; against GraphBolt 2.1.0's DataLoader with 0, 1 
 next epoch with workers that stay (ended epochs of 12 minibatches, median); and the private memory of a worker (USS)
 beyond that of a process of the same server that has made nothing.
 Run: python benchmarks/loader.py --graph GRAPH --peer-python PYTHON
-Result (2-core AMD EPYC VM, shared and noisy, 1M nodes / 20M edges, commits f0d6d10 and 6810c4a): 0 workers 41.2 and
-40.9 minibatches/s; 1 process 0.84 and 0.96 of that, 2 processes 0.97 and 0.99, mapped 0.97, 1.01 and 0.92, 0.95, fork
-0.97 and 1.02, threads 1.05, 1.03 and 0.93, 1.08; GraphBolt's best 6.2 and 6.0 (6.9 x, 7.4 x). First minibatch of a new
-loader 3.0 and 2.7 s, 0.3 s where the server runs; of an epoch 35, 28, 39 and 37, 35, 41 ms with 0, 1 and 2 workers. 44
-MB private memory of a worker beyond an idle process. One process against none alone, 12 pairs: 0.93 and 0.96.
+Result (2-core AMD EPYC VM, shared and noisy, 1M nodes / 20M edges, commits f0d6d10, 6810c4a and c66de65): 0 workers
+41.2, 40.9 and 40.3 minibatches/s; 1 process 0.84, 0.96 and 0.93 of that, 2 processes 0.97, 0.99, 1.06, mapped 0.97,
+0.92, 0.92 and 1.01, 0.95, 1.03, fork 0.97, 1.02, 0.99, threads 1.05, 0.93, 0.97 and 1.03, 1.08, 1.08; GraphBolt's best
+6.2 and 6.0 (6.9 x, 7.4 x). First minibatch of a new loader 3.0, 2.7 and 3.0 s, 0.3 to 0.9 s where the server runs; of
+an epoch 35, 37, 46 ms without workers, 28, 35, 35 ms with 1 and 39, 41, 51 ms with 2. 44 MB private memory of a worker
+beyond an idle process. One process against none alone, 12 pairs: 0.93 and 0.96.
 """
 
 from __future__ import annotations

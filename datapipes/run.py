@@ -1,4 +1,4 @@
-"""One epoch of a chain: the minibatch of an index, the stream of an epoch, and the state between two minibatches.
+"""One epoch of a chain: the minibatch of an index, and the stream of an epoch.
 
 Up to the first carrying stage a chain is a function of (epoch, index), evaluated stage by stage; that makes replay,
 resume and any number of workers the same thing. What stands after it maps over the stream.
@@ -7,87 +7,19 @@ resume and any number of workers the same thing. What stands after it maps over 
 from __future__ import annotations
 
 import asyncio
-import copy
-import itertools
-import os
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from datapipes.checks import check_int
+from datapipes.clock import StageClock
 from datapipes.in_flight import InFlight
 from datapipes.minibatch import MiniBatch
-from datapipes.rng import STREAM_VERSION, RngKey, check_epoch
-from datapipes.stage import MiniBatchTransformer, SeedStage, Stage, State, StreamStage, add_note
+from datapipes.rng import RngKey
+from datapipes.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage, add_note
 from datapipes.stage_graph import StageGraph
-
-KEPT_CALLS = 2**16  # that a StageClock remembers, 56 bytes each
-
-
-class Call(NamedTuple):
-    """One call of a stage: when it began (seconds of time.monotonic, which all processes of a machine share) and where
-    it ran.
-    """
-
-    stage: str
-    began: float
-    seconds: float
-    process: int
-    thread: str
-    minibatch: int
-
-
-class StageClock:
-    """Calls and seconds of each stage, added up over a run; read while the run goes on. Keeps the last calls."""
-
-    def __init__(self) -> None:
-        self._spent: dict[str, list[float]] = {}
-        self._kept: NDArray[np.float64] | None = None
-        self._number = itertools.count()
-        self._names: dict[str, int] = {}
-        self._next_name = itertools.count()
-
-    def add(self, stage: str, began: float, index: int) -> None:
-        """Count one call, which ends now."""
-        seconds = time.monotonic() - began
-        self.add_call(Call(stage, began, seconds, os.getpid(), threading.current_thread().name, index))
-
-    def add_call(self, call: Call) -> None:
-        """Count a call, of this process or another."""
-        entry = self._spent.setdefault(call.stage, [0.0, 0.0])
-        entry[0] += 1
-        entry[1] += call.seconds
-        if self._kept is None:
-            self._kept = np.zeros((KEPT_CALLS, 7))
-        number = next(self._number)
-        stage, thread = (self._number_of(name) for name in (call.stage, call.thread))
-        self._kept[number % KEPT_CALLS] = (
-            *(number + 1, stage, call.began, call.seconds, call.process, thread, call.minibatch),
-        )
-
-    def _number_of(self, name: str) -> int:
-        number = self._names.get(name)
-        return self._names.setdefault(name, next(self._next_name)) if number is None else number
-
-    def last_calls(self) -> list[Call]:
-        """Return the last calls, at most KEPT_CALLS, in the order in which they ended or were told of."""
-        if self._kept is None:
-            return []
-        names = {number: name for name, number in list(self._names.items())}
-        rows = self._kept[self._kept[:, 0] > 0]
-        return [
-            Call(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch))
-            for _, stage, began, seconds, process, thread, minibatch in rows[rows[:, 0].argsort()].tolist()
-        ]
-
-    def stats(self) -> dict[str, dict[str, float]]:
-        """Return {stage: {"calls": n, "seconds": s}}."""
-        return {key: {"calls": calls, "seconds": seconds} for key, (calls, seconds) in list(self._spent.items())}
 
 
 class EpochPlan:
@@ -123,11 +55,11 @@ class EpochPlan:
         self._numbered = {id(stage): (graph.ordinal(stage), stage.name) for stage in counted}
         self._rng_seed = graph.seed_stage.rng_seed if graph.find(SeedStage) else None
         self._slots: dict[int, asyncio.Semaphore] = {}
-        self._calls: dict[int, _Call] = {}  # under way in this process
+        self.calls: dict[int, _Call] = {}  # under way in this process
 
     def whereabouts(self) -> str:
         """Return a sentence on what the epoch is waiting for or working on, "" where nothing is known."""
-        oldest = min(list(self._calls.values()), key=lambda call: call.began, default=None)
+        oldest = min(list(self.calls.values()), key=lambda call: call.began, default=None)
         return self.waiting_for() or ("" if oldest is None else oldest.whereabouts())
 
     def label(self, stage: Stage) -> str:
@@ -219,51 +151,36 @@ class EpochPlan:
     def _call_of(self, stage: Stage, index: int) -> _Call:
         ordinal, name = self._numbered[id(stage)]
         rng = None if self._rng_seed is None else RngKey(self._rng_seed, self.epoch, index, ordinal)
-        return _Call(name, rng, ordinal, self.epoch, index, self.clock, self._calls)
+        return _Call(self, ordinal, name, index, rng)
 
 
 class _Call:
     """One call of a stage: gives it its random key, times it, and notes on an error where it happened."""
 
-    def __init__(
-        self,
-        name: str,
-        rng: RngKey | None,
-        ordinal: int,
-        epoch: int,
-        index: int,
-        clock: StageClock,
-        under_way: dict[int, _Call],
-    ) -> None:
-        self._name, self._rng, self._ordinal, self._clock = name, rng, ordinal, clock
-        self._epoch, self._index = epoch, index
-        self._under_way = under_way
+    def __init__(self, plan: EpochPlan, ordinal: int, name: str, index: int, rng: RngKey | None) -> None:
+        self._plan, self._ordinal, self._name, self._index, self._rng = plan, ordinal, name, index, rng
 
     def whereabouts(self) -> str:
-        since = time.monotonic() - self.began
-        return (
-            f" Stage {self._ordinal} ({self._name}) has been at minibatch {self._index} of epoch {self._epoch} for "
-            f"{since:.1f} s."
-        )
+        where = f"minibatch {self._index} of epoch {self._plan.epoch}"
+        return f" Stage {self._ordinal} ({self._name}) has been at {where} for {time.monotonic() - self.began:.1f} s."
 
     def __enter__(self) -> RngKey | None:
         self.began = time.monotonic()
-        self._under_way[id(self)] = self
+        self._plan.calls[id(self)] = self
         return self._rng
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._under_way.pop(id(self), None)
+        self._plan.calls.pop(id(self), None)
         if error is None:
-            self._clock.add(f"{self._ordinal} {self._name}", self.began, self._index)
+            self._plan.clock.add(f"{self._ordinal} {self._name}", self.began, self._index)
             return
-        where = f"epoch {self._epoch}, minibatch {self._index}"
+        where = f"epoch {self._plan.epoch}, minibatch {self._index}"
         if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
             raise RuntimeError(
                 f"{self._name}: its function raised {type(error).__name__} at {where}. Return None to drop a "
                 "minibatch, or give next() a default."
             ) from error
-        elif error is not None:
-            add_note(error, f"in stage {self._ordinal} ({self._name}), {where}")
+        add_note(error, f"in stage {self._ordinal} ({self._name}), {where}")
 
 
 def _is_async(stage: Stage) -> bool:
@@ -412,128 +329,3 @@ def one_minibatch(root: Stage, epoch: int, index: int) -> MiniBatch | None:
     """Return the minibatch of (epoch, global index) as it leaves `root`, or None if a stage drops it."""
     graph = StageGraph(root)
     return EpochPlan(graph, epoch, 0, None, StageClock()).minibatch(graph, index)
-
-
-# --- the state between two minibatches --------------------------------------------------------------------------------
-
-
-def fingerprint(graph: StageGraph) -> dict[str, Any]:
-    """Return what decides the content of the chain's minibatches, as plain values by name; new ones each time."""
-    entries: dict[str, Any] = {"stream_version": STREAM_VERSION}
-    for stage in graph:
-        if not isinstance(stage, StreamStage):
-            # one name for all that starts minibatches: a rank of several may take over from a single process
-            name = "item_sampler" if isinstance(stage, SeedStage) else stage.name
-            prefix = f"{graph.ordinal(stage)}.{name}"
-            entries.update({f"{prefix}.{key}": copy.deepcopy(value) for key, value in stage.fingerprint().items()})
-    return entries
-
-
-def make_state(root: Stage, run: Run | None, next_epoch: int, pending: State | None) -> State:
-    """Return the state of `root`: where the running epoch stands, or that the next one has not begun."""
-    if run is None and pending is not None:
-        return copy.deepcopy(pending)
-    graph = StageGraph(root)
-    seeds = graph.find(SeedStage)
-    running = None if run is None or run.finished else run
-    state: State = {
-        "seed": seeds[0].rng_seed if seeds else None,
-        "epoch": running.epoch if running else next_epoch,
-        "next_index": _next_index(seeds, running.next_step) if running else 0,
-        "fingerprint": fingerprint(graph),
-    }
-    if running and running.ahead:
-        # Delivered out of order: the position is of this rank alone.
-        ahead = sorted(seeds[0].index_of(step) for step in running.ahead)
-        state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
-    for stage in graph.find(StreamStage):
-        if not stage.sources:
-            state["node"] = stage.node_state() if running else None  # asking a node that has not begun would start it
-    return state
-
-
-def _next_index(seeds: list[SeedStage], step: int) -> int:
-    if not seeds:
-        return step
-    return seeds[0].num_batches if step >= seeds[0].num_steps else step * seeds[0].world_size
-
-
-def parse_state(root: Stage, state: Any) -> Position:
-    """Return the position that a state of `root`'s pipeline names.
-
-    Raises:
-        TypeError, ValueError: The state is malformed or another pipeline's; the message names what differs.
-    """
-    where = f"{root.name}: load_state_dict"
-    if not isinstance(state, Mapping):
-        raise TypeError(
-            f"{where} needs a dict from state_dict(), got {type(state).__name__}. Load what state_dict() returned."
-        )
-    missing = [key for key in ("seed", "epoch", "next_index", "fingerprint") if key not in state]
-    if missing or not isinstance(state["fingerprint"], Mapping):
-        raise ValueError(
-            f"{where} found a state with keys {sorted(map(str, state))}; it lacks {missing or ['a fingerprint']}. "
-            "Load what state_dict() returned."
-        )
-    graph = StageGraph(root)
-    seeds = graph.find(SeedStage)
-    saved = {"seed": state["seed"], **state["fingerprint"]}
-    current = {"seed": seeds[0].rng_seed if seeds else None, **fingerprint(graph)}
-    differing = [
-        f"{key} was {saved.get(key, 'absent')!r} and is {current.get(key, 'absent')!r}"
-        for key in sorted(saved.keys() | current.keys(), key=str)
-        if key not in saved or key not in current or not _same(saved[key], current[key])
-    ]
-    if differing:
-        raise ValueError(
-            f"{where}: this state belongs to another pipeline: {'; '.join(differing)}. Load it into the pipeline that "
-            "saved it, or start a new epoch without it."
-        )
-    epoch = check_epoch(where, state["epoch"])
-    next_index, last = state["next_index"], seeds[0].num_batches if seeds else None
-    is_int = isinstance(next_index, int) and not isinstance(next_index, bool)
-    if not is_int or next_index < 0 or (last is not None and next_index > last):
-        raise ValueError(
-            f"{where}: next_index must be in [0, {last}], got {next_index!r}. Load what state_dict() returned."
-        )
-    if not seeds:
-        return Position(epoch, next_index, state.get("node"))
-    if next_index == seeds[0].num_batches:  # the epoch was done, however many ranks shared it
-        return Position(epoch, seeds[0].num_steps)
-    if next_index % seeds[0].world_size != 0:
-        raise ValueError(
-            f"{where}: next_index {next_index} is not a multiple of world_size {seeds[0].world_size}, so the ranks "
-            "cannot go on together. Resume with the world size that saved the state, or one that divides it."
-        )
-    step = min(next_index // seeds[0].world_size, seeds[0].num_steps)
-    return Position(epoch, step, ahead=_parse_ahead(where, seeds[0], state.get("ahead"), step))
-
-
-def _parse_ahead(where: str, seeds: SeedStage, ahead: Any, step: int) -> tuple[int, ...]:
-    """Return the steps after `step` that were delivered already."""
-    if ahead is None:
-        return ()
-    try:
-        rank, world_size, indices = ahead["rank"], ahead["world_size"], ahead["indices"]
-        steps = tuple((check_int(where, "ahead", index, 0) - seeds.rank) // seeds.world_size for index in indices)
-    except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"{where}: 'ahead' must name a rank, a world_size and indices, got {ahead!r}. Load what state_dict() "
-            "returned."
-        ) from error
-    if (rank, world_size) != (seeds.rank, seeds.world_size):
-        raise ValueError(
-            f"{where}: this state was saved with in_order=False by rank {rank} of {world_size}, this is rank "
-            f"{seeds.rank} of {seeds.world_size}. Let each rank load its own, or save with in_order=True."
-        )
-    reached = {at: seeds.index_of(at) for at in steps if step < at < seeds.num_steps}
-    if [reached.get(at) for at in steps] != list(indices):
-        raise ValueError(
-            f"{where}: 'ahead' must be indices that this rank reaches after {seeds.index_of(step)}, got {indices}. "
-            "Load what state_dict() returned."
-        )
-    return steps
-
-
-def _same(saved: Any, current: Any) -> bool:
-    return bool(saved == current) and isinstance(saved, bool) == isinstance(current, bool)

@@ -147,7 +147,8 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         Raises:
             ValueError: The state was saved by another pipeline; the message names what differs.
         """
-        from datapipes.run import Position, Run, parse_state
+        from datapipes.run import Position, Run
+        from datapipes.state import parse_state
 
         if self._closed:
             raise RuntimeError(f"{self.name}: is closed and cannot start an epoch; build a new one.")
@@ -168,7 +169,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
 
     def get_state(self) -> State:
         """Return (seed, epoch, next index, fingerprint) as plain values; it does not mention workers or threads."""
-        from datapipes.run import make_state
+        from datapipes.state import make_state
 
         return make_state(self, self._run, self._next_epoch, self._pending)
 
@@ -182,7 +183,7 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         Raises:
             TypeError, ValueError: The state is malformed, or another pipeline's; the message names what differs.
         """
-        from datapipes.run import parse_state
+        from datapipes.state import parse_state
 
         parse_state(self, state)
         self._end_run()
@@ -197,8 +198,8 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         self._pending = None
 
     def close(self) -> None:
-        """End the running epoch, its threads, and what the stages before this one keep between epochs, as a DataLoader
-        its workers; may be called twice. The stage cannot be iterated afterwards.
+        """End the running epoch, its threads, and what this stage and those before it keep between epochs, as a
+        DataLoader its workers; may be called twice. The stage cannot be iterated afterwards.
         """
         if self._run is not None and not self._run.finished:
             self._pending = self.get_state()  # state_dict() still tells where the epoch stood

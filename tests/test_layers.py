@@ -24,12 +24,14 @@ LAYERS = [
     "sharing",
     "threads",
     "functional",
+    "clock",
     "minibatch",
     "pyg_data",
     "stage",
     "stage_graph",
     "in_flight",
     "run",
+    "state",
     "device",
     "seeds",
     "graph",
@@ -48,7 +50,8 @@ LAZY = {
     ("minibatch", "pyg_data"),  # MiniBatch.to_pyg
     ("pyg_data", "minibatch"),  # for type checkers; it stands below
     ("stage", "stage_graph"),  # Stage.replaced, len() and others ask for the graph behind the stage
-    ("stage", "run"),  # Stage.reset begins a run, Stage.state_dict asks for its state
+    ("stage", "run"),  # Stage.reset begins a run
+    ("stage", "state"),  # Stage.state_dict asks for the run's state
 }
 
 

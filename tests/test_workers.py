@@ -13,7 +13,7 @@ import worker_stages as ws
 from pipelines import digests, distributed_chain, fetched, item_set, items, refused, sampled, small_store
 
 import datapipes as dp
-from datapipes.loader import process_pool
+from datapipes import _core
 from datapipes.loader.worker_process import NICENESS
 from datapipes.loader.workers import Workers
 
@@ -198,7 +198,7 @@ def big(minibatch: dp.MiniBatch) -> dp.MiniBatch:
 
 
 def test_the_channel_takes_no_more_than_a_share_of_the_memory_that_is_left(monkeypatch):
-    monkeypatch.setattr(process_pool, "bytes_left", lambda: 2**24)
+    monkeypatch.setattr(_core, "memory_left", lambda: (2**24, ""))
     with dp.DataLoader(sampled().transform(big), prefetch_factor=50, **way("fork")) as loader:
         assert digests(loader) == digests(sampled().transform(big))
         assert loader.rewritten().find(Workers)[0]._running.pool._channel.most_bytes_kept <= 2**24 // 4

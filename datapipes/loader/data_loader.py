@@ -14,6 +14,7 @@ from typing import Any
 from datapipes.channel import ChannelBase
 from datapipes.channel.sizes import parse_size
 from datapipes.checks import check_bool, check_choice, check_int
+from datapipes.clock import StageClock
 from datapipes.loader.explain import as_svg, as_text
 from datapipes.loader.passes import (
     CUT,
@@ -31,7 +32,7 @@ from datapipes.loader.trace import write_trace
 from datapipes.loader.workers import Workers
 from datapipes.minibatch import MiniBatch
 from datapipes.rng import check_epoch
-from datapipes.run import EpochPlan, Position, Run, StageClock, one_minibatch
+from datapipes.run import EpochPlan, Position, Run, one_minibatch
 from datapipes.stage import Stage, StreamStage
 from datapipes.stage_graph import StageGraph
 
@@ -259,14 +260,9 @@ class DataLoader(StreamStage):
         """
         write_trace(path, self._clock.last_calls())
 
-    def close(self) -> None:
-        super().close()
-        for stage in self._plan.find(Workers):
-            stage.close()
-
     def _end_kept(self) -> None:
-        for stage in self._plan.find(Workers):
-            stage.end_workers()
+        for stage in self._plan:
+            stage._end_kept()
 
     def describe(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"num_workers": self.num_workers}

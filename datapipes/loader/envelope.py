@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from datapipes.channel.errors import error_from_message, error_to_message
+from datapipes.clock import Call
 from datapipes.codec import Message
 from datapipes.loader.pool import Outcome, Task
 from datapipes.minibatch import MiniBatch
-from datapipes.run import Call
 
 LABEL = "#label"  # int64 [8]: see Label
 CALLS = "#calls"  # float64 [number, 4]: stage, began, seconds, minibatch

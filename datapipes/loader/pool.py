@@ -13,9 +13,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from datapipes.clock import Call, StageClock
 from datapipes.in_flight import LoopThread
 from datapipes.minibatch import MiniBatch
-from datapipes.run import Call, EpochPlan, StageClock, async_window
+from datapipes.run import EpochPlan, async_window
 from datapipes.stage import Stage, add_note
 from datapipes.stage_graph import StageGraph
 

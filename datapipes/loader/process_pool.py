@@ -177,7 +177,10 @@ class ProcessPool(Pool):
         )
         self._board[worker] = 0
         try:
-            process = self._begin_process(start)
+            try:
+                process = self._begin_process(start)
+            except (EOFError, ConnectionError):  # the server that forks them has ended; this starts another
+                process = self._begin_process(start)
         except BaseException:
             here.close()
             raise
@@ -192,16 +195,10 @@ class ProcessPool(Pool):
 
     def _begin_process(self, start: Start) -> Any:
         name = f"datapipes-worker-{start.worker}"
-        for last in (False, True):
-            process = self._context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
-            try:
-                with no_interrupt():
-                    process.start()
-                return process
-            except (EOFError, ConnectionError):  # the server that forks them has ended; the next call starts another
-                if last:
-                    raise
-        raise AssertionError
+        process = self._context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
+        with no_interrupt():
+            process.start()
+        return process
 
     def replace(self, worker: int) -> None:
         with self._changing:
@@ -266,7 +263,9 @@ class ProcessPool(Pool):
         try:
             return self._inbox.get(timeout)
         except Exception:
-            # What a worker that died has left half sent cannot be read, and is made again.
+            if isinstance(self._inbox, ShmInbox):
+                raise  # a death leaves nothing in it that cannot be read
+            # Of the user's own channel: what a worker that died has left half sent is made again.
             self._look()
             if self._closed or not self._events:
                 raise
@@ -297,7 +296,8 @@ class ProcessPool(Pool):
         if self._channel is None:
             room = (min(self.num_workers * self.tasks_each, self._num_steps) + _KEPT) * size
             wanted = max(room + room // 2, 8 * size)
-            num_bytes = max(min(wanted, bytes_left() // _SHARE), _LEAST_SIZE)  # what does not fit comes in parts
+            left, _ = _core.memory_left()
+            num_bytes = max(min(wanted, left // _SHARE), _LEAST_SIZE)  # what does not fit comes in parts
             logger.info("data_loader: a minibatch takes %d bytes; the channel gets %d", size, num_bytes)
             self._use(ShmChannel(self._capacity, num_bytes))
             assert isinstance(self._channel, ShmChannel)
@@ -426,11 +426,6 @@ class _Worker:
             self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
         with suppress(ValueError):  # it still runs, though it was killed: the system holds it
             self.process.close()
-
-
-def bytes_left() -> int:
-    """Return how much memory this process may still take."""
-    return _core.memory_left()[0]
 
 
 def _send_channel(pipe: Connection, descriptor: int) -> None:

@@ -130,8 +130,7 @@ class Workers(StreamStage):
         if pool is self._running.pool:
             self.end_workers()
 
-    def close(self) -> None:
-        super().close()
+    def _end_kept(self) -> None:
         self.end_workers()
         self._chain = None
 

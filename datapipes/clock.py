@@ -1,0 +1,75 @@
+"""Calls of stages: counted and timed, the last ones kept for a trace."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEPT_CALLS = 2**16  # that a StageClock remembers, 56 bytes each
+
+
+class Call(NamedTuple):
+    """One call of a stage: when it began (seconds of time.monotonic, which all processes of a machine share) and where
+    it ran.
+    """
+
+    stage: str
+    began: float
+    seconds: float
+    process: int
+    thread: str
+    minibatch: int
+
+
+class StageClock:
+    """Calls and seconds of each stage, added up over a run; read while the run goes on. Keeps the last calls."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, list[float]] = {}
+        self._kept: NDArray[np.float64] | None = None
+        self._number = itertools.count()
+        self._names: dict[str, int] = {}
+        self._next_name = itertools.count()
+
+    def add(self, stage: str, began: float, index: int) -> None:
+        """Count one call, which ends now."""
+        seconds = time.monotonic() - began
+        self.add_call(Call(stage, began, seconds, os.getpid(), threading.current_thread().name, index))
+
+    def add_call(self, call: Call) -> None:
+        """Count a call, of this process or another."""
+        entry = self._spent.setdefault(call.stage, [0.0, 0.0])
+        entry[0] += 1
+        entry[1] += call.seconds
+        if self._kept is None:
+            self._kept = np.zeros((KEPT_CALLS, 7))
+        number = next(self._number)
+        stage, thread = (self._number_of(name) for name in (call.stage, call.thread))
+        self._kept[number % KEPT_CALLS] = (
+            *(number + 1, stage, call.began, call.seconds, call.process, thread, call.minibatch),
+        )
+
+    def _number_of(self, name: str) -> int:
+        number = self._names.get(name)
+        return self._names.setdefault(name, next(self._next_name)) if number is None else number
+
+    def last_calls(self) -> list[Call]:
+        """Return the last calls, at most KEPT_CALLS, in the order in which they ended or were told of."""
+        if self._kept is None:
+            return []
+        names = {number: name for name, number in list(self._names.items())}
+        rows = self._kept[self._kept[:, 0] > 0]
+        return [
+            Call(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch))
+            for _, stage, began, seconds, process, thread, minibatch in rows[rows[:, 0].argsort()].tolist()
+        ]
+
+    def stats(self) -> dict[str, dict[str, float]]:
+        """Return {stage: {"calls": n, "seconds": s}}."""
+        return {key: {"calls": calls, "seconds": seconds} for key, (calls, seconds) in list(self._spent.items())}

@@ -16,7 +16,7 @@ help:
 	@echo "make check  lint, types, layers, C++ tests under sanitizers"
 	@echo "make bench  the benchmarks, with ratios taken in one run"
 	@echo "make soak   the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
-	@echo "make stubs  write datapipes/functional.pyi anew"
+	@echo "make stubs  write datapipes/chain/functional.pyi anew"
 
 # The environment belongs to one lock file: another one makes a new environment.
 $(READY): requirements.lock
@@ -64,7 +64,7 @@ soak: build
 	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build
-	$(RUN) -c "import datapipes, datapipes.functional as functional; functional.write_stub()"
+	$(RUN) tools/write_stub.py
 
 clean:
 	rm -rf $(VENV) build demo *.egg-info datapipes/_core*.so

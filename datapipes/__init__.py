@@ -4,6 +4,10 @@ The public names. Start with README.md; docs/semantics.md says what a minibatch 
 """
 
 from datapipes import datasets
+from datapipes.base.rng import STREAM_VERSION, RngKey
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import (
     ChannelBase,
     ChannelClosed,
@@ -16,15 +20,11 @@ from datapipes.channel import (
 )
 from datapipes.device import CopyTo
 from datapipes.features import Feature, FeatureFetcher, FeatureStore, TensorFeature
-from datapipes.functional import register_stage
 from datapipes.graph import CSCGraph
 from datapipes.loader import DataLoader, FromNode, Prefetcher
 from datapipes.minibatch import CSC, Block, MiniBatch, SampledSubgraph
-from datapipes.rng import STREAM_VERSION, RngKey
 from datapipes.sampling import NeighborSampler
 from datapipes.seeds import DistributedItemSampler, ItemSampler, ItemSet
-from datapipes.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
-from datapipes.stage_graph import StageGraph
 
 __version__ = "0.1.0"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import datapipes as dp
-from datapipes.functional import registered_stages
+from datapipes.chain.functional import registered_stages
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 HELPERS = {"common", "peer_graphbolt"}

@@ -17,21 +17,10 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # A module imports only from what stands above it.
 LAYERS = [
-    "checks",
-    "rng",
-    "codec",
-    "rows",
-    "sharing",
-    "threads",
-    "functional",
-    "clock",
+    "base",
+    "processes",
     "minibatch",
-    "pyg_data",
-    "stage",
-    "stage_graph",
-    "in_flight",
-    "run",
-    "state",
+    "chain",
     "device",
     "seeds",
     "graph",
@@ -46,13 +35,7 @@ LAYERS = [
 ]
 
 # Upwards, resolved when it is called or only by type checkers: each entry is a decision.
-LAZY = {
-    ("minibatch", "pyg_data"),  # MiniBatch.to_pyg
-    ("pyg_data", "minibatch"),  # for type checkers; it stands below
-    ("stage", "stage_graph"),  # Stage.replaced, len() and others ask for the graph behind the stage
-    ("stage", "run"),  # Stage.reset begins a run
-    ("stage", "state"),  # Stage.state_dict asks for the run's state
-}
+LAZY: set[tuple[str, str]] = set()
 
 
 class Import(NamedTuple):

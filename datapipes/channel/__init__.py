@@ -1,7 +1,7 @@
 """Channels carry messages, dicts of tensors, from process to process: through shared memory, or a queue of torch."""
 
+from datapipes.base.errors import ChannelClosed, EndOfEpoch, PeerDied, QueueTimeoutError, RemoteError
 from datapipes.channel.base import ChannelBase
-from datapipes.channel.errors import ChannelClosed, EndOfEpoch, PeerDied, QueueTimeoutError, RemoteError
 from datapipes.channel.mp_channel import MpChannel
 from datapipes.channel.shm_channel import ShmChannel
 

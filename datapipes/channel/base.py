@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from datapipes.channel.errors import EndOfEpoch, error_from_message, error_to_message
-from datapipes.checks import check_int
-from datapipes.codec import Message
+from datapipes.base.checks import check_int
+from datapipes.base.codec import Message
+from datapipes.base.errors import EndOfEpoch, error_from_message, error_to_message
 
 END_OF_EPOCH = "#END_OF_EPOCH"
 ERROR = "#ERROR"

@@ -1,4 +1,4 @@
-"""Messages as they lie in shared memory; csrc/frame.h has the layout, and the half that runs for each tensor.
+"""Messages as they lie in shared memory; csrc/bindings/frame.h has the layout, and the half that runs for each tensor.
 
 A tensor that DLPack can name, contiguous and in host memory, is copied from where it lies. For any other value `plain`
 makes such a tensor, or says why it cannot be sent.
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
+from datapipes.base.checks import dtype_name
 from datapipes.channel.base import check_item
-from datapipes.checks import dtype_name
 
 __all__ = ["as_dtype", "from_capsule", "plain", "to_dlpack"]
 

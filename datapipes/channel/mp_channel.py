@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing
 
-from datapipes.channel.base import ChannelBase, check_message, check_timeout
-from datapipes.channel.errors import (
+from datapipes.base.checks import check_bool, check_int
+from datapipes.base.codec import Message
+from datapipes.base.errors import (
     ChannelClosed,
     EndOfEpoch,
     QueueTimeoutError,
     error_from_message,
     error_to_message,
 )
-from datapipes.checks import check_bool, check_int
-from datapipes.codec import Message
+from datapipes.channel.base import ChannelBase, check_message, check_timeout
 
 _MESSAGE, _END, _ERROR = range(3)
 T = TypeVar("T")

@@ -13,21 +13,14 @@ from typing import Any
 import torch
 
 from datapipes import _core
+from datapipes.base.checks import check_int
+from datapipes.base.codec import Message
+from datapipes.base.errors import ChannelClosed, EndOfEpoch, PeerDied, add_note, error_from_message, error_to_message
+from datapipes.base.sizes import parse_size
 from datapipes.channel.base import ChannelBase, check_message, check_timeout
-from datapipes.channel.errors import (
-    ChannelClosed,
-    EndOfEpoch,
-    PeerDied,
-    error_from_message,
-    error_to_message,
-    how_it_ended,
-)
 from datapipes.channel.frame import as_dtype, from_capsule, plain, to_dlpack
 from datapipes.channel.pinning import Pinning
-from datapipes.channel.sizes import parse_size
-from datapipes.checks import check_int
-from datapipes.codec import Message
-from datapipes.stage import add_note
+from datapipes.processes.endings import how_it_ended
 
 _MESSAGE, _END, _ERROR = range(3)  # Kind of csrc/shm/state.h
 _MOST_CAPACITY = 2**20

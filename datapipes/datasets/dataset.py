@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from datapipes import _core
-from datapipes.checks import check_int
+from datapipes.base.checks import check_int
+from datapipes.base.rng import check_seed
 from datapipes.datasets.debian import read_debian_packages
 from datapipes.datasets.npz import read_npz
 from datapipes.datasets.planetoid import read_planetoid
 from datapipes.datasets.raw import RawDataset
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph
-from datapipes.rng import check_seed
 from datapipes.seeds import ItemSet
 
 TRAIN_PER_CLASS = 20
@@ -56,8 +56,8 @@ def debian_packages(direction: str = "both") -> Dataset:
         direction: in-edges of a package come from "depends" (what it needs), "reverse" (what needs it) or "both".
 
     Features: "feat", uint8 [num_nodes, num_words], 1 for each word of the description; "words", int16 [num_nodes,
-    max_words], the same as word ids, filled up with num_words. Made by `python -m
-    datapipes.datasets.make_debian_packages`.
+    max_words], the same as word ids, filled up with num_words. Made by `python
+    tools/make_debian_packages.py`.
     """
     return dataset_of(read_debian_packages(direction))
 

@@ -52,7 +52,7 @@ def read_debian_packages(direction: str = "both") -> RawDataset:
 def _read(content: bytes, direction: str) -> RawDataset:
     arrays = NpzArrays(FILE, content)
     if arrays.get("format").tobytes() != np.array(_FORMAT).tobytes():
-        remedy = "Make it again with datapipes.datasets.make_debian_packages."
+        remedy = "Make it again with tools/make_debian_packages.py."
         raise DatasetFormatError.of(FILE, "a file of another format", repr(_FORMAT), remedy)
     class_names = arrays.texts("class_names")
     labels, _ = checked_labels(FILE, arrays.get("label"), len(class_names))

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from datapipes.checks import check_bool
-from datapipes.functional import register_stage
+from datapipes.base.checks import check_bool
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.minibatch import MiniBatch
-from datapipes.stage import MiniBatchTransformer, Stage
 
 
 @register_stage("copy_to")

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.checks import as_tensor, check_index_tensor, dtype_name
-from datapipes.rows import byte_rows, has_adjacent_values, take_rows
-from datapipes.threads import num_threads
+from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.base.threads import num_threads
 
 
 class Feature(ABC):

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import MiniBatchTransformer, Stage
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.features.feature_store import FeatureStore
-from datapipes.functional import register_stage
 from datapipes.minibatch import MiniBatch
-from datapipes.stage import MiniBatchTransformer, Stage
-from datapipes.stage_graph import StageGraph
 
 
 @register_stage("fetch_feature")

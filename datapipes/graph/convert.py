@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from datapipes import _core
-from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
+from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
 from datapipes.graph.csc_graph import CSCGraph
 
 MAX_NODES = 2**48  # above it the offsets alone would not fit into any memory

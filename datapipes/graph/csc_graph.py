@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.checks import as_tensor, check_index_tensor, dtype_name
-from datapipes.codec import probe_digest
+from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.base.codec import probe_digest
 
 if TYPE_CHECKING:
     import networkx

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.checks import dtype_from_name, dtype_name
+from datapipes.base.checks import dtype_from_name, dtype_name
 from datapipes.graph.csc_graph import CSCGraph
-from datapipes.sharing import know_mapping
+from datapipes.processes.sharing import know_mapping
 
 FORMAT = "datapipes-csc-graph"
 VERSION = 1

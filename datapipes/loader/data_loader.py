@@ -11,10 +11,15 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from datapipes.base.checks import check_bool, check_choice, check_int
+from datapipes.base.clock import StageClock
+from datapipes.base.log import logger
+from datapipes.base.rng import check_epoch
+from datapipes.base.sizes import parse_size
+from datapipes.chain.run import EpochPlan, Position, Run, one_minibatch
+from datapipes.chain.stage import Stage, StreamStage
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
-from datapipes.channel.sizes import parse_size
-from datapipes.checks import check_bool, check_choice, check_int
-from datapipes.clock import StageClock
 from datapipes.loader.explain import as_svg, as_text
 from datapipes.loader.passes import (
     CUT,
@@ -25,16 +30,12 @@ from datapipes.loader.passes import (
     put_in_workers,
     shard,
 )
-from datapipes.loader.pool import logger
 from datapipes.loader.prefetcher import Prefetcher, check_timeout
-from datapipes.loader.processes import check_context, context_of, refuse_unpicklable, refuse_unsafe_fork
 from datapipes.loader.trace import write_trace
-from datapipes.loader.workers import Workers
+from datapipes.loader.workers.pickling import refuse_unpicklable
+from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
-from datapipes.rng import check_epoch
-from datapipes.run import EpochPlan, Position, Run, one_minibatch
-from datapipes.stage import Stage, StreamStage
-from datapipes.stage_graph import StageGraph
+from datapipes.processes.start import check_context, context_of, refuse_unsafe_fork
 
 PREFETCH_FACTOR = 2
 TIMEOUT_S = 120.0

@@ -10,11 +10,11 @@ import textwrap
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
 from datapipes.loader.prefetcher import Prefetcher
-from datapipes.loader.workers import Workers
-from datapipes.stage import Stage
-from datapipes.stage_graph import StageGraph
+from datapipes.loader.workers.workers import Workers
 
 
 @dataclass

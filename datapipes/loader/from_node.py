@@ -12,9 +12,9 @@ from typing import Any
 
 from torchdata.nodes import BaseNode
 
+from datapipes.chain.run import EpochPlan
+from datapipes.chain.stage import Stage, StreamStage
 from datapipes.minibatch import MiniBatch
-from datapipes.run import EpochPlan
-from datapipes.stage import Stage, StreamStage
 
 
 class FromNode(StreamStage):

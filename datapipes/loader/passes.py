@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from datapipes.chain.functional import registered_stages
+from datapipes.chain.run import EpochPlan
+from datapipes.chain.stage import SeedStage, Stage, StreamStage
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
 from datapipes.features import FeatureFetcher
-from datapipes.functional import registered_stages
 from datapipes.loader.prefetcher import Overlap, Prefetcher
 from datapipes.loader.shard import Sharded
-from datapipes.loader.workers import Workers
+from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
-from datapipes.run import EpochPlan
-from datapipes.stage import SeedStage, Stage, StreamStage
-from datapipes.stage_graph import StageGraph
 
 CUT = "fetch_feature"  # the default
 

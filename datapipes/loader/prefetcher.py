@@ -13,12 +13,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from datapipes.checks import check_int
-from datapipes.functional import functional_name, register_stage
+from datapipes.base.checks import check_int
+from datapipes.chain.functional import functional_name, register_stage
+from datapipes.chain.run import EpochPlan, close_stream
+from datapipes.chain.stage import Stage, StreamStage
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
-from datapipes.run import EpochPlan, close_stream
-from datapipes.stage import Stage, StreamStage
-from datapipes.stage_graph import StageGraph
 
 THREADS = "datapipes-prefetch"
 LOOK_S = 0.5  # how often a waiting reader looks whether the thread still lives

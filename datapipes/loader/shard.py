@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from datapipes.base.rng import RngKey
+from datapipes.chain.stage import Fingerprint, SeedStage
 from datapipes.minibatch import MiniBatch
-from datapipes.rng import RngKey
-from datapipes.stage import Fingerprint, SeedStage
 
 
 class Sharded(SeedStage):

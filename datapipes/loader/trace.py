@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datapipes.clock import Call
+from datapipes.base.clock import Call
 
 
 def write_trace(path: str | Path, calls: Sequence[Call]) -> None:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.checks import INDEX_DTYPES, check_bool, check_choice, check_int, dtype_name
-from datapipes.functional import register_stage
+from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, check_int, dtype_name
+from datapipes.base.threads import num_threads
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import Fingerprint, MiniBatchTransformer, Stage
 from datapipes.graph import CSCGraph
 from datapipes.minibatch import Block, MiniBatch
-from datapipes.stage import Fingerprint, MiniBatchTransformer, Stage
-from datapipes.threads import num_threads
 
 MAX_HOPS = 256
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed
 
-from datapipes.checks import check_bool, check_int
+from datapipes.base.checks import check_bool, check_int
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 

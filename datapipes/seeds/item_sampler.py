@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.checks import check_bool, check_int
+from datapipes.base.checks import check_bool, check_int
+from datapipes.base.rng import RngKey, check_seed
+from datapipes.chain.stage import Fingerprint, SeedStage
 from datapipes.minibatch import MiniBatch
-from datapipes.rng import RngKey, check_seed
 from datapipes.seeds.item_set import ItemSet
-from datapipes.stage import Fingerprint, SeedStage
 
 SHUFFLED_WHOLE = 2**16  # up to this many items the order of an epoch is made at once, and kept
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
-from datapipes.codec import probe_digest
-from datapipes.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
+from datapipes.base.codec import probe_digest
+from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 

@@ -1,0 +1,82 @@
+// bind_gather.cpp: names, shapes and ownership of the row gather.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+
+#include "gather/gather_rows.h"
+#include "bindings/numpy.h"
+
+namespace datapipes {
+namespace {
+
+using Bytes = py::array_t<std::uint8_t>;
+
+RowTable row_table(const Bytes& table) {
+  if (table.ndim() != 2)
+    throw std::invalid_argument("table must have 2 dimensions (rows, bytes), got " + std::to_string(table.ndim()) + ".");
+  const bool empty = table.shape(0) == 0 || table.shape(1) == 0;  // NumPy gives these arrays strides of 0
+  if (!empty && table.shape(1) > 1 && table.strides(1) != 1) throw std::invalid_argument("the bytes of a row must be adjacent.");
+  if (table.shape(0) > 1 && table.strides(0) < 0) throw std::invalid_argument("rows must ascend in memory.");
+  return {reinterpret_cast<const std::byte*>(table.data()), table.shape(0), table.shape(1), table.strides(0)};
+}
+
+bool overlap(const std::byte* one, std::int64_t one_bytes, const std::byte* other, std::int64_t other_bytes) {
+  return one < other + other_bytes && other < one + one_bytes;
+}
+
+// The caller's memory for the rows: as many, without gaps, writable, and apart from the table and the ids, which are read
+// meanwhile.
+std::byte* given_rows(Bytes& out, const RowTable& rows, std::int64_t num_ids, const void* ids, std::int64_t ids_bytes) {
+  if (out.ndim() != 2 || out.shape(0) != num_ids || out.shape(1) != rows.row_bytes || (out.flags() & py::array::c_style) == 0) {
+    throw std::invalid_argument("gather_rows: out must be contiguous, " + std::to_string(num_ids) + " rows of " +
+                                std::to_string(rows.row_bytes) + " bytes. Allocate it for these ids.");
+  }
+  auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws where it is read-only
+  const std::int64_t table_bytes = rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0;
+  const bool with_table = overlap(to, out.size(), rows.data, table_bytes);
+  if (out.size() > 0 && (with_table || overlap(to, out.size(), static_cast<const std::byte*>(ids), ids_bytes))) {
+    throw std::invalid_argument(std::string("gather_rows: out overlaps the ") + (with_table ? "rows" : "ids") +
+                                ", which are read while it is written. Give it memory of its own.");
+  }
+  return to;
+}
+
+template <class Id>
+void bind_for(py::module_& m) {
+  m.def(
+      "gather_rows",
+      [](const Bytes& table, const Array<Id>& ids, std::optional<Bytes> out, int num_threads) -> py::array {
+        const RowTable rows = row_table(table);
+        const auto wanted = view(ids, "ids");
+        const auto num_ids = std::ssize(wanted);
+        check_threads(num_threads);
+        if (rows.row_bytes > 0 && num_ids > INT64_MAX / rows.row_bytes) throw std::bad_alloc();
+        Buffer<std::uint8_t> fresh;
+        std::byte* to = nullptr;
+        if (out) {
+          to = given_rows(*out, rows, num_ids, wanted.data(), static_cast<std::int64_t>(wanted.size_bytes()));
+        } else {
+          fresh = Buffer<std::uint8_t>(num_ids * rows.row_bytes);
+          to = reinterpret_cast<std::byte*>(fresh.data());
+        }
+        {
+          const GilRelease nogil;
+          gather_rows(rows, wanted, to, num_threads);
+        }
+        if (out) return *out;
+        return to_numpy(std::move(fresh)).reshape({num_ids, rows.row_bytes});
+      },
+      py::arg("table").noconvert(), py::arg("ids").noconvert(), py::kw_only(), py::arg("out").noconvert() = py::none(),
+      py::arg("num_threads") = 1);
+}
+
+}  // namespace
+
+void bind_gather(py::module_& m) {
+  bind_for<std::int32_t>(m);
+  bind_for<std::int64_t>(m);
+}
+
+}  // namespace datapipes

@@ -1,0 +1,90 @@
+"""The message codec: flat names for nested fields, and the digest of a message (docs/semantics.md, section 5).
+
+A message is a `dict[str, Tensor]`. This is the one encoding that channels, servers and digests share; what it writes
+changes only together with the stream version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from datapipes.base.checks import dtype_name
+
+Message = dict[str, torch.Tensor]
+
+PROBED_WHOLE = 2**21  # values of a tensor, up to which probe_digest reads all of it
+PROBED_ROWS = 4096  # rows that it reads of a larger one
+
+_ESCAPES = {"%": "%25", ".": "%2E", ":": "%3A"}
+
+
+def join_key(*parts: str) -> str:
+    """Return the key of a field; `parts` may hold any text."""
+    return ".".join("".join(_ESCAPES.get(char, char) for char in part) for part in parts)
+
+
+def split_key(key: str) -> list[str]:
+    """Return the parts of a key: the inverse of `join_key`."""
+    parts = key.split(".")
+    for code, text in (("%2E", "."), ("%3A", ":"), ("%25", "%")):
+        parts = [part.replace(code, text) for part in parts]
+    return parts
+
+
+def digest_message(message: Mapping[str, torch.Tensor]) -> str:
+    """Return BLAKE2b (16 bytes, hexadecimal) over the entries in key order: name, dtype, shape and bytes.
+
+    Device and strides do not matter; a tensor elsewhere is copied to host memory first.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+
+    def add_ints(*values: int) -> None:
+        digest.update(b"".join(value.to_bytes(8, "little", signed=True) for value in values))
+
+    for key in sorted(message, key=lambda name: name.encode()):
+        tensor = message[key]
+        dtype = dtype_name(tensor.dtype).encode()
+        data = tensor_bytes(tensor)
+        add_ints(len(key.encode()))
+        digest.update(key.encode())
+        add_ints(len(dtype))
+        digest.update(dtype)
+        add_ints(tensor.ndim, *tensor.shape, len(data))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def probe_digest(tensors: Iterable[torch.Tensor | None], *, as_int64: bool = False) -> str:
+    """Return a short name (16 hexadecimal digits) of tensors, to tell one data set from another.
+
+    Up to two million values of a tensor are read; of a larger one the shape and 4,096 evenly spaced rows. With
+    `as_int64` ids of either width give the same name.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        if tensor is None:
+            digest.update(b"none;")
+            continue
+        digest.update(f"{'' if as_int64 else dtype_name(tensor.dtype)} {list(tensor.shape)};".encode())
+        if tensor.numel() > PROBED_WHOLE:
+            count = min(PROBED_ROWS, tensor.shape[0])
+            tensor = tensor[torch.arange(count) * (tensor.shape[0] - 1) // max(count - 1, 1)]
+        digest.update(tensor_bytes(tensor.long() if as_int64 else tensor))
+    return digest.hexdigest()
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """Return a tensor's values row-major and little-endian."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if sys.byteorder == "big":  # pragma: no cover
+        raise RuntimeError(
+            "digest: this machine is big-endian; digests are defined little-endian. Use another machine."
+        )
+    flat = plain.reshape(-1)
+    if flat.stride(0) != 1:  # tensors of at most one value count as contiguous whatever their stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().tobytes()

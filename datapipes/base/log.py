@@ -1,0 +1,5 @@
+"""The logger of the package."""
+
+import logging
+
+logger = logging.getLogger("datapipes")

@@ -1,0 +1,46 @@
+"""The random key of a stage at one minibatch: docs/semantics.md, section 1.
+
+Every random choice is a pure function of this key and a node, so no generator is held, advanced or shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from datapipes import _core
+from datapipes.base.checks import check_int
+
+STREAM_VERSION: int = _core.STREAM_VERSION
+MAX_SEED = 2**64 - 1
+MAX_EPOCH = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class RngKey:
+    """What a stage's random choices at one minibatch depend on, besides the node."""
+
+    seed: int
+    epoch: int
+    index: int
+    stage: int
+
+    def hop_key(self, hop: int = 0, etype: int = 0) -> int:
+        """Return the 64-bit key of a hop's draws.
+
+        Args:
+            hop: 0 is next to the seeds; below 2**8.
+            etype: position of the edge type in the sorted (src, rel, dst) tuples; below 2**16.
+        Raises:
+            ValueError: A number has no room in the key; the message names it.
+        """
+        return _core.hop_key(self.seed, self.epoch, self.index, self.stage, hop, etype)
+
+
+def check_seed(where: str, seed: object) -> int:
+    """Return `seed`, an int in [0, 2**64)."""
+    return check_int(where, "seed", seed, 0, MAX_SEED)
+
+
+def check_epoch(where: str, epoch: object) -> int:
+    """Return `epoch`, an int in [0, 2**32)."""
+    return check_int(where, "epoch", epoch, 0, MAX_EPOCH)

@@ -1,0 +1,34 @@
+"""Sizes of memory as people write them: "256MB", "1.5 GiB", or a number of bytes."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from datapipes.base.checks import check_int
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DIGITS = r"\d{1,40}"
+_WRITTEN = re.compile(
+    rf"\s*(?:({_DIGITS})\s*B?|({_DIGITS}(?:\.{_DIGITS})?)\s*([KMGT])(?:i?B)?)\s*", re.IGNORECASE | re.ASCII
+)
+
+
+def parse_size(where: str, name: str, size: int | str) -> int:
+    """Return a size in bytes; K, M, G and T stand for powers of 1024, with B, iB or nothing after them.
+
+    Raises:
+        TypeError: `size` is neither an int nor a str.
+        ValueError: It is not a size, or not above 0.
+    """
+    if not isinstance(size, str):
+        return check_int(where, name, size, 1)
+    written = _WRITTEN.fullmatch(size)
+    if written is None:
+        raise ValueError(
+            f"{where}: {name} must be a number of bytes or a text such as '256MB' or '1.5GB', got {size!r}. Write it "
+            "so."
+        )
+    whole, number, unit = written.groups()
+    num_bytes = int(whole) if whole is not None else int(Fraction(number) * _UNITS[unit.upper()])
+    return check_int(where, f"{name} ({size!r})", num_bytes, 1)

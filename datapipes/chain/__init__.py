@@ -1,0 +1,1 @@
+"""Stages and how they are chained, and one epoch of a chain."""

@@ -1,0 +1,66 @@
+"""Functional forms of stages: `pipe.sample_neighbor(...)` for `NeighborSampler(pipe, ...)`.
+
+`register_stage` adds the method to every stage. Type checkers and editors read the methods from `functional.pyi`, which
+`make stubs` writes from the registered constructors; a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Class = TypeVar("_Class", bound=type)
+_registry: dict[str, type] = {}
+
+
+class FunctionalForms:
+    """Carries the methods that `register_stage` adds."""
+
+
+def register_stage(name: str) -> Callable[[_Class], _Class]:
+    """Give a stage class the functional form `name`: `source.name(...)` builds `cls(source, ...)`.
+
+    Raises:
+        ValueError: `name` is no identifier, is taken by another stage, or would hide an attribute of Stage.
+    """
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise ValueError(f"register_stage: {name!r} is not a usable method name. Use letters, digits and '_'.")
+
+    def register(cls: _Class) -> _Class:
+        if not (isinstance(cls, type) and issubclass(cls, FunctionalForms)):
+            raise TypeError(f"register_stage: {cls!r} is not a subclass of Stage. Derive it from MiniBatchTransformer.")
+        known = _registry.get(name)
+        same = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
+        if known is not None and not same:
+            raise ValueError(f"register_stage: {name!r} already names {known.__qualname__}. Choose another name.")
+        if known is None and any(FunctionalForms in base.__bases__ and hasattr(base, name) for base in cls.__mro__):
+            raise ValueError(
+                f"register_stage: {name!r} is an attribute of {cls.__qualname__} already. Choose another name."
+            )
+
+        def functional_form(source: Any, *args: Any, **kwargs: Any) -> Any:
+            return _registry[name](source, *args, **kwargs)
+
+        functional_form.__name__ = name
+        functional_form.__qualname__ = f"Stage.{name}"
+        functional_form.__doc__ = f"Functional form of {cls.__qualname__}.\n\n{inspect.getdoc(cls)}"
+        _registry[name] = cls
+        setattr(FunctionalForms, name, functional_form)
+        return cls
+
+    return register
+
+
+def registered_stages() -> dict[str, type]:
+    """Return {functional name: stage class}, in the order of the names."""
+    return dict(sorted(_registry.items()))
+
+
+def functional_name(cls: type) -> str:
+    """Return the functional name of a registered stage class, of others the class name in snake case."""
+    for name, known in _registry.items():
+        if known is cls:
+            return name
+    return "".join(f"_{char.lower()}" if char.isupper() and i else char.lower() for i, char in enumerate(cls.__name__))

@@ -1,0 +1,161 @@
+"""The graph of stages behind a chain: walked by asking each stage for its sources, replaced by rebuilding.
+
+Nothing here changes a stage: every operation returns a new graph. A graph that cannot run (unequal lengths, a
+carrying stage with two readers) is refused when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
+
+_S = TypeVar("_S", bound=Stage)
+
+
+class StageGraph:
+    """All stages that `root` takes minibatches from, and `root`."""
+
+    def __init__(self, root: Stage) -> None:
+        if not isinstance(root, Stage):
+            raise TypeError(
+                f"StageGraph: root must be a Stage, got {type(root).__name__}. Pass the last stage of a chain."
+            )
+        self.root = root
+        self._walk = _walk(root)
+        counted = [stage for stage in self._walk if not isinstance(stage, StreamStage)]
+        self._ordinals = {id(stage): ordinal for ordinal, stage in enumerate(counted)}
+        self._check_readers()
+        self._check_lengths()
+
+    def walk(self) -> tuple[Stage, ...]:
+        """Return the stages, sources before the stages that read them, `root` last; each once."""
+        return self._walk
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self._walk)
+
+    def find(self, cls: Callable[..., _S]) -> list[_S]:
+        """Return the stages that are a `cls`, in the order of the walk."""
+        assert isinstance(cls, type)  # typed as a callable, since a type variable takes no abstract class
+        return [stage for stage in self._walk if isinstance(stage, cls)]
+
+    def ordinal(self, stage: Stage) -> int:
+        """Return the stage's number in the random key (docs/semantics.md, section 1.1)."""
+        return self._ordinals[id(stage)]
+
+    @property
+    def seed_stage(self) -> SeedStage:
+        """The first ItemSampler, which gives the seed and the length.
+
+        Raises:
+            ValueError: The chain has none.
+        """
+        found = self.find(SeedStage)
+        if not found:
+            raise ValueError(
+                f"{self.root.name}: no ItemSampler in this chain, found {[stage.name for stage in self._walk]}; its "
+                "seed and length are needed. Start the chain with an ItemSampler."
+            )
+        return found[0]
+
+    @property
+    def num_steps(self) -> int:
+        """Minibatches an epoch on this rank."""
+        if not self.find(SeedStage):
+            raise TypeError(
+                f"{self.root.name}: has no length, since no ItemSampler starts this chain. Count while iterating."
+            )
+        return self.seed_stage.num_steps
+
+    def replace(self, old: Stage, new: Stage) -> StageGraph:
+        """Return a graph with `new` for `old`; stages that read it are rebuilt, the others are shared."""
+        if not any(stage is old for stage in self._walk):
+            raise ValueError(f"StageGraph.replace: {old!r} is not in this chain. Pass a stage that walk() gives.")
+        return self._rebuild(lambda stage, rebuilt: new if stage is old else rebuilt)
+
+    def replace_each(self, cls: type[_S], fn: Callable[[_S], Stage]) -> StageGraph:
+        """Return a graph with `fn(stage)` for every stage that is a `cls`; `fn` sees it over its new sources.
+
+        Raises:
+            ValueError: There is no such stage.
+        """
+        if not self.find(cls):
+            raise ValueError(
+                f"replaced: no {cls.__name__} in this chain; it has {[type(stage).__name__ for stage in self._walk]}. "
+                "Name one of these."
+            )
+
+        def swap(stage: Stage, rebuilt: Stage) -> Stage:
+            new = fn(rebuilt) if isinstance(rebuilt, cls) else rebuilt
+            if not isinstance(new, Stage):
+                raise TypeError(
+                    f"replaced: the function must return a Stage, got {type(new).__name__}. Return the new stage."
+                )
+            return new
+
+        return self._rebuild(swap)
+
+    def refuse_jumps(self, where: str) -> None:
+        """Raise ValueError where a stage decides by itself which epoch comes next."""
+        for stage in self.find(StreamStage):
+            if not stage.sources:
+                raise ValueError(
+                    f"{where}: cannot reach another epoch of {stage.name}, which keeps its own order. Start it anew."
+                )
+
+    def _rebuild(self, swap: Callable[[Stage, Stage], Stage]) -> StageGraph:
+        new: dict[int, Stage] = {}
+        for stage in self._walk:
+            sources = [new[id(source)] for source in stage.sources]
+            same = all(source is old for source, old in zip(sources, stage.sources, strict=True))
+            new[id(stage)] = swap(stage, stage if same else stage.with_sources(*sources))
+        return StageGraph(new[id(self.root)])
+
+    def _check_readers(self) -> None:
+        readers: dict[int, int] = {}
+        for stage in self._walk:
+            for source in stage.sources:
+                readers[id(source)] = readers.get(id(source), 0) + 1
+        for stage in self.find(StreamStage):
+            if readers.get(id(stage), 0) > 1:
+                raise ValueError(
+                    f"{stage.name}: feeds {readers[id(stage)]} stages, 1 is allowed: it can be read only once. Branch "
+                    "before it."
+                )
+
+    def _check_lengths(self) -> None:
+        starts = [stage for stage in self._walk if not stage.sources]
+        plans = {(s.num_steps, s.rank, s.world_size) for s in starts if isinstance(s, SeedStage)}
+        if len(plans) > 1:
+            found = ", ".join(f"{steps} minibatches (rank {rank} of {size})" for steps, rank, size in sorted(plans))
+            raise ValueError(
+                f"{self.root.name}: its ItemSamplers give {found}; stages that are joined must have equally many. "
+                "Change batch_size or drop_last."
+            )
+        for stage in self._walk:
+            if (
+                isinstance(stage, MiniBatchTransformer)
+                and len(stage.sources) > 1
+                and any(isinstance(source, StreamStage) for source in _walk(stage))
+            ):
+                raise ValueError(
+                    f"{stage.name}: joins several sources behind a Prefetcher, FromNode or DataLoader; only stages "
+                    "before those can be joined. Move the join before it."
+                )
+
+
+def _walk(root: Stage) -> tuple[Stage, ...]:
+    order: dict[int, Stage] = {}
+    stack: list[tuple[Stage, bool]] = [(root, False)]
+    while stack:
+        stage, expanded = stack.pop()
+        if id(stage) in order:
+            continue
+        if expanded:
+            order[id(stage)] = stage
+        else:
+            stack.append((stage, True))
+            stack.extend((source, False) for source in reversed(stage.sources))
+    return tuple(order.values())

@@ -1,0 +1,135 @@
+"""The state of an epoch between two minibatches: made, and checked when it is loaded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from datapipes.base.checks import check_int
+from datapipes.base.rng import STREAM_VERSION, check_epoch
+from datapipes.chain.run import Position, Run
+from datapipes.chain.stage import SeedStage, Stage, State, StreamStage
+from datapipes.chain.stage_graph import StageGraph
+
+
+def fingerprint(graph: StageGraph) -> dict[str, Any]:
+    """Return what decides the content of the chain's minibatches, as plain values by name; new ones each time."""
+    entries: dict[str, Any] = {"stream_version": STREAM_VERSION}
+    for stage in graph:
+        if not isinstance(stage, StreamStage):
+            # one name for all that starts minibatches: a rank of several may take over from a single process
+            name = "item_sampler" if isinstance(stage, SeedStage) else stage.name
+            prefix = f"{graph.ordinal(stage)}.{name}"
+            entries.update({f"{prefix}.{key}": copy.deepcopy(value) for key, value in stage.fingerprint().items()})
+    return entries
+
+
+def make_state(root: Stage, run: Run | None, next_epoch: int, pending: State | None) -> State:
+    """Return the state of `root`: where the running epoch stands, or that the next one has not begun."""
+    if run is None and pending is not None:
+        return copy.deepcopy(pending)
+    graph = StageGraph(root)
+    seeds = graph.find(SeedStage)
+    running = None if run is None or run.finished else run
+    state: State = {
+        "seed": seeds[0].rng_seed if seeds else None,
+        "epoch": running.epoch if running else next_epoch,
+        "next_index": _next_index(seeds, running.next_step) if running else 0,
+        "fingerprint": fingerprint(graph),
+    }
+    if running and running.ahead:
+        # Delivered out of order: the position is of this rank alone.
+        ahead = sorted(seeds[0].index_of(step) for step in running.ahead)
+        state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
+    for stage in graph.find(StreamStage):
+        if not stage.sources:
+            state["node"] = stage.node_state() if running else None  # asking a node that has not begun would start it
+    return state
+
+
+def _next_index(seeds: list[SeedStage], step: int) -> int:
+    if not seeds:
+        return step
+    return seeds[0].num_batches if step >= seeds[0].num_steps else step * seeds[0].world_size
+
+
+def parse_state(root: Stage, state: Any) -> Position:
+    """Return the position that a state of `root`'s pipeline names.
+
+    Raises:
+        TypeError, ValueError: The state is malformed or another pipeline's; the message names what differs.
+    """
+    where = f"{root.name}: load_state_dict"
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"{where} needs a dict from state_dict(), got {type(state).__name__}. Load what state_dict() returned."
+        )
+    missing = [key for key in ("seed", "epoch", "next_index", "fingerprint") if key not in state]
+    if missing or not isinstance(state["fingerprint"], Mapping):
+        raise ValueError(
+            f"{where} found a state with keys {sorted(map(str, state))}; it lacks {missing or ['a fingerprint']}. "
+            "Load what state_dict() returned."
+        )
+    graph = StageGraph(root)
+    seeds = graph.find(SeedStage)
+    saved = {"seed": state["seed"], **state["fingerprint"]}
+    current = {"seed": seeds[0].rng_seed if seeds else None, **fingerprint(graph)}
+    differing = [
+        f"{key} was {saved.get(key, 'absent')!r} and is {current.get(key, 'absent')!r}"
+        for key in sorted(saved.keys() | current.keys(), key=str)
+        if key not in saved or key not in current or not _same(saved[key], current[key])
+    ]
+    if differing:
+        raise ValueError(
+            f"{where}: this state belongs to another pipeline: {'; '.join(differing)}. Load it into the pipeline that "
+            "saved it, or start a new epoch without it."
+        )
+    epoch = check_epoch(where, state["epoch"])
+    next_index, last = state["next_index"], seeds[0].num_batches if seeds else None
+    is_int = isinstance(next_index, int) and not isinstance(next_index, bool)
+    if not is_int or next_index < 0 or (last is not None and next_index > last):
+        raise ValueError(
+            f"{where}: next_index must be in [0, {last}], got {next_index!r}. Load what state_dict() returned."
+        )
+    if not seeds:
+        return Position(epoch, next_index, state.get("node"))
+    if next_index == seeds[0].num_batches:  # the epoch was done, however many ranks shared it
+        return Position(epoch, seeds[0].num_steps)
+    if next_index % seeds[0].world_size != 0:
+        raise ValueError(
+            f"{where}: next_index {next_index} is not a multiple of world_size {seeds[0].world_size}, so the ranks "
+            "cannot go on together. Resume with the world size that saved the state, or one that divides it."
+        )
+    step = min(next_index // seeds[0].world_size, seeds[0].num_steps)
+    return Position(epoch, step, ahead=_parse_ahead(where, seeds[0], state.get("ahead"), step))
+
+
+def _parse_ahead(where: str, seeds: SeedStage, ahead: Any, step: int) -> tuple[int, ...]:
+    """Return the steps after `step` that were delivered already."""
+    if ahead is None:
+        return ()
+    try:
+        rank, world_size, indices = ahead["rank"], ahead["world_size"], ahead["indices"]
+        steps = tuple((check_int(where, "ahead", index, 0) - seeds.rank) // seeds.world_size for index in indices)
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{where}: 'ahead' must name a rank, a world_size and indices, got {ahead!r}. Load what state_dict() "
+            "returned."
+        ) from error
+    if (rank, world_size) != (seeds.rank, seeds.world_size):
+        raise ValueError(
+            f"{where}: this state was saved with in_order=False by rank {rank} of {world_size}, this is rank "
+            f"{seeds.rank} of {seeds.world_size}. Let each rank load its own, or save with in_order=True."
+        )
+    reached = {at: seeds.index_of(at) for at in steps if step < at < seeds.num_steps}
+    if [reached.get(at) for at in steps] != list(indices):
+        raise ValueError(
+            f"{where}: 'ahead' must be indices that this rank reaches after {seeds.index_of(step)}, got {indices}. "
+            "Load what state_dict() returned."
+        )
+    return steps
+
+
+def _same(saved: Any, current: Any) -> bool:
+    return bool(saved == current) and isinstance(saved, bool) == isinstance(current, bool)

@@ -1,0 +1,1 @@
+"""Workers: processes and threads that make minibatches."""

@@ -1,0 +1,213 @@
+"""Gives the minibatches of an epoch out to workers and delivers what they make: each once, in order or as it comes.
+
+Any worker can make any minibatch, and makes the same bits; so what a worker had in hand when it died is made again by
+another, and what arrives twice is dropped. Tasks are given out at most `window` minibatches ahead of the first that is
+not settled (delivered or dropped): that bounds what is held, here and in the channel.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from datapipes.base.errors import add_note
+from datapipes.base.log import logger
+from datapipes.chain.run import EpochPlan
+from datapipes.chain.stage import SeedStage
+from datapipes.channel import PeerDied
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
+from datapipes.minibatch import MiniBatch
+
+LOOK_S = 0.1  # how often is looked whether anybody still reads
+
+
+class Dispatcher(Iterator[MiniBatch]):
+    """The minibatches of one epoch, made by a pool.
+
+    Args:
+        waiting: The name under which time spent waiting is counted.
+        timeout: Seconds to wait for a minibatch; None: as long as it takes.
+        max_restarts: How often a minibatch is made again after the worker that made it died.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        plan: EpochPlan,
+        seeds: SeedStage,
+        waiting: str,
+        *,
+        in_order: bool,
+        timeout: float | None,
+        max_restarts: int,
+    ) -> None:
+        self._pool = pool
+        # Not the plan itself: it asks this object what it waits for, and each would keep the other.
+        self._epoch, self._clock, self._stopped = plan.epoch, plan.clock, plan.stopped
+        self._seeds = seeds
+        self._waiting = waiting
+        self._in_order = in_order
+        self._timeout = timeout
+        self._max_restarts = max_restarts
+        self._process = os.getpid()
+        self._generation = pool.begin()
+        self._steps = iter(plan.steps(seeds.num_steps))
+        self._next_step = next(self._steps, None)  # to be given out
+        self._low = plan.start  # all before it is settled
+        self._settled: set[int] = set(plan.ahead)
+        self._window = pool.num_workers * pool.tasks_each
+        self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
+        self._made: dict[int, Outcome] = {}  # steps that are made and not delivered
+        self._deaths: dict[int, list[Death]] = {}  # by the index that was being made
+        # by worker: in a row, before it had begun, while no other made anything
+        self._early_deaths = [0] * pool.num_workers
+        self._broken = False
+        self._waits = False
+        plan.waiting_for = self._waiting_for
+
+    def __next__(self) -> MiniBatch:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "data_loader: this epoch was begun in another process, and its workers are not those of a forked "
+                "child. Call iter() again in this process."
+            )
+        began = time.monotonic()
+        while not self._broken:
+            self._give_out()
+            outcome = self._ready()
+            self._settle()
+            if outcome is not None:
+                self._clock.add(self._waiting, began, outcome.task.index)
+                assert outcome.minibatch is not None
+                return outcome.minibatch
+            if self._low >= self._seeds.num_steps or self._stopped.is_set():
+                break
+            self._wait(began)
+        self._broken = True
+        raise StopIteration
+
+    # --- giving out ---------------------------------------------------------------------------------------------------
+
+    def _give_out(self) -> None:
+        self._settle()
+        while self._next_step is not None and self._next_step < self._low + self._window:
+            worker = min(range(self._pool.num_workers), key=lambda number: len(self._with[number]))
+            if len(self._with[worker]) >= self._pool.tasks_each:
+                return
+            self._give(worker, self._seeds.index_of(self._next_step))
+            self._next_step = next(self._steps, None)
+
+    def _give(self, worker: int, index: int) -> None:
+        self._with[worker].append(index)
+        self._pool.give(worker, Task(self._generation, self._epoch, index))
+
+    def _settle(self) -> None:
+        while self._low in self._settled:
+            self._settled.remove(self._low)
+            self._low += 1
+
+    # --- delivering ---------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> Outcome | None:
+        """Return the next minibatch that can be delivered; raise the error that stands in its place."""
+        while self._made:
+            self._settle()
+            step = self._low if self._in_order else next(iter(self._made))
+            if step not in self._made:
+                return None
+            outcome = self._made.pop(step)
+            if outcome.error is not None:
+                self._broken = True  # going on would leave a minibatch out
+                add_note(outcome.error, f"in worker {outcome.worker}")
+                raise outcome.error
+            self._settled.add(step)
+            if outcome.minibatch is not None:
+                return outcome
+        return None
+
+    def _wait(self, began: float) -> None:
+        left = LOOK_S
+        if self._timeout is not None:
+            left = min(LOOK_S, self._timeout - (time.monotonic() - began))
+            if left <= 0:
+                raise TimeoutError(
+                    f"data_loader: no minibatch came within {self._timeout} s, the limit that was set."
+                    f"{self._describe()} Raise timeout, or look into stats() for the slow stage."
+                )
+        self._waits = True
+        try:
+            event = self._pool.receive(left)
+        except BaseException:
+            self._broken = True  # what was being received may be lost
+            raise
+        finally:
+            self._waits = False
+        if isinstance(event, Death):
+            self._after_death(event)
+        elif event is not None and event.task.generation == self._generation:
+            self._take(event)
+
+    def _take(self, outcome: Outcome) -> None:
+        index = outcome.task.index
+        for call in outcome.calls:
+            self._clock.add_call(call)
+        self._early_deaths = [0] * self._pool.num_workers  # there is progress
+        if not outcome.replaced and index in self._with[outcome.worker]:
+            self._with[outcome.worker].remove(index)
+        step = (index - self._seeds.rank) // self._seeds.world_size
+        if step >= self._low and step not in self._settled:
+            self._made.setdefault(step, outcome)
+
+    # --- deaths -------------------------------------------------------------------------------------------------------
+
+    def _after_death(self, death: Death) -> None:
+        task = death.task
+        if task is not None and task.generation == self._generation:
+            deaths = self._deaths.setdefault(task.index, [])
+            deaths.append(death)
+            if len(deaths) > self._max_restarts:
+                self._broken = True
+                raise PeerDied(
+                    f"data_loader: minibatch {task.index} of epoch {task.epoch} was in the hands of {len(deaths)} "
+                    f"workers that died; the last was worker {death.worker} (pid {death.pid}): {death.how}. Look what "
+                    f"its stages do with this minibatch, as with loader.minibatch({task.epoch}, {task.index}); use "
+                    "fewer workers or smaller minibatches where memory runs out; or raise max_restarts.",
+                    [each.pid for each in deaths],
+                )
+        elif not death.had_begun:
+            self._early_deaths[death.worker] += 1
+            if not death.by_signal or self._early_deaths[death.worker] > self._max_restarts:
+                self._broken = True
+                raise PeerDied(
+                    f"data_loader: worker {death.worker} (pid {death.pid}) died while it started: {death.how}. Look at "
+                    "what it has written to stderr. A script that starts workers does so below "
+                    "`if __name__ == '__main__':`; a program read from stdin cannot be imported by them and needs "
+                    "multiprocessing_context='fork' or worker_method='thread'.",
+                    [death.pid],
+                )
+        doing = "was idle" if task is None else f"was making minibatch {task.index} of epoch {task.epoch}"
+        logger.warning(
+            "data_loader: worker %d (pid %d) died: %s. It %s; another takes its place, and nothing is lost.",
+            death.worker,
+            death.pid,
+            death.how,
+            doing if death.had_begun else "was starting",
+        )
+        self._pool.replace(death.worker)
+        again, self._with[death.worker] = self._with[death.worker], []
+        for index in again:
+            self._give(death.worker, index)
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def _waiting_for(self) -> str:
+        return self._describe() if self._waits else ""
+
+    def _describe(self) -> str:
+        """Say which minibatch is waited for, and what the worker does that has it."""
+        index = self._seeds.index_of(self._low)
+        for worker, indices in enumerate(self._with):
+            if index in indices:
+                return f" Waiting for minibatch {index} of epoch {self._epoch}: {self._pool.whereabouts(worker)}."
+        return f" Waiting for minibatch {index} of epoch {self._epoch}."

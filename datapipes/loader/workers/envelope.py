@@ -1,0 +1,181 @@
+"""What travels from a worker process: a minibatch as a message with a label, in parts where the channel is too small.
+
+A label is a tensor of integers under a key of its own, so that any channel can carry it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.clock import Call
+from datapipes.base.codec import Message
+from datapipes.base.errors import error_from_message, error_to_message
+from datapipes.loader.workers.pool import Outcome, Task
+from datapipes.minibatch import MiniBatch
+
+LABEL = "#label"  # int64 [8]: see Label
+CALLS = "#calls"  # float64 [number, 4]: stage, began, seconds, minibatch
+FORM = "#form"  # of a message in parts, with the first of them: JSON {key: shape}
+PLACES = "#places"  # int64 [number, 2]: tensor of the form, first value
+
+MADE, DROPPED, FAILED = range(3)
+_OVERHEAD = 192  # bytes that a tensor takes beyond its own in a channel: its name, and rounding up
+
+
+@dataclass(frozen=True)
+class Label:
+    """Whose outcome a message is.
+
+    Attributes:
+        pool: A random number, so that a message of another loader is told apart.
+        life: How often the worker was started before this time.
+        last: Whether no part of the outcome follows.
+    """
+
+    pool: int
+    worker: int
+    life: int
+    task: Task
+    kind: int
+    last: bool = True
+
+    def to_tensor(self) -> Tensor:
+        numbers = [self.pool, self.worker, self.life, *self.task.numbers(), self.kind, int(self.last)]
+        return torch.tensor(numbers, dtype=torch.int64)
+
+    @classmethod
+    def from_tensor(cls, tensor: Tensor) -> Label:
+        pool, worker, life, generation, epoch, index, kind, last = tensor.tolist()
+        return cls(pool, worker, life, Task(generation, epoch, index), kind, bool(last))
+
+
+def to_messages(
+    outcome: Outcome, pool: int, life: int, stages: Sequence[str], most_bytes: int | None
+) -> Iterator[Message]:
+    """Yield the messages that carry an outcome, each of at most `most_bytes` in the channel; None is no limit."""
+    kind, body = MADE, {}
+    if outcome.error is not None:
+        kind, body = FAILED, error_to_message(outcome.error)
+    elif outcome.minibatch is None:
+        kind = DROPPED
+    else:
+        body = outcome.minibatch.to_message()
+    numbers = {stage: number for number, stage in enumerate(stages)}
+    calls = [[numbers[call.stage], call.began, call.seconds, call.minibatch] for call in outcome.calls]
+    extra = {CALLS: torch.tensor(calls, dtype=torch.float64).reshape(-1, 4)}
+    if most_bytes is None or num_bytes_of({**body, **extra}) <= most_bytes:
+        yield {LABEL: Label(pool, outcome.worker, life, outcome.task, kind).to_tensor(), **extra, **body}
+        return
+    form = json.dumps({key: list(tensor.shape) for key, tensor in body.items()}).encode()
+    extra[FORM] = torch.frombuffer(bytearray(form), dtype=torch.uint8)
+    for number, (part, last) in enumerate(_parts(list(body.values()), most_bytes - num_bytes_of(extra))):
+        label = Label(pool, outcome.worker, life, outcome.task, kind, last=last)
+        yield {LABEL: label.to_tensor(), **(extra if number == 0 else {}), **part}
+
+
+def num_bytes_of(message: Message) -> int:
+    """Return what a message with its label takes in a channel at most."""
+    dense = {key: tensor for key, tensor in message.items() if tensor.layout == torch.strided}  # it refuses others
+    return _OVERHEAD + sum(tensor.nbytes + _OVERHEAD + len(key.encode()) for key, tensor in dense.items())
+
+
+def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bool]]:
+    """Yield (part, whether it is the last): pieces of the flattened tensors, and where they belong."""
+    part: Message = {}
+    places: list[list[int]] = []
+    left = most_bytes = max(most_bytes - 2 * _OVERHEAD, 4 * _OVERHEAD)
+    for number, tensor in enumerate(tensors):
+        flat = tensor.reshape(-1)
+        first = 0
+        while first < len(flat) or (first == 0 and len(flat) == 0):
+            count = min(len(flat) - first, max(left - 2 * _OVERHEAD, 0) // tensor.element_size())
+            if (count == 0 and len(flat) > 0) or left < 2 * _OVERHEAD:
+                yield {PLACES: torch.tensor(places).reshape(-1, 2), **part}, False
+                part, places, left = {}, [], most_bytes
+                continue
+            part[str(len(places))] = flat[first : first + count]
+            places.append([number, first])
+            left -= 2 * _OVERHEAD + count * tensor.element_size()
+            first += count
+            if len(flat) == 0:
+                break
+    yield {PLACES: torch.tensor(places).reshape(-1, 2), **part}, True
+
+
+@dataclass
+class _Whole:
+    """A message that arrives in parts."""
+
+    life: int
+    extra: Message
+    shapes: dict[str, list[int]]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, part: Message) -> None:
+        keys = list(self.shapes)
+        for number, (tensor, first) in enumerate(part[PLACES].tolist()):
+            key, piece = keys[tensor], part[str(number)]
+            if key not in self.tensors:
+                self.tensors[key] = torch.empty(self.shapes[key], dtype=piece.dtype)
+            self.tensors[key].reshape(-1)[first : first + len(piece)] = piece
+
+
+class Opener:
+    """Makes outcomes of messages, as they come from all workers."""
+
+    def __init__(self, pool: int, stages: Sequence[str]) -> None:
+        self._pool = pool
+        self._stages = list(stages)
+        self._whole: dict[int, _Whole] = {}  # of the workers whose outcome has not come to its end
+
+    def open(self, message: Message) -> tuple[Label, Outcome | None]:
+        """Return the label, and the outcome where the message is the last of it.
+
+        Raises:
+            RuntimeError: The message is not from a worker of this pool.
+        """
+        label = self._label_of(message)
+        body = {key: value for key, value in message.items() if key != LABEL}
+        if FORM in body:
+            shapes = json.loads(bytes(body.pop(FORM).tolist()))
+            self._whole[label.worker] = _Whole(label.life, {CALLS: body.pop(CALLS)}, shapes)
+        if PLACES in body:
+            whole = self._whole.get(label.worker)
+            if whole is None or whole.life != label.life:
+                return label, None  # of a worker that died before it had sent all
+            whole.add(body)
+            if not label.last:
+                return label, None
+            body = {**self._whole.pop(label.worker).tensors, **whole.extra}
+        return label, self._outcome(label, body)
+
+    def forget(self, worker: int) -> None:
+        """Drop what a worker has sent in part."""
+        self._whole.pop(worker, None)
+
+    def _label_of(self, message: Message) -> Label:
+        found: Any = message.get(LABEL)
+        if isinstance(found, Tensor) and found.dtype == torch.int64 and tuple(found.shape) == (8,):
+            label = Label.from_tensor(found)
+            if label.pool == self._pool:
+                return label
+        raise RuntimeError(
+            f"data_loader: found a message with keys {sorted(message)[:5]} in the channel, which no worker of this "
+            "loader has sent. Give each loader a channel of its own."
+        )
+
+    def _outcome(self, label: Label, body: Message) -> Outcome:
+        outcome = Outcome(label.worker, label.task)
+        for number, began, seconds, index in body.pop(CALLS).tolist():
+            outcome.calls.append(Call(self._stages[int(number)], began, seconds, 0, "", int(index)))
+        if label.kind == FAILED:
+            outcome.error = error_from_message(body, own_types=True)
+        elif label.kind == MADE:
+            outcome.minibatch = MiniBatch.from_message(body)
+        return outcome

@@ -1,0 +1,138 @@
+"""Where the outcomes of worker processes arrive: one shared-memory channel, or queues that a thread each listens to."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+from datapipes.base.codec import Message
+from datapipes.base.log import logger
+from datapipes.channel import ChannelBase, MpChannel, PeerDied, QueueTimeoutError, ShmChannel
+
+LOOK_S = 0.5  # how often a thread that listens looks whether it still should
+_WAKE = "#wake"
+_SENDER_GONE = (ConnectionError, FileNotFoundError, EOFError)  # where tensors are fetched from a process that has ended
+
+
+class Inbox(ABC):
+    """Messages of all workers."""
+
+    @abstractmethod
+    def get(self, timeout: float) -> Message | None:
+        """Return the next message; None after `timeout` seconds, or earlier when a worker has died."""
+
+    def close(self) -> None:  # noqa: B027  a default
+        """Listen no more."""
+
+
+class ShmInbox(Inbox):
+    """One ShmChannel for all workers; it survives what happens to any of them."""
+
+    def __init__(self, channel: ShmChannel) -> None:
+        self._channel = channel
+
+    def get(self, timeout: float) -> Message | None:
+        try:
+            return self._channel.recv(timeout)
+        except (QueueTimeoutError, PeerDied):
+            return None
+
+
+class ThreadInbox(Inbox):
+    """Channels of any kind, each with a thread that waits for its messages."""
+
+    def __init__(self) -> None:
+        self._arrived: queue.SimpleQueue[Message | BaseException] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._channels: list[ChannelBase] = []
+        self._threads: list[threading.Thread] = []
+
+    def listen(self, channel: ChannelBase, sender: Any = None) -> None:
+        """Take messages from a channel too; where it has one `sender`, a process, until that lives no more."""
+        if sender is None:
+            self._channels.append(channel)
+        thread = threading.Thread(
+            target=_listen,
+            args=(channel, self._arrived, self._ended, sender),
+            name="datapipes-inbox",
+            daemon=True,
+        )
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def get(self, timeout: float) -> Message | None:
+        try:
+            message = self._arrived.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(message, BaseException):
+            raise message
+        return message
+
+    def close(self) -> None:
+        self._ended.set()
+        self._wake()
+        ends = time.monotonic() + 2 * LOOK_S
+        for thread in self._threads:
+            thread.join(max(ends - time.monotonic(), 0.0))  # else it could take what is meant for the next
+
+    def _wake(self) -> None:
+        for channel in self._channels:  # a thread may wait in recv without a limit
+            if not isinstance(channel, MpChannel):
+                with contextlib.suppress(Exception):
+                    channel.send({_WAKE: torch.empty(0)})
+
+
+def _listen(
+    channel: ChannelBase,
+    arrived: queue.SimpleQueue[Message | BaseException],
+    ended: threading.Event,
+    sender: Any,
+) -> None:
+    had_one = False
+    while not ended.is_set():
+        alive = sender is None or _lives(sender)
+        try:
+            message = channel.recv(timeout=LOOK_S) if isinstance(channel, MpChannel) else channel.recv()
+        except QueueTimeoutError:
+            if not alive:
+                return
+            continue
+        except BaseException as error:
+            # What a killed sender leaves half written, or its tensors' memory that went with it, is made again.
+            if sender is not None:
+                if _lives_on(sender, ended):
+                    logger.warning("data_loader: a message of pid %s cannot be read (%r)", sender.pid, error)
+                    sender.kill()  # so that what it has made is made again
+                return
+            if not had_one and isinstance(channel, MpChannel) and isinstance(error, _SENDER_GONE):
+                continue  # of workers that have ended before
+            if not ended.wait(0.05):  # a moment, so that a death shows before its error is told
+                arrived.put(error)
+            continue
+        had_one = True
+        if _WAKE not in message:
+            arrived.put(message)
+
+
+def _lives_on(sender: Any, ended: threading.Event) -> bool:
+    """Return whether a sender whose messages cannot be read lives; one that was killed may take a moment to be gone."""
+    ends = time.monotonic() + LOOK_S
+    while time.monotonic() < ends:
+        if not _lives(sender) or ended.wait(0.05):
+            return False
+    return True
+
+
+def _lives(sender: Any) -> bool:
+    try:
+        return bool(sender.is_alive())
+    except ValueError:  # the process was waited for and forgotten
+        return False

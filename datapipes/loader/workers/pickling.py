@@ -1,0 +1,42 @@
+"""What cannot be passed on to a worker process is refused when the loader is built."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+import torch
+
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_graph import StageGraph
+
+
+def refuse_unpicklable(graph: StageGraph, worker_init_fn: Any) -> None:
+    """Refuse what cannot be passed on to a process that is not forked, by the name of its stage."""
+    for stage in graph:
+        args, kwargs = stage._arguments
+        _refuse(f"stage {graph.ordinal(stage)} ({stage.name})", (type(stage), args, kwargs))
+    _refuse("worker_init_fn", worker_init_fn)
+
+
+def _refuse(what: str, value: Any) -> None:
+    try:
+        _Trial(io.BytesIO()).dump(value)
+    except Exception as error:
+        raise TypeError(
+            f"data_loader: {what} cannot be passed on to a worker process, since it cannot be pickled: {error}. Define "
+            "functions and classes at the top of a module, or use multiprocessing_context='fork' or "
+            "worker_method='thread'."
+        ) from error
+
+
+class _Trial(pickle.Pickler):
+    """Pickles what a stage was built from, as processes/sharing.py does; what is large, and the stages before it,
+    are left out.
+    """
+
+    def persistent_id(self, value: Any) -> str | None:
+        is_numbers = isinstance(value, np.ndarray) and not value.dtype.hasobject
+        return "left out" if is_numbers or isinstance(value, (Stage, torch.Tensor)) else None

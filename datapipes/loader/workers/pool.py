@@ -1,0 +1,191 @@
+"""What the dispatcher sees of workers: a pool to which tasks are given and from which outcomes come.
+
+Threads (thread_pool.py) and processes (process_pool.py) are pools; `work` is what a worker of either does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from datapipes.base.clock import Call, StageClock
+from datapipes.base.errors import add_note
+from datapipes.chain.in_flight import LoopThread
+from datapipes.chain.run import EpochPlan, async_window
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.minibatch import MiniBatch
+
+Take = Callable[[bool], "Task | None"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A minibatch to be made. Of an older generation nobody wants it any more."""
+
+    generation: int
+    epoch: int
+    index: int
+
+    def numbers(self) -> tuple[int, int, int]:
+        """Return what a Task is made of."""
+        return self.generation, self.epoch, self.index
+
+
+@dataclass
+class Outcome:
+    """What became of a task: a minibatch, nothing (a stage dropped it) or an error."""
+
+    worker: int
+    task: Task
+    minibatch: MiniBatch | None = None
+    error: Exception | None = None
+    calls: list[Call] = field(default_factory=list)
+    replaced: bool = False  # whether that worker died since
+
+
+class Death(NamedTuple):
+    """A worker ended; `task` is what it was making, None where it was making nothing or had not begun."""
+
+    worker: int
+    pid: int
+    how: str
+    task: Task | None
+    had_begun: bool
+    by_signal: bool = True
+
+
+class Pool(ABC):
+    """Workers that make minibatches. Used by one thread at a time."""
+
+    num_workers: int
+    tasks_each: int  # tasks that a worker can have at once
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the workers that do not run."""
+
+    @abstractmethod
+    def begin(self) -> int:
+        """Begin an epoch and return its generation; tasks of older ones are not wanted any more."""
+
+    @abstractmethod
+    def give(self, worker: int, task: Task) -> None:
+        """Give a task to a worker, which has fewer than `tasks_each`. Does not block."""
+
+    @abstractmethod
+    def receive(self, timeout: float) -> Outcome | Death | None:
+        """Return what happened next, in any order; None after about `timeout` seconds."""
+
+    @abstractmethod
+    def replace(self, worker: int) -> None:
+        """Start a worker in the place of one that died."""
+
+    @abstractmethod
+    def whereabouts(self, worker: int) -> str:
+        """Say in a few words what a worker is doing."""
+
+    def stats(self) -> dict[str, float]:
+        """Return counts of what stands between the workers and this process."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers, within a bounded time; may be called twice."""
+
+
+def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
+    """Return how many tasks a worker has at most: the one that it makes and those ahead, or as many as asynchronous
+    stages have in flight.
+    """
+    return max(prefetch_factor + 1, async_window(StageGraph(root)))
+
+
+def work(worker: int, root: Stage, take: Take, begins: Callable[[Task], None]) -> Iterator[Outcome]:
+    """Yield the outcome of each task, in the order of the tasks.
+
+    Args:
+        take: returns the next task; told not to wait, None where there is none yet. None after a wait ends the work.
+        begins: told of the task that is being made, the oldest of several.
+    """
+    graph = StageGraph(root)
+    window = async_window(graph)
+    maker = _Maker(worker, graph, begins)
+    return maker.one_by_one(take) if window == 0 else maker.several(take, window)
+
+
+class _Maker:
+    def __init__(self, worker: int, graph: StageGraph, begins: Callable[[Task], None]) -> None:
+        self._worker = worker
+        self._graph = graph
+        self._begins = begins
+        self._clock = _Calls()
+        self._plan: EpochPlan | None = None
+
+    def one_by_one(self, take: Take) -> Iterator[Outcome]:
+        while (task := take(True)) is not None:
+            self._begins(task)
+            outcome = Outcome(self._worker, task)
+            try:
+                outcome.minibatch = self._plan_of(task).minibatch(self._graph, task.index)
+            except BaseException as error:
+                outcome.error = as_error(error)
+            yield self._with_calls(outcome)
+
+    def several(self, take: Take, window: int) -> Iterator[Outcome]:
+        loop = LoopThread()
+        running: deque[tuple[Task, Future[MiniBatch | None]]] = deque()
+        try:
+            while True:
+                while len(running) < window and (task := take(not running)) is not None:
+                    coroutine = self._plan_of(task).minibatch_async(self._graph, task.index)
+                    running.append((task, loop.submit(coroutine)))
+                if not running:
+                    return
+                task, future = running.popleft()
+                self._begins(task)
+                outcome = Outcome(self._worker, task)
+                try:
+                    outcome.minibatch = future.result()
+                except BaseException as error:
+                    outcome.error = as_error(error)
+                yield self._with_calls(outcome)
+        finally:
+            loop.close()
+
+    def _plan_of(self, task: Task) -> EpochPlan:
+        if self._plan is None or self._plan.epoch != task.epoch:
+            self._plan = EpochPlan(self._graph, task.epoch, 0, None, self._clock)
+        return self._plan
+
+    def _with_calls(self, outcome: Outcome) -> Outcome:
+        outcome.calls, self._clock.calls = self._clock.calls, []
+        return outcome
+
+
+def as_error(raised: BaseException) -> Exception:
+    """Return what a stage raised; SystemExit and its like as an error: a stage ends neither worker nor consumer."""
+    if isinstance(raised, Exception):
+        return raised
+    error = RuntimeError(
+        f"a stage raised {type(raised).__name__}: {raised}. Raise an error, or return None to drop it."
+    )
+    error.__cause__ = raised
+    for note in getattr(raised, "__notes__", []):
+        add_note(error, note)
+    return error
+
+
+class _Calls(StageClock):
+    """Collects calls, for the process that adds them up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+
+    def add_call(self, call: Call) -> None:
+        self.calls.append(call)

@@ -1,0 +1,441 @@
+"""Workers as processes: started, told what to make, watched, and started again when they die.
+
+Each has a pipe for tasks and a row of the board, shared memory in which it writes what it is making; outcomes come
+through an inbox (inbox.py). A worker that has died is found by its sentinel, and what it was making by its row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import connection, reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from datapipes import _core
+from datapipes.base.codec import Message
+from datapipes.base.errors import add_note, error_from_message
+from datapipes.base.log import logger
+from datapipes.base.threads import share_of
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.channel import ChannelBase, ChannelClosed, MpChannel, ShmChannel
+from datapipes.loader.workers.envelope import Opener
+from datapipes.loader.workers.inbox import Inbox, ShmInbox, ThreadInbox
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, tasks_for_each
+from datapipes.loader.workers.worker_process import (
+    CHANNEL,
+    COLUMNS,
+    END,
+    EPOCH,
+    GENERATION,
+    INDEX,
+    READY,
+    SINCE,
+    TASK,
+    Start,
+    main,
+    stage_labels,
+)
+from datapipes.processes.endings import how_it_exited
+from datapipes.processes.sharing import Packed, pack, share_memory
+from datapipes.processes.start import Context, no_interrupt, prepare_server
+
+_UNKNOWN = 255  # exit code of a process that somebody else has waited for
+LOOK_S = 0.1  # how often is looked whether all workers live
+END_S = 1.0  # how long a worker may take to end by itself, and again after a signal
+_KEPT = 4  # minibatches beyond those that are being made for which the channel has room
+_LEAST_SIZE = 2**22
+_SHARE = 4  # of the memory that is left, the part that a channel takes at most by itself
+
+_generations = itertools.count(1)  # of all pools, so that one knows what an earlier one has left in a channel
+
+
+class ProcessPool(Pool):
+    """Processes that make minibatches of the chain that ends in `root`.
+
+    Args:
+        number: names the loader in messages, so that those of another are told apart.
+        chain: (root, worker_init_fn) as it is passed on to the workers.
+        context: how processes are started.
+        channel: "shm", "mp", or a channel to use.
+        shm_size: bytes of a "shm" channel; None fits it to the first minibatch.
+        pin: whether minibatches are copied to a GPU from the channel's memory.
+    """
+
+    def __init__(
+        self,
+        root: Stage,
+        number: int,
+        chain: Packed | tuple[Any, ...],
+        num_workers: int,
+        prefetch_factor: int,
+        context: Context,
+        channel: str | ChannelBase,
+        shm_size: int | None,
+        pin: bool,
+    ) -> None:
+        self.num_workers = num_workers
+        self.tasks_each = tasks_for_each(root, prefetch_factor)
+        self._num_steps = StageGraph(root).seed_stage.num_steps
+        self._chain = chain
+        self._context = context
+        self._wanted_channel = channel
+        self._shm_size = shm_size
+        self._pin = pin
+        self._id = number
+        self._generation = 0  # none
+        self._process = os.getpid()
+        self._opener = Opener(self._id, stage_labels(StageGraph(root)))
+        self._workers: list[_Worker] = []
+        self._num_threads = 1
+        self._board = torch.zeros(0)
+        self._channel: ChannelBase | None = None
+        self._inbox: Inbox | None = None
+        self._events: deque[Outcome | Death] = deque()
+        self._looked = 0.0
+        self._closed = False
+        self._changing = threading.RLock()  # workers come and go; `close` may be called beside all else
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._workers:
+            return
+        began = time.monotonic()
+        if multiprocessing.current_process().daemon:
+            raise RuntimeError(
+                "data_loader: it would start worker processes in a worker process, which can have none of its own. Use "
+                "worker_method='thread' or num_workers=0 there."
+            )
+        prepare_server(self._context)
+        self._board = share_memory(torch.zeros(self.num_workers, COLUMNS, dtype=torch.int64))
+        self._num_threads = share_of(self.num_workers)
+        try:
+            self._make_channel()
+            for worker in range(self.num_workers):
+                self._workers.append(self._launch(worker, 0))
+        except BaseException:
+            self.close()
+            raise
+        logger.info(
+            "data_loader: started %d worker processes (%s) in %.2f s: pids %s",
+            self.num_workers,
+            self._context.get_start_method(),
+            time.monotonic() - began,
+            [worker.pid for worker in self._workers],
+        )
+
+    def _make_channel(self) -> None:
+        """Make the channel, if it is known by now how large it must be."""
+        if isinstance(self._wanted_channel, ChannelBase):
+            self._channel = self._wanted_channel
+            inbox: Inbox = ShmInbox(self._channel) if isinstance(self._channel, ShmChannel) else ThreadInbox()
+            self._inbox = inbox
+            if isinstance(inbox, ThreadInbox):
+                inbox.listen(self._channel)
+        elif self._wanted_channel == "mp":
+            self._inbox = ThreadInbox()  # and a queue for each worker: one that is killed can leave a lock taken
+        elif self._shm_size is not None:
+            self._use(ShmChannel(self._capacity, self._shm_size))
+
+    @property
+    def _capacity(self) -> int:
+        return 4 * self.num_workers * self.tasks_each + 16  # outcomes of an epoch that was left may still wait
+
+    def _use(self, channel: ShmChannel) -> None:
+        if self._pin:
+            channel.pin_memory()
+        self._channel = channel
+        self._inbox = ShmInbox(channel)
+
+    def _launch(self, worker: int, life: int) -> _Worker:
+        here, there = self._context.Pipe(duplex=True)
+        channel = self._channel
+        if self._wanted_channel == "mp":
+            channel = MpChannel()
+        start = Start(
+            worker=worker,
+            life=life,
+            pool=self._id,
+            connection=there,
+            chain=self._chain,
+            board=pack(self._board),
+            channel=channel,
+            own_channel=not isinstance(self._wanted_channel, ChannelBase),
+            explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),
+            num_threads=self._num_threads,
+        )
+        self._board[worker] = 0
+        try:
+            try:
+                process = self._begin_process(start)
+            except (EOFError, ConnectionError):  # the server that forks them has ended; this starts another
+                process = self._begin_process(start)
+        except BaseException:
+            here.close()
+            raise
+        finally:
+            there.close()
+        if self._wanted_channel == "mp":
+            assert isinstance(self._inbox, ThreadInbox)
+            assert isinstance(channel, MpChannel)
+            channel.only_receive()
+            self._inbox.listen(channel, process)
+        return _Worker(process, here, life, channel if self._wanted_channel == "mp" else None)
+
+    def _begin_process(self, start: Start) -> Any:
+        name = f"datapipes-worker-{start.worker}"
+        process = self._context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
+        with no_interrupt():
+            process.start()
+        return process
+
+    def replace(self, worker: int) -> None:
+        with self._changing:
+            self._check_usable()
+            old = self._workers[worker]
+            old.forget()
+            self._opener.forget(worker)
+            self._workers[worker] = self._launch(worker, old.life + 1)
+
+    # --- tasks and outcomes -------------------------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        self._generation = next(_generations)
+        if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
+            self._channel.reset(self._generation)  # a worker that waits for room drops what it wants to send
+        self._events.clear()
+        for number, worker in enumerate(self._workers):
+            worker.forget_tasks()
+            if worker.has_ended():
+                how = how_it_exited(worker.process.exitcode)
+                logger.warning("data_loader: worker %d (pid %d) died between epochs: %s", number, worker.pid, how)
+                self.replace(number)
+        return self._generation
+
+    def give(self, worker: int, task: Task) -> None:
+        said = TASK + np.array(task.numbers(), np.int64).tobytes()
+        self._workers[worker].say(lambda pipe: pipe.send_bytes(said), is_task=True)
+
+    def receive(self, timeout: float) -> Outcome | Death | None:
+        self._check_usable()
+        ends = time.monotonic() + timeout
+        while not self._events:
+            left = max(ends - time.monotonic(), 0.0)
+            for worker in self._workers:
+                worker.say_rest()
+            if self._inbox is None:
+                pipes = [worker.connection for worker in self._workers if not worker.told]
+                connection.wait(pipes, min(left, LOOK_S))
+                self._look()
+            else:
+                message = self._next_message(min(left, LOOK_S))
+                if message is not None:
+                    label, outcome = self._opener.open(message)
+                    if outcome is not None:
+                        self._take_over(outcome, label.life)
+                    elif left > 0:
+                        continue
+                if message is None or time.monotonic() - self._looked > 1.0:
+                    self._look()
+            if left <= 0:
+                break
+        return self._events.popleft() if self._events else None
+
+    def _check_usable(self) -> None:
+        if self._closed or os.getpid() != self._process:
+            raise RuntimeError(
+                "data_loader: its workers were ended, or belong to another process. Call iter() again in this process."
+            )
+
+    def _next_message(self, timeout: float) -> Message | None:
+        assert self._inbox is not None
+        try:
+            return self._inbox.get(timeout)
+        except Exception:
+            if isinstance(self._inbox, ShmInbox):
+                raise  # a death leaves nothing in it that cannot be read
+            # Of the user's own channel: what a worker that died has left half sent is made again.
+            self._look()
+            if self._closed or not self._events:
+                raise
+            return None
+
+    def _take_over(self, outcome: Outcome, life: int) -> None:
+        worker = self._workers[outcome.worker]
+        outcome.replaced = life != worker.life
+        for number, call in enumerate(outcome.calls):
+            outcome.calls[number] = call._replace(process=worker.pid, thread=f"worker {outcome.worker}")
+        self._events.append(outcome)
+
+    def _look(self) -> None:
+        """Look what workers say, and whether they live."""
+        self._looked = time.monotonic()
+        for number, worker in enumerate(self._workers):
+            for said in worker.heard():
+                if "bytes" in said:
+                    self._give_channel(said["bytes"])
+                else:
+                    raise self._failed_start(number, said["error"])
+            if not worker.told and worker.has_ended():
+                worker.told = True
+                self._events.append(self._death_of(number, worker))
+
+    def _give_channel(self, size: int) -> None:
+        """Make the channel, for minibatches of so many bytes, if it is not on its way already."""
+        if self._channel is None:
+            room = (min(self.num_workers * self.tasks_each, self._num_steps) + _KEPT) * size
+            wanted = max(room + room // 2, 8 * size)
+            left, _ = _core.memory_left()
+            num_bytes = max(min(wanted, left // _SHARE), _LEAST_SIZE)  # what does not fit comes in parts
+            logger.info("data_loader: a minibatch takes %d bytes; the channel gets %d", size, num_bytes)
+            self._use(ShmChannel(self._capacity, num_bytes))
+            assert isinstance(self._channel, ShmChannel)
+            self._channel.reset(self._generation)
+            descriptor = self._channel.descriptor
+            for worker in self._workers:  # those that did not ask will need it too
+                worker.say(lambda pipe: _send_channel(pipe, descriptor))
+
+    def _failed_start(self, number: int, error: dict[str, list[int]]) -> Exception:
+        parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in error.items()}
+        raised = error_from_message(parts, own_types=True)
+        add_note(
+            raised,
+            f"in worker {number} (pid {self._workers[number].pid}) before its first minibatch. What the workers get is "
+            "pickled; functions and classes must be importable there, or use multiprocessing_context='fork'.",
+        )
+        return raised
+
+    def _death_of(self, number: int, worker: _Worker) -> Death:
+        row = self._board[number].tolist()
+        worker.process.join()
+        how = how_it_exited(worker.process.exitcode)
+        task = Task(row[GENERATION], row[EPOCH], row[INDEX]) if row[SINCE] != 0 else None
+        by_signal = worker.process.exitcode is None or worker.process.exitcode < 0
+        return Death(number, worker.pid, how, task, bool(row[READY]), by_signal)
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def whereabouts(self, worker: int) -> str:
+        who = f"worker {worker} (pid {self._workers[worker].pid})"
+        row = self._board[worker].tolist()
+        if not row[READY]:
+            return f"{who} is starting"
+        if row[SINCE] == 0:
+            return f"{who} waits for a task"
+        since = (time.monotonic_ns() - row[SINCE]) / 1e9
+        return f"{who} has been making minibatch {row[INDEX]} of epoch {row[EPOCH]} for {since:.1f} s"
+
+    def stats(self) -> dict[str, float]:
+        if isinstance(self._channel, ShmChannel):
+            with suppress(ChannelClosed):
+                return self._channel.stats()
+        return {}
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._process:
+            return
+        with self._changing:
+            self._closed = True
+            try:
+                self._let_end()
+            finally:
+                self._end_processes()
+
+    def _let_end(self) -> None:
+        if self._inbox is not None:
+            self._inbox.close()
+        for worker in self._workers:
+            worker.say(lambda pipe: pipe.send_bytes(END))
+        if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
+            self._channel.close()  # who waits in send is told
+
+    def _end_processes(self) -> None:
+        for ask_to_end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
+            running = [worker.process for worker in self._workers if not worker.has_ended()]
+            for process in running:
+                ask_to_end(process)
+            ends = time.monotonic() + END_S
+            for process in running:
+                process.join(max(ends - time.monotonic(), 0.0))
+        for worker in self._workers:
+            worker.forget()
+        self._workers = []
+
+
+class _Worker:
+    def __init__(self, process: Any, pipe: Connection, life: int, channel: ChannelBase | None) -> None:
+        self.process = process
+        self.pid: int = process.pid
+        self.connection = pipe
+        self.life = life
+        self.channel = channel  # where it has one of its own
+        self.told = False  # that it has died
+        self._unsaid: deque[tuple[bool, Callable[[Connection], None]]] = deque()
+        self._says = threading.RLock()  # the pool can be closed while another thread still reads
+
+    def has_ended(self) -> bool:
+        """Return whether the process is gone, also where somebody else has waited for it."""
+        return bool(connection.wait([self.process.sentinel], 0))
+
+    def say(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
+        """Say something through the pipe; later where the worker does not read and the pipe is full."""
+        with self._says:
+            self._unsaid.append((is_task, how))
+        self.say_rest()
+
+    def forget_tasks(self) -> None:
+        """Drop the tasks that were not said yet."""
+        with self._says:
+            self._unsaid = deque((is_task, how) for is_task, how in self._unsaid if not is_task)
+
+    def say_rest(self) -> None:
+        with self._says, suppress(OSError):  # it has died, which is found when somebody looks
+            while self._unsaid and _has_room(self.connection):
+                first = self._unsaid[0]  # stays until it is said: an interrupt may come between
+                first[1](self.connection)
+                if self._unsaid and self._unsaid[0] is first:
+                    self._unsaid.popleft()
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Return what the worker has said since."""
+        found = []
+        with suppress(EOFError, OSError):
+            while self.connection.poll(0):
+                found.append(json.loads(self.connection.recv_bytes()))
+        return found
+
+    def forget(self) -> None:
+        self.connection.close()
+        if self.channel is not None:
+            self.channel.close()
+        self.process.join(END_S)
+        if self.process.exitcode is None and self.has_ended():
+            self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
+        with suppress(ValueError):  # it still runs, though it was killed: the system holds it
+            self.process.close()
+
+
+def _send_channel(pipe: Connection, descriptor: int) -> None:
+    pipe.send_bytes(CHANNEL)
+    reduction.send_handle(pipe, descriptor, 0)
+
+
+def _has_room(pipe: Connection) -> bool:
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLOUT)
+    return bool(poll.poll(0))

@@ -1,0 +1,127 @@
+"""Workers as threads of this process: nothing is copied, and the kernels run side by side. They share the stages, whose
+functions must not keep state of their own; what they do in Python waits for the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from datapipes.base.log import logger
+from datapipes.base.threads import share_of, threads_of_kernels
+from datapipes.chain.stage import Stage
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, as_error, tasks_for_each, work
+
+JOIN_S = 5.0  # how long closing waits for a minibatch that is being made
+
+
+class _State:
+    """What the threads share with the pool; it does not hold the pool, so that that one can be collected."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.generation = 0
+        self.closed = False
+        self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self.tasks: list[queue.SimpleQueue[Task | None]] = [queue.SimpleQueue() for _ in range(num_workers)]
+        self.making: list[tuple[Task, float] | None] = [None] * num_workers
+
+
+class ThreadPool(Pool):
+    """Threads that make minibatches of the chain that ends in `root`."""
+
+    def __init__(
+        self, root: Stage, num_workers: int, prefetch_factor: int, worker_init_fn: Callable[[int], None] | None
+    ) -> None:
+        self._root = root
+        self.num_workers = num_workers
+        self.tasks_each = tasks_for_each(root, prefetch_factor)
+        self._init = worker_init_fn
+        self._state = _State(num_workers)
+        self._threads: list[threading.Thread] = []
+        self._process = os.getpid()
+
+    def start(self) -> None:
+        if self._threads:
+            return
+        logger.info("data_loader: %d worker threads", self.num_workers)
+        for worker in range(self.num_workers):
+            thread = threading.Thread(
+                target=_run,
+                args=(worker, self._root, self._state, self._init, share_of(self.num_workers)),
+                name=f"datapipes-worker-{worker}",
+                daemon=True,
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def begin(self) -> int:
+        self._state.generation += 1
+        return self._state.generation
+
+    def give(self, worker: int, task: Task) -> None:
+        self._state.tasks[worker].put(task)
+
+    def receive(self, timeout: float) -> Outcome | Death | None:
+        try:
+            return self._state.outcomes.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def replace(self, worker: int) -> None:
+        raise AssertionError("a thread does not die by itself")
+
+    def whereabouts(self, worker: int) -> str:
+        making = self._state.making[worker]
+        if making is None:
+            return f"worker thread {worker} waits for a task"
+        task, began = making
+        return (
+            f"worker thread {worker} has been making minibatch {task.index} of epoch {task.epoch} for "
+            f"{time.monotonic() - began:.1f} s"
+        )
+
+    def close(self) -> None:
+        self._state.closed = True
+        self._state.generation += 1
+        for tasks in self._state.tasks:
+            tasks.put(None)
+        if os.getpid() != self._process:
+            return  # a forked child has no such threads
+        ends = time.monotonic() + JOIN_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(ends - time.monotonic(), 0.0))
+        self._threads = []
+
+
+def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | None, num_threads: int) -> None:
+    def take(wait: bool) -> Task | None:
+        while not state.closed:  # asked again, for the None that ends the work comes only once
+            try:
+                task = state.tasks[worker].get(block=wait)
+            except queue.Empty:
+                return None
+            if task is not None and not state.closed and task.generation == state.generation:
+                return task
+        return None
+
+    def begins(task: Task | None) -> None:
+        state.making[worker] = None if task is None else (task, time.monotonic())
+
+    error: Exception | None = None
+    with threads_of_kernels(num_threads):
+        try:
+            if init is not None:
+                init(worker)
+        except BaseException as raised:
+            error = as_error(raised)
+        if error is None:
+            for outcome in work(worker, root, take, begins):
+                begins(None)
+                state.outcomes.put(outcome)
+            return
+    while (task := take(True)) is not None:  # each minibatch that it should make tells why it cannot
+        state.outcomes.put(Outcome(worker, task, error=error))

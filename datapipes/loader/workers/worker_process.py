@@ -1,0 +1,203 @@
+"""What a worker process does: it takes tasks from a pipe and sends outcomes through the channel until it is told to end
+or the process that started it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections import deque
+from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from datapipes.base.errors import error_to_message
+from datapipes.base.threads import threads_of_kernels
+from datapipes.chain.stage import StreamStage
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.channel import ChannelBase, ChannelClosed, PeerDied, ShmChannel
+from datapipes.loader.workers.envelope import num_bytes_of, to_messages
+from datapipes.loader.workers.pool import Outcome, Task, work
+from datapipes.processes.parent import end_with_parent
+from datapipes.processes.sharing import Packed
+
+TASK, END, CHANNEL = b"T", b"E", b"C"  # first byte of what the pool says
+GENERATION, EPOCH, INDEX, SINCE = range(4)  # columns of the board; SINCE is 0 where nothing is made
+READY = 4
+COLUMNS = 8  # a cache line
+
+NICENESS = 5  # what is asked for first is what the consumer waits for: its own work has precedence where cores are few
+
+
+@dataclass
+class Start:
+    """What a worker is started with.
+
+    Attributes:
+        channel: None: the pool makes one when it knows how large minibatches are.
+        own_channel: Whether the pool made it, so that epochs can be left behind in it.
+        explicit_size: Whether the user has chosen its size, so that what does not fit is refused.
+        num_threads: That a kernel of ours may use.
+    """
+
+    worker: int
+    life: int
+    pool: int
+    connection: Connection
+    chain: Packed | tuple[Any, ...]
+    board: Packed
+    channel: ChannelBase | None
+    own_channel: bool
+    explicit_size: bool
+    num_threads: int
+
+
+def main(start: Start) -> None:
+    """Run a worker until it is to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; who started this one decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which was blocked meanwhile
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler that was forked along is the caller's
+    signal.set_wakeup_fd(-1)
+    torch.set_num_threads(1)  # first of all: after a fork OpenMP has no threads any more, and would wait for them
+    end_with_parent()
+    with contextlib.suppress(OSError):  # some sandboxes know no priorities
+        os.nice(NICENESS)
+    try:
+        chain = start.chain.unpack() if isinstance(start.chain, Packed) else start.chain
+        root, init = chain
+        row = start.board.unpack()[start.worker].numpy()
+        if init is not None:
+            init(start.worker)
+    except BaseException as error:
+        _tell(start.connection, {"error": _as_text(error)})
+        raise SystemExit(1) from None
+    row[READY] = 1
+    tasks = _Tasks(start.connection)
+    sender = _Sender(start, tasks, stage_labels(StageGraph(root)))
+    try:
+        with threads_of_kernels(start.num_threads):
+            for outcome in work(start.worker, root, tasks.take, lambda task: _write(row, task)):
+                sender.send(outcome)
+                row[SINCE] = 0
+    except (ChannelClosed, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the pool has ended: nobody wants what this worker makes
+
+
+def _write(row: np.ndarray[Any, Any], task: Task) -> None:
+    row[: SINCE + 1] = [*task.numbers(), time.monotonic_ns()]  # a clock that all processes share
+
+
+def stage_labels(graph: StageGraph) -> list[str]:
+    """Return the names under which the stages of a graph are counted."""
+    return [f"{graph.ordinal(stage)} {stage.name}" for stage in graph if not isinstance(stage, StreamStage)]
+
+
+class _Tasks:
+    """The tasks that the pool has given, those of older generations left out."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: deque[Task] = deque()
+        self._newest = 0
+        self._ended = False
+        self.channel: ShmChannel | None = None
+
+    def take(self, wait: bool) -> Task | None:
+        while not self._ended:
+            while self._connection.poll(0):  # first all that was said: it may say that what waits is not wanted
+                self._read()
+            self._drop_old()
+            if self._waiting:
+                return self._waiting.popleft()
+            if not wait or self._ended:
+                return None
+            self._read()
+        return None
+
+    def wait_for_channel(self) -> ShmChannel:
+        while self.channel is None:
+            if self._ended:
+                raise ChannelClosed("datapipes: the loader was closed.")
+            self._read()
+        return self.channel
+
+    def _read(self) -> None:
+        said = self._connection.recv_bytes()
+        if said[:1] == TASK:
+            task = Task(*np.frombuffer(said[1:], np.int64).tolist())
+            self._newest = max(self._newest, task.generation)
+            self._waiting.append(task)
+        elif said[:1] == CHANNEL:
+            self.channel = ShmChannel.from_descriptor(reduction.recv_handle(self._connection))
+        else:
+            self._ended = True
+
+    def _drop_old(self) -> None:
+        while self._waiting and self._waiting[0].generation < self._newest:
+            self._waiting.popleft()
+
+
+class _Sender:
+    """Sends outcomes; asks the pool for a channel where it has none yet."""
+
+    def __init__(self, start: Start, tasks: _Tasks, stages: list[str]) -> None:
+        self._start = start
+        self._tasks = tasks
+        self._stages = stages
+        self._channel = start.channel
+
+    def send(self, outcome: Outcome) -> None:
+        try:
+            self._send(outcome)
+        except (ChannelClosed, PeerDied):
+            raise
+        except Exception as error:  # a minibatch that no channel takes, as one with a sparse tensor
+            if self._start.own_channel and isinstance(error, (OSError, EOFError)):
+                raise  # the pool is gone
+            self._send(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
+
+    def _send(self, outcome: Outcome) -> None:
+        if self._channel is None:
+            size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())
+            if self._tasks.channel is None:
+                _tell(self._start.connection, {"bytes": size})
+            self._channel = self._tasks.wait_for_channel()
+        channel = self._channel
+        limit = channel.most_bytes_kept if isinstance(channel, ShmChannel) else None
+        if limit is not None and self._start.explicit_size:
+            outcome = _checked(outcome, limit)
+        for message in to_messages(outcome, self._start.pool, self._start.life, self._stages, limit):
+            if isinstance(channel, ShmChannel) and self._start.own_channel:
+                channel.send(message, epoch=outcome.task.generation)
+            else:
+                channel.send(message)
+
+
+def _checked(outcome: Outcome, most_bytes: int) -> Outcome:
+    """Return the outcome, or an error in its place where it needs a larger channel than the user has chosen."""
+    if outcome.minibatch is None:
+        return outcome
+    size = num_bytes_of(outcome.minibatch.to_message())
+    if size <= most_bytes:
+        return outcome
+    error = ValueError(
+        f"data_loader: minibatch {outcome.task.index} of epoch {outcome.task.epoch} takes {size} bytes; the channel "
+        f"takes messages of up to half of its size, here {most_bytes}. Give it shm_size={2 * size} or more, or leave "
+        "it out."
+    )
+    return Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls)
+
+
+def _tell(connection: Connection, what: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(what).encode())
+
+
+def _as_text(error: BaseException) -> dict[str, list[int]]:
+    return {name: part.tolist() for name, part in error_to_message(error, most_bytes=2**14).items()}

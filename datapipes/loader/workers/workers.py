@@ -1,0 +1,175 @@
+"""Workers: the stage behind which a chain runs in worker processes or threads."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from datapipes.chain.run import EpochPlan
+from datapipes.chain.stage import SeedStage, Stage, StreamStage
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.channel import ChannelBase
+from datapipes.loader.shard import Sharded
+from datapipes.loader.workers.dispatcher import Dispatcher
+from datapipes.loader.workers.pool import Pool, tasks_for_each
+from datapipes.loader.workers.process_pool import ProcessPool
+from datapipes.loader.workers.thread_pool import ThreadPool
+from datapipes.minibatch import MiniBatch
+from datapipes.processes.sharing import Packed, pack
+from datapipes.processes.start import context_of, refuse_unsafe_fork
+
+
+class Workers(StreamStage):
+    """Make the minibatches of `source` in workers; the DataLoader's third pass puts it at the cut.
+
+    Its arguments are those of DataLoader, which checks them. The workers start with the first epoch, and end with
+    `close`, with the object, or, unless they are persistent, with each epoch.
+    """
+
+    def __init__(
+        self,
+        source: Stage,
+        num_workers: int,
+        *,
+        method: str = "process",
+        prefetch_factor: int = 2,
+        in_order: bool = True,
+        timeout: float | None = None,
+        persistent: bool = True,
+        multiprocessing_context: Any = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        channel: str | ChannelBase = "shm",
+        shm_size: int | None = None,
+        max_restarts: int = 3,
+        pin: bool = False,
+    ) -> None:
+        super().__init__(source)
+        unsharded = [stage.name for stage in StageGraph(source).find(SeedStage) if not isinstance(stage, Sharded)]
+        if unsharded:
+            raise ValueError(f"workers: {unsharded} give no minibatches out by index. Run the pass `shard` first.")
+        self.num_workers = num_workers
+        self.method = method
+        self.prefetch_factor = prefetch_factor
+        self.in_order = in_order
+        self.timeout = timeout
+        self.persistent = persistent
+        self.context = context_of(multiprocessing_context) if method == "process" else None
+        self.init = worker_init_fn
+        self.channel = channel
+        self.shm_size = shm_size
+        self.max_restarts = max_restarts
+        self.pin = pin
+        self.window = 1 if in_order else num_workers * tasks_for_each(source, prefetch_factor)
+        self._running = _Running()
+        # Also at exit, and from the beginning: there what was registered first is called last, so the threads that read
+        # from the workers have ended by then.
+        weakref.finalize(self, self._running.end)
+        self._number = secrets.randbits(62)
+        self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
+        self._stats: dict[str, float] = {}
+
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
+        plan.waiting_for = lambda: " Its workers are being started."
+        pool = self._running_pool()
+        dispatcher = Dispatcher(
+            pool,
+            plan,
+            StageGraph(self.source).seed_stage,
+            f"waiting for {plan.label(self.source)}",
+            in_order=self.in_order,
+            timeout=self.timeout,
+            max_restarts=self.max_restarts,
+        )
+        return dispatcher if self.persistent else _ThenEnd(dispatcher, partial(self._end, pool))
+
+    def _running_pool(self) -> Pool:
+        running = self._running
+        if running.pool is None or running.process != os.getpid():
+            pool = self._make_pool()
+            pool.start()
+            running.pool, running.process = pool, os.getpid()
+        return running.pool
+
+    def _make_pool(self) -> Pool:
+        if self.method == "thread":
+            return ThreadPool(self.source, self.num_workers, self.prefetch_factor, self.init)
+        assert self.context is not None
+        refuse_unsafe_fork(self.context)
+        if self._chain is None:
+            chain = (self.source, self.init)
+            self._chain = chain if self.context.get_start_method() == "fork" else pack(chain)
+        return ProcessPool(
+            self.source,
+            self._number,
+            self._chain,
+            self.num_workers,
+            self.prefetch_factor,
+            self.context,
+            self.channel,
+            self.shm_size,
+            self.pin,
+        )
+
+    def stats(self) -> dict[str, float]:
+        """Return the counts of the channel; of the last one where the workers have ended."""
+        if self._running.pool is not None:
+            self._stats = self._running.pool.stats() or self._stats
+        return self._stats
+
+    def end_workers(self) -> None:
+        """End the workers, within a bounded time; the next epoch starts new ones."""
+        self.stats()
+        self._running.end()
+
+    def _end(self, pool: Pool) -> None:
+        """End the workers of an epoch, unless they have ended and others have begun."""
+        if pool is self._running.pool:
+            self.end_workers()
+
+    def _end_kept(self) -> None:
+        self.end_workers()
+        self._chain = None
+
+    def describe(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"num_workers": self.num_workers, "method": self.method}
+        if self.context is not None:
+            shown["start"] = self.context.get_start_method()
+            shown["channel"] = self.channel
+        return {**shown, "prefetch_factor": self.prefetch_factor, "in_order": self.in_order}
+
+
+class _Running:
+    """The pool of a Workers stage, which outlives it until it was ended."""
+
+    def __init__(self) -> None:
+        self.pool: Pool | None = None
+        self.process = 0  # whose pool it is
+
+    def end(self) -> None:
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            pool.close()
+
+
+class _ThenEnd(Iterator[MiniBatch]):
+    """An epoch whose workers end with it."""
+
+    def __init__(self, minibatches: Iterator[MiniBatch], end: Callable[[], None]) -> None:
+        self._minibatches = minibatches
+        self._end = end
+
+    def __next__(self) -> MiniBatch:
+        try:
+            return next(self._minibatches)
+        except TimeoutError:
+            raise  # it can be waited out
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        self._end()

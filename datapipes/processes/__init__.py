@@ -1,0 +1,1 @@
+"""Processes: how they are started, and how they share memory."""

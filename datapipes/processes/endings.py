@@ -1,0 +1,30 @@
+"""How a process ended, in words."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def how_it_ended(pid: int) -> str | None:
+    """Return how a child of this process ended, such as "killed by SIGKILL"; None where the system does not tell.
+
+    The child can still be waited for.
+    """
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (OSError, AttributeError):  # not our child, or waited for already
+        return None
+    if ended is None:
+        return None
+    return how_it_exited(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+
+
+def how_it_exited(code: int | None) -> str:
+    """Return in words what an exit code says; below 0 it is the number of the signal that ended the process."""
+    if code is None:
+        return "it ended, and how was told to somebody else"
+    if code >= 0:
+        return f"it exited with code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    return f"it was killed by {name}" + (", perhaps since memory ran out" if name == "SIGKILL" else "")

@@ -1,0 +1,569 @@
+"""Stages: registration, chaining, rewriting, joins, errors on their way up, epochs, and torchdata around and inside."""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torchdata.nodes
+import twin
+import write_stub
+from pipelines import (
+    BATCH_SIZE,
+    BUILDERS,
+    NUM_ITEMS,
+    as_it_is,
+    digests,
+    fetched,
+    items,
+    keep_most,
+    refused,
+    sampled,
+    small_graph,
+    small_store,
+    start_at,
+)
+
+import datapipes as dp
+from datapipes.chain import functional
+
+needs_notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="errors carry notes from Python 3.11 on")
+
+
+class Scaler(dp.MiniBatchTransformer):
+    """A stage of a user: multiplies the labels."""
+
+    def __init__(self, source: dp.Stage, factor: int = 2) -> None:
+        super().__init__(source)
+        self.factor = factor
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        return minibatch.replace(labels=minibatch.labels * self.factor)
+
+
+@pytest.fixture
+def scratch_registry():
+    """Forget what a test registers."""
+    names, methods = dict(functional._registry), set(vars(functional.FunctionalForms))
+    yield
+    functional._registry.clear()
+    functional._registry.update(names)
+    for name in set(vars(functional.FunctionalForms)) - methods:
+        delattr(functional.FunctionalForms, name)
+
+
+# --- register_stage
+
+
+@pytest.mark.parametrize("name", ["", "two words", "1st", "a-b", "class", "_private"])
+def test_a_name_that_is_no_usable_method_name_is_refused(name):
+    with refused(ValueError, stage="register_stage", found=repr(name), allowed="letters, digits"):
+        dp.register_stage(name)
+
+
+@pytest.mark.parametrize("name", ["sources", "close", "state_dict", "name", "replaced", "next", "reset"])
+@pytest.mark.usefixtures("scratch_registry")
+def test_a_name_that_hides_an_attribute_of_a_stage_is_refused(name):
+    with refused(ValueError, stage="register_stage", found=repr(name), allowed="attribute of Scaler"):
+        dp.register_stage(name)(type("Scaler", (Scaler,), {}))
+
+
+@pytest.mark.usefixtures("scratch_registry")
+def test_a_name_that_is_taken_is_refused():
+    with refused(ValueError, stage="register_stage", found="'sample_neighbor'", allowed="names NeighborSampler"):
+        dp.register_stage("sample_neighbor")(Scaler)
+    assert functional.registered_stages()["sample_neighbor"] is dp.NeighborSampler
+
+
+@pytest.mark.usefixtures("scratch_registry")
+def test_a_registered_stage_chains_by_its_name_and_may_be_defined_again():
+    dp.register_stage("scale")(Scaler)
+    dp.register_stage("scale")(Scaler)  # as when a notebook cell runs twice
+    stage = items().scale(factor=3)
+    assert type(stage) is Scaler
+    assert (stage.name, stage.factor) == ("scale", 3)
+    assert digests(stage) == digests(Scaler(items(), 3))
+    assert Scaler.__doc__ in functional.FunctionalForms.scale.__doc__
+
+
+def test_a_stage_without_a_name_is_called_by_its_class():
+    assert Scaler(items()).name == "scaler"
+    assert items().name == "item_sampler"
+    assert items().transform(as_it_is).name == "transform"
+
+
+FORMS = {
+    "copy_to": (
+        lambda: fetched().copy_to("cpu", non_blocking=False),
+        lambda: dp.CopyTo(fetched(), "cpu", non_blocking=False),
+    ),
+    "fetch_feature": (
+        lambda: sampled().fetch_feature(small_store(), node_feature_keys=["feat"]),
+        lambda: dp.FeatureFetcher(sampled(), small_store(), ["feat"]),
+    ),
+    "prefetch": (lambda: items().prefetch(3), lambda: dp.Prefetcher(items(), 3)),
+    "sample_neighbor": (
+        lambda: items().sample_neighbor(small_graph(), [2, 1], replace=True, frontier="new"),
+        lambda: dp.NeighborSampler(items(), small_graph(), [2, 1], replace=True, frontier="new"),
+    ),
+    "transform": (lambda: sampled().transform(keep_most), lambda: dp.MiniBatchTransformer(sampled(), keep_most)),
+}
+REGISTERED = {name for name, cls in functional.registered_stages().items() if cls.__module__.startswith("datapipes.")}
+
+
+@pytest.mark.parametrize("name", sorted(REGISTERED | FORMS.keys()))
+def test_the_functional_form_equals_the_constructor(name):
+    assert name in FORMS, f"write {name!r} in both forms into FORMS"
+    functional_form, constructor = FORMS[name]
+    assert type(functional_form()) is type(constructor())
+    assert repr(functional_form()) == repr(constructor())
+    assert digests(functional_form()) == digests(constructor())
+
+
+def test_the_stub_is_current():
+    written = Path(functional.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    assert write_stub.stub_text() == written, "functional.pyi is out of date: run `make stubs`"
+
+
+# --- transform
+
+
+@pytest.mark.parametrize("name", sorted(BUILDERS))
+def test_transform_chains_a_function_after_every_stage(name):
+    stage = BUILDERS[name]().transform(as_it_is)
+    assert type(stage) is dp.MiniBatchTransformer
+    assert digests(stage) == digests(BUILDERS[name]())
+
+
+@pytest.mark.parametrize("build", [sampled, fetched, lambda: items().copy_to("cpu"), lambda: Scaler(items())])
+def test_transform_is_also_the_method_that_takes_a_minibatch(build):
+    stage = build()
+    by_hand = [stage.transform(minibatch) for minibatch in stage.source]
+    assert digests(by_hand) == digests(build())
+
+
+def test_the_runtime_sets_epoch_and_index_and_gives_no_random_key_away():
+    keys = []
+
+    def forget(minibatch):
+        keys.append(minibatch.rng)
+        return dp.MiniBatch(seeds=minibatch.seeds)
+
+    made = list(start_at(items().transform(forget), 3))
+    assert [(minibatch.epoch, minibatch.index, minibatch.rng) for minibatch in made] == [(3, i, None) for i in range(6)]
+    assert keys == [dp.RngKey(seed=5, epoch=3, index=i, stage=1) for i in range(6)]
+
+
+def test_none_drops_a_minibatch_and_its_index_stays_used():
+    dropped = list(sampled().transform(keep_most))
+    whole = list(sampled())
+    assert [minibatch.index for minibatch in dropped] == [0, 1, 3, 4, 5]
+    assert digests(dropped) == digests(whole[:2] + whole[3:])
+    assert len(sampled().transform(keep_most)) == 6
+
+
+@pytest.mark.parametrize("wrong", [3, "text", {"seeds": 1}, [dp.MiniBatch()]])
+def test_giving_anything_else_is_refused(wrong):
+    with refused(TypeError, stage="transform", found=type(wrong).__name__, allowed="MiniBatch or None") as caught:
+        next(iter(items().transform(lambda minibatch: wrong)))
+    if sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == ["in stage 1 (transform), epoch 0, minibatch 0"]
+
+
+@needs_notes
+@pytest.mark.parametrize("wrap", [as_it_is, dp.DataLoader, dp.Prefetcher], ids=["plain", "data_loader", "prefetch"])
+def test_an_error_in_fn_says_stage_epoch_and_minibatch_once(wrap):
+    def fails(minibatch):
+        if minibatch.index == 3:
+            raise ZeroDivisionError("of the user")
+        return minibatch
+
+    chain = sampled().transform(fails)
+    stage = chain if wrap is as_it_is else wrap(chain)
+    running = start_at(stage, 2)
+    assert [next(running).index for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError, match="of the user") as caught:
+        next(running)
+    assert caught.value.__notes__ == ["in stage 2 (transform), epoch 2, minibatch 3"]
+
+
+@pytest.mark.parametrize("fn", [3, "text"])
+def test_fn_must_be_callable(fn):
+    with refused(TypeError, stage="transform", found=type(fn).__name__, allowed="callable"):
+        items().transform(fn)
+
+
+def test_a_transformer_needs_fn_or_a_method():
+    with refused(TypeError, stage="transform", found="neither", allowed="one is needed"):
+        dp.MiniBatchTransformer(items())
+
+
+@pytest.mark.parametrize(
+    "source", [None, 3, [1, 2], torch.utils.data.DataLoader([1])], ids=lambda source: type(source).__name__
+)
+def test_a_source_must_be_a_stage(source):
+    with refused(TypeError, stage="transform", found=r"got \w+", allowed="must be a Stage"):
+        dp.MiniBatchTransformer(source, as_it_is)
+
+
+def test_a_transformer_needs_a_source():
+    with refused(ValueError, stage="transform", found="no sources", allowed="at least 1"):
+        dp.MiniBatchTransformer([], as_it_is)
+
+
+# --- rebuilding a chain
+
+
+def test_with_sources_builds_the_same_stage_over_other_inputs():
+    old = sampled(fanouts=[2, 1], replace=True, frontier="new")
+    new = old.with_sources(items(seed=6))
+    assert new is not old
+    assert (new.fanouts, new.replace, new.frontier, new.graph) == (old.fanouts, True, "new", old.graph)
+    assert digests(new) == digests(sampled(items(seed=6), fanouts=[2, 1], replace=True, frontier="new"))
+    joined = dp.MiniBatchTransformer([items(), items(seed=1)], fn=take_labels)
+    assert digests(joined.with_sources(items(), items())) == digests(joined)
+
+
+def test_with_sources_needs_one_for_each():
+    with refused(ValueError, stage="sample_neighbor", found="got 2", allowed="needs 1", remedy="one for each"):
+        sampled().with_sources(items(), items())
+
+
+def test_what_was_passed_may_change_afterwards_without_changing_a_rebuilt_stage():
+    fanouts, names = [3, 2], ["feat"]
+    chain = sampled(fanouts=fanouts).fetch_feature(small_store(), names)
+    expected = digests(chain)
+    fanouts.append(1)
+    names.clear()
+    assert digests(chain.with_sources(chain.source.with_sources(items()))) == expected
+    assert digests(dp.DataLoader(chain)) == expected
+
+
+def test_replaced_gives_a_new_chain_and_leaves_the_old():
+    old = fetched()
+    stages, before = dp.StageGraph(old).walk(), digests(old)
+    new = old.replaced(
+        dp.NeighborSampler, lambda stage: stage.source.sample_neighbor(stage.graph, [1], return_edge_ids=True)
+    )
+    assert new.source.fanouts == [1]
+    assert new.source.source is old.source.source  # what stands before is shared
+    assert digests(new) == digests(fetched(sampled(fanouts=[1])))
+    assert dp.StageGraph(old).walk() == stages
+    assert digests(start_at(old, 0)) == before
+
+
+def test_replaced_reaches_every_stage_of_the_class_subclasses_too():
+    chain = Scaler(items().transform(as_it_is)).transform(keep_most)
+    seen = []
+
+    def note(stage):
+        seen.append(type(stage))
+        return stage.with_sources(stage.source)
+
+    new = chain.replaced(dp.MiniBatchTransformer, note)
+    assert seen == [dp.MiniBatchTransformer, Scaler, dp.MiniBatchTransformer]
+    assert all(a is not b for a, b in zip(dp.StageGraph(new).walk()[1:], dp.StageGraph(chain).walk()[1:], strict=True))
+    assert digests(new) == digests(chain)
+
+
+def test_replaced_reaches_into_a_loader():
+    loader = dp.DataLoader(fetched())
+    new = loader.replaced(dp.ItemSampler, lambda old: items(seed=9))
+    assert digests(new) == digests(fetched(sampled(items(seed=9))))
+
+
+def test_replacing_what_is_not_there_is_refused():
+    with refused(ValueError, stage="replaced", found="no CopyTo", allowed="ItemSampler.*NeighborSampler"):
+        sampled().replaced(dp.CopyTo, lambda old: old)
+
+
+def test_replacing_by_something_else_is_refused():
+    with refused(TypeError, stage="replaced", found="got int", allowed="must return a Stage"):
+        sampled().replaced(dp.NeighborSampler, lambda old: 3)
+
+
+# --- StageGraph
+
+
+def test_the_walk_gives_sources_first_and_each_stage_once():
+    start = items()
+    left, right = start.transform(as_it_is), start.transform(keep_most)
+    root = dp.MiniBatchTransformer([left, right], take_labels)
+    graph = dp.StageGraph(root)
+    assert graph.walk() == tuple(graph) == (start, left, right, root)
+    assert [graph.ordinal(stage) for stage in graph] == [0, 1, 2, 3]
+    assert graph.find(dp.MiniBatchTransformer) == [left, right, root]
+    assert graph.seed_stage is start
+
+
+def test_stages_that_only_carry_have_no_ordinal():
+    chain = dp.DataLoader(items().prefetch().transform(as_it_is).prefetch()).copy_to("cpu")
+    graph = dp.StageGraph(chain)
+    ordinals = [graph.ordinal(stage) for stage in graph if not isinstance(stage, dp.StreamStage)]
+    assert ordinals == [0, 1, 2]
+
+
+def test_replace_rebuilds_what_reads_the_stage_and_shares_the_rest():
+    chain = fetched()
+    graph = dp.StageGraph(chain)
+    new = graph.replace(chain.source, sampled(chain.source.source, fanouts=[1]))
+    assert new.root is not chain
+    assert new.root.source.source is chain.source.source
+    assert graph.root is chain
+    assert chain.source.fanouts == [3, 2]
+
+
+def test_replace_each_returns_a_graph_and_leaves_this_one():
+    graph = dp.StageGraph(fetched())
+    new = graph.replace_each(dp.NeighborSampler, lambda old: dp.Prefetcher(old))
+    assert [stage.name for stage in new] == ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature"]
+    assert [stage.name for stage in graph] == ["item_sampler", "sample_neighbor", "fetch_feature"]
+
+
+def test_a_graph_needs_a_stage_as_its_root():
+    with refused(TypeError, stage="StageGraph", found="got list", allowed="must be a Stage"):
+        dp.StageGraph([items()])
+
+
+# --- several sources
+
+
+def take_labels(first: dp.MiniBatch, second: dp.MiniBatch) -> dp.MiniBatch:
+    """The second source's seeds become the labels."""
+    assert (first.epoch, first.index) == (second.epoch, second.index)
+    return first.replace(labels=second.seeds)
+
+
+def test_a_stage_that_two_others_read_runs_once_a_minibatch():
+    calls = []
+
+    def count(minibatch):
+        calls.append(minibatch.index)
+        return minibatch
+
+    shared = items().transform(count)
+    joined = dp.MiniBatchTransformer([shared.transform(as_it_is), shared.transform(as_it_is)], take_labels)
+    for minibatch in joined:
+        assert torch.equal(minibatch.labels, minibatch.seeds)
+    assert calls == list(range(6))
+
+
+def test_a_minibatch_that_one_source_drops_is_dropped():
+    joined = dp.MiniBatchTransformer([items(), items().transform(keep_most)], take_labels)
+    assert [minibatch.index for minibatch in joined] == [0, 1, 3, 4, 5]
+
+
+def test_the_first_item_sampler_gives_the_seed_and_each_its_own_shuffle():
+    ids = dp.ItemSet(NUM_ITEMS)
+    first, second = (dp.ItemSampler(ids, BATCH_SIZE, shuffle=True, seed=seed) for seed in (5, 6))
+    made = list(start_at(dp.MiniBatchTransformer([first, second], take_labels), 1))
+    for stage, field in ((0, "seeds"), (1, "labels")):
+        order = torch.cat([getattr(minibatch, field) for minibatch in made]).tolist()
+        assert order == twin.permutation(NUM_ITEMS, twin.hop_key(5, 1, 0, stage, 0, 0))
+
+
+def test_sources_of_unequal_length_are_refused_when_the_stage_is_built():
+    with refused(ValueError, stage="transform", found="6 minibatches .*11 minibatches", allowed="equally many"):
+        dp.MiniBatchTransformer([items(), items(batch_size=2)], take_labels)
+
+
+def test_joining_behind_a_prefetcher_is_refused():
+    with refused(ValueError, stage="transform", found="joins several sources behind", allowed="before those can"):
+        dp.MiniBatchTransformer([items().prefetch(), items()], take_labels)
+
+
+def test_a_carrying_stage_has_one_reader():
+    carried = items().prefetch()
+    with refused(ValueError, stage="prefetch", found="feeds 2 stages", allowed="1 is allowed"):
+        dp.MiniBatchTransformer([carried.transform(as_it_is), carried.transform(as_it_is)], take_labels)
+
+
+def test_the_source_of_several_is_refused():
+    joined = dp.MiniBatchTransformer([items(), items()], take_labels)
+    with refused(ValueError, stage="transform", found="has 2 sources", allowed="exactly 1", remedy=r"Use \.sources"):
+        _ = joined.source
+
+
+def test_a_prefetcher_changes_nothing_wherever_it_stands():
+    expected = digests(fetched().transform(keep_most).copy_to("cpu"))
+    for place in range(5):
+        chain: dp.Stage = items()
+        steps = [sampled, fetched, lambda stage: stage.transform(keep_most), lambda stage: stage.copy_to("cpu")]
+        steps.insert(place, dp.Prefetcher)
+        for step in steps:
+            chain = step(chain)
+        assert digests(chain) == expected
+
+
+# --- epochs
+
+
+def test_epochs_count_up_also_after_a_break_and_set_epoch_sets_the_next():
+    stage = sampled()
+    assert [next(iter(stage)).epoch for _ in range(3)] == [0, 1, 2]
+    stage.set_epoch(7)
+    assert [next(iter(stage)).epoch for _ in range(2)] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(-1, ValueError), (2**32, ValueError), (True, TypeError), (1.0, TypeError)]
+)
+def test_an_epoch_outside_its_range_is_refused(epoch, error):
+    with refused(error, stage="item_sampler", found=str(epoch), allowed=r"\[0, 4294967295\]|an int"):
+        items().set_epoch(epoch)
+
+
+def test_an_older_iterator_ends_with_an_error_when_a_new_one_begins():
+    stage = sampled()
+    old = iter(stage)
+    next(old)
+    new = iter(stage)
+    with refused(RuntimeError, stage="sample_neighbor", found="began another epoch", allowed="one iterator"):
+        next(old)
+    assert next(new).epoch == 1
+
+
+def test_a_closed_stage_refuses_to_go_on_and_to_start():
+    stage = sampled()
+    running = iter(stage)
+    next(running)
+    stage.close()
+    stage.close()
+    with pytest.raises(RuntimeError, match="was closed"):
+        next(running)
+    with refused(
+        RuntimeError, stage="sample_neighbor", found="is closed", allowed="cannot start", remedy="build a new"
+    ):
+        iter(stage)
+
+
+def test_a_stage_closes_at_the_end_of_a_with_block():
+    with sampled() as stage:
+        next(iter(stage))
+    with pytest.raises(RuntimeError, match="closed"):
+        iter(stage)
+
+
+# --- a chain in torchdata
+
+
+def test_a_torchdata_loader_runs_epochs_of_a_chain():
+    loader = torchdata.nodes.Loader(fetched())
+    stage = fetched()
+    assert [digests(loader), digests(loader)] == [digests(stage), digests(stage)]
+
+
+def test_a_torchdata_loader_resumes_a_chain_at_every_step():
+    whole = fetched()
+    first, second = digests(whole), digests(whole)
+    running = torchdata.nodes.Loader(fetched())
+    for step, _ in enumerate(running, start=1):
+        state = json.loads(json.dumps(running.state_dict()))
+        resumed = torchdata.nodes.Loader(fetched(), restart_on_stop_iteration=False)
+        resumed.load_state_dict(state)
+        assert digests(resumed) == first[step:]
+        assert digests(resumed) == second
+
+
+# --- FromNode: a torchdata node in a chain
+
+NODES = {
+    "mapper": lambda chain: torchdata.nodes.Mapper(chain, as_it_is),
+    "prefetcher": lambda chain: torchdata.nodes.Prefetcher(chain, prefetch_factor=2),
+}
+
+
+@pytest.fixture(params=sorted(NODES))
+def from_node(request):
+    """Build a chain over a torchdata node over a chain."""
+    return lambda: dp.FromNode(NODES[request.param](sampled())).fetch_feature(small_store(), ["feat"], ["weight"])
+
+
+def test_a_torchdata_node_starts_a_chain(from_node):
+    stage, expected = from_node(), fetched()
+    assert [digests(stage), digests(stage)] == [digests(expected), digests(expected)]
+    assert digests(dp.DataLoader(from_node())) == digests(fetched())
+
+
+def test_a_chain_over_a_node_resumes_at_every_step(from_node):
+    whole = fetched()
+    first, second = digests(whole), digests(whole)
+    running = from_node()
+    for step, _ in enumerate(running, start=1):
+        resumed = from_node()
+        resumed.load_state_dict(running.state_dict())
+        assert digests(resumed) == first[step:]
+        assert digests(resumed) == second
+
+
+def test_a_loader_over_a_node_resumes_at_every_step(from_node):
+    first = digests(fetched())
+    running = dp.DataLoader(from_node())
+    for step, _ in enumerate(running, start=1):
+        resumed = dp.DataLoader(from_node())
+        resumed.load_state_dict(running.state_dict())
+        assert digests(resumed) == first[step:]
+
+
+def test_asking_for_the_state_of_a_chain_over_a_node_does_not_move_it(from_node):
+    stage, whole = from_node(), fetched()
+    first, second = digests(whole), digests(whole)
+    stage.state_dict()
+    assert digests(stage) == first
+    stage.state_dict()
+    assert digests(stage) == second
+
+
+def test_reading_ahead_of_a_node_is_refused_and_the_loader_leaves_it_alone():
+    node = dp.FromNode(NODES["mapper"](sampled()))
+    with refused(ValueError, stage="prefetch", found="behind from_node", allowed="cannot be read ahead"):
+        node.transform(as_it_is).prefetch()
+    assert dp.DataLoader(node).rewritten().find(dp.Prefetcher) == []
+
+
+def test_a_node_is_neither_pickled_nor_jumped_nor_counted(from_node):
+    with refused(TypeError, stage="from_node", found="torchdata node", allowed="stays in the caller's process"):
+        pickle.dumps(from_node())
+    with refused(ValueError, stage="fetch_feature", found="from_node", allowed="cannot reach"):
+        from_node().set_epoch(3)
+    with refused(TypeError, stage="fetch_feature", found="no length", allowed="ItemSampler"):
+        len(from_node())
+
+
+def test_what_is_no_torchdata_node_is_refused():
+    with refused(TypeError, stage="from_node", found="ItemSampler", allowed="a Stage already", remedy="chain it"):
+        dp.FromNode(items())
+    with refused(TypeError, stage="from_node", found="got list", allowed="BaseNode"):
+        dp.FromNode([1, 2])
+
+
+def test_a_node_must_give_minibatches():
+    node = torchdata.nodes.IterableWrapper([1, 2])
+    with refused(TypeError, stage="from_node", found="gave a int", allowed="only MiniBatch"):
+        next(iter(dp.FromNode(node)))
+
+
+# --- StopIteration from a stage is an error, not the end of the epoch
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda chain, fn: chain.transform(fn),
+        lambda chain, fn: dp.DataLoader(chain.transform(fn)),
+        lambda chain, fn: dp.DataLoader(chain.transform(fn), overlap=False),
+        lambda chain, fn: dp.DataLoader(chain).transform(fn),
+        lambda chain, fn: chain.prefetch().transform(fn),
+    ],
+    ids=["chain", "loader", "loader_without_overlap", "after_a_loader", "after_a_prefetcher"],
+)
+def test_a_stage_that_raises_stop_iteration_does_not_end_the_epoch(wrap):
+    def run_dry(minibatch):
+        return next(iter(())) if minibatch.index == 2 else minibatch
+
+    stage = wrap(items(), run_dry)
+    with pytest.raises(RuntimeError, match=r"transform: its function raised StopIteration at epoch 0, minibatch 2"):
+        list(stage)
+    assert (stage.state_dict()["epoch"], stage.state_dict()["next_index"]) == (0, 2)

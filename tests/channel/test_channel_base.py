@@ -1,0 +1,615 @@
+"""ChannelBase: what two methods make a channel; the errors of channels, and sizes as people write them."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import queue
+import re
+import select
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from pipelines import BOUND_S, refused
+
+import datapipes as dp
+from datapipes.base.errors import RemoteTraceback, error_from_message, error_to_message
+from datapipes.base.sizes import parse_size
+from datapipes.processes.endings import how_it_ended
+
+START_S = 100.0  # longest wait for a child that has to import torch first
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class InProcess(dp.ChannelBase):
+    """Two methods over a queue of this process; several of them may share one."""
+
+    def __init__(self, shared: queue.Queue | None = None) -> None:
+        self.queue = queue.Queue() if shared is None else shared
+        self.timeouts: list[float | None] = []  # what `recv` was given
+
+    def send(self, msg, **kwargs):
+        self.queue.put(msg, **kwargs)
+
+    def recv(self, timeout=None):
+        self.timeouts.append(timeout)
+        return self.queue.get(timeout=BOUND_S)
+
+
+class BetweenProcesses(dp.ChannelBase):
+    """Two methods over a pipe; the tensors are copied into it."""
+
+    def __init__(self) -> None:
+        self.queue = SPAWN.SimpleQueue()
+
+    def send(self, msg, **kwargs):
+        self.queue.put({key: tensor.numpy() for key, tensor in msg.items()})
+
+    def recv(self, timeout=START_S):
+        reader = self.queue._reader
+        if not reader.poll(timeout):
+            raise dp.QueueTimeoutError("BetweenProcesses.recv: nothing came")
+        return {key: torch.from_numpy(array) for key, array in self.queue.get().items()}
+
+    def close(self):
+        self.queue.close()
+
+
+@pytest.fixture(params=[InProcess, BetweenProcesses])
+def channel(request):
+    with request.param() as channel:
+        yield channel
+
+
+def numbered(number: int) -> dict[str, torch.Tensor]:
+    return {"number": torch.tensor(number)}
+
+
+def numbers(messages) -> list[int]:
+    return [int(message["number"]) for message in messages]
+
+
+# --- iteration and epochs
+
+
+def test_iterating_ends_with_the_epoch(channel):
+    for epoch in range(3):
+        for number in range(4):
+            channel.send(numbered(10 * epoch + number))
+        channel.end_epoch()
+    for epoch in range(3):
+        assert numbers(channel) == [10 * epoch + number for number in range(4)]
+
+
+def test_an_epoch_may_be_empty(channel):
+    channel.end_epoch()
+    channel.end_epoch()
+    channel.send(numbered(5))
+    channel.end_epoch()
+    assert [numbers(channel) for _ in range(3)] == [[], [], [5]]
+
+
+def test_messages_arrive_as_they_were_sent(channel):
+    sent = {"a": torch.arange(6).reshape(2, 3), "b.c": torch.zeros(0, 4), "": torch.tensor(True)}
+    channel.send(sent)
+    channel.send({})
+    channel.end_epoch()
+    got, nothing = channel
+    assert list(got) == list(sent)
+    assert all(torch.equal(got[key], sent[key]) and got[key].dtype == sent[key].dtype for key in sent)
+    assert nothing == {}
+
+
+@pytest.mark.parametrize("make", [dp.MpChannel, lambda: dp.ShmChannel(4, "1MB")], ids=["mp", "shm"])
+def test_views_that_conjugate_or_negate_arrive_as_their_values(make):
+    values = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    with make() as channel:
+        channel.send({"conjugated": values, "negated": values.imag})
+        got = channel.recv(timeout=START_S)
+    assert got["conjugated"].tolist() == [1 - 2j, 3 + 4j]
+    assert got["negated"].tolist() == [-2, 4]
+
+
+@pytest.mark.parametrize("num_senders", [1, 2, 5])
+def test_messages_ends_when_all_senders_have_ended_their_epoch(num_senders):
+    shared = queue.Queue()
+    senders = [InProcess(shared) for _ in range(num_senders)]
+    for epoch in range(2):
+        for sender in senders:  # each one ends while the next has not begun
+            sender.send(numbered(epoch))
+            sender.end_epoch()
+    receiver = InProcess(shared)
+    for epoch in range(2):
+        assert numbers(receiver.messages(num_senders)) == [epoch] * num_senders
+    assert shared.empty()
+
+
+def test_messages_passes_its_arguments_to_recv():
+    channel = InProcess()
+    channel.send(numbered(1))
+    channel.end_epoch()
+    assert numbers(channel.messages(timeout=3.5)) == [1]
+    assert channel.timeouts == [3.5, 3.5]
+
+
+def test_iterating_receives_no_more_than_it_yields(channel):
+    for number in range(3):
+        channel.send(numbered(number))
+    channel.end_epoch()
+    iterator = iter(channel)
+    assert int(next(iterator)["number"]) == 0
+    assert int(channel.recv()["number"]) == 1
+    assert numbers(iterator) == [2]
+
+
+def test_after_an_early_end_what_is_on_its_way_is_still_received(channel):
+    for number in range(4):
+        channel.send(numbered(number))
+    channel.end_epoch()
+    for message in channel:
+        if message["number"] == 1:
+            break
+    channel.reset()
+    assert numbers(channel) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("num_senders", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), ("2", TypeError)]
+)
+def test_num_senders_is_one_or_more(num_senders, error):
+    with refused(error, stage="InProcess", found=f"got {num_senders!r}", allowed="num_senders must be"):
+        list(InProcess().messages(num_senders))
+
+
+def epochs_told(channel: InProcess) -> list[int]:
+    """The epochs that waiting frames say have ended."""
+    epochs = []
+    while not channel.queue.empty():
+        with pytest.raises(dp.EndOfEpoch) as ended:
+            channel._recv_checked()
+        epochs.append(ended.value.epoch)
+    return epochs
+
+
+def test_epochs_are_counted_from_0_unless_they_are_named():
+    channel, other = InProcess(), InProcess()
+    for epoch in (None, None, 7, None, 3, None):
+        channel.end_epoch(epoch)
+    assert epochs_told(channel) == [0, 1, 7, 8, 3, 4]
+    other.end_epoch()
+    assert epochs_told(other) == [0]  # another sender counts its own
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(-1, ValueError), (1.0, TypeError), (True, TypeError), ("1", TypeError)])
+def test_an_epoch_is_a_whole_number(epoch, error):
+    channel = InProcess()
+    with refused(error, stage="InProcess", found=f"got {epoch!r}", allowed="epoch must be"):
+        channel.end_epoch(epoch)
+    channel.end_epoch()
+    assert epochs_told(channel) == [0]  # the refused call counted nothing
+
+
+# --- errors on their way
+
+
+def failed(error: BaseException) -> BaseException:
+    """The error as one that was raised, so that it has a traceback."""
+    try:
+        raise error
+    except BaseException as raised:
+        return raised
+
+
+def test_an_error_is_raised_where_it_is_received_with_the_senders_traceback(channel):
+    channel.send(numbered(1))
+    channel.send_error(failed(ValueError("no such node")))
+    channel.send(numbered(2))
+    channel.end_epoch()
+    iterator = iter(channel)
+    assert int(next(iterator)["number"]) == 1
+    with pytest.raises(ValueError, match=r"^no such node$") as caught:
+        next(iterator)
+    cause = caught.value.__cause__
+    assert isinstance(cause, RemoteTraceback)
+    assert "in failed" in str(cause)
+    assert f"process {os.getpid()}" in str(cause)
+    assert numbers(channel) == [2]  # the channel goes on
+
+
+def test_what_a_senders_error_was_raised_from_is_told(channel):
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise RuntimeError("outer") from inner
+    except RuntimeError as error:
+        channel.send_error(error)
+    with pytest.raises(RuntimeError, match="outer") as caught:
+        next(iter(channel))
+    assert re.search("KeyError: 'inner'.*direct cause.*RuntimeError: outer", str(caught.value.__cause__), re.DOTALL)
+
+
+def test_a_stop_iteration_of_a_sender_does_not_end_the_epoch(channel):
+    channel.send_error(failed(StopIteration(3)))
+    with pytest.raises(dp.RemoteError, match=r"^StopIteration: 3$"):
+        list(channel)
+
+
+# --- the other defaults
+
+
+def test_a_channel_that_defines_two_methods_has_all_the_others():
+    channel = InProcess()
+    channel.send(numbered(1))
+    assert (len(channel), channel.empty()) == (0, True)  # it counts nothing
+    assert bool(channel) is True
+    for call in (channel.reset, channel.close):
+        assert call() is None
+        assert call() is None
+    assert int(channel.recv()["number"]) == 1
+
+
+def test_empty_follows_len():
+    class Counting(InProcess):
+        def __len__(self):
+            return self.queue.qsize()
+
+    channel = Counting()
+    assert (len(channel), channel.empty(), bool(channel)) == (0, True, True)
+    channel.send(numbered(1))
+    assert (len(channel), channel.empty(), bool(channel)) == (1, False, True)
+
+
+@pytest.mark.parametrize("error", [None, ValueError("inside")])
+def test_leaving_the_context_closes_the_channel(error):
+    class Closing(InProcess):
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    channel = Closing()
+
+    def use():
+        with channel as entered:
+            assert entered is channel
+            assert channel.closed == 0
+            if error is not None:
+                raise error
+
+    if error is None:
+        use()
+    else:
+        with pytest.raises(ValueError, match="inside"):
+            use()
+    assert channel.closed == 1
+
+
+class OnlySend(dp.ChannelBase):
+    def send(self, msg, **kwargs):
+        pass
+
+
+class OnlyRecv(dp.ChannelBase):
+    def recv(self, **kwargs):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"), [(dp.ChannelBase, "recv.*send"), (OnlySend, "recv"), (OnlyRecv, "send")], ids=lambda v: str(v)
+)
+def test_a_channel_without_both_methods_cannot_be_made(kind, missing):
+    with pytest.raises(TypeError, match=f"abstract.*{missing}"):
+        kind()
+
+
+def send_two_epochs(channel: dp.ChannelBase) -> None:
+    """In another process."""
+    for epoch in range(2):
+        for number in range(3):
+            channel.send(numbered(10 * epoch + number))
+        channel.end_epoch()
+    try:
+        raise LookupError("nothing is left")
+    except LookupError as error:
+        channel.send_error(error)
+
+
+def test_two_methods_are_enough_between_processes():
+    with BetweenProcesses() as channel:
+        channel.end_epoch()  # the sender goes on counting from here
+        child = SPAWN.Process(target=send_two_epochs, args=(channel,))
+        child.start()
+        try:
+            assert [numbers(channel) for _ in range(3)] == [[], [0, 1, 2], [10, 11, 12]]
+            with pytest.raises(LookupError, match="nothing is left") as caught:
+                next(iter(channel))
+            assert f"process {child.pid}" in str(caught.value.__cause__)
+            assert "send_two_epochs" in str(caught.value.__cause__)
+            child.join(BOUND_S)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+            child.join(BOUND_S)
+
+
+# --- errors as objects
+
+ERRORS = [
+    dp.QueueTimeoutError("no room within 3 s"),
+    dp.ChannelClosed("closed"),
+    dp.PeerDied("process 3 died", [3, 5]),
+    dp.PeerDied("nobody is left"),
+    dp.EndOfEpoch(7),
+    dp.RemoteError("Custom: text"),
+    RemoteTraceback("\n\nIn process 5"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("duplicate", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
+def test_errors_can_be_pickled_and_copied(error, duplicate):
+    other = duplicate(error)
+    assert type(other) is type(error)
+    assert (str(other), repr(other), vars(other)) == (str(error), repr(error), vars(error))
+
+
+def test_what_errors_say():
+    assert [str(error) for error in ERRORS[2:5]] == ["process 3 died", "nobody is left", "epoch 7 has ended"]
+    assert [error.pids for error in ERRORS[2:4]] == [(3, 5), ()]
+    assert ERRORS[4].epoch == 7
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes before Python 3.11")
+def test_notes_are_pickled_too():
+    died = dp.PeerDied("process 3 died", [3])
+    died.add_note("Process 3: it exited with code 7.")
+    other = pickle.loads(pickle.dumps(died))
+    assert (other.__notes__, other.pids) == (died.__notes__, (3,))
+
+
+def test_errors_can_be_caught_by_what_they_are():
+    assert issubclass(dp.QueueTimeoutError, TimeoutError)
+    for error in (dp.ChannelClosed, dp.PeerDied, dp.RemoteError):
+        assert issubclass(error, RuntimeError)
+    assert not issubclass(dp.EndOfEpoch, (RuntimeError, StopIteration, StopAsyncIteration))
+
+
+# --- errors as messages
+
+
+class CustomError(Exception):
+    pass
+
+
+class TwoPartError(ValueError):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+
+
+def round_trip(error: BaseException, **arguments) -> Exception:
+    message = error_to_message(error, **arguments)
+    assert all(tensor.dtype == torch.uint8 and tensor.ndim == 1 for tensor in message.values())
+    return error_from_message(message)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ValueError("a: b"), ValueError(), TypeError("größer \u2192 \U0001f600"), IndexError("x\ny")),
+        *(KeyError("emb"), NotImplementedError("no"), TimeoutError("late"), MemoryError("full")),
+        *(OSError("disk"), ZeroDivisionError("division by zero"), AssertionError(), EOFError("end")),
+    ],
+    ids=repr,
+)
+def test_a_built_in_error_comes_back_as_it_was(error):
+    other = round_trip(failed(error))
+    assert type(other) is type(error)
+    assert str(other) == str(error)
+    assert f"{type(error).__name__}" in str(other.__cause__)
+    assert "in failed" in str(other.__cause__)
+
+
+def test_a_system_error_keeps_its_kind_and_text():
+    other = round_trip(FileNotFoundError(2, "No such file or directory", "graph.npz"))
+    assert type(other) is FileNotFoundError
+    assert str(other) == "[Errno 2] No such file or directory: 'graph.npz'"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (CustomError("what"), "CustomError: what"),
+        (CustomError(), "CustomError: "),
+        (TwoPartError(3, "x"), "TwoPartError: (3, 'x')"),
+        (dp.QueueTimeoutError("late"), "QueueTimeoutError: late"),
+        (dp.EndOfEpoch(4), "EndOfEpoch: epoch 4 has ended"),
+        (dp.PeerDied("gone", [3]), "PeerDied: gone"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff"),
+        (StopIteration("done"), "StopIteration: done"),
+        (DeprecationWarning("old"), "DeprecationWarning: old"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+        (SystemExit(3), "SystemExit: 3"),
+        (GeneratorExit(), "GeneratorExit: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_raised_by_its_name_is_a_remote_error_that_says_it(error, text):
+    other = round_trip(failed(error))
+    assert type(other) is dp.RemoteError
+    assert str(other).startswith(text)
+    assert type(error).__name__ in str(other.__cause__)
+
+
+def test_the_name_of_a_function_is_not_the_name_of_an_error():
+    for name in ("print", "exit", "int", "__import__", "Ellipsis"):
+        other = round_trip(type(name, (Exception,), {})("x"))
+        assert (type(other), str(other)) == (dp.RemoteError, f"{name}: x")
+
+
+def test_an_error_whose_text_cannot_be_made_is_sent_all_the_same():
+    class MuteError(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    other = round_trip(failed(MuteError()))
+    assert type(other) is dp.RemoteError
+    assert "MuteError" in str(other)
+
+
+def test_text_that_utf_8_cannot_write_does_not_hide_the_error():
+    other = round_trip(ValueError("half \ud800 of a pair"))
+    assert type(other) is ValueError
+    assert str(other).startswith("half ")
+
+
+def test_a_long_traceback_keeps_its_end():
+    def deep(depth: int) -> None:
+        if depth > 0:
+            deep(depth - 1)
+            return
+        text = "the innermost line"
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match="innermost") as caught:
+        deep(3)
+    whole = error_to_message(caught.value)["traceback"]
+    for most_bytes in (100, len(whole) - 1, len(whole), len(whole) + 1):
+        message = error_to_message(caught.value, most_bytes=most_bytes)
+        assert torch.equal(message["traceback"], whole[-most_bytes:])
+    assert str(error_from_message(error_to_message(caught.value, most_bytes=100)).__cause__).endswith(
+        "ValueError: the innermost line\n"
+    )
+
+
+def test_no_part_of_an_error_is_longer_than_was_asked():
+    error = failed(CustomError("é" * 1000))
+    for most_bytes in (0, 1, 2, 3, 101):
+        message = error_to_message(error, most_bytes=most_bytes)
+        assert max(map(len, message.values())) <= most_bytes
+        other = error_from_message(message)
+        assert type(other) is dp.RemoteError
+        assert isinstance(other.__cause__, RemoteTraceback)
+    assert "é" * 50 in str(error_from_message(error_to_message(error, most_bytes=101)))
+
+
+# --- how a child ended
+
+
+@contextmanager
+def child_that(ends: str):
+    """A process that runs `ends` when its input is closed."""
+    command = [sys.executable, "-c", f"import os, signal, sys; sys.stdin.read(); {ends}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def wait_unreaped(child: subprocess.Popen) -> None:
+    """Wait until a child has ended, and leave it to be waited for."""
+    descriptor = os.pidfd_open(child.pid)
+    try:
+        ended, _, _ = select.select([descriptor], [], [], BOUND_S)
+    finally:
+        os.close(descriptor)
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("ends", "told", "code"),
+    [
+        ("sys.exit(0)", "it exited with code 0", 0),
+        ("os._exit(7)", "it exited with code 7", 7),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "it was killed by SIGTERM", -signal.SIGTERM),
+        ("os.kill(os.getpid(), signal.SIGHUP)", "it was killed by SIGHUP", -signal.SIGHUP),
+        ("os.kill(os.getpid(), 40)", "it was killed by 40", -40),  # a signal without a name
+    ],
+)
+def test_how_a_child_ended_is_told_until_it_was_waited_for(ends, told, code):
+    with child_that(ends) as child:
+        assert how_it_ended(child.pid) is None  # it has not
+        child.stdin.close()
+        wait_unreaped(child)
+        assert how_it_ended(child.pid) == told
+        assert how_it_ended(child.pid) == told
+        assert child.wait(BOUND_S) == code
+        assert how_it_ended(child.pid) is None
+
+
+def test_a_child_that_was_killed_may_have_used_all_memory():
+    with child_that("sys.exit(0)") as child:
+        child.kill()
+        wait_unreaped(child)
+        assert how_it_ended(child.pid) == "it was killed by SIGKILL, perhaps since memory ran out"
+
+
+def test_how_a_stranger_ended_is_not_told():
+    for pid in (1, os.getppid(), os.getpid(), 2**22 + 1):
+        assert how_it_ended(pid) is None
+
+
+# --- sizes
+
+
+@pytest.mark.parametrize(
+    ("size", "num_bytes"),
+    [
+        *((1, 1), (np.int64(4096), 4096), (2**62, 2**62)),
+        *(("1", 1), ("4096", 4096), ("64B", 64), ("10K", 10 * 2**10), ("10KB", 10 * 2**10), ("10KiB", 10 * 2**10)),
+        *(
+            ("256MB", 2**28),
+            ("256 MB", 2**28),
+            ("  256mb\n", 2**28),
+            ("1GB", 2**30),
+            ("2g", 2**31),
+            ("3TiB", 3 * 2**40),
+        ),
+        *(("1.5GB", 3 * 2**29), ("0.5 KiB", 512), ("0.25MB", 2**18), ("007KB", 7 * 2**10), ("1.0001K", 1024)),
+        ("9223372036854775807", 2**63 - 1),  # not by way of a float
+    ],
+)
+def test_a_size_is_a_number_of_bytes_or_has_a_unit(size, num_bytes):
+    parsed = parse_size("ShmChannel", "shm_size", size)
+    assert (parsed, type(parsed)) == (num_bytes, int)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        *("", " ", "MB", "B", ".5GB", "5.GB", "1,5GB", "1 000", "1_000", "1e9", "0x10", "+1GB", "-1GB", "1PB", "1MBB"),
+        *("1MB 2MB", "1 M B", "1Mi", "1bit", "inf", "nan", "\u0661MB", "1\u00a0MB", "256MB\0"),
+    ],
+)
+def test_text_that_is_no_size_is_refused(size):
+    with refused(
+        ValueError, stage="ShmChannel", found=re.escape(f"got {size!r}"), allowed="'256MB'", remedy="Write it"
+    ):
+        parse_size("ShmChannel", "shm_size", size)
+
+
+@pytest.mark.parametrize("size", [0, -1, "0", "0MB", "0.0GB", "0.0001K"])
+def test_a_size_is_above_0(size):
+    with refused(ValueError, stage="ShmChannel", found=r"got (0|-1)", allowed="shm_size.* must be 1 or more"):
+        parse_size("ShmChannel", "shm_size", size)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [2**63, "8388608TB", "9" * 30, pytest.param("9" * 400 + ".5GB", id="more_than_a_float")],
+)
+def test_a_size_fits_64_bits(size):
+    with pytest.raises(ValueError, match="shm_size"):
+        parse_size("ShmChannel", "shm_size", size)
+
+
+@pytest.mark.parametrize("size", [1.5, True, None, b"1MB", [1], torch.tensor(4096)], ids=repr)
+def test_a_size_is_an_int_or_a_text(size):
+    with refused(TypeError, stage="ShmChannel", found=re.escape(f"got {size!r}"), allowed="shm_size must be"):
+        parse_size("ShmChannel", "shm_size", size)

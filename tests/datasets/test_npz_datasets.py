@@ -1,0 +1,442 @@
+"""Reading npz data sets: the three layouts, the real files, broken files, and the checks of RawDataset."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import tempfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipes.datasets import npz, raw
+from datapipes.datasets.npz import read_npz
+from datapipes.datasets.raw import DatasetFormatError, RawDataset, both_directions, simple_edges
+
+SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+def benchmark_arrays() -> dict[str, np.ndarray]:
+    """Four nodes; edges 0-1 (both ways), 1-2 (one way), 3-3 (a loop); features of 3 words."""
+    return {
+        "adj_data": np.ones(4, dtype=np.uint8),
+        "adj_indices": np.array([1, 0, 2, 3], dtype=np.int32),
+        "adj_indptr": np.array([0, 1, 3, 3, 4], dtype=np.int32),
+        "adj_shape": np.array([4, 4]),
+        "attr_data": np.array([1, 3, 2, 5], dtype=np.float32),
+        "attr_indices": np.array([0, 2, 1, 1], dtype=np.int32),
+        "attr_indptr": np.array([0, 2, 3, 3, 4], dtype=np.int32),
+        "attr_shape": np.array([4, 3]),
+        "labels": np.array([0, 1, 1, 0]),
+        "class_names": np.array(["red", "green"]),
+    }
+
+
+def heterophilous_arrays() -> dict[str, np.ndarray]:
+    masks = np.arange(12).reshape(2, 6) % 3
+    return {
+        "node_features": np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2),
+        "node_labels": np.array([0, 1, 2, 0, 1, 2]),
+        "edges": np.array([[0, 1], [2, 1], [4, 5]]),
+        "train_masks": masks == [[0], [1]],
+        "val_masks": masks == [[1], [2]],
+        "test_masks": masks == [[2], [0]],
+    }
+
+
+def debian_arrays() -> dict[str, np.ndarray]:
+    return {
+        "edge_package__depends__package": np.array([[0, 1, 0], [1, 2, 1]], dtype=np.int32),
+        "edge_package__conflicts__package": np.array([[0], [2]], dtype=np.int32),
+        "package_feat_indptr": np.array([0, 2, 2, 3], dtype=np.int32),
+        "package_feat_indices": np.array([1, 0, 1], dtype=np.int16),
+        "package_feat_vocab": np.array(["game", "tool"]),
+        "package_label": np.array([1, 0, 1], dtype=np.int16),
+        "label_names": np.array(["admin", "games"]),
+        "package_split": np.array([2, 0, 1], dtype=np.int8),
+        "num_nodes_package": np.array(3),
+    }
+
+
+LAYOUTS = {
+    "gnn-benchmark": benchmark_arrays,
+    "heterophilous-graphs": heterophilous_arrays,
+    "Debian packages": debian_arrays,
+}
+
+
+def packed(arrays: dict[str, np.ndarray], compressed: bool = False) -> bytes:
+    stream = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(stream, **arrays)
+    return stream.getvalue()
+
+
+def read(content: bytes | dict[str, np.ndarray], split: int = 0) -> RawDataset:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tiny.npz"
+        path.write_bytes(content if isinstance(content, bytes) else packed(content))
+        return read_npz(path, split)
+
+
+# What is read.
+
+
+def test_the_benchmark_layout_gives_both_directions_and_rows_of_norm_one():
+    dataset = read(benchmark_arrays())
+    assert dataset.name == "tiny"
+    assert dataset.num_nodes == 4
+    assert dataset.edge_index.T.tolist() == [[1, 0], [0, 1], [2, 1], [1, 2]]
+    assert dataset.node_features["feat"].tolist() == [[0.25, 0, 0.75], [0, 1, 0], [0, 0, 0], [0, 1, 0]]
+    assert dataset.node_features["feat"].dtype == np.float32
+    assert dataset.labels.tolist() == [0, 1, 1, 0]
+    assert dataset.class_names == ("red", "green")
+    assert dataset.split is None
+
+
+def test_classes_without_names_are_numbers():
+    arrays = benchmark_arrays()
+    del arrays["class_names"]
+    assert read(arrays).class_names == ("0", "1")
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_the_heterophilous_layout_gives_the_split_asked_for(split):
+    dataset, arrays = read(heterophilous_arrays(), split), heterophilous_arrays()
+    assert dataset.edge_index.T.tolist() == [[1, 0], [0, 1], [2, 1], [1, 2], [5, 4], [4, 5]]
+    assert np.array_equal(dataset.node_features["feat"], arrays["node_features"])
+    for ids, masks in zip(dataset.split, ("train_masks", "val_masks", "test_masks"), strict=True):
+        assert ids.tolist() == np.flatnonzero(arrays[masks][split]).tolist()
+
+
+def test_the_debian_layout_gives_packages_words_and_depends_in_both_directions():
+    dataset = read(debian_arrays())
+    assert dataset.edge_index.T.tolist() == [[1, 0], [0, 1], [2, 1], [1, 2]]
+    assert dataset.node_features["feat"].tolist() == [[1, 1], [0, 0], [0, 1]]
+    assert dataset.node_features["feat"].dtype == np.uint8
+    assert dataset.class_names == ("admin", "games")
+    assert [ids.tolist() for ids in dataset.split] == [[1], [2], [0]]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_byte_order_and_compression_change_nothing(layout, order, compressed):
+    arrays = LAYOUTS[layout]()
+    other = {key: array.astype(array.dtype.newbyteorder(order)) for key, array in arrays.items()}
+    this, that = read(arrays), read(packed(other, compressed))
+    assert np.array_equal(this.edge_index, that.edge_index)
+    assert np.array_equal(this.node_features["feat"], that.node_features["feat"])
+    assert that.node_features["feat"].dtype.isnative
+    assert this.class_names == that.class_names
+
+
+@pytest.mark.parametrize(
+    ("layout", "found"), [("gnn-benchmark", 1), ("heterophilous-graphs", 2), ("Debian packages", 1)]
+)
+@pytest.mark.parametrize("beyond", [0, 7])
+def test_a_split_that_the_file_lacks_is_refused(layout, found, beyond):
+    for split in (found + beyond, -1 - beyond):
+        with pytest.raises(IndexError, match=rf"no split {split}; split must be in \[0, {found}\)"):
+            read(LAYOUTS[layout](), split)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_nodes", "num_edges", "feat_shape", "dtype", "num_classes", "split"),
+    [
+        ("amazon_photo", 7650, 2 * 119_081, (7650, 745), np.float32, 8, None),
+        ("coauthor_cs", 18333, 2 * 81_894, (18333, 6805), np.float32, 15, None),
+        ("minesweeper", 10000, 2 * 39_402, (10000, 7), np.float32, 2, (5000, 2500, 2500)),
+        ("debian_bookworm", 63436, 544_168, (63436, 2235), np.uint8, 58, (38740, 12094, 12602)),
+    ],
+)
+def test_the_published_files_have_the_published_counts(
+    name, num_nodes, num_edges, feat_shape, dtype, num_classes, split
+):
+    path = SHARED / name / f"{name}.npz"
+    if not path.is_file():
+        pytest.skip(f"needs {name}.npz (DATAPIPES_SHARED_DATA)")
+    dataset = read_npz(path)
+    feat = dataset.node_features["feat"]
+    assert dataset.num_nodes == num_nodes
+    assert dataset.edge_index.shape == (2, num_edges)
+    assert feat.shape == feat_shape
+    assert feat.dtype == dtype
+    assert len(dataset.class_names) == num_classes
+    assert (dataset.split and tuple(map(len, dataset.split))) == split
+    if split is None:
+        norms = feat.sum(axis=1)
+        assert np.allclose(norms[norms > 0], 1, atol=1e-5)
+
+
+# Files that do not fit.
+
+UNFIT = {
+    "gnn-benchmark": {
+        "an indptr that falls": ({"adj_indptr": np.array([0, 3, 1, 3, 4])}, "falling in between"),
+        "an indptr that ends early": ({"adj_indptr": np.array([0, 1, 2, 2, 3])}, "from 0 to 3"),
+        "an indptr that begins late": ({"adj_indptr": np.array([1, 1, 3, 3, 4])}, "from 1 to 4"),
+        "an indptr that is short": ({"adj_indptr": np.array([0, 1, 4])}, "length 3"),
+        "an indptr of floats": ({"adj_indptr": np.array([0.0, 1, 3, 3, 4])}, "of float64"),
+        "a neighbour out of range": ({"adj_indices": np.array([1, 0, 4, 3])}, "column 4"),
+        "a negative neighbour": ({"adj_indices": np.array([1, 0, -1, 3])}, "column -1"),
+        "a word out of range": ({"attr_indices": np.array([0, 3, 1, 1])}, "column 3"),
+        "a huge unsigned word": (
+            {"attr_indices": np.array([0, 2**64 - 1, 1, 1], dtype=np.uint64)},
+            "column 1844",
+        ),
+        "fewer weights than edges": ({"adj_data": np.ones(3)}, "3 numbers in 'adj_data'"),
+        "fewer counts than words": ({"attr_data": np.ones(3)}, "3 numbers in 'attr_data'"),
+        "counts that are not finite": ({"attr_data": np.array([1, np.nan, 2, 5])}, "infinite or missing"),
+        "counts that are text": ({"attr_data": np.array(["1", "3", "2", "5"])}, "of <U1"),
+        "an adjacency that is not square": ({"adj_shape": np.array([4, 5])}, r"shape \[4, 5\]"),
+        "a shape of three": ({"adj_shape": np.array([4, 4, 4])}, r"shape \[3\]"),
+        "a shape too large": ({"attr_shape": np.array([4, 2**62])}, "id 4611686018427387904"),
+        "features too large": ({"attr_shape": np.array([4, 2**31 - 1])}, "bytes when dense"),
+        "features of other nodes": (
+            {"attr_shape": np.array([3, 3]), "attr_indptr": np.array([0, 2, 3, 4])},
+            "3 nodes in 'attr_shape'",
+        ),
+        "too few labels": ({"labels": np.array([0, 1, 1])}, "3 nodes in 'labels'"),
+        "labels that are floats": ({"labels": np.array([0.0, 1, 1, 0])}, "labels of float64"),
+        "a label without a name": ({"labels": np.array([0, 2, 1, 0])}, "label 2"),
+        "a label below -1": ({"labels": np.array([0, -2, 1, 0])}, "label -2"),
+        "names that are numbers": ({"class_names": np.array([1, 2])}, "'class_names' of int64"),
+    },
+    "heterophilous-graphs": {
+        "edges of three ends": ({"edges": np.array([[0, 1, 2]])}, "'edges' of shape"),
+        "an edge out of range": ({"edges": np.array([[0, 6]])}, "id 6 in 'edges'"),
+        "a negative edge": ({"edges": np.array([[0, -6]])}, "id -6 in 'edges'"),
+        "edges that are floats": ({"edges": np.array([[0.0, 1.0]])}, "'edges' of float64"),
+        "masks that are ids": ({"val_masks": np.array([[0, 1], [2, 3]])}, "'val_masks' of int64"),
+        "masks of two shapes": ({"val_masks": np.zeros((2, 5), dtype=bool)}, "masks of shapes"),
+        "masks of other nodes": (
+            {f"{part}_masks": np.zeros((1, 5), dtype=bool) for part in ("train", "val", "test")},
+            "5 nodes in 'train_masks'",
+        ),
+        "parts that overlap": ({"val_masks": np.ones((2, 6), dtype=bool)}, "in two parts of split 0"),
+        "too many labels": ({"node_labels": np.zeros(7, dtype=np.int64)}, "7 nodes in 'node_labels'"),
+        "a label beyond all bounds": ({"node_labels": np.full(6, 2**40)}, "label 1099511627776"),
+        "features beyond float32": ({"node_features": np.full((6, 2), 1e300)}, "beyond float32"),
+        "features of one dimension": ({"node_features": np.zeros(6)}, "'node_features' of float64"),
+    },
+    "Debian packages": {
+        "a negative number of packages": ({"num_nodes_package": np.array(-1)}, "-1 packages"),
+        "a number of packages that is a list": (
+            {"num_nodes_package": np.array([3])},
+            "'num_nodes_package' of int64",
+        ),
+        "an edge out of range": ({"edge_package__depends__package": np.array([[0], [3]])}, "id 3 in"),
+        "a word out of range": ({"package_feat_indices": np.array([1, 0, 2])}, "column 2"),
+        "a label without a name": ({"package_label": np.array([1, 2, 0])}, "label 2"),
+        "a fourth part": ({"package_split": np.array([0, 1, 3])}, "id 3 in 'package_split'"),
+        "too few packages in the split": ({"package_split": np.array([0, 1])}, "shape"),
+    },
+}
+CASES = [(layout, case) for layout, cases in UNFIT.items() for case in cases]
+
+
+@pytest.mark.parametrize(("layout", "case"), CASES)
+def test_arrays_that_do_not_fit_are_refused(layout, case):
+    instead, found = UNFIT[layout][case]
+    with pytest.raises(DatasetFormatError, match=rf"tiny\.npz: found .*{found}.*; expected "):
+        read(LAYOUTS[layout]() | instead)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_that_lacks_an_array_is_of_no_known_layout(layout):
+    arrays = LAYOUTS[layout]()
+    needed = [key for key in arrays if key not in ("class_names", "edge_package__conflicts__package")]
+    for key in needed:
+        fewer = {other: array for other, array in arrays.items() if other != key}
+        with pytest.raises(
+            DatasetFormatError, match=r"gnn-benchmark with .*heterophilous-graphs with .*Debian"
+        ) as caught:
+            read(fewer)
+        assert str(sorted(fewer)) in str(caught.value)
+
+
+def test_a_missing_file_is_not_called_corrupt(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_npz(tmp_path / "none.npz")
+
+
+# Truncated, damaged and hostile archives.
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_truncated_archive_is_refused(layout, compressed):
+    whole = packed(LAYOUTS[layout](), compressed)
+    for length in (*range(0, len(whole), 97), len(whole) - 1):
+        with pytest.raises(DatasetFormatError, match=r"tiny\.npz"):
+            read(whole[:length])
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(sorted(LAYOUTS)),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_an_archive_with_changed_bytes_is_refused_or_still_valid(layout, compressed, changes):
+    content = bytearray(packed(LAYOUTS[layout](), compressed))
+    for place, byte in changes:
+        content[place % len(content)] = byte
+    try:
+        dataset = read(bytes(content))
+    except DatasetFormatError:
+        return
+    assert dataset.num_nodes in (3, 4, 6)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from([(layout, key) for layout, arrays in LAYOUTS.items() for key in arrays()]),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_an_array_with_changed_bytes_is_refused_or_still_valid(chosen, changes):
+    layout, key = chosen
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:  # the check sums are right here, unlike above
+        for name, array in LAYOUTS[layout]().items():
+            member = io.BytesIO()
+            np.save(member, array)
+            content = bytearray(member.getvalue())
+            for place, byte in changes if name == key else ():
+                content[place % len(content)] = byte
+            archive.writestr(f"{name}.npy", bytes(content))
+    try:
+        dataset = read(stream.getvalue())
+    except DatasetFormatError:
+        return
+    assert dataset.num_nodes in (3, 4, 6)
+
+
+class Harm:
+    """Pickles as a call that leaves a file behind."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"echo harm > '{self.marker}'",)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_array_of_objects_is_refused_and_nothing_of_it_runs(tmp_path, layout):
+    marker = tmp_path / "marker"
+    harm = np.empty(3, dtype=object)
+    harm[:] = [Harm(marker)] * 3
+    for key in LAYOUTS[layout]():
+        if key == "edge_package__conflicts__package":
+            continue  # never read
+        with pytest.raises(DatasetFormatError, match=f"array '{key}' of object"):
+            read(LAYOUTS[layout]() | {key: harm})
+    assert not marker.exists()
+
+
+def test_a_bare_pickle_in_place_of_an_archive_or_an_array_is_refused_and_does_not_run(tmp_path):
+    marker = tmp_path / "marker"
+    content = pickle.dumps(Harm(marker))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name in heterophilous_arrays():
+            archive.writestr(f"{name}.npy", content)
+    for harm in (content, stream.getvalue()):
+        with pytest.raises(DatasetFormatError, match="broken"):
+            read(harm)
+    assert not marker.exists()
+
+
+def test_a_shape_larger_than_its_bytes_is_refused_without_allocating():
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776, 1048576), }"
+    member = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(16)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name in heterophilous_arrays():
+            archive.writestr(f"{name}.npy", member)
+    with pytest.raises(DatasetFormatError, match="with 16 bytes; expected 8 bytes for each element"):
+        read(stream.getvalue())
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(monkeypatch):
+    monkeypatch.setattr(npz, "MAX_FILE_BYTES", 1000)
+    with pytest.raises(DatasetFormatError, match="bytes when unpacked; expected at most 1000"):
+        read(packed(benchmark_arrays() | {"adj_data": np.zeros(2000)}, compressed=True))
+
+
+def test_two_arrays_of_one_name_are_refused():
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name in ("labels.npy", "labels"):
+            archive.writestr(name, b"")
+    with pytest.raises(DatasetFormatError, match="two arrays of one name"):
+        read(stream.getvalue())
+
+
+# The rules that the readers share.
+
+
+@given(
+    st.integers(1, 8).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1))))
+    )
+)
+def test_edges_in_both_directions_equal_the_plain_reference(graph):
+    num_nodes, pairs = graph
+    sources, destinations = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    simple = sorted({(v, u) for u, v in pairs if u != v})
+    both = sorted({*simple, *((u, v) for v, u in simple)})
+    assert simple_edges(sources, destinations, num_nodes).T.tolist() == [[u, v] for v, u in simple]
+    assert both_directions(sources, destinations, num_nodes).T.tolist() == [[u, v] for v, u in both]
+
+
+def tiny_dataset() -> RawDataset:
+    return RawDataset(
+        name="tiny",
+        num_nodes=3,
+        edge_index=np.array([[0, 1], [1, 2]]),
+        node_features={"feat": np.zeros((3, 2))},
+        labels=np.array([0, -1, 1]),
+        class_names=("a", "b"),
+        split=(np.array([0]), np.array([1]), np.array([2])),
+    )
+
+
+@pytest.mark.parametrize(
+    ("instead", "error", "found"),
+    [
+        ({"num_nodes": -1}, ValueError, "num_nodes is -1"),
+        ({"edge_index": [[0], [1]]}, TypeError, "edge_index is of list"),
+        ({"edge_index": np.zeros((2, 2))}, TypeError, "edge_index is of float64"),
+        ({"edge_index": np.array([[0], [1], [2]])}, ValueError, r"shape \(3, 1\)"),
+        ({"edge_index": np.array([[0], [3]])}, ValueError, r"has 3, must be in \[0, 3\)"),
+        ({"edge_index": np.array([[0], [-1]])}, ValueError, r"has -1, must be in \[0, 3\)"),
+        ({"node_features": {"feat": np.zeros((2, 2))}}, ValueError, r"'feat' has shape \(2, 2\)"),
+        ({"node_features": {"feat": np.zeros(())}}, ValueError, r"'feat' has shape \(\)"),
+        ({"node_features": {"feat": [0, 0, 0]}}, TypeError, "'feat' is a list"),
+        ({"labels": np.array([0, 1])}, ValueError, r"labels have shape \(2,\)"),
+        ({"labels": np.array([0, 1, 2])}, ValueError, r"labels has 2, must be in \[-1, 2\)"),
+        ({"labels": np.array([0, 1, 0], dtype=np.int32)}, TypeError, "labels is of int32"),
+        ({"split": (np.array([0]), np.array([1]))}, ValueError, "2 parts"),
+        ({"split": (np.array([0]), np.array([1]), np.array([3]))}, ValueError, "the test split has 3"),
+        ({"split": (np.array([0]), np.array([1]), np.array([0]))}, ValueError, "node 0 is more than once"),
+        ({"split": (np.array([0]), np.array([[1]]), np.array([2]))}, ValueError, r"shape \(1, 1\)"),
+    ],
+)
+def test_a_raw_dataset_refuses_arrays_that_do_not_fit(instead, error, found):
+    with pytest.raises(error, match=f"^tiny: .*{found}"):
+        replace(tiny_dataset(), **instead)
+
+
+def test_features_too_large_to_be_dense_are_refused_without_allocating(monkeypatch):
+    monkeypatch.setattr(raw, "MAX_FEATURE_BYTES", 40)
+    with pytest.raises(DatasetFormatError, match="48 bytes when dense; expected at most 40"):
+        read(benchmark_arrays())

@@ -1,0 +1,150 @@
+"""The rewrite passes: which chain comes of which, and that the one that was given stays as it is."""
+
+import pytest
+import worker_stages as ws
+from pipelines import distributed_chain, fetched, item_set, items, refused, sampled, small_store
+
+import datapipes as dp
+from datapipes.loader.passes import Cut, cut, overlap_with_consumer, put_in_workers, shard
+from datapipes.loader.prefetcher import Prefetcher
+from datapipes.loader.shard import Sharded
+from datapipes.loader.workers.workers import Workers
+
+
+def names(graph: dp.StageGraph) -> list[str]:
+    return [stage.name for stage in graph]
+
+
+def shape(graph: dp.StageGraph) -> list[type]:
+    return [type(stage) for stage in graph]
+
+
+def remote_store() -> dp.FeatureStore:
+    return ws.RemoteStore(dict(small_store()))
+
+
+# --- shard
+
+
+@pytest.mark.parametrize(
+    "start",
+    [items, lambda: ws.MyItems(item_set(), 4), distributed_chain],
+    ids=["item_sampler", "users_own", "distributed_item_sampler"],
+)
+def test_every_start_of_a_chain_gives_its_minibatches_out_by_index(start):
+    chain = start()
+    graph = shard(dp.StageGraph(chain))
+    before = [type(stage) for stage in dp.StageGraph(chain)]
+    assert shape(graph) == [Sharded, *before[1:]]
+    assert dp.StageGraph(chain).find(Sharded) == []
+    assert graph.seed_stage.num_steps == len(chain)
+    assert shard(graph).seed_stage is graph.seed_stage  # once is enough
+
+
+def test_all_item_samplers_of_a_chain_are_sharded():
+    graph = shard(dp.StageGraph(ws.joined()))
+    assert len(graph.find(Sharded)) == 2
+    assert graph.find(dp.ItemSampler) == []
+
+
+def test_sharding_leaves_the_random_keys_and_the_state_as_they_are():
+    chain = ws.worker_chain()
+    graph = shard(dp.StageGraph(chain))
+    old = dp.StageGraph(chain)
+    assert [graph.ordinal(stage) for stage in graph] == [old.ordinal(stage) for stage in old]
+    assert graph.root.state_dict() == chain.state_dict()
+
+
+# --- cut
+
+
+@pytest.mark.parametrize(
+    ("chain", "place", "expected"),
+    [
+        (fetched, "fetch_feature", ["item_sampler", "sample_neighbor", "cut", "fetch_feature"]),
+        (
+            lambda: fetched().fetch_feature(small_store(), ["feat"]),
+            "fetch_feature",
+            ["item_sampler", "sample_neighbor", "cut", "fetch_feature", "fetch_feature"],
+        ),
+        (
+            lambda: sampled().fetch_feature(remote_store(), ["feat"]).fetch_feature(small_store(), ["feat"]),
+            "fetch_feature",
+            ["item_sampler", "sample_neighbor", "fetch_feature", "cut", "fetch_feature"],
+        ),
+        (
+            lambda: sampled().fetch_feature(remote_store(), ["feat"]).copy_to("cpu"),
+            "fetch_feature",
+            ["item_sampler", "sample_neighbor", "fetch_feature", "cut", "copy_to"],
+        ),
+        (lambda: sampled().copy_to("cpu"), "fetch_feature", ["item_sampler", "sample_neighbor", "cut", "copy_to"]),
+        (sampled, "fetch_feature", ["item_sampler", "sample_neighbor", "cut"]),
+        (items, "fetch_feature", ["item_sampler", "cut"]),
+        (fetched, "end", ["item_sampler", "sample_neighbor", "fetch_feature", "cut"]),
+        (fetched, "sample_neighbor", ["item_sampler", "cut", "sample_neighbor", "fetch_feature"]),
+        (fetched, dp.FeatureFetcher, ["item_sampler", "sample_neighbor", "cut", "fetch_feature"]),
+        (ws.as_subclasses, "fetch_feature", ["my_items", "sample_neighbor", "cut", "my_fetcher"]),
+    ],
+)
+def test_the_chain_is_cut_where_the_place_says(chain, place, expected):
+    given = chain()
+    graph = cut(dp.StageGraph(given), place)
+    assert names(graph) == expected
+    assert dp.StageGraph(given).find(Cut) == []
+
+
+# --- workers and overlap
+
+
+def test_the_cut_becomes_workers_and_what_follows_a_thread():
+    marked = cut(shard(dp.StageGraph(fetched().copy_to("cpu"))), "fetch_feature")
+    graph = put_in_workers(marked, num_workers=2, method="thread")
+    assert names(graph) == ["item_sampler", "sample_neighbor", "workers", "fetch_feature", "copy_to"]
+    assert names(overlap_with_consumer(graph, depth=2, timeout=None))[-1] == "prefetch"
+    assert not graph.find(Workers)[0].pin
+
+
+def test_workers_at_the_end_need_no_thread_that_runs_ahead():
+    graph = put_in_workers(cut(shard(dp.StageGraph(sampled())), "end"), num_workers=1, method="thread")
+    assert overlap_with_consumer(graph, depth=2, timeout=None) is graph
+    assert dp.DataLoader(sampled(), 1, timeout=3.0).rewritten().root.timeout == 3.0
+
+
+def test_workers_without_sharding_are_refused():
+    with refused(ValueError, stage="workers", found="item_sampler", allowed="by index"):
+        Workers(sampled(), 2, method="thread")
+
+
+def test_the_wait_that_is_limited_is_the_consumers():
+    graph = dp.DataLoader(fetched(), 2, timeout=3.0).rewritten()
+    assert graph.find(Prefetcher)[0].timeout == 3.0
+    assert graph.find(Workers)[0].timeout is None
+    alone = dp.DataLoader(fetched(), 2, timeout=3.0, overlap=False).rewritten()
+    assert alone.find(Workers)[0].timeout == 3.0
+    assert alone.find(Prefetcher) == []
+
+
+def test_a_chain_that_copies_to_a_gpu_pins_its_channel(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    graph = dp.DataLoader(fetched().copy_to("cuda"), 2).rewritten()
+    assert names(graph) == ["item_sampler", "sample_neighbor", "workers", "fetch_feature", "prefetch", "copy_to"]
+    assert graph.find(Workers)[0].pin
+
+
+def test_what_starts_at_a_node_cannot_be_made_in_workers():
+    import torchdata.nodes
+
+    node = torchdata.nodes.IterableWrapper(list(sampled()))
+    with refused(ValueError, stage="data_loader", found="from_node starts this chain", allowed="num_workers=0"):
+        dp.DataLoader(dp.FromNode(node).fetch_feature(small_store(), ["feat"]), 2)
+
+
+def test_planning_starts_nothing_and_leaves_the_chain_alone():
+    chain = fetched()
+    loader = dp.DataLoader(chain, 2)
+    loader.explain()
+    assert loader.rewritten().find(Workers)[0]._running.pool is None
+    assert names(dp.StageGraph(chain)) == ["item_sampler", "sample_neighbor", "fetch_feature"]

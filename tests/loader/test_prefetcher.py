@@ -1,0 +1,326 @@
+"""Prefetcher: minibatches ahead of the consumer, errors that arrive once, and a thread that always ends."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pipelines import (
+    BOUND_S,
+    assert_ended,
+    digests,
+    fetched,
+    items,
+    keep_most,
+    prefetch_threads,
+    refused,
+    sampled,
+    small_store,
+)
+
+import datapipes as dp
+
+WRAP: dict[str, Callable[..., dp.Stage]] = {
+    "prefetch": lambda chain, timeout=None: chain.prefetch(2, timeout=timeout),
+    "data_loader": lambda chain, timeout=None: dp.DataLoader(chain, timeout=timeout),
+    "stage_after_it": lambda chain, timeout=None: chain.prefetch(2, timeout=timeout).transform(
+        lambda minibatch: minibatch
+    ),
+}
+
+
+@pytest.fixture(params=sorted(WRAP))
+def wrap(request):
+    """Put a thread around a chain; afterwards that thread must have ended."""
+    before = prefetch_threads()
+    yield WRAP[request.param]
+    gc.collect()
+    assert_ended([thread for thread in prefetch_threads() if thread not in before])
+
+
+class Gate:
+    """A function for `transform` that waits at one minibatch until the test opens it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.opened, self.reached = threading.Event(), threading.Event()
+
+    def __call__(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index == self.index:
+            self.reached.set()
+            assert self.opened.wait(BOUND_S)
+        return minibatch
+
+
+# --- what arrives
+
+
+@pytest.mark.parametrize("depth", [1, 2, 100])
+def test_the_minibatches_are_those_of_the_chain_in_order(depth):
+    expected = fetched().transform(keep_most)
+    stage = fetched().transform(keep_most).prefetch(depth)
+    assert [digests(stage), digests(stage)] == [digests(expected), digests(expected)]
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_no_more_than_depth_are_made_ahead(depth):
+    made, full = [], threading.Event()
+
+    def note(minibatch):
+        made.append(minibatch.index)
+        if minibatch.index == depth:  # it finds no room; the next must not begin
+            full.set()
+        return minibatch
+
+    iterator = iter(items(60).transform(note).prefetch(depth))
+    assert full.wait(BOUND_S)
+    assert made == list(range(depth + 1))
+    assert [minibatch.index for minibatch in iterator] == list(range(15)) == made
+
+
+def test_the_next_minibatch_is_made_while_the_consumer_works(wrap):
+    gate = Gate(1)
+    iterator = iter(wrap(sampled().transform(gate)))
+    assert next(iterator).index == 0
+    assert gate.reached.wait(BOUND_S)  # the consumer is here and has asked for nothing
+    gate.opened.set()
+    assert [minibatch.index for minibatch in iterator] == [1, 2, 3, 4, 5]
+
+
+def test_two_loaders_may_run_over_one_chain(wrap):
+    chain = fetched()
+    one, other = wrap(chain), wrap(chain)
+    pairs = list(zip(one, other, strict=True))
+    assert digests(first for first, _ in pairs) == digests(second for _, second in pairs) == digests(fetched())
+
+
+# --- errors
+
+
+def fails_at_two(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    if minibatch.index == 2:
+        raise LookupError("of the user")
+    return minibatch
+
+
+def test_an_error_arrives_once_with_its_type_and_the_users_line(wrap):
+    iterator = iter(wrap(sampled().transform(fails_at_two)))
+    assert [next(iterator).index, next(iterator).index] == [0, 1]
+    with pytest.raises(LookupError, match="of the user") as caught:
+        next(iterator)
+    assert "fails_at_two" in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(RuntimeError, match="broke off at an error") as again:
+        next(iterator)
+    assert again.value.__cause__ is caught.value
+
+
+def test_after_an_error_the_state_is_that_of_the_minibatch_that_failed(wrap):
+    stage = wrap(sampled().transform(fails_at_two))
+    with pytest.raises(LookupError):
+        list(stage)
+    resumed = sampled().transform(lambda minibatch: minibatch)
+    resumed.load_state_dict(stage.state_dict())
+    assert [(minibatch.epoch, minibatch.index) for minibatch in resumed] == [(0, 2), (0, 3), (0, 4), (0, 5)]
+
+
+def test_an_error_does_not_pass_for_the_end_of_the_epoch(wrap):
+    stage = wrap(sampled().transform(fails_at_two))
+    iterator = iter(stage)
+    with pytest.raises(LookupError):
+        list(iterator)
+    with pytest.raises(RuntimeError, match=r"epoch 0 .* minibatch number 2"):
+        list(iterator)
+    state = stage.state_dict()
+    assert (state["epoch"], state["next_index"]) == (0, 2)
+    assert next(iter(stage)).epoch == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_is_no_exception_arrives_too(wrap, error):
+    def leave(minibatch):
+        raise error
+
+    with pytest.raises(error):
+        next(iter(wrap(items().transform(leave))))
+
+
+def test_a_slow_stage_ends_in_a_timeout_and_the_epoch_goes_on_afterwards(wrap):
+    gate = Gate(2)
+    iterator = iter(wrap(sampled().transform(gate), timeout=0.05))
+    made = []
+    with pytest.raises(TimeoutError) as caught:
+        made.extend(iterator)  # gives up at the third
+    text = str(caught.value)
+    assert text.startswith(("prefetch: ", "data_loader: "))
+    for part in ("0.05 s", "the limit", "2 (transform)", "minibatch 2 of", "Raise timeout"):
+        assert part in text
+    gate.opened.set()
+    for _ in range(400):  # the machine may be busy: each attempt is bounded by the timeout
+        try:
+            made.extend(iterator)
+            break
+        except TimeoutError:
+            continue
+    assert [minibatch.index for minibatch in made] == [0, 1, 2, 3, 4, 5]
+
+
+# --- the thread ends
+
+
+def threads_of(stage: dp.Stage) -> tuple[list[threading.Thread], object]:
+    """Begin an epoch; return the threads it started and its iterator."""
+    before = prefetch_threads()
+    iterator = iter(stage)
+    next(iterator)
+    return [thread for thread in prefetch_threads() if thread not in before], iterator
+
+
+def test_it_ends_when_the_stage_is_closed(wrap):
+    stage = wrap(fetched())
+    threads, _iterator = threads_of(stage)
+    assert len(threads) == (2 if wrap is WRAP["data_loader"] else 1)  # one that samples, one that fetches
+    stage.close()
+    assert_ended(threads)
+
+
+def test_it_ends_when_the_epoch_does(wrap):
+    stage = wrap(sampled())
+    threads, iterator = threads_of(stage)
+    assert len(list(iterator)) == 5
+    assert_ended(threads)
+
+
+def test_it_ends_when_another_epoch_begins(wrap):
+    stage = wrap(fetched())
+    threads, _iterator = threads_of(stage)
+    assert next(iter(stage)).epoch == 1
+    assert_ended(threads)
+    stage.close()
+
+
+def test_it_ends_when_an_error_is_raised(wrap):
+    def fails(minibatch):
+        if minibatch.index:
+            raise LookupError
+        return minibatch
+
+    stage = wrap(items().transform(fails))
+    threads, iterator = threads_of(stage)
+    with pytest.raises(LookupError):
+        next(iterator)
+    assert_ended(threads)
+
+
+def test_it_ends_when_the_stage_is_forgotten(wrap):
+    stage = wrap(fetched())
+    threads, iterator = threads_of(stage)
+    del stage, iterator
+    gc.collect()
+    assert_ended(threads)
+
+
+def test_it_is_a_daemon(wrap):
+    stage = wrap(items())
+    threads, _iterator = threads_of(stage)
+    assert all(thread.daemon for thread in threads)
+    stage.close()
+
+
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pipelines import fetched, items, sampled
+import datapipes as dp
+stages = [dp.DataLoader(fetched(sampled(items(2000)))), fetched(sampled(items(2000))).prefetch(3)]
+iterators = [iter(stage) for stage in stages]
+print([next(iterator).index for iterator in iterators], flush=True)
+"""
+
+
+def test_the_interpreter_exits_while_an_epoch_runs():
+    folder = str(Path(__file__).parents[1])
+    child = subprocess.run([sys.executable, "-c", CHILD, folder], capture_output=True, text=True, timeout=60)
+    assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "[0, 0]", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_gets_an_error_and_does_not_hang():
+    gate = Gate(3)  # the thread waits in here while the process forks, and holds no lock
+    chain = items().transform(gate)
+    stage = chain.prefetch(1)
+    iterator = iter(stage)
+    assert [next(iterator).index for _ in range(3)] == [0, 1, 2]
+    assert gate.reached.wait(BOUND_S)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends the child should it hang
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            os._exit(42 if "forked child" in str(error) else 43)
+        finally:
+            os._exit(44)
+    _, status = os.waitpid(child, 0)
+    gate.opened.set()
+    stage.close()
+    assert os.waitstatus_to_exitcode(status) == 42
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "found", "allowed"),
+    [
+        ({"depth": 0}, ValueError, "got 0", "1 or more"),
+        ({"depth": 1.5}, TypeError, r"1\.5", "an int"),
+        ({"timeout": 0}, ValueError, "got 0", "None or seconds above 0"),
+        ({"timeout": -1.0}, ValueError, r"-1\.0", "None or seconds above 0"),
+        ({"timeout": float("nan")}, ValueError, "nan", "None or seconds above 0"),
+        ({"timeout": True}, ValueError, "True", "None or seconds above 0"),
+        ({"timeout": "1"}, ValueError, "'1'", "None or seconds above 0"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_not_allowed_are_refused(arguments, error, found, allowed):
+    with refused(error, stage="prefetch", found=found, allowed=allowed):
+        items().prefetch(**arguments)
+
+
+def test_a_reader_that_the_sampling_thread_collects_does_not_hold_it_up(monkeypatch):
+    """The fetching thread of that reader may be waiting for the very thread that collects it."""
+    monkeypatch.setattr("datapipes.loader.prefetcher.JOIN_S", 10 * BOUND_S)
+    collected: list[bool] = []
+
+    def collect(minibatch):
+        if minibatch.index == 3:
+            forgotten.set()
+            assert released.wait(BOUND_S)
+            gc.collect()
+            collected.append(True)
+        return minibatch
+
+    forgotten, released = threading.Event(), threading.Event()
+    before = prefetch_threads()
+    loader = dp.DataLoader(sampled().transform(collect).fetch_feature(small_store(), ["feat"]))
+    iterator = iter(loader)
+    cycle = [iterator]
+    cycle.append(cycle)
+    threads = [thread for thread in prefetch_threads() if thread not in before]
+    gc.disable()
+    try:
+        next(iterator)
+        assert forgotten.wait(BOUND_S)
+        del loader, iterator, cycle
+        released.set()
+        assert_ended(threads)
+    finally:
+        gc.enable()
+    assert collected == [True]

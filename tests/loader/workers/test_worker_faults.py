@@ -1,0 +1,645 @@
+"""When workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing stays."""
+
+import contextlib
+import functools
+import gc
+import itertools
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing import active_children
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import worker_stages as ws
+from pipelines import BOUND_S, digests, fetched, items, refused, sampled, small_store
+from test_workers import WITHOUT_SERVER, expected, way
+
+import datapipes as dp
+from datapipes.loader.workers import process_pool
+
+PROCESSES = ["fork", "forkserver"]
+
+
+def workers() -> list:
+    return [child for child in active_children() if child.name.startswith("datapipes-worker")]
+
+
+def ended(pid: int) -> bool:
+    """Whether the process is gone, or dead and waited for by nobody here."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until(happens) -> None:
+    ends = time.monotonic() + BOUND_S
+    while not happens():
+        assert time.monotonic() < ends, "it does not happen"
+        threading.Event().wait(0.01)
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def worker_threads() -> list[threading.Thread]:
+    return [
+        thread for thread in threading.enumerate() if thread.name.startswith(("datapipes-worker", "datapipes-inbox"))
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays():
+    """Each test ends its workers: none may live on, and none may be a zombie."""
+    yield
+    gc.collect()
+    wait_until(lambda: not workers())
+    wait_until(lambda: not worker_threads())
+
+
+# --- errors of stages
+
+
+@pytest.mark.parametrize("method", [*WITHOUT_SERVER, "forkserver"])
+@pytest.mark.parametrize(
+    ("kind", "error", "text"),
+    [
+        ("own", ws.OwnError, "wrong in the worker"),
+        ("built_in", KeyError, "wrong in the worker"),
+        ("picky", (ws.PickyError, dp.RemoteError), r"1, 2"),
+        ("exit", RuntimeError, "a stage raised SystemExit: wrong in the worker"),
+    ],
+)
+def test_an_error_arrives_in_its_place_with_the_workers_traceback(method, kind, error, text):
+    chain = sampled().transform(ws.fail_with(kind))
+    with dp.DataLoader(chain, **way(method)) as loader:
+        got = []
+        with pytest.raises(error, match=text) as caught:
+            got.extend(minibatch.index for minibatch in loader)
+        assert got == [0, 1, 2]
+        notes = "\n".join(getattr(caught.value, "__notes__", []))
+        assert "in worker" in notes
+        if kind != "exit":
+            assert f"in stage 2 (transform), epoch 0, minibatch {ws.BAD}" in notes
+        if method != "thread":
+            assert f"{kind.split('_')[0]}" in str(caught.value.__cause__) or "system_exit" in str(
+                caught.value.__cause__
+            )
+            assert "worker_stages.py" in str(caught.value.__cause__)
+        assert loader.state_dict()["next_index"] == 3
+        got = [minibatch.index for minibatch in itertools.islice(loader, 3)]  # the next epoch, by the same workers
+        assert got == [0, 1, 2]
+
+
+@pytest.mark.parametrize("method", [*WITHOUT_SERVER, "forkserver"])
+def test_a_worker_that_cannot_be_prepared_says_why(method):
+    loader = dp.DataLoader(sampled(), worker_init_fn=ws.fail_at_start, **way(method))
+    with pytest.raises(ws.OwnError, match=r"worker \d does not want to") as caught:
+        list(loader)
+    assert any("worker" in note for note in caught.value.__notes__)
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "how"),
+    [(ws.exit_at_start, "it exited with code 7"), (ws.killed_at_start, "it was killed by SIGKILL")],
+)
+def test_workers_that_die_at_the_start_are_not_started_for_ever(prepare, how):
+    loader = dp.DataLoader(sampled(), worker_init_fn=prepare, max_restarts=1, **way("fork"))
+    with pytest.raises(dp.PeerDied, match=rf"worker \d \(pid \d+\) died while it started: {how}") as caught:
+        list(loader)
+    assert len(caught.value.pids) == 1
+    loader.close()
+
+
+def test_what_no_channel_takes_is_an_error_of_its_minibatch():
+    def sparse(minibatch):
+        return minibatch.replace(labels=torch.eye(3).to_sparse())
+
+    with dp.DataLoader(sampled().transform(sparse), **way("fork")) as loader, pytest.raises(TypeError, match="sparse"):
+        list(loader)
+
+
+def test_what_is_no_error_says_all_the_same_where_it_was_raised():
+    loader = dp.DataLoader(ws.Cancelled(sampled()), **way("fork"))
+    with loader, pytest.raises(RuntimeError, match="raised CancelledError: enough") as caught:
+        list(loader)
+    assert "in stage 2 (cancelled), epoch 0, minibatch 3" in caught.value.__notes__
+
+
+@pytest.mark.parametrize("method", WITHOUT_SERVER)
+def test_a_stage_that_asks_to_exit_says_where(method):
+    loader = dp.DataLoader(sampled().transform(ws.leave), **way(method))
+    with loader, pytest.raises(RuntimeError, match="a stage raised SystemExit: 5") as caught:
+        list(loader)
+    assert "in stage 2 (transform), epoch 0, minibatch 3" in caught.value.__notes__
+
+
+class FullChannel(ws.QueueChannel):
+    """It has no room for minibatch 3."""
+
+    def send(self, msg, **kwargs):
+        if "input_nodes" in msg and len(msg) > 0 and int(msg["#label"][5]) == ws.BAD and int(msg["#label"][6]) == 0:
+            raise OSError("the disk is full")
+        super().send(msg, **kwargs)
+
+
+def test_an_error_of_sending_is_one_of_its_minibatch():
+    loader = dp.DataLoader(sampled(), channel=FullChannel("fork"), **way("fork"))
+    with loader, pytest.raises(OSError, match="the disk is full"):
+        list(loader)
+
+
+# --- deaths
+
+
+def test_a_workers_signals_are_its_own():
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with dp.DataLoader(sampled().transform(ws.tell_handler), **way("fork")) as loader:
+            assert all(minibatch.timestamps[0] for minibatch in loader)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("channel", ["shm", "mp"])
+@pytest.mark.parametrize("method", PROCESSES)
+def test_a_killed_worker_is_replaced_and_its_minibatch_made_again(tmp_path, caplog, method, channel):
+    chain = ws.DieOnce(sampled(), str(tmp_path / "mark"))
+    with dp.DataLoader(chain, channel=channel, **way(method)) as loader:
+        assert [digests(loader), digests(loader)] == [digests(sampled()), digests(start_at_one())]
+    assert (tmp_path / "mark").exists()
+    assert "killed by SIGKILL, perhaps since memory ran out. It was making minibatch 3 of epoch 0" in caplog.text
+
+
+def start_at_one() -> dp.Stage:
+    chain = sampled()
+    chain.set_epoch(1)
+    return chain
+
+
+@pytest.mark.parametrize("method", PROCESSES)
+def test_a_minibatch_that_kills_its_workers_ends_in_an_error_that_names_it(method):
+    with dp.DataLoader(sampled().transform(ws.die), max_restarts=2, **way(method)) as loader:
+        got = []
+        with pytest.raises(dp.PeerDied) as caught:
+            got.extend(minibatch.index for minibatch in loader)
+        assert got == [0, 1, 2]
+        assert len(set(caught.value.pids)) == 3
+        for part in (f"minibatch {ws.BAD} of epoch 0", "3 workers", "SIGKILL", "memory", str(caught.value.pids[-1])):
+            assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("channel", ["shm", "mp"])
+def test_twenty_kills_in_an_epoch_change_nothing(tmp_path, channel):
+    choice = random.Random(4)
+    chain = fetched(sampled(items(160)))
+    loader = dp.DataLoader(chain, channel=channel, max_restarts=20, **way("fork"))
+    got, kills = [], 0
+    for minibatch in loader:
+        got.append(minibatch.digest())
+        if kills < 20 and minibatch.index % 2 == 0:
+            os.kill(choice.choice(workers()).pid, signal.SIGKILL)
+            kills += 1
+    assert kills == 20
+    assert got == digests(chain)
+    loader.close()
+
+
+def test_all_workers_killed_between_epochs_are_replaced():
+    with dp.DataLoader(ws.worker_chain(), **way("fork", 3)) as loader:
+        first = digests(loader)
+        for worker in workers():
+            worker.kill()
+            worker.join()
+        assert [first, digests(loader)] == expected()[:2]
+
+
+def test_a_worker_that_reads_nothing_holds_up_no_new_epoch():
+    chain = sampled(items(40)).transform(ws.grow)
+    with dp.DataLoader(chain, shm_size="4MB", **way("fork", 1)) as loader:
+        wanted = next(iter(loader)).digest()
+        (worker,) = workers()
+        os.kill(worker.pid, signal.SIGSTOP)
+        for _ in range(400):  # more tasks than its pipe has room for
+            loader.set_epoch(0)
+            with contextlib.suppress(TimeoutError):
+                loader._plan.root.timeout = 0.001
+                next(iter(loader))
+        os.kill(worker.pid, signal.SIGCONT)
+        loader._plan.root.timeout = 60.0
+        loader.set_epoch(0)
+        assert next(iter(loader)).digest() == wanted
+
+
+def test_a_stopped_worker_is_a_timeout_that_can_be_waited_out():
+    with dp.DataLoader(sampled(), timeout=0.3, overlap=False, **way("fork", 1, prefetch_factor=1)) as loader:
+        iterator = iter(loader)
+        got = [next(iterator).digest()]
+        (worker,) = workers()
+        os.kill(worker.pid, signal.SIGSTOP)
+        late = rf"within 0.3 s.*minibatch \d of epoch 0: worker 0 \(pid {worker.pid}\)"
+        with pytest.raises(TimeoutError, match=late):
+            got.extend(minibatch.digest() for minibatch in iterator)
+        os.kill(worker.pid, signal.SIGCONT)
+        loader._plan.root.timeout = None
+        while len(got) < 6:
+            with contextlib.suppress(TimeoutError):
+                got.extend(minibatch.digest() for minibatch in iterator)
+        assert got == digests(sampled())
+
+
+@pytest.mark.parametrize("method", WITHOUT_SERVER)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_timeout_names_the_worker_and_the_minibatch(tmp_path, method, overlap):
+    chain = fetched(ws.Wait(sampled(), 2, str(tmp_path / "go")))
+    with dp.DataLoader(chain, timeout=0.5, overlap=overlap, **way(method)) as loader:
+        with pytest.raises(TimeoutError, match=r"minibatch 2 of epoch 0: worker .* has been making minibatch 2"):
+            list(loader)
+        (tmp_path / "go").touch()
+
+
+def test_a_timeout_names_the_stage_after_the_cut(tmp_path):
+    chain = ws.Wait(fetched(), 2, str(tmp_path / "go"))
+    with dp.DataLoader(chain, timeout=0.5, **way("fork")) as loader:
+        told = r"^data_loader: .* Stage 3 \(wait\) has been at minibatch 2 of epoch 0 for"
+        with pytest.raises(TimeoutError, match=told):
+            list(loader)
+        (tmp_path / "go").touch()
+
+
+def test_a_timeout_while_the_workers_start_says_so(monkeypatch):
+    go = threading.Event()
+    monkeypatch.setattr(process_pool, "prepare_server", lambda context: go.wait(BOUND_S))
+    with dp.DataLoader(fetched(), timeout=0.3, **way("fork")) as loader:
+        iterator = iter(loader)
+        with pytest.raises(TimeoutError, match="Its workers are being started"):
+            next(iterator)
+        go.set()
+        loader._plan.root.timeout = None
+
+
+class RestlessChannel(ws.QueueChannel):
+    """Its first message cannot be read."""
+
+    failed = False
+
+    def recv(self, **kwargs):
+        message = super().recv(**kwargs)
+        if not self.failed:
+            self.failed = True
+            raise OSError("the line is noisy")
+        return message
+
+
+def test_an_error_of_a_channel_ends_the_epoch_and_not_the_loader():
+    with dp.DataLoader(sampled(), channel=RestlessChannel("fork"), **way("fork")) as loader:
+        with pytest.raises(OSError, match="noisy"):
+            list(loader)
+        loader.set_epoch(0)
+        assert digests(loader) == digests(sampled())
+
+
+@pytest.mark.parametrize("method", PROCESSES)
+def test_a_death_is_seen_where_somebody_else_waits_for_all_children(method):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with dp.DataLoader(sampled(items(40)), overlap=False, **way(method)) as loader:
+            iterator = iter(loader)
+            got = [next(iterator).digest()]
+            os.kill(loader._plan.root._running.pool._workers[1].pid, signal.SIGKILL)
+            got.extend(minibatch.digest() for minibatch in iterator)
+        assert got == digests(sampled(items(40)))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.parametrize("channel", [lambda: dp.ShmChannel(64, "4MB"), lambda: ws.QueueChannel("fork"), dp.MpChannel])
+def test_a_channel_of_the_users_own_forgets_an_epoch_that_was_left(channel):
+    with dp.DataLoader(sampled(), channel=channel(), persistent_workers=False, **way("fork")) as loader:
+        for _ in range(3):
+            next(iter(loader))
+        loader.set_epoch(0)
+        assert digests(loader) == digests(sampled())
+
+
+def test_workers_of_workers_are_refused():
+    loader = dp.DataLoader(ws.Nested(sampled()), **way("fork"))
+    with refused(RuntimeError, stage="data_loader", found="in a worker process", allowed="worker_method='thread'"):
+        list(loader)
+    loader.close()
+
+
+# --- the consumer
+
+
+@pytest.mark.parametrize("method", WITHOUT_SERVER)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_an_epoch_that_is_left_does_not_reach_into_the_next(method, overlap):
+    with dp.DataLoader(ws.worker_chain(), overlap=overlap, **way(method)) as loader:
+        for epoch in range(ws.EPOCHS):
+            assert next(iter(loader)).digest() == expected()[epoch][0]
+        loader.set_epoch(1)
+        assert digests(loader) == expected()[1]
+
+
+@pytest.mark.parametrize("method", WITHOUT_SERVER)
+def test_an_error_in_the_consumer_leaves_nothing(method):
+    before = descriptors()
+    with contextlib.suppress(ZeroDivisionError), dp.DataLoader(ws.worker_chain(), **way(method)) as loader:
+        for minibatch in loader:
+            raise ZeroDivisionError(minibatch.index)
+    del loader, minibatch
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("channel", ["shm", "mp"])
+def test_a_loader_that_is_dropped_ends_its_workers(channel):
+    warm = dp.DataLoader(sampled(), channel=channel, **way("fork"))
+    list(warm)
+    warm.close()
+    del warm
+    wait_until(lambda: not worker_threads())
+    before = descriptors()
+    loader = dp.DataLoader(sampled(), channel=channel, **way("fork"))
+    next(iter(loader))
+    assert len(workers()) == 2
+    del loader
+    wait_until(lambda: not workers())
+    wait_until(lambda: not worker_threads())
+    assert descriptors() == before
+
+
+def test_a_consumer_that_never_reads_on_leaves_nothing():
+    loader = dp.DataLoader(sampled(items(4000)).transform(ws.grow), shm_size="2MB", **way("fork"))
+    next(iter(loader))
+    held = loader.stats()["channel"]["used_bytes"]
+    assert held <= 2 * 2**20
+    loader.close()
+
+
+@pytest.mark.parametrize("channel", ["shm", "mp"])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_closing_gives_all_memory_back_though_the_iterator_is_kept(channel, overlap):
+    dp.MpChannel().close()  # multiprocessing starts its tracker with the first, and keeps the pipe to it
+    before = descriptors()
+    gc.disable()  # it would find what keeps itself alive
+    try:
+        loader = dp.DataLoader(sampled(items(400)), channel=channel, overlap=overlap, **way("fork"))
+        iterator = iter(loader)
+        next(iterator)
+        loader.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("num_items", [12, 400])
+def test_threads_end_with_asynchronous_minibatches_in_flight(num_items):
+    loader = dp.DataLoader(ws.SlowIsAsync(sampled(items(num_items))), **way("thread"))
+    next(iter(loader))
+    threads = [each for each in threading.enumerate() if each.name.startswith(("datapipes-worker", "datapipes-async"))]
+    loader.close()
+    assert len(threads) >= 2
+    assert not [thread for thread in threads if thread.is_alive()]
+
+
+def test_closing_what_stands_on_a_loader_ends_its_workers():
+    loader = dp.DataLoader(sampled(), **way("fork"))
+    with loader.copy_to("cpu") as pipe:
+        list(pipe)
+        assert len(workers()) == 2
+    assert not workers()
+    loader.set_epoch(0)
+    assert digests(loader) == digests(sampled())
+    loader.close()
+
+
+def test_after_close_there_are_no_more_epochs():
+    loader = dp.DataLoader(sampled(), **way("fork"))
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    loader.close()
+    with refused(RuntimeError, stage="data_loader", found="closed", allowed="build a new one", remedy="build"):
+        iter(loader)
+    with pytest.raises(RuntimeError, match="was closed"):
+        next(iterator)
+    assert loader.state_dict()["next_index"] == 1
+
+
+def test_a_forked_child_is_told_that_the_workers_are_its_parents():
+    with dp.DataLoader(sampled(), overlap=False, **way("fork")) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                next(iterator)
+            except RuntimeError as error:
+                os._exit(5 if "another process" in str(error) else 6)
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+        assert [minibatch.index for minibatch in iterator] == [1, 2, 3, 4, 5]
+
+
+# --- the end of the process
+
+
+SCRIPT = """
+import os, signal, sys, threading
+sys.path.insert(0, {tests!r})
+import datapipes as dp
+import worker_stages as ws
+from pipelines import items, sampled
+from multiprocessing import active_children
+
+def main():
+    chain = sampled(items(400000)).transform(ws.as_it_is)
+    loader = dp.DataLoader(chain, 2, multiprocessing_context={method!r}, overlap={overlap})
+    iterator = iter(loader)
+    next(iterator)
+    print(*[child.pid for child in active_children()], flush=True)
+    {then}
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@contextlib.contextmanager
+def a_program(method: str, then: str, overlap: bool = True):
+    """A process that has begun an epoch; yields it and the pids of its workers."""
+    script = SCRIPT.format(tests=str(Path(__file__).parents[2]), method=method, then=then, overlap=overlap)
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; exec(sys.stdin.read())"]
+        if method == "fork"
+        else [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        try:
+            if method == "fork":
+                program.stdin.write(script)
+            program.stdin.close()
+            pids = [int(pid) for pid in program.stdout.readline().split()]
+            assert len(pids) == 2, program.stderr.read()
+            yield program, pids
+            for pid in pids:
+                wait_until(lambda pid=pid: ended(pid))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("method", PROCESSES)
+def test_workers_end_when_their_parent_is_killed(method):
+    with a_program(method, "signal.pause()") as (program, _):
+        program.kill()
+        program.wait(BOUND_S)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("method", PROCESSES)
+def test_workers_end_with_the_interpreter(method, overlap):
+    with a_program(method, "globals()['kept'] = loader, iterator", overlap) as (program, _):
+        assert program.wait(BOUND_S) == 0
+        assert program.stderr.read() == ""
+
+
+def test_other_processes_of_the_server_see_ctrl_c():
+    then = (
+        "import multiprocessing; process = multiprocessing.get_context('forkserver').Process(target=ws.print_held); "
+        "process.start(); process.join()"
+    )
+    with a_program("forkserver", then) as (program, _):
+        assert program.stdout.readline() == "set()\n"
+        assert program.wait(BOUND_S) == 0
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("method", PROCESSES)
+def test_ctrl_c_reaches_the_consumer_and_ends_the_workers(method, overlap):
+    then = "signal.signal(signal.SIGINT, signal.default_int_handler); print('reads', flush=True); [m for m in iterator]"
+    with a_program(method, then, overlap) as (program, _):
+        assert program.stdout.readline() == "reads\n"
+        os.killpg(program.pid, signal.SIGINT)
+        assert program.wait(BOUND_S) in (1, -signal.SIGINT, 130)
+        assert program.stderr.read().rstrip().endswith("KeyboardInterrupt")
+
+
+# --- refused when the loader is built
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "found", "allowed"),
+    [
+        ({"num_workers": -1}, ValueError, "num_workers.*-1", "0 or more"),
+        ({"num_workers": 1.5}, TypeError, r"num_workers.*1\.5", "an int"),
+        ({"worker_method": "ray"}, ValueError, "worker_method.*'ray'", r"\['process', 'thread'\]"),
+        ({"channel": "tcp"}, ValueError, "channel.*'tcp'", r"\['shm', 'mp'\]"),
+        ({"cut": "sample_layer"}, ValueError, "cut is 'sample_layer'", "'end'"),
+        ({"cut": dp.CopyTo}, ValueError, "cut is .*CopyTo", "'end'"),
+        ({"cut": "item_sampler"}, ValueError, "cut is 'item_sampler'", "'end'"),
+        ({"cut": dp.ItemSampler}, ValueError, "cut is .*ItemSampler", "'end'"),
+        ({"cut": 3}, TypeError, "got 3", "a functional name"),
+        ({"shm_size": "many"}, ValueError, "shm_size.*'many'", "'256MB'"),
+        ({"shm_size": 0}, ValueError, "shm_size.*0", "1 or more"),
+        ({"shm_size": "1MB", "channel": "mp"}, ValueError, "shm_size=1048576", "channel 'shm'"),
+        ({"shm_size": 4096}, ValueError, "shm_size.*4096", "65536 or more"),
+        ({"max_restarts": -1}, ValueError, "max_restarts.*-1", "0 or more"),
+        ({"timeout": -1}, ValueError, "timeout.*-1", "above 0"),
+        ({"in_order": 1}, TypeError, "in_order.*1", "True or False"),
+        ({"persistent_workers": 0}, TypeError, "persistent_workers.*0", "True or False"),
+        ({"max_uva_threads": 512}, ValueError, "max_uva_threads is 512", "allowed: 10240"),
+        ({"worker_init_fn": 3}, TypeError, "worker_init_fn.*int", "callable"),
+        ({"multiprocessing_context": "frok"}, ValueError, "'frok'", "'spawn'"),
+        ({"worker_method": "thread", "channel": "mp"}, ValueError, r"\['channel'\]", "belong to worker processes"),
+        (
+            {"worker_method": "thread", "multiprocessing_context": "fork"},
+            ValueError,
+            r"\['multiprocessing_context'\]",
+            "belong to worker processes",
+        ),
+    ],
+    ids=str,
+)
+def test_options_that_are_not_allowed_are_refused(arguments, error, found, allowed):
+    with refused(error, stage="data_loader", found=found, allowed=allowed):
+        dp.DataLoader(sampled(), **{"num_workers": 2, **arguments})
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", None])
+@pytest.mark.parametrize("where", ["transform", "worker_init_fn"])
+def test_what_cannot_be_pickled_is_refused_by_name(method, where):
+    chain = sampled().transform(lambda minibatch: minibatch) if where == "transform" else sampled()
+    found = r"stage 2 \(transform\).*lambda" if where == "transform" else "worker_init_fn"
+    init = (lambda worker: None) if where == "worker_init_fn" else None
+    with refused(TypeError, stage="data_loader", found=found, allowed="pickled"):
+        dp.DataLoader(chain, 2, multiprocessing_context=method, worker_init_fn=init)
+    dp.DataLoader(chain, 2, multiprocessing_context="fork", worker_init_fn=init)
+    dp.DataLoader(chain, 2, worker_method="thread", worker_init_fn=init)
+
+
+@pytest.mark.parametrize("make", [socket.socket, dp.MpChannel, lambda: np.array([lambda: 0], dtype=object)])
+def test_what_only_a_fork_passes_on_is_refused_when_the_loader_is_built(make):
+    value = make()
+    with refused(TypeError, stage="data_loader", found=r"stage 2 \(transform\)", allowed="pickled"):
+        dp.DataLoader(sampled().transform(functools.partial(ws.as_it_is, value)), 2)
+    if hasattr(value, "close"):
+        value.close()
+
+
+def test_what_stands_after_the_cut_need_not_be_pickled():
+    dp.DataLoader(fetched().transform(lambda minibatch: minibatch), 2)
+
+
+@pytest.mark.parametrize(
+    ("chain", "found"),
+    [
+        (lambda: fetched(sampled().prefetch()), "prefetch stands before the cut"),
+        (lambda: fetched(dp.DataLoader(sampled(), 0).transform(ws.double)), "data_loader stands before the cut"),
+        (lambda: dp.DataLoader(dp.DataLoader(sampled())), "data_loader stands before the cut"),
+    ],
+    ids=["prefetch", "loader", "loader_of_loader"],
+)
+def test_what_carries_minibatches_cannot_stand_before_the_cut(chain, found):
+    with refused(ValueError, stage="data_loader", found=found, allowed="minibatch by minibatch"):
+        dp.DataLoader(chain(), 2)
+
+
+def test_a_join_after_the_cut_is_refused():
+    first = sampled()
+    chain = dp.MiniBatchTransformer([first.fetch_feature(small_store(), ["feat"]), first], ws.take_both)
+    with refused(ValueError, stage="data_loader", found="cannot be cut before fetch_feature", allowed="cut='end'"):
+        dp.DataLoader(chain, 2)
+    with dp.DataLoader(chain, cut="end", **way("fork")) as loader:
+        assert digests(loader) == digests(chain)
+
+
+def test_a_graph_that_uses_cuda_is_not_forked(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with refused(RuntimeError, stage="data_loader", found="'fork'", allowed="initialised CUDA"):
+        dp.DataLoader(sampled(), **way("fork"))
+
+
+def test_a_copy_to_a_gpu_before_the_cut_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    chain = fetched(sampled().copy_to("cuda"))
+    with refused(ValueError, stage="data_loader", found=r"CopyTo\(device='cuda'\)", allowed="worker processes use no"):
+        dp.DataLoader(chain, 2)
+    dp.DataLoader(chain, 2, worker_method="thread")

@@ -1,216 +1,111 @@
-"""One epoch of a chain: the minibatch of an index, and the stream of an epoch.
+"""A running epoch: the stream of minibatches that leaves a chain, and how far it has been read.
 
-Up to the first carrying stage a chain is a function of (epoch, index), evaluated stage by stage; that makes replay,
-resume and any number of workers the same thing. What stands after it maps over the stream.
+Up to its first carrier a chain is evaluated index by index (evaluator.py). A carrier opens a stream of its own; what
+stands after it maps over that stream.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from datapipes.base.checks import check_int
 from datapipes.base.clock import StageClock
-from datapipes.base.errors import add_note
-from datapipes.base.rng import RngKey
+from datapipes.chain.calls import Calls
+from datapipes.chain.epoch import EpochContext, Position
+from datapipes.chain.evaluator import Evaluator, async_window, concurrency_of, is_async
 from datapipes.chain.in_flight import InFlight
-from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
 
 
-class EpochPlan:
-    """How an epoch is made from its stages.
+class Run(Iterator[MiniBatch]):
+    """A running epoch of the chain that ends in `root`, and how far it has been read."""
 
-    It holds no reader and not the last stage, so that a thread which works by it keeps neither alive.
+    def __init__(self, root: StageBase, position: Position) -> None:
+        graph = StageGraph(root)
+        self.epoch = position.epoch
+        self.next_step = position.step
+        self.ahead = set(position.ahead)
+        self.finished = False
+        self._error: BaseException | None = None
+        self._seeds = graph.find(SeedBase)
+        self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)
+        self._context = EpochContext(Calls(graph.numbering, StageClock()), position)
+        nothing_left = bool(self._seeds) and position.step >= self._seeds[0].num_steps
+        self._stream = iter(()) if nothing_left else stream_of(root, self._context)
 
-    Attributes:
-        start: The first step of this rank that is wanted.
-        ahead: Later steps that are not, since an epoch that delivers out of order has given them before.
-        stopped: Set when nobody reads any more: who waits for minibatches gives up.
-        waiting_for: Says which worker the epoch waits for at the moment; "" where it waits for none.
-    """
+    def __next__(self) -> MiniBatch:
+        try:
+            minibatch = next(self._stream)
+        except StopIteration:
+            if self._error is not None:
+                raise RuntimeError(
+                    f"epoch {self.epoch} broke off at an error before its minibatch number {self.next_step} of this "
+                    "rank; it has no more to give. Load its state_dict() to try the rest again."
+                ) from self._error
+            self.finished = True
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+        self._error = None
+        if self._seeds:
+            self._count((minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size)
+        else:
+            self.next_step += 1
+        return minibatch
 
-    def __init__(
-        self,
-        graph: StageGraph,
-        epoch: int,
-        start: int,
-        node_state: Any,
-        clock: StageClock,
-        ahead: Collection[int] = (),
-        stopped: threading.Event | None = None,
-    ) -> None:
-        self.epoch = epoch
-        self.start = start
-        self.ahead = frozenset(ahead)
-        self.stopped = stopped or threading.Event()
-        self.waiting_for: Callable[[], str] = str
-        self.node_state = node_state
-        self.clock = clock
-        counted = [stage for stage in graph if not isinstance(stage, StreamStage)]
-        self._numbered = {id(stage): (graph.ordinal(stage), stage.name) for stage in counted}
-        self._rng_seed = graph.seed_stage.rng_seed if graph.find(SeedStage) else None
-        self._slots: dict[int, asyncio.Semaphore] = {}
-        self.calls: dict[int, _Call] = {}  # under way in this process
+    def _count(self, step: int) -> None:
+        """Note that `step` was delivered: every step that is `window` or more before it was delivered or dropped."""
+        self.ahead.add(step)
+        self.next_step = max(self.next_step, step - self._window + 1)
+        while self.next_step in self.ahead:
+            self.next_step += 1
+        self.ahead = {ahead for ahead in self.ahead if ahead > self.next_step}
 
-    def whereabouts(self) -> str:
-        """Return a sentence on what the epoch is waiting for or working on, "" where nothing is known."""
-        oldest = min(list(self.calls.values()), key=lambda call: call.began, default=None)
-        return self.waiting_for() or ("" if oldest is None else oldest.whereabouts())
-
-    def label(self, stage: Stage) -> str:
-        """Return the stage's name in stats(): "1 sample_neighbor", or its name alone where it only carries."""
-        ordinal, name = self._numbered.get(id(stage), ("", stage.name))
-        return f"{ordinal} {name}".lstrip()
-
-    def stream(self, stage: Stage) -> Iterator[MiniBatch]:
-        """Return the epoch's minibatches as they leave `stage`, from this rank's minibatch number `start`."""
-        if isinstance(stage, StreamStage):
-            return stage.open([partial(self.stream, source) for source in stage.sources], self)
-        graph = StageGraph(stage)
-        return self._mapped_stream(stage) if graph.find(StreamStage) else self._indexed_stream(graph)
-
-    def steps(self, num_steps: int) -> Iterable[int]:
-        """Return the steps of this rank that are still wanted, in order."""
-        ahead = self.ahead  # a generator that knew the plan would keep alive what waits by it
-        return (step for step in range(self.start, num_steps) if step not in ahead)
-
-    def minibatch(self, graph: StageGraph, index: int) -> MiniBatch | None:
-        """Return the minibatch of a global index, or None if a stage drops it."""
-        if any(map(_is_async, graph)):
-            return next(InFlight([self.minibatch_async(graph, index)], 1))
-        made: dict[int, MiniBatch] = {}
-        for stage in graph:
-            inputs = [made[id(source)] for source in stage.sources]
-            minibatch = self._apply(stage, inputs, index)
-            if minibatch is None:
-                return None
-            made[id(stage)] = minibatch
-        return made[id(graph.root)]
-
-    async def minibatch_async(self, graph: StageGraph, index: int) -> MiniBatch | None:
-        """Return what `minibatch` returns; many can be in flight."""
-        made: dict[int, MiniBatch] = {}
-        for stage in graph:
-            minibatch = await self._apply_async(stage, [made[id(source)] for source in stage.sources], index)
-            if minibatch is None:
-                return None
-            made[id(stage)] = minibatch
-        return made[id(graph.root)]
-
-    def _indexed_stream(self, graph: StageGraph) -> Iterator[MiniBatch]:
-        seed_stage = graph.seed_stage
-        indices = (seed_stage.index_of(step) for step in self.steps(seed_stage.num_steps))
-        window = async_window(graph)
-        if window > 0:
-            return _Delivery(InFlight((self.minibatch_async(graph, index) for index in indices), window))
-        return _Delivery(self.minibatch(graph, index) for index in indices)
-
-    def _mapped_stream(self, stage: Stage) -> Iterator[MiniBatch]:
-        source = self.stream(stage.source)
-        if _is_async(stage):
-            calls = map(partial(self._start, stage), source)  # unlike a generator, map outlives a timeout of the source
-            return _Delivery(InFlight(calls, _concurrency(stage)), source)
-        return _Delivery(_Mapped(lambda given: self._apply(stage, [given], given.index), source), source)
-
-    def _apply(self, stage: Stage, inputs: list[MiniBatch], index: int) -> MiniBatch | None:
-        if isinstance(stage, StreamStage):
-            return inputs[0]  # it would carry this minibatch on unchanged
-        with self._call_of(stage, index) as rng:
-            if isinstance(stage, SeedStage):
-                assert rng is not None
-                return stage.make_minibatch(rng)
-            assert isinstance(stage, MiniBatchTransformer)
-            return _checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
-
-    async def _apply_async(self, stage: Stage, inputs: list[MiniBatch], index: int) -> MiniBatch | None:
-        if not _is_async(stage):
-            return self._apply(stage, inputs, index)
-        assert isinstance(stage, MiniBatchTransformer)
-        slots = self._slots.setdefault(id(stage), asyncio.Semaphore(_concurrency(stage)))
-        async with slots:
-            with self._call_of(stage, index) as rng:
-                try:
-                    result = await stage.transform_async(*(given.replace(rng=rng) for given in inputs))
-                except asyncio.CancelledError as error:
-                    if _is_asked_to_end():
-                        raise
-                    raise RuntimeError(
-                        f"{stage.name}: its transform_async raised CancelledError: {error}. Raise an error, or return "
-                        "None to drop the minibatch."
-                    ) from error
-                return _checked(stage, result, inputs[0])
-
-    def _start(self, stage: Stage, given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
-        return self._apply_async(stage, [given], given.index)
-
-    def _call_of(self, stage: Stage, index: int) -> _Call:
-        ordinal, name = self._numbered[id(stage)]
-        rng = None if self._rng_seed is None else RngKey(self._rng_seed, self.epoch, index, ordinal)
-        return _Call(self, ordinal, name, index, rng)
+    def close(self) -> None:
+        """End the epoch and what runs for it."""
+        self._context.stopped.set()
+        close_stream(self._stream)
+        self._stream = iter(())  # a reader that keeps this object does not keep the memory of a channel
 
 
-class _Call:
-    """One call of a stage: gives it its random key, times it, and notes on an error where it happened."""
-
-    def __init__(self, plan: EpochPlan, ordinal: int, name: str, index: int, rng: RngKey | None) -> None:
-        self._plan, self._ordinal, self._name, self._index, self._rng = plan, ordinal, name, index, rng
-
-    def whereabouts(self) -> str:
-        where = f"minibatch {self._index} of epoch {self._plan.epoch}"
-        return f" Stage {self._ordinal} ({self._name}) has been at {where} for {time.monotonic() - self.began:.1f} s."
-
-    def __enter__(self) -> RngKey | None:
-        self.began = time.monotonic()
-        self._plan.calls[id(self)] = self
-        return self._rng
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._plan.calls.pop(id(self), None)
-        if error is None:
-            self._plan.clock.add(f"{self._ordinal} {self._name}", self.began, self._index)
-            return
-        where = f"epoch {self._plan.epoch}, minibatch {self._index}"
-        if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
-            raise RuntimeError(
-                f"{self._name}: its function raised {type(error).__name__} at {where}. Return None to drop a "
-                "minibatch, or give next() a default."
-            ) from error
-        add_note(error, f"in stage {self._ordinal} ({self._name}), {where}")
+def stream_of(stage: StageBase, context: EpochContext) -> Iterator[MiniBatch]:
+    """Return the epoch's minibatches as they leave `stage`, from this rank's step `context.start` on."""
+    return _stream(stage, context, Evaluator(context.calls))
 
 
-def _is_async(stage: Stage) -> bool:
-    return isinstance(stage, MiniBatchTransformer) and hasattr(stage, "transform_async")
+def _stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
+    if isinstance(stage, CarrierBase):
+        return stage.open([partial(_stream, source, context, evaluator) for source in stage.sources], context)
+    graph = StageGraph(stage)
+    if graph.find(CarrierBase):
+        return _mapped_stream(stage, context, evaluator)
+    return _indexed_stream(graph, context, evaluator)
 
 
-def _is_asked_to_end() -> bool:
-    """Return whether the running task was cancelled from outside (Python 3.10 cannot tell)."""
-    task: Any = asyncio.current_task()
-    return bool(task.cancelling()) if hasattr(task, "cancelling") else True
+def _indexed_stream(graph: StageGraph[Any], context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
+    seed_stage, epoch = graph.seed_stage, context.epoch
+    indices = (seed_stage.index_of(step) for step in context.steps(seed_stage.num_steps))
+    window = async_window(graph)
+    if window > 0:
+        return _Delivery(InFlight((evaluator.minibatch_async(graph, epoch, index) for index in indices), window))
+    return _Delivery(evaluator.minibatch(graph, epoch, index) for index in indices)
 
 
-def async_window(graph: StageGraph) -> int:
-    """Return how many minibatches are kept in flight for the asynchronous stages of a graph; 0 where it has none."""
-    return max((_concurrency(stage) for stage in graph if _is_async(stage)), default=0)
+def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
+    (source,) = stage.sources  # StageGraph refuses a join behind a carrier
+    stream, epoch = _stream(source, context, evaluator), context.epoch
+    if is_async(stage):
 
+        def start(given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
+            return evaluator.apply_async(stage, [given], epoch, given.index)
 
-def _concurrency(stage: Stage) -> int:
-    return check_int(stage.name, "concurrency", getattr(stage, "concurrency", 1), 1)
-
-
-def _checked(stage: Stage, result: object, given: MiniBatch) -> MiniBatch | None:
-    if result is None:
-        return None
-    if not isinstance(result, MiniBatch):
-        raise TypeError(
-            f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
-        )
-    return result.replace(epoch=given.epoch, index=given.index, rng=None)
+        # unlike a generator, map outlives a timeout of the source
+        return _Delivery(InFlight(map(start, stream), concurrency_of(stage)), stream)
+    return _Delivery(_Mapped(lambda given: evaluator.apply(stage, [given], epoch, given.index), stream), stream)
 
 
 class _Mapped(Iterator[MiniBatch | None]):
@@ -249,84 +144,8 @@ class _Delivery(Iterator[MiniBatch]):
             close_stream(part)
 
 
-class Position(NamedTuple):
-    """Where an epoch begins or goes on: the first step that is wanted, and later ones that are not."""
-
-    epoch: int
-    step: int = 0
-    node_state: Any = None
-    ahead: tuple[int, ...] = ()
-
-
-class Run(Iterator[MiniBatch]):
-    """A running epoch of the chain that ends in `root`, and how far it has been read."""
-
-    def __init__(
-        self, root: Stage, position: Position, clock: StageClock | None = None, stopped: threading.Event | None = None
-    ) -> None:
-        graph = StageGraph(root)
-        self.epoch = position.epoch
-        self.next_step = position.step
-        self.ahead = set(position.ahead)
-        self.finished = False
-        self._error: BaseException | None = None
-        self._seeds = graph.find(SeedStage)
-        self._window = max([stage.window for stage in graph.find(StreamStage)], default=1)
-        self._plan = EpochPlan(
-            graph,
-            position.epoch,
-            position.step,
-            position.node_state,
-            clock or StageClock(),
-            position.ahead,
-            stopped,
-        )
-        self._stream = self._plan.stream(root)
-
-    def __next__(self) -> MiniBatch:
-        try:
-            minibatch = next(self._stream)
-        except StopIteration:
-            if self._error is not None:
-                raise RuntimeError(
-                    f"epoch {self.epoch} broke off at an error before its minibatch number {self.next_step} of this "
-                    "rank; it has no more to give. Load its state_dict() to try the rest again."
-                ) from self._error
-            self.finished = True
-            raise
-        except BaseException as error:
-            self._error = error
-            raise
-        self._error = None
-        if self._seeds:
-            self._count((minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size)
-        else:
-            self.next_step += 1
-        return minibatch
-
-    def _count(self, step: int) -> None:
-        """Note that the minibatch of `step` was delivered: what is `window` before it was delivered or dropped."""
-        self.ahead.add(step)
-        self.next_step = max(self.next_step, step - self._window + 1)
-        while self.next_step in self.ahead:
-            self.next_step += 1
-        self.ahead = {ahead for ahead in self.ahead if ahead > self.next_step}
-
-    def close(self) -> None:
-        """End the epoch and what runs for it."""
-        self._plan.stopped.set()
-        close_stream(self._stream)
-        self._stream = iter(())  # whoever keeps this object does not keep the memory of a channel
-
-
 def close_stream(stream: Iterator[Any]) -> None:
     """Close an iterator that can be closed: a generator, a Run or a Prefetcher's reader."""
     close = getattr(stream, "close", None)
     if close is not None:
         close()
-
-
-def one_minibatch(root: Stage, epoch: int, index: int) -> MiniBatch | None:
-    """Return the minibatch of (epoch, global index) as it leaves `root`, or None if a stage drops it."""
-    graph = StageGraph(root)
-    return EpochPlan(graph, epoch, 0, None, StageClock()).minibatch(graph, index)

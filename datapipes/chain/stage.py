@@ -1,76 +1,47 @@
-"""Stages and how they are chained: Stage, SeedStage, MiniBatchTransformer, StreamStage.
+"""Stages, as users chain and iterate them: Stage, SeedStage, MiniBatchTransformer, StreamStage.
 
-A stage names its inputs (`sources`); the graph of stages is walked by asking, never by pickling or scanning
-attributes. Building a stage checks its arguments and starts nothing. A chain is rebuilt from constructor arguments, so
-a stage keeps no state of its own:
-
-* a SeedStage makes the minibatch of an index (ItemSampler);
-* a MiniBatchTransformer makes one minibatch of one minibatch: a pure function of it;
-* a StreamStage only carries minibatches (Prefetcher, FromNode, DataLoader).
-
-A Stage is a `torchdata.nodes.BaseNode`, so a chain can stand in a torchdata `Loader`.
+stage_base.py says what a stage is; here it becomes a `torchdata.nodes.BaseNode`, so that it can be iterated, saved and
+resumed, and can stand in a torchdata `Loader`.
 """
 
 from __future__ import annotations
 
 import functools
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torchdata.nodes import BaseNode
 
 from datapipes.base.rng import RngKey, check_epoch
-from datapipes.chain.functional import FunctionalForms, functional_name, register_stage
+from datapipes.chain.epoch import Position
+from datapipes.chain.functional import FunctionalForms, register_stage
+from datapipes.chain.run import Run
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.chain.state import State, make_state, parse_state
 from datapipes.minibatch import MiniBatch
 
-if TYPE_CHECKING:
-    from datapipes.chain.run import EpochPlan, Run
-
 _S = TypeVar("_S", bound="Stage")
-Fingerprint = dict[str, Any]
-State = dict[str, Any]
 
 
-class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # BaseNode comes without types
+class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # BaseNode comes without types
     """One step of an input pipeline.
 
     `iter(stage)` starts the next epoch (0, 1, 2 ...), also after a `break`; an older iterator of the same stage then
     ends with an error.
     """
 
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __new__(cls: type[_S], *args: Any, **kwargs: Any) -> _S:
-        stage: _S = super().__new__(cls)
-        stage._arguments = _own_containers((args, kwargs))  # what the chain is rebuilt and pickled from
-        return stage
-
-    def __init__(self, *sources: Stage) -> None:
-        super().__init__()
-        for source in sources:
-            if not isinstance(source, Stage):
-                raise TypeError(
-                    f"{self.name}: source must be a Stage, got {type(source).__name__}. Start the chain with an "
-                    "ItemSampler, or join a torchdata node by dp.FromNode(node)."
-                )
-        self._sources = sources
+    def __init__(self, *sources: StageBase) -> None:
+        super().__init__(*sources)
         self._run: Run | None = None
         self._next_epoch = 0
         self._pending: State | None = None
         self._closed = False
 
-    # --- structure ----------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The functional name, such as "sample_neighbor"; used in errors, states and pictures."""
-        return functional_name(type(self))
-
     @property
     def sources(self) -> tuple[Stage, ...]:
         """The stages that this one takes minibatches from."""
-        return self._sources
+        return cast("tuple[Stage, ...]", self._sources)
 
     @property
     def source(self) -> Stage:
@@ -85,52 +56,16 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
             )
         return self.sources[0]
 
-    def with_sources(self: _S, *sources: Stage) -> _S:
-        """Return this stage built anew over other inputs, with the same arguments otherwise."""
-        if len(sources) != len(self.sources):
-            raise ValueError(
-                f"{self.name}: with_sources got {len(sources)} stages and needs {len(self.sources)}, one for each "
-                "source."
-            )
-        new = {id(old): stage for old, stage in zip(self.sources, sources, strict=True)}
-        args, kwargs = self._arguments
-        return type(self)(*_swapped(args, new), **{key: _swapped(value, new) for key, value in kwargs.items()})
-
     def replaced(self, cls: type[_S], fn: Callable[[_S], Stage]) -> Stage:
         """Return a chain in which `fn(stage)` stands for every stage that is a `cls`; this chain stays as it is.
 
         `fn` sees each stage over its new sources. Raises ValueError when the chain has no such stage.
         """
-        from datapipes.chain.stage_graph import StageGraph
-
-        return StageGraph(self).replace_each(cls, fn).root
-
-    def fingerprint(self) -> Fingerprint:
-        """Return the arguments that decide which nodes and edges a minibatch holds, by name; part of the state."""
-        return {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        args, kwargs = self._arguments
-        return (_rebuild, (type(self), args, kwargs))
-
-    def __copy__(self: _S) -> _S:
-        args, kwargs = self._arguments
-        return type(self)(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        details = ", ".join(f"{key}={value!r}" for key, value in self.describe().items())
-        return f"{type(self).__name__}({details})"
-
-    def describe(self) -> dict[str, Any]:
-        """Return the arguments worth showing in `explain()`, short."""
-        return {}
-
-    # --- running ------------------------------------------------------------------------------------------------------
+        graph: StageGraph[Stage] = StageGraph(self)
+        return graph.replace_each(cls, fn).root
 
     def __len__(self) -> int:
         """Minibatches an epoch, before any are dropped."""
-        from datapipes.chain.stage_graph import StageGraph
-
         return StageGraph(self).num_steps
 
     def __bool__(self) -> bool:
@@ -144,12 +79,11 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
     def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
         """Begin the next epoch, or go on where `initial_state` (from `state_dict()`) ended.
 
+        A state of an epoch's end leaves an empty rest, as torchdata's Loader expects; the epoch after it is the next.
+
         Raises:
             ValueError: The state was saved by another pipeline; the message names what differs.
         """
-        from datapipes.chain.run import Position, Run
-        from datapipes.chain.state import parse_state
-
         if self._closed:
             raise RuntimeError(f"{self.name}: is closed and cannot start an epoch; build a new one.")
         super().reset(initial_state)
@@ -157,6 +91,8 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         state = self._pending if initial_state is None else initial_state
         self._pending = None
         position = Position(self._next_epoch) if state is None else parse_state(self, state)
+        if position.ended and initial_state is None:  # load_state_dict of an epoch's end: straight to the next
+            position = Position(position.epoch + 1)
         check_epoch(self.name, position.epoch)
         self._run = Run(self, position)
         self._next_epoch = position.epoch + 1
@@ -169,8 +105,6 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
 
     def get_state(self) -> State:
         """Return (seed, epoch, next index, fingerprint) as plain values; it does not mention workers or threads."""
-        from datapipes.chain.state import make_state
-
         return make_state(self, self._run, self._next_epoch, self._pending)
 
     def state_dict(self) -> State:
@@ -178,21 +112,17 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next `iter` finish the epoch that `state` was saved in.
+        """Make the next `iter` finish the epoch that `state` was saved in; begin the next epoch if it had ended.
 
         Raises:
             TypeError, ValueError: The state is malformed, or another pipeline's; the message names what differs.
         """
-        from datapipes.chain.state import parse_state
-
         parse_state(self, state)
         self._end_run()
         self._pending = dict(state)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter` start epoch `epoch`."""
-        from datapipes.chain.stage_graph import StageGraph
-
         StageGraph(self).refuse_jumps(self.name)
         self._next_epoch = check_epoch(self.name, epoch)
         self._pending = None
@@ -201,17 +131,12 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
         """End the running epoch, its threads, and what this stage and those before it keep between epochs, as a
         DataLoader its workers; may be called twice. The stage cannot be iterated afterwards.
         """
-        if self._run is not None and not self._run.finished:
+        if self._run is not None:
             self._pending = self.get_state()  # state_dict() still tells where the epoch stood
         self._closed = True
         self._end_run()
-        from datapipes.chain.stage_graph import StageGraph
-
         for stage in StageGraph(self):
-            stage._end_kept()
-
-    def _end_kept(self) -> None:
-        """End what is kept between epochs; the next one starts it again."""
+            stage.end_kept()
 
     def __enter__(self: _S) -> _S:
         return self
@@ -225,34 +150,12 @@ class Stage(FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # Base
             self._run = None
 
 
-class SeedStage(Stage):
-    """A stage that starts minibatches: it maps (epoch, index) to seeds; its `rng_seed` decides all that is random."""
-
-    rng_seed: int
-    rank: int = 0
-    world_size: int = 1
-
-    @property
-    @abstractmethod
-    def num_steps(self) -> int:
-        """Minibatches an epoch on this rank."""
-
-    @property
-    @abstractmethod
-    def num_batches(self) -> int:
-        """Minibatches an epoch over all ranks, padding left out."""
-
-    @abstractmethod
-    def make_minibatch(self, rng: RngKey) -> MiniBatch:
-        """Return the minibatch of `rng.epoch` and the global position `rng.index`."""
-
-    def index_of(self, step: int) -> int:
-        """Return the global position of this rank's minibatch number `step`."""
-        return step * self.world_size + self.rank
+class SeedStage(SeedBase, Stage):
+    """A stage that starts minibatches; see SeedBase for what a subclass defines."""
 
 
 @register_stage("transform")
-class MiniBatchTransformer(Stage):
+class MiniBatchTransformer(TransformerBase, Stage):
     """One minibatch in, one new minibatch out, or None to drop it (its index stays used).
 
     Subclasses define `transform`, or pass `fn`. A stage of several sources takes them as a list and its `transform`
@@ -262,8 +165,6 @@ class MiniBatchTransformer(Stage):
     A stage that waits for others may define `async transform_async(minibatch)` instead and set `concurrency`: that
     many are kept in flight, and the minibatches still leave in order.
     """
-
-    concurrency: int = 1
 
     def __init__(
         self, source: Stage | Sequence[Stage], fn: Callable[[MiniBatch], MiniBatch | None] | None = None
@@ -283,8 +184,6 @@ class MiniBatchTransformer(Stage):
             )
         self.fn = fn
         if len(sources) > 1:
-            from datapipes.chain.stage_graph import StageGraph
-
             StageGraph(self)  # refuses unequal lengths
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -306,14 +205,18 @@ class MiniBatchTransformer(Stage):
         """Return the key of this stage's random choices for `minibatch`, also where `transform` is called by hand.
 
         Raises:
-            ValueError: No ItemSampler upstream gives a seed.
+            ValueError: No ItemSampler upstream gives a seed, or the class says that it does not draw.
         """
         if minibatch.rng is not None:
             return minibatch.rng
-        from datapipes.chain.stage_graph import StageGraph
-
         graph = StageGraph(self)
-        return RngKey(graph.seed_stage.rng_seed, minibatch.epoch, minibatch.index, graph.ordinal(self))
+        ordinal = graph.ordinal(self)
+        if ordinal is None:
+            raise ValueError(
+                f"{self.name}: has no random key, since its class says draws = False; only a stage with draws = True "
+                "may draw. Set draws = True in the class."
+            )
+        return RngKey(graph.seed_stage.rng_seed, minibatch.epoch, minibatch.index, ordinal)
 
     def describe(self) -> dict[str, Any]:
         return {} if self.fn is None else {"fn": getattr(self.fn, "__qualname__", type(self.fn).__name__)}
@@ -334,25 +237,8 @@ def _chain_or_apply(own: Callable[..., Any]) -> Callable[..., Any]:
 MiniBatchTransformer.transform = _chain_or_apply(MiniBatchTransformer.transform)  # type: ignore[method-assign]
 
 
-class StreamStage(Stage):
-    """A stage that carries minibatches on without changing them, in its own way; it has no part in the random key.
-
-    Attributes:
-        window: It delivers a minibatch only when all that are `window` or more before it were delivered; 1 is in order.
-    """
-
-    window: int = 1
-
-    @abstractmethod
-    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        """Return an iterator over the epoch from `plan.start`; calling one of `streams` starts that source's part.
-
-        What it starts ends when the iterator is closed or collected.
-        """
-
-    def node_state(self) -> Any:
-        """Return the position of a stage without sources, which keeps its own order."""
-        return None
+class StreamStage(CarrierBase, Stage):
+    """A stage that carries minibatches on without changing them; see CarrierBase for what a subclass defines."""
 
 
 class _EpochIterator(Iterator[MiniBatch]):
@@ -375,25 +261,3 @@ class _EpochIterator(Iterator[MiniBatch]):
 
     def __len__(self) -> int:
         return len(self._stage)
-
-
-def _own_containers(value: Any) -> Any:
-    """Return `value` with its lists, tuples and dicts copied, so that the caller may go on changing its own."""
-    if type(value) in (list, tuple):
-        return type(value)(_own_containers(item) for item in value)
-    if type(value) is dict:
-        return {key: _own_containers(item) for key, item in value.items()}
-    return value
-
-
-def _swapped(value: Any, new: dict[int, Stage]) -> Any:
-    """Return `value` with other stages for those that `new` names."""
-    if isinstance(value, Stage):
-        return new.get(id(value), value)
-    if type(value) in (list, tuple):
-        return type(value)(_swapped(item, new) for item in value)
-    return value
-
-
-def _rebuild(cls: type[Stage], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage:
-    return cls(*args, **kwargs)

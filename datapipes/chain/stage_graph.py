@@ -1,58 +1,72 @@
-"""The graph of stages behind a chain: walked by asking each stage for its sources, replaced by rebuilding.
+"""The graph of stages behind a chain: walked by asking each stage for its sources, rewritten by rebuilding stages.
 
-Nothing here changes a stage: every operation returns a new graph. A graph that cannot run (unequal lengths, a
-carrying stage with two readers) is refused when it is built.
+Nothing here changes a stage: every operation returns a new graph. A graph that cannot run (unequal lengths, a carrier
+with two readers) is refused when it is built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
 
-from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
+from datapipes.chain.numbering import Numbering, Numbers
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 
-_S = TypeVar("_S", bound=Stage)
+_S = TypeVar("_S", bound=StageBase)
+_K = TypeVar("_K", bound=StageBase)
 
 
-class StageGraph:
-    """All stages that `root` takes minibatches from, and `root`."""
+class StageGraph(Generic[_S]):
+    """All stages that `root` takes minibatches from, and `root`; Generic in what they are all known to be (Stage)."""
 
-    def __init__(self, root: Stage) -> None:
-        if not isinstance(root, Stage):
+    def __init__(self, root: _S) -> None:
+        if not isinstance(root, StageBase):
             raise TypeError(
                 f"StageGraph: root must be a Stage, got {type(root).__name__}. Pass the last stage of a chain."
             )
         self.root = root
-        self._walk = _walk(root)
-        counted = [stage for stage in self._walk if not isinstance(stage, StreamStage)]
-        self._ordinals = {id(stage): ordinal for ordinal, stage in enumerate(counted)}
+        self._walk = cast("tuple[_S, ...]", _walk(root))
         self._check_readers()
         self._check_lengths()
 
-    def walk(self) -> tuple[Stage, ...]:
+    def walk(self) -> tuple[_S, ...]:
         """Return the stages, sources before the stages that read them, `root` last; each once."""
         return self._walk
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[_S]:
         return iter(self._walk)
 
-    def find(self, cls: Callable[..., _S]) -> list[_S]:
+    def find(self, cls: Callable[..., _K]) -> list[_K]:
         """Return the stages that are a `cls`, in the order of the walk."""
         assert isinstance(cls, type)  # typed as a callable, since a type variable takes no abstract class
-        return [stage for stage in self._walk if isinstance(stage, cls)]
+        return cast("list[_K]", [stage for stage in self._walk if isinstance(stage, cls)])
 
-    def ordinal(self, stage: Stage) -> int:
-        """Return the stage's number in the random key (docs/semantics.md, section 1.1)."""
-        return self._ordinals[id(stage)]
+    @cached_property
+    def numbering(self) -> Numbering:
+        """The numbers of these stages: labels and ordinals."""
+        numbers: dict[int, Numbers] = {}
+        place = ordinal = 0
+        for stage in self._walk:
+            works = not isinstance(stage, CarrierBase)
+            draws = works and stage.draws
+            numbers[id(stage)] = Numbers(stage.name, place if works else None, ordinal if draws else None)
+            place, ordinal = place + works, ordinal + draws
+        seeds = self.find(SeedBase)
+        return Numbering(numbers, seeds[0].rng_seed if seeds else None)
+
+    def ordinal(self, stage: StageBase) -> int | None:
+        """Return the stage's number in the random key (docs/semantics.md, section 1.1); None if it does not draw."""
+        return self.numbering.ordinal(stage)
 
     @property
-    def seed_stage(self) -> SeedStage:
+    def seed_stage(self) -> SeedBase:
         """The first ItemSampler, which gives the seed and the length.
 
         Raises:
             ValueError: The chain has none.
         """
-        found = self.find(SeedStage)
+        found = self.find(SeedBase)
         if not found:
             raise ValueError(
                 f"{self.root.name}: no ItemSampler in this chain, found {[stage.name for stage in self._walk]}; its "
@@ -63,19 +77,19 @@ class StageGraph:
     @property
     def num_steps(self) -> int:
         """Minibatches an epoch on this rank."""
-        if not self.find(SeedStage):
+        if not self.find(SeedBase):
             raise TypeError(
                 f"{self.root.name}: has no length, since no ItemSampler starts this chain. Count while iterating."
             )
         return self.seed_stage.num_steps
 
-    def replace(self, old: Stage, new: Stage) -> StageGraph:
+    def replace(self, old: StageBase, new: _S) -> StageGraph[_S]:
         """Return a graph with `new` for `old`; stages that read it are rebuilt, the others are shared."""
         if not any(stage is old for stage in self._walk):
             raise ValueError(f"StageGraph.replace: {old!r} is not in this chain. Pass a stage that walk() gives.")
         return self._rebuild(lambda stage, rebuilt: new if stage is old else rebuilt)
 
-    def replace_each(self, cls: type[_S], fn: Callable[[_S], Stage]) -> StageGraph:
+    def replace_each(self, cls: type[_K], fn: Callable[[_K], _S]) -> StageGraph[_S]:
         """Return a graph with `fn(stage)` for every stage that is a `cls`; `fn` sees it over its new sources.
 
         Raises:
@@ -87,26 +101,26 @@ class StageGraph:
                 "Name one of these."
             )
 
-        def swap(stage: Stage, rebuilt: Stage) -> Stage:
-            new = fn(rebuilt) if isinstance(rebuilt, cls) else rebuilt
-            if not isinstance(new, Stage):
+        def swap(stage: _S, rebuilt: _S) -> _S:
+            new: Any = fn(rebuilt) if isinstance(rebuilt, cls) else rebuilt
+            if not isinstance(new, StageBase):
                 raise TypeError(
                     f"replaced: the function must return a Stage, got {type(new).__name__}. Return the new stage."
                 )
-            return new
+            return cast("_S", new)
 
         return self._rebuild(swap)
 
     def refuse_jumps(self, where: str) -> None:
         """Raise ValueError where a stage decides by itself which epoch comes next."""
-        for stage in self.find(StreamStage):
+        for stage in self.find(CarrierBase):
             if not stage.sources:
                 raise ValueError(
                     f"{where}: cannot reach another epoch of {stage.name}, which keeps its own order. Start it anew."
                 )
 
-    def _rebuild(self, swap: Callable[[Stage, Stage], Stage]) -> StageGraph:
-        new: dict[int, Stage] = {}
+    def _rebuild(self, swap: Callable[[_S, _S], _S]) -> StageGraph[_S]:
+        new: dict[int, _S] = {}
         for stage in self._walk:
             sources = [new[id(source)] for source in stage.sources]
             same = all(source is old for source, old in zip(sources, stage.sources, strict=True))
@@ -118,16 +132,16 @@ class StageGraph:
         for stage in self._walk:
             for source in stage.sources:
                 readers[id(source)] = readers.get(id(source), 0) + 1
-        for stage in self.find(StreamStage):
-            if readers.get(id(stage), 0) > 1:
+        for carrier in self.find(CarrierBase):
+            if readers.get(id(carrier), 0) > 1:
                 raise ValueError(
-                    f"{stage.name}: feeds {readers[id(stage)]} stages, 1 is allowed: it can be read only once. Branch "
-                    "before it."
+                    f"{carrier.name}: feeds {readers[id(carrier)]} stages, 1 is allowed: it can be read only once. "
+                    "Branch before it."
                 )
 
     def _check_lengths(self) -> None:
         starts = [stage for stage in self._walk if not stage.sources]
-        plans = {(s.num_steps, s.rank, s.world_size) for s in starts if isinstance(s, SeedStage)}
+        plans = {(s.num_steps, s.rank, s.world_size) for s in starts if isinstance(s, SeedBase)}
         if len(plans) > 1:
             found = ", ".join(f"{steps} minibatches (rank {rank} of {size})" for steps, rank, size in sorted(plans))
             raise ValueError(
@@ -136,9 +150,9 @@ class StageGraph:
             )
         for stage in self._walk:
             if (
-                isinstance(stage, MiniBatchTransformer)
+                isinstance(stage, TransformerBase)
                 and len(stage.sources) > 1
-                and any(isinstance(source, StreamStage) for source in _walk(stage))
+                and any(isinstance(source, CarrierBase) for source in _walk(stage))
             ):
                 raise ValueError(
                     f"{stage.name}: joins several sources behind a Prefetcher, FromNode or DataLoader; only stages "
@@ -146,9 +160,9 @@ class StageGraph:
                 )
 
 
-def _walk(root: Stage) -> tuple[Stage, ...]:
-    order: dict[int, Stage] = {}
-    stack: list[tuple[Stage, bool]] = [(root, False)]
+def _walk(root: StageBase) -> tuple[StageBase, ...]:
+    order: dict[int, StageBase] = {}
+    stack: list[tuple[StageBase, bool]] = [(root, False)]
     while stack:
         stage, expanded = stack.pop()
         if id(stage) in order:

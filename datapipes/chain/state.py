@@ -6,55 +6,61 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from datapipes.base.checks import check_int
+from datapipes.base.checks import check_bool, check_int
 from datapipes.base.rng import STREAM_VERSION, check_epoch
-from datapipes.chain.run import Position, Run
-from datapipes.chain.stage import SeedStage, Stage, State, StreamStage
+from datapipes.chain.epoch import Position
+from datapipes.chain.run import Run
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
 
+State = dict[str, Any]
 
-def fingerprint(graph: StageGraph) -> dict[str, Any]:
+
+def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
     """Return what decides the content of the chain's minibatches, as plain values by name; new ones each time."""
     entries: dict[str, Any] = {"stream_version": STREAM_VERSION}
     for stage in graph:
-        if not isinstance(stage, StreamStage):
-            # one name for all that starts minibatches: a rank of several may take over from a single process
-            name = "item_sampler" if isinstance(stage, SeedStage) else stage.name
-            prefix = f"{graph.ordinal(stage)}.{name}"
-            entries.update({f"{prefix}.{key}": copy.deepcopy(value) for key, value in stage.fingerprint().items()})
+        ordinal = graph.ordinal(stage)
+        if ordinal is None:
+            continue
+        # One name for all that starts minibatches: a rank of several may take over from a single process.
+        name = "item_sampler" if isinstance(stage, SeedBase) else stage.name
+        prefix = f"{ordinal}.{name}"
+        entries.update({f"{prefix}.{key}": copy.deepcopy(value) for key, value in stage.fingerprint().items()})
     return entries
 
 
-def make_state(root: Stage, run: Run | None, next_epoch: int, pending: State | None) -> State:
-    """Return the state of `root`: where the running epoch stands, or that the next one has not begun."""
+def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
+    """Return the state of `root`: where the running or finished epoch stands, or that the next one has not begun."""
     if run is None and pending is not None:
         return copy.deepcopy(pending)
     graph = StageGraph(root)
-    seeds = graph.find(SeedStage)
-    running = None if run is None or run.finished else run
+    seeds = graph.find(SeedBase)
     state: State = {
         "seed": seeds[0].rng_seed if seeds else None,
-        "epoch": running.epoch if running else next_epoch,
-        "next_index": _next_index(seeds, running.next_step) if running else 0,
+        "epoch": run.epoch if run else next_epoch,
+        "next_index": _next_index(seeds, run.next_step, run.finished) if run else 0,
         "fingerprint": fingerprint(graph),
     }
-    if running and running.ahead:
+    if run and run.finished:
+        state["ended"] = True
+    elif run and run.ahead:
         # Delivered out of order: the position is of this rank alone.
-        ahead = sorted(seeds[0].index_of(step) for step in running.ahead)
+        ahead = sorted(seeds[0].index_of(step) for step in run.ahead)
         state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
-    for stage in graph.find(StreamStage):
+    for stage in graph.find(CarrierBase):
         if not stage.sources:
-            state["node"] = stage.node_state() if running else None  # asking a node that has not begun would start it
+            state["node"] = stage.node_state() if run else None  # asking a node that has not begun would start it
     return state
 
 
-def _next_index(seeds: list[SeedStage], step: int) -> int:
+def _next_index(seeds: list[SeedBase], step: int, finished: bool) -> int:
     if not seeds:
         return step
-    return seeds[0].num_batches if step >= seeds[0].num_steps else step * seeds[0].world_size
+    return seeds[0].num_batches if finished or step >= seeds[0].num_steps else step * seeds[0].world_size
 
 
-def parse_state(root: Stage, state: Any) -> Position:
+def parse_state(root: StageBase, state: Any) -> Position:
     """Return the position that a state of `root`'s pipeline names.
 
     Raises:
@@ -72,7 +78,7 @@ def parse_state(root: Stage, state: Any) -> Position:
             "Load what state_dict() returned."
         )
     graph = StageGraph(root)
-    seeds = graph.find(SeedStage)
+    seeds = graph.find(SeedBase)
     saved = {"seed": state["seed"], **state["fingerprint"]}
     current = {"seed": seeds[0].rng_seed if seeds else None, **fingerprint(graph)}
     differing = [
@@ -92,10 +98,15 @@ def parse_state(root: Stage, state: Any) -> Position:
         raise ValueError(
             f"{where}: next_index must be in [0, {last}], got {next_index!r}. Load what state_dict() returned."
         )
+    ended = check_bool(where, "ended", state.get("ended", False))
     if not seeds:
-        return Position(epoch, next_index, state.get("node"))
+        return Position(epoch, next_index, state.get("node"), ended=ended)
     if next_index == seeds[0].num_batches:  # the epoch was done, however many ranks shared it
-        return Position(epoch, seeds[0].num_steps)
+        return Position(epoch, seeds[0].num_steps, ended=ended)
+    if ended:
+        raise ValueError(
+            f"{where}: the epoch has ended, but next_index is {next_index} of {last}. Load what state_dict() returned."
+        )
     if next_index % seeds[0].world_size != 0:
         raise ValueError(
             f"{where}: next_index {next_index} is not a multiple of world_size {seeds[0].world_size}, so the ranks "
@@ -105,7 +116,7 @@ def parse_state(root: Stage, state: Any) -> Position:
     return Position(epoch, step, ahead=_parse_ahead(where, seeds[0], state.get("ahead"), step))
 
 
-def _parse_ahead(where: str, seeds: SeedStage, ahead: Any, step: int) -> tuple[int, ...]:
+def _parse_ahead(where: str, seeds: SeedBase, ahead: Any, step: int) -> tuple[int, ...]:
     """Return the steps after `step` that were delivered already."""
     if ahead is None:
         return ()

@@ -24,6 +24,8 @@ class CopyTo(MiniBatchTransformer):
         ValueError: The device does not exist here; checked when the chain is built.
     """
 
+    draws = False
+
     def __init__(self, source: Stage, device: str | torch.device, *, non_blocking: bool = True) -> None:
         super().__init__(source)
         self.device = _check_device(device)

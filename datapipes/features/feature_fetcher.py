@@ -32,6 +32,8 @@ class FeatureFetcher(MiniBatchTransformer):
             for and the sampler upstream does not return edge ids.
     """
 
+    draws = False
+
     def __init__(
         self,
         source: Stage,

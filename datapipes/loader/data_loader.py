@@ -16,7 +16,10 @@ from datapipes.base.clock import StageClock
 from datapipes.base.log import logger
 from datapipes.base.rng import check_epoch
 from datapipes.base.sizes import parse_size
-from datapipes.chain.run import EpochPlan, Position, Run, one_minibatch
+from datapipes.chain.calls import Calls
+from datapipes.chain.epoch import EpochContext
+from datapipes.chain.evaluator import Evaluator
+from datapipes.chain.run import stream_of
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
@@ -139,11 +142,11 @@ class DataLoader(StreamStage):
         self._check_threads()
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
 
-    def rewritten(self) -> StageGraph:
+    def rewritten(self) -> StageGraph[Stage]:
         """Return the rewritten chain, the one that runs."""
         return self._plan
 
-    def _rewrite(self) -> StageGraph:
+    def _rewrite(self) -> StageGraph[Stage]:
         graph = StageGraph(self.source)
         depth, timeout = self.prefetch_factor, self.timeout
         if self.num_workers > 0:
@@ -159,7 +162,7 @@ class DataLoader(StreamStage):
         planned = overlap_with_consumer(fetching, depth=depth, timeout=timeout)
         return graph if planned is fetching else planned  # without a thread for the end, none in the middle
 
-    def _put_in_workers(self, marked: StageGraph, timeout: float | None) -> StageGraph:
+    def _put_in_workers(self, marked: StageGraph[Stage], timeout: float | None) -> StageGraph[Stage]:
         return put_in_workers(
             marked,
             num_workers=self.num_workers,
@@ -215,9 +218,9 @@ class DataLoader(StreamStage):
                 "GPU). Leave them out."
             )
 
-    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        position = Position(plan.epoch, plan.start, plan.node_state, tuple(plan.ahead))
-        return Run(self._plan.root, position, self._clock, plan.stopped)
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
+        calls = Calls(self._plan.numbering, self._clock)
+        return stream_of(self._plan.root, context.of_chain(calls))
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
         """Return one minibatch again, by its epoch and global index, or None if a stage drops it; nothing else
@@ -228,7 +231,7 @@ class DataLoader(StreamStage):
         graph.refuse_jumps("data_loader: minibatch")
         seed_stage = graph.seed_stage
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)
-        return one_minibatch(graph.root, epoch, index)
+        return Evaluator(Calls(graph.numbering, StageClock())).minibatch(graph, epoch, index)
 
     def explain(self) -> str:
         """Return the rewritten chain as text: which stage runs where."""
@@ -261,9 +264,9 @@ class DataLoader(StreamStage):
         """
         write_trace(path, self._clock.last_calls())
 
-    def _end_kept(self) -> None:
+    def end_kept(self) -> None:
         for stage in self._plan:
-            stage._end_kept()
+            stage.end_kept()
 
     def describe(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"num_workers": self.num_workers}

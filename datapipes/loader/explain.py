@@ -25,7 +25,7 @@ class Lane:
     stages: list[Stage] = field(default_factory=list)
 
 
-def lanes(graph: StageGraph) -> list[Lane]:
+def lanes(graph: StageGraph[Stage]) -> list[Lane]:
     """Return the lanes of a planned graph, first the one where minibatches start; the last is the caller's."""
     found = [Lane("caller's thread")]
     threads = 0
@@ -54,7 +54,7 @@ def _title_of(workers: Workers) -> str:
     )
 
 
-def as_text(title: str, graph: StageGraph) -> str:
+def as_text(title: str, graph: StageGraph[Stage]) -> str:
     """Return the plan as indented text."""
     lines = [title]
     for lane in lanes(graph):
@@ -76,7 +76,7 @@ def _box(stage: Stage) -> tuple[str, str, str]:
     return stage.name, ", ".join(f"{key}={value!r}" for key, value in stage.describe().items()), repr(stage)
 
 
-def as_svg(title: str, graph: StageGraph) -> str:
+def as_svg(title: str, graph: StageGraph[Stage]) -> str:
     """Return the plan as an SVG document: a row of boxes for each lane, arrows in the direction of the minibatches."""
     rows = [(lane.title, [_box(stage) for stage in lane.stages] or [CONSUMER]) for lane in lanes(graph)]
     width = 2 * MARGIN + max(len(boxes) for _, boxes in rows) * (BOX_WIDTH + GAP)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchdata.nodes import BaseNode
 
-from datapipes.chain.run import EpochPlan
+from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.minibatch import MiniBatch
 
@@ -30,8 +30,8 @@ class FromNode(StreamStage):
             )
         self.node = node
 
-    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        self.node.reset(plan.node_state)
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
+        self.node.reset(context.node_state)
         return self._minibatches()
 
     def node_state(self) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import registered_stages
-from datapipes.chain.run import EpochPlan
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
@@ -26,11 +26,11 @@ CUT = "fetch_feature"  # the default
 class Cut(StreamStage):
     """Marks where a chain is cut: what stands before it runs in workers, the rest in the caller's process."""
 
-    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         return streams[0]()
 
 
-def shard(graph: StageGraph) -> StageGraph:
+def shard(graph: StageGraph[Stage]) -> StageGraph[Stage]:
     """Return `graph` with every ItemSampler, subclasses and other seed stages too, giving out minibatches by index.
 
     Raises:
@@ -49,7 +49,7 @@ def shard(graph: StageGraph) -> StageGraph:
     return graph.replace_each(SeedStage, by_index)  # type: ignore[type-abstract]
 
 
-def cut(graph: StageGraph, place: str | type[Stage]) -> StageGraph:
+def cut(graph: StageGraph[Stage], place: str | type[Stage]) -> StageGraph[Stage]:
     """Return `graph` with a Cut before the first stage that `place` names.
 
     Args:
@@ -72,7 +72,7 @@ def cut(graph: StageGraph, place: str | type[Stage]) -> StageGraph:
     return graph.replace(before, before.with_sources(Cut(before.source)))
 
 
-def put_in_workers(graph: StageGraph, **arguments: Any) -> StageGraph:
+def put_in_workers(graph: StageGraph[Stage], **arguments: Any) -> StageGraph[Stage]:
     """Return `graph` with Workers, built with `arguments`, at its Cut.
 
     Raises:
@@ -89,7 +89,7 @@ def put_in_workers(graph: StageGraph, **arguments: Any) -> StageGraph:
     return graph.replace(mark, Workers(mark.source, pin=pins, **arguments))
 
 
-def overlap_with_consumer(graph: StageGraph, *, depth: int, timeout: float | None) -> StageGraph:
+def overlap_with_consumer(graph: StageGraph[Stage], *, depth: int, timeout: float | None) -> StageGraph[Stage]:
     """Return `graph` with a Prefetcher at its end, so that the next minibatches are made while the consumer works.
 
     Where the chain copies to a GPU the Prefetcher stands before the first such copy: copies are queued by the
@@ -111,7 +111,7 @@ def overlap_with_consumer(graph: StageGraph, *, depth: int, timeout: float | Non
     return StageGraph(Overlap(graph.root, depth, timeout=timeout))
 
 
-def overlap_fetch_with_sampling(graph: StageGraph, *, depth: int) -> StageGraph:
+def overlap_fetch_with_sampling(graph: StageGraph[Stage], *, depth: int) -> StageGraph[Stage]:
     """Return `graph` with a Prefetcher before its first FeatureFetcher, so that the next minibatches are sampled while
     the features of this one are fetched.
 
@@ -130,7 +130,7 @@ def overlap_fetch_with_sampling(graph: StageGraph, *, depth: int) -> StageGraph:
     return graph.replace(first, first.with_sources(Overlap(first.source, depth)))
 
 
-def check_cut(graph: StageGraph, place: Any) -> str | type[Stage]:
+def check_cut(graph: StageGraph[Stage], place: Any) -> str | type[Stage]:
     """Return `place` if it names where this chain can be cut; the default names a place in every chain."""
     if not (isinstance(place, str) or (isinstance(place, type) and issubclass(place, Stage))):
         raise TypeError(
@@ -141,7 +141,7 @@ def check_cut(graph: StageGraph, place: Any) -> str | type[Stage]:
     return place
 
 
-def _place_of(graph: StageGraph, place: str | type[Stage]) -> Stage | None:
+def _place_of(graph: StageGraph[Stage], place: str | type[Stage]) -> Stage | None:
     """Return the stage before which the chain is cut; None for its end."""
     if place == "end":
         return None
@@ -161,7 +161,7 @@ def _place_of(graph: StageGraph, place: str | type[Stage]) -> Stage | None:
     return found[0]
 
 
-def _check_before(graph: StageGraph) -> None:
+def _check_before(graph: StageGraph[Stage]) -> None:
     for stage in graph.find(StreamStage):
         raise ValueError(
             f"data_loader: {stage.name} stands before the cut, in the part that workers make minibatch by minibatch. "
@@ -169,7 +169,7 @@ def _check_before(graph: StageGraph) -> None:
         )
 
 
-def _is_alone(graph: StageGraph, stage: Stage) -> bool:
+def _is_alone(graph: StageGraph[Stage], stage: Stage) -> bool:
     """Return whether nothing but `stage` reads its source."""
     return sum(stage.source is source for reader in graph for source in reader.sources) == 1
 
@@ -178,7 +178,7 @@ def _copies_to_gpu(stage: Stage) -> bool:
     return isinstance(stage, CopyTo) and stage.device.type == "cuda"
 
 
-def _single_line(graph: StageGraph) -> list[Stage]:
+def _single_line(graph: StageGraph[Stage]) -> list[Stage]:
     """Return the stages with one source that lead to the last stage, in the order in which a minibatch passes them."""
     line = [graph.root]
     while len(line[-1].sources) == 1:

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from datapipes.base.checks import check_int
+from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name, register_stage
-from datapipes.chain.run import EpochPlan, close_stream
+from datapipes.chain.run import close_stream
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
@@ -48,9 +49,9 @@ class Prefetcher(StreamStage):
                     "ahead. Use torchdata.nodes.Prefetcher inside that node."
                 )
 
-    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        waiting = f"waiting for {plan.label(self.source)}"
-        return _Reader(streams[0], self.depth, self.timeout, plan, waiting, self.where, self.thread_name)
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
+        waiting = f"waiting for {context.calls.numbering.label(self.source)}"
+        return _Reader(streams[0], self.depth, self.timeout, context, waiting, self.where, self.thread_name)
 
     @property
     def thread_name(self) -> str:
@@ -119,7 +120,7 @@ class _Reader(Iterator[MiniBatch]):
         open_stream: Callable[[], Iterator[MiniBatch]],
         depth: int,
         timeout: float | None,
-        plan: EpochPlan,
+        context: EpochContext,
         waiting: str,
         where: str,
         thread_name: str,
@@ -128,14 +129,14 @@ class _Reader(Iterator[MiniBatch]):
         self._queue = _Queue(depth)
         self._process = os.getpid()
         self._timeout = timeout
-        self._plan = plan
+        self._context = context
         self._waiting = waiting
         self._thread = threading.Thread(
             target=_make_minibatches, args=(open_stream, self._queue), name=thread_name, daemon=True
         )
         self._thread.start()
         self.close = weakref.finalize(
-            self, _stop, self._process, self._queue, self._thread, plan.stopped
+            self, _stop, self._process, self._queue, self._thread, context.stopped
         )  # also when collected, and at exit
 
     def __next__(self) -> MiniBatch:
@@ -158,14 +159,14 @@ class _Reader(Iterator[MiniBatch]):
                 if self._timeout is not None and waited >= self._timeout:
                     raise TimeoutError(
                         f"{self._where}: no minibatch came within {self._timeout} s, the limit that was set; the "
-                        f"thread still works on it.{self._plan.whereabouts()} Raise timeout, or look into stats() for "
-                        "the slow stage."
+                        f"thread still works on it.{self._context.whereabouts()} Raise timeout, or look into stats() "
+                        "for the slow stage."
                     )
                 left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
                 queue.changed.wait(left)
             minibatch = queue.ready.popleft()
             queue.changed.notify_all()
-        self._plan.clock.add(self._waiting, began, minibatch.index)
+        self._context.calls.clock.add(self._waiting, began, minibatch.index)
         return minibatch
 
 

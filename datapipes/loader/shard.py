@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from datapipes.base.rng import RngKey
-from datapipes.chain.stage import Fingerprint, SeedStage
+from datapipes.chain.stage import SeedStage
+from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 
 

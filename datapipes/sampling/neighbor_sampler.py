@@ -16,7 +16,8 @@ from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, check_int, dtype_name
 from datapipes.base.threads import num_threads
 from datapipes.chain.functional import register_stage
-from datapipes.chain.stage import Fingerprint, MiniBatchTransformer, Stage
+from datapipes.chain.stage import MiniBatchTransformer, Stage
+from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph import CSCGraph
 from datapipes.minibatch import Block, MiniBatch
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_int
 from datapipes.base.rng import RngKey, check_seed
-from datapipes.chain.stage import Fingerprint, SeedStage
+from datapipes.chain.stage import SeedStage
+from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.seeds.item_set import ItemSet
 

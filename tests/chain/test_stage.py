@@ -298,11 +298,43 @@ def test_the_walk_gives_sources_first_and_each_stage_once():
     assert graph.seed_stage is start
 
 
-def test_stages_that_only_carry_have_no_ordinal():
-    chain = dp.DataLoader(items().prefetch().transform(as_it_is).prefetch()).copy_to("cpu")
+def test_stages_that_only_carry_or_move_data_have_no_ordinal():
+    chain = dp.DataLoader(items().prefetch().copy_to("cpu").transform(as_it_is).prefetch()).copy_to("cpu")
     graph = dp.StageGraph(chain)
-    ordinals = [graph.ordinal(stage) for stage in graph if not isinstance(stage, dp.StreamStage)]
-    assert ordinals == [0, 1, 2]
+    names = ["item_sampler", "prefetch", "copy_to", "transform", "prefetch", "data_loader", "copy_to"]
+    assert [stage.name for stage in graph] == names
+    assert [graph.ordinal(stage) for stage in graph] == [0, None, None, 1, None, None, None]
+
+
+def test_labels_count_the_stages_that_work_whether_they_draw_or_not():
+    graph = dp.StageGraph(fetched().prefetch().transform(as_it_is))
+    labels = ["0 item_sampler", "1 sample_neighbor", "2 fetch_feature", "prefetch", "3 transform"]
+    assert [graph.numbering.label(stage) for stage in graph] == labels
+    assert graph.numbering.labels() == [label for label in labels if label != "prefetch"]
+    assert graph.numbering.where(graph.root) == "stage 3 (transform)"
+
+
+class DrawsAWord(dp.MiniBatchTransformer):
+    """Keeps the minibatch's random key as its labels."""
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        return minibatch.replace(labels=torch.tensor([self.rng_of(minibatch).hop_key() % 2**62]))
+
+
+@pytest.mark.parametrize("move", [fetched, lambda: sampled().copy_to("cpu"), lambda: fetched().copy_to("cpu")])
+def test_a_stage_that_moves_data_changes_no_bit_behind_it_and_no_state(move):
+    plain, moved = DrawsAWord(sampled()), DrawsAWord(move())
+    for ours, theirs in zip(plain, moved, strict=True):
+        assert torch.equal(ours.labels, theirs.labels)
+        assert moved.state_dict() == plain.state_dict()
+
+
+def test_a_stage_that_says_it_does_not_draw_gets_no_random_key():
+    class SaysItDoesNot(DrawsAWord):
+        draws = False
+
+    with refused(ValueError, stage="says_it_does_not", found="draws = False", allowed="draws = True"):
+        next(iter(SaysItDoesNot(sampled())))
 
 
 def test_replace_rebuilds_what_reads_the_stage_and_shares_the_rest():

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from datapipes.base.errors import add_note
 from datapipes.base.log import logger
-from datapipes.chain.run import EpochPlan
-from datapipes.chain.stage import SeedStage
+from datapipes.chain.epoch import EpochContext
+from datapipes.chain.stage_base import SeedBase
 from datapipes.channel import PeerDied
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
 from datapipes.minibatch import MiniBatch
@@ -34,8 +34,8 @@ class Dispatcher(Iterator[MiniBatch]):
     def __init__(
         self,
         pool: Pool,
-        plan: EpochPlan,
-        seeds: SeedStage,
+        context: EpochContext,
+        seeds: SeedBase,
         waiting: str,
         *,
         in_order: bool,
@@ -43,8 +43,8 @@ class Dispatcher(Iterator[MiniBatch]):
         max_restarts: int,
     ) -> None:
         self._pool = pool
-        # Not the plan itself: it asks this object what it waits for, and each would keep the other.
-        self._epoch, self._clock, self._stopped = plan.epoch, plan.clock, plan.stopped
+        # Not the context itself: it asks this object what it waits for, and each would keep the other.
+        self._epoch, self._clock, self._stopped = context.epoch, context.calls.clock, context.stopped
         self._seeds = seeds
         self._waiting = waiting
         self._in_order = in_order
@@ -52,10 +52,10 @@ class Dispatcher(Iterator[MiniBatch]):
         self._max_restarts = max_restarts
         self._process = os.getpid()
         self._generation = pool.begin()
-        self._steps = iter(plan.steps(seeds.num_steps))
+        self._steps = iter(context.steps(seeds.num_steps))
         self._next_step = next(self._steps, None)  # to be given out
-        self._low = plan.start  # all before it is settled
-        self._settled: set[int] = set(plan.ahead)
+        self._low = context.start  # all before it is settled
+        self._settled: set[int] = set(context.ahead)
         self._window = pool.num_workers * pool.tasks_each
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # steps that are made and not delivered
@@ -64,7 +64,7 @@ class Dispatcher(Iterator[MiniBatch]):
         self._early_deaths = [0] * pool.num_workers
         self._broken = False
         self._waits = False
-        plan.waiting_for = self._waiting_for
+        context.waiting_for = self._waiting_for
 
     def __next__(self) -> MiniBatch:
         if os.getpid() != self._process:

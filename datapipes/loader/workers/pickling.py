@@ -13,11 +13,10 @@ from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 
 
-def refuse_unpicklable(graph: StageGraph, worker_init_fn: Any) -> None:
+def refuse_unpicklable(graph: StageGraph[Stage], worker_init_fn: Any) -> None:
     """Refuse what cannot be passed on to a process that is not forked, by the name of its stage."""
     for stage in graph:
-        args, kwargs = stage._arguments
-        _refuse(f"stage {graph.ordinal(stage)} ({stage.name})", (type(stage), args, kwargs))
+        _refuse(graph.numbering.where(stage), (type(stage), *stage.arguments))
     _refuse("worker_init_fn", worker_init_fn)
 
 

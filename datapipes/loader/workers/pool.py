@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from datapipes.base.clock import Call, StageClock
 from datapipes.base.errors import add_note
+from datapipes.chain.calls import Calls
+from datapipes.chain.evaluator import Evaluator, async_window
 from datapipes.chain.in_flight import LoopThread
-from datapipes.chain.run import EpochPlan, async_window
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
@@ -119,19 +120,19 @@ def work(worker: int, root: Stage, take: Take, begins: Callable[[Task], None]) -
 
 
 class _Maker:
-    def __init__(self, worker: int, graph: StageGraph, begins: Callable[[Task], None]) -> None:
+    def __init__(self, worker: int, graph: StageGraph[Stage], begins: Callable[[Task], None]) -> None:
         self._worker = worker
         self._graph = graph
         self._begins = begins
-        self._clock = _Calls()
-        self._plan: EpochPlan | None = None
+        self._clock = _NewCalls()
+        self._evaluator = Evaluator(Calls(graph.numbering, self._clock))
 
     def one_by_one(self, take: Take) -> Iterator[Outcome]:
         while (task := take(True)) is not None:
             self._begins(task)
             outcome = Outcome(self._worker, task)
             try:
-                outcome.minibatch = self._plan_of(task).minibatch(self._graph, task.index)
+                outcome.minibatch = self._evaluator.minibatch(self._graph, task.epoch, task.index)
             except BaseException as error:
                 outcome.error = as_error(error)
             yield self._with_calls(outcome)
@@ -142,7 +143,7 @@ class _Maker:
         try:
             while True:
                 while len(running) < window and (task := take(not running)) is not None:
-                    coroutine = self._plan_of(task).minibatch_async(self._graph, task.index)
+                    coroutine = self._evaluator.minibatch_async(self._graph, task.epoch, task.index)
                     running.append((task, loop.submit(coroutine)))
                 if not running:
                     return
@@ -156,11 +157,6 @@ class _Maker:
                 yield self._with_calls(outcome)
         finally:
             loop.close()
-
-    def _plan_of(self, task: Task) -> EpochPlan:
-        if self._plan is None or self._plan.epoch != task.epoch:
-            self._plan = EpochPlan(self._graph, task.epoch, 0, None, self._clock)
-        return self._plan
 
     def _with_calls(self, outcome: Outcome) -> Outcome:
         outcome.calls, self._clock.calls = self._clock.calls, []
@@ -180,7 +176,7 @@ def as_error(raised: BaseException) -> Exception:
     return error
 
 
-class _Calls(StageClock):
+class _NewCalls(StageClock):
     """Collects calls, for the process that adds them up."""
 
     def __init__(self) -> None:

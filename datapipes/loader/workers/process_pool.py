@@ -46,7 +46,6 @@ from datapipes.loader.workers.worker_process import (
     TASK,
     Start,
     main,
-    stage_labels,
 )
 from datapipes.processes.endings import how_it_exited
 from datapipes.processes.sharing import Packed, pack, share_memory
@@ -97,7 +96,7 @@ class ProcessPool(Pool):
         self._id = number
         self._generation = 0  # none
         self._process = os.getpid()
-        self._opener = Opener(self._id, stage_labels(StageGraph(root)))
+        self._opener = Opener(self._id, StageGraph(root).numbering.labels())
         self._workers: list[_Worker] = []
         self._num_threads = 1
         self._board = torch.zeros(0)

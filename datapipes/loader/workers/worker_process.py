@@ -20,7 +20,6 @@ import torch
 
 from datapipes.base.errors import error_to_message
 from datapipes.base.threads import threads_of_kernels
-from datapipes.chain.stage import StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, ChannelClosed, PeerDied, ShmChannel
 from datapipes.loader.workers.envelope import num_bytes_of, to_messages
@@ -80,7 +79,7 @@ def main(start: Start) -> None:
         raise SystemExit(1) from None
     row[READY] = 1
     tasks = _Tasks(start.connection)
-    sender = _Sender(start, tasks, stage_labels(StageGraph(root)))
+    sender = _Sender(start, tasks, StageGraph(root).numbering.labels())
     try:
         with threads_of_kernels(start.num_threads):
             for outcome in work(start.worker, root, tasks.take, lambda task: _write(row, task)):
@@ -92,11 +91,6 @@ def main(start: Start) -> None:
 
 def _write(row: np.ndarray[Any, Any], task: Task) -> None:
     row[: SINCE + 1] = [*task.numbers(), time.monotonic_ns()]  # a clock that all processes share
-
-
-def stage_labels(graph: StageGraph) -> list[str]:
-    """Return the names under which the stages of a graph are counted."""
-    return [f"{graph.ordinal(stage)} {stage.name}" for stage in graph if not isinstance(stage, StreamStage)]
 
 
 class _Tasks:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from datapipes.chain.run import EpochPlan
+from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
@@ -72,14 +72,14 @@ class Workers(StreamStage):
         self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
         self._stats: dict[str, float] = {}
 
-    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], plan: EpochPlan) -> Iterator[MiniBatch]:
-        plan.waiting_for = lambda: " Its workers are being started."
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
+        context.waiting_for = lambda: " Its workers are being started."
         pool = self._running_pool()
         dispatcher = Dispatcher(
             pool,
-            plan,
+            context,
             StageGraph(self.source).seed_stage,
-            f"waiting for {plan.label(self.source)}",
+            f"waiting for {context.calls.numbering.label(self.source)}",
             in_order=self.in_order,
             timeout=self.timeout,
             max_restarts=self.max_restarts,
@@ -130,7 +130,7 @@ class Workers(StreamStage):
         if pool is self._running.pool:
             self.end_workers()
 
-    def _end_kept(self) -> None:
+    def end_kept(self) -> None:
         self.end_workers()
         self._chain = None
 

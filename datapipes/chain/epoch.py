@@ -1,0 +1,69 @@
+"""One epoch as its carriers see it: where it begins, whether it is still wanted, and what it waits for."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from datapipes.chain.calls import Calls
+
+
+class Position(NamedTuple):
+    """Where an epoch begins or goes on.
+
+    Attributes:
+        epoch: its number.
+        step: the first step that is wanted. A step is the number of a minibatch among those of this rank.
+        node_state: the state of a stage that keeps its own order (FromNode).
+        ahead: later steps that were already delivered, out of order.
+        ended: whether the epoch was read to its end.
+    """
+
+    epoch: int
+    step: int = 0
+    node_state: Any = None
+    ahead: tuple[int, ...] = ()
+    ended: bool = False
+
+
+class EpochContext:
+    """What the stages of a running epoch share.
+
+    It holds no reader and not the last stage: a thread that keeps it keeps neither alive.
+
+    Attributes:
+        calls: the calls of the chain's stages, under their labels.
+        epoch: the number of the epoch.
+        start: the first step of this rank that is wanted.
+        ahead: later steps that were already delivered out of order; skip them.
+        node_state: the state at which a FromNode goes on.
+        stopped: set when nobody reads the epoch any more; whoever waits for a minibatch then gives up.
+        waiting_for: says which worker the epoch waits for at the moment; "" if it waits for none.
+    """
+
+    def __init__(self, calls: Calls, position: Position) -> None:
+        self.calls = calls
+        self.epoch = position.epoch
+        self.start = position.step
+        self.ahead = frozenset(position.ahead)
+        self.node_state = position.node_state
+        self.stopped = threading.Event()
+        self.waiting_for: Callable[[], str] = str
+
+    def steps(self, num_steps: int) -> Iterable[int]:
+        """Return the steps of this rank that are still wanted, in order."""
+        ahead = self.ahead  # a generator that held the context would keep alive what waits by it
+        return (step for step in range(self.start, num_steps) if step not in ahead)
+
+    def whereabouts(self) -> str:
+        """Return a sentence on what the epoch waits for or works on; "" if nothing is known."""
+        return self.waiting_for() or self.calls.whereabouts()
+
+    def of_chain(self, calls: Calls) -> EpochContext:
+        """Return this epoch for another chain that makes its minibatches, as the rewritten one of a DataLoader."""
+        inner = copy.copy(self)
+        inner.calls = calls
+        self.waiting_for = inner.whereabouts
+        return inner

@@ -1,0 +1,109 @@
+"""The minibatch of an index, stage by stage.
+
+Up to its first carrier a chain is a function of (epoch, index). Evaluating that function is all that replay, resume and
+workers do; who evaluates it, where and in which order changes no bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from datapipes.base.checks import check_int
+from datapipes.chain.calls import Calls
+from datapipes.chain.in_flight import InFlight
+from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.minibatch import MiniBatch
+
+
+class Evaluator:
+    """Calls stages. It holds none of them, so a thread that keeps an evaluator keeps no stage alive."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self._slots: dict[int, asyncio.Semaphore] = {}
+
+    def minibatch(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
+        """Return the minibatch of (epoch, global index) as it leaves `graph.root`; None if a stage drops it."""
+        if any(map(is_async, graph)):
+            return next(InFlight([self.minibatch_async(graph, epoch, index)], 1))
+        made: dict[int, MiniBatch] = {}
+        for stage in graph:
+            minibatch = self.apply(stage, [made[id(source)] for source in stage.sources], epoch, index)
+            if minibatch is None:
+                return None
+            made[id(stage)] = minibatch
+        return made[id(graph.root)]
+
+    async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
+        """Return what `minibatch` returns; many calls can be in flight."""
+        made: dict[int, MiniBatch] = {}
+        for stage in graph:
+            inputs = [made[id(source)] for source in stage.sources]
+            minibatch = await self.apply_async(stage, inputs, epoch, index)
+            if minibatch is None:
+                return None
+            made[id(stage)] = minibatch
+        return made[id(graph.root)]
+
+    def apply(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
+        """Return what one stage makes of the minibatches of its sources."""
+        if isinstance(stage, CarrierBase):
+            return inputs[0]  # it would carry this minibatch on unchanged
+        with self.calls.of(stage, epoch, index) as rng:
+            if isinstance(stage, SeedBase):
+                assert rng is not None
+                return stage.make_minibatch(rng)
+            assert isinstance(stage, TransformerBase)
+            return _checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
+
+    async def apply_async(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
+        """Return what `apply` returns; waits for a free slot of the stage's `concurrency`."""
+        if not is_async(stage):
+            return self.apply(stage, inputs, epoch, index)
+        slots = self._slots.setdefault(id(stage), asyncio.Semaphore(concurrency_of(stage)))
+        async with slots:
+            with self.calls.of(stage, epoch, index) as rng:
+                try:
+                    transform_async = stage.transform_async  # type: ignore[attr-defined]  # is_async says it has one
+                    result = await transform_async(*(given.replace(rng=rng) for given in inputs))
+                except asyncio.CancelledError as error:
+                    if _is_asked_to_end():
+                        raise
+                    raise RuntimeError(
+                        f"{stage.name}: its transform_async raised CancelledError: {error}. Raise an error, or return "
+                        "None to drop the minibatch."
+                    ) from error
+                return _checked(stage, result, inputs[0])
+
+
+def is_async(stage: StageBase) -> bool:
+    """Return whether the stage defines `transform_async`."""
+    return isinstance(stage, TransformerBase) and hasattr(stage, "transform_async")
+
+
+def async_window(graph: StageGraph[Any]) -> int:
+    """Return how many minibatches the asynchronous stages of a graph keep in flight; 0 if it has none."""
+    return max((concurrency_of(stage) for stage in graph if is_async(stage)), default=0)
+
+
+def concurrency_of(stage: StageBase) -> int:
+    """Return how many calls of an asynchronous stage are kept in flight."""
+    return check_int(stage.name, "concurrency", getattr(stage, "concurrency", 1), 1)
+
+
+def _is_asked_to_end() -> bool:
+    """Return whether the running task was cancelled from outside (Python 3.10 cannot tell)."""
+    task: Any = asyncio.current_task()
+    return bool(task.cancelling()) if hasattr(task, "cancelling") else True
+
+
+def _checked(stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | None:
+    if result is None:
+        return None
+    if not isinstance(result, MiniBatch):
+        raise TypeError(
+            f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
+        )
+    return result.replace(epoch=given.epoch, index=given.index, rng=None)

@@ -1,0 +1,188 @@
+"""What a stage is to a graph, an epoch and a state: its name, sources and arguments, and what it does to a minibatch.
+
+There are three kinds, and every stage is of exactly one:
+
+* SeedBase starts the minibatch of an index (ItemSampler);
+* TransformerBase makes one minibatch of one minibatch, a pure function of it;
+* CarrierBase carries minibatches on unchanged (Prefetcher, FromNode, DataLoader).
+
+The graph of stages, the evaluator, the run and the state stand on these classes. stage.py derives the public ones from
+them and adds iteration. Building a stage checks its arguments and starts nothing; a chain is rebuilt from constructor
+arguments, so a stage keeps no state of its own.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from datapipes.base.rng import RngKey
+from datapipes.chain.epoch import EpochContext
+from datapipes.chain.functional import functional_name
+from datapipes.minibatch import MiniBatch
+
+_B = TypeVar("_B", bound="StageBase")
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Fingerprint = dict[str, Any]
+
+
+class StageBase:
+    """The structure of a stage.
+
+    Attributes:
+        draws: whether the stage may make random choices. Only such stages have an ordinal in the random key, and only
+            their fingerprints are part of the state. Stages that merely move data (FeatureFetcher, CopyTo) set it to
+            False, so that adding or moving one changes no bit of any other stage.
+    """
+
+    draws: bool = True
+    _arguments: Arguments
+
+    def __new__(cls: type[_B], *args: Any, **kwargs: Any) -> _B:
+        stage: _B = super().__new__(cls)
+        stage._arguments = _own_containers((args, kwargs))
+        return stage
+
+    def __init__(self, *sources: StageBase) -> None:
+        super().__init__()
+        for source in sources:
+            if not isinstance(source, StageBase):
+                raise TypeError(
+                    f"{self.name}: source must be a Stage, got {type(source).__name__}. Start the chain with an "
+                    "ItemSampler, or join a torchdata node by dp.FromNode(node)."
+                )
+        self._sources = sources
+
+    @property
+    def name(self) -> str:
+        """The functional name, such as "sample_neighbor"; used in errors, states and pictures."""
+        return functional_name(type(self))
+
+    @property
+    def sources(self) -> tuple[StageBase, ...]:
+        """The stages that this one takes minibatches from."""
+        return self._sources
+
+    @property
+    def arguments(self) -> Arguments:
+        """The constructor's (args, kwargs): what the stage is copied, pickled and rebuilt from."""
+        return self._arguments
+
+    def with_sources(self: _B, *sources: StageBase) -> _B:
+        """Return this stage built anew over other inputs, with the same arguments otherwise."""
+        if len(sources) != len(self.sources):
+            raise ValueError(
+                f"{self.name}: with_sources got {len(sources)} stages and needs {len(self.sources)}, one for each "
+                "source."
+            )
+        new = {id(old): stage for old, stage in zip(self.sources, sources, strict=True)}
+        args, kwargs = self._arguments
+        return type(self)(*_swapped(args, new), **{key: _swapped(value, new) for key, value in kwargs.items()})
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the arguments that decide which nodes and edges a minibatch holds, by name; part of the state."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the arguments worth showing in `explain()`, short."""
+        return {}
+
+    def end_kept(self) -> None:
+        """End what the stage keeps between epochs, such as worker processes; the next epoch starts it again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        args, kwargs = self._arguments
+        return (_rebuild, (type(self), args, kwargs))
+
+    def __copy__(self: _B) -> _B:
+        args, kwargs = self._arguments
+        return type(self)(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        details = ", ".join(f"{key}={value!r}" for key, value in self.describe().items())
+        return f"{type(self).__name__}({details})"
+
+
+class SeedBase(StageBase):
+    """Starts minibatches: maps (epoch, index) to seeds. Its `rng_seed` decides all that is random in the chain."""
+
+    rng_seed: int
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int:
+        """Minibatches an epoch on this rank."""
+
+    @property
+    @abstractmethod
+    def num_batches(self) -> int:
+        """Minibatches an epoch over all ranks, padding left out."""
+
+    @abstractmethod
+    def make_minibatch(self, rng: RngKey) -> MiniBatch:
+        """Return the minibatch of `rng.epoch` and the global position `rng.index`."""
+
+    def index_of(self, step: int) -> int:
+        """Return the global position of this rank's minibatch number `step`."""
+        return step * self.world_size + self.rank
+
+
+class TransformerBase(StageBase):
+    """Makes one minibatch of one minibatch of each source.
+
+    A stage that waits for others (a server, a disk) defines `async transform_async(*minibatches)` instead of
+    `transform`; `concurrency` of its calls are kept in flight.
+    """
+
+    concurrency: int = 1
+
+    @abstractmethod
+    def transform(self, *minibatches: Any) -> Any:
+        """Return a new minibatch, or None to drop it."""
+
+
+class CarrierBase(StageBase):
+    """Carries minibatches on without changing them, in its own way.
+
+    Attributes:
+        window: step i is delivered only after every step <= i - window; 1 means in order.
+    """
+
+    draws = False
+    window: int = 1
+
+    @abstractmethod
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
+        """Return an iterator over the epoch from `context.start`; calling one of `streams` starts that source's part.
+
+        What it starts ends when the iterator is closed or collected.
+        """
+
+    def node_state(self) -> Any:
+        """Return the position of a stage without sources, which keeps its own order."""
+        return None
+
+
+def _own_containers(value: Any) -> Any:
+    """Return `value` with its lists, tuples and dicts copied, so that the caller may go on changing its own."""
+    if type(value) in (list, tuple):
+        return type(value)(_own_containers(item) for item in value)
+    if type(value) is dict:
+        return {key: _own_containers(item) for key, item in value.items()}
+    return value
+
+
+def _swapped(value: Any, new: dict[int, StageBase]) -> Any:
+    """Return `value` with the stages that `new` gives for those in it."""
+    if isinstance(value, StageBase):
+        return new.get(id(value), value)
+    if type(value) in (list, tuple):
+        return type(value)(_swapped(item, new) for item in value)
+    return value
+
+
+def _rebuild(cls: type[StageBase], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StageBase:
+    return cls(*args, **kwargs)

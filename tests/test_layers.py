@@ -15,7 +15,7 @@ import datapipes
 PACKAGE = Path(datapipes.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# A module imports only from what stands above it.
+# A folder imports only from what stands above it.
 LAYERS = [
     "base",
     "processes",
@@ -35,15 +35,13 @@ LAYERS = [
 ]
 
 # Upwards, resolved when it is called or only by type checkers: each entry is a decision.
-LAZY: set[tuple[str, str]] = set()
 
 
 class Import(NamedTuple):
-    """One import of the package by itself: layers, whether it runs when the module is imported, and where it stands."""
+    """One import of the package by itself, wherever it stands: at the top, inside a function, or for type checkers."""
 
     importer: str
     imported: str
-    at_import: bool
     place: str
 
 
@@ -57,8 +55,12 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+MODULES = {module_of(path): path for path in SOURCES}
+ROOT = PACKAGE.name
+
+
 def imported_modules(node: ast.AST, path: Path) -> Iterator[str]:
-    """The modules of the package that an import statement names."""
+    """The modules of the package that an import statement names; `from folder import module` names the module."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
@@ -66,50 +68,73 @@ def imported_modules(node: ast.AST, path: Path) -> Iterator[str]:
         package = package if path.name == "__init__.py" else package[:-1]
         base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
         module = ".".join(filter(None, [base, node.module]))
-        names = [f"{module}.{alias.name}" for alias in node.names] if module == "datapipes" else [module]
+        submodules = [f"{module}.{alias.name}" for alias in node.names]
+        names = [name if name in MODULES or module == ROOT else module for name in submodules]
     else:
         return
-    yield from (name for name in names if name.split(".")[0] == "datapipes")
-
-
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-
-
-def imports_below(node: ast.AST, path: Path, at_import: bool) -> Iterator[Import]:
-    for name in imported_modules(node, path):
-        place = f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        yield Import(layer_of(module_of(path)), layer_of(name), at_import, place)
-    lazy = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or is_type_checking(node)
-    for child in ast.iter_child_nodes(node):
-        yield from imports_below(child, path, at_import and not lazy)
+    yield from (name for name in names if name.split(".")[0] == ROOT and name != f"{ROOT}._core")
 
 
 def all_imports() -> list[Import]:
-    found = []
-    for path in SOURCES:
-        if path != PACKAGE / "__init__.py":
-            found += imports_below(ast.parse(path.read_text(encoding="utf-8")), path, at_import=True)
-    return [found for found in found if found.importer != found.imported and found.imported != "_core"]
+    """All imports but those of the package's own __init__, which gathers the public names."""
+    return [
+        Import(module, name, f"{path.relative_to(PACKAGE)}:{node.lineno}")
+        for module, path in MODULES.items()
+        if module != ROOT
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in imported_modules(node, path)
+    ]
+
+
+def circles(edges: set[tuple[str, str]]) -> list[list[str]]:
+    """The groups of modules that reach each other, each sorted."""
+    reached = {importer: {importer} for edge in edges for importer in edge}
+    for _ in reached:
+        grown = {
+            name: set().union(found, *(reached[b] for a, b in edges if a in found)) for name, found in reached.items()
+        }
+        if grown == reached:
+            break
+        reached = grown
+    loops = {a for a, b in edges if a == b}
+    groups = {frozenset(b for b in found if a in reached[b]) for a, found in reached.items()}
+    return sorted(sorted(group) for group in groups if len(group) > 1 or group & loops)
+
+
+def upward(imports: list[Import]) -> list[str]:
+    """The imports of a folder that does not stand above the importer's in LAYERS."""
+    wrong = []
+    for importer, imported, place in imports:
+        below, above = layer_of(importer), layer_of(imported)
+        if below != above and not (above in LAYERS and LAYERS.index(above) < LAYERS.index(below)):
+            wrong.append(f"{place}: {below} imports {above or 'the whole package'}")
+    return wrong
 
 
 def test_every_module_has_its_layer():
-    parts = {layer_of(module_of(path)) for path in SOURCES} - {""}
+    parts = {layer_of(module) for module in MODULES} - {""}
     assert parts <= set(LAYERS), "name the new part in LAYERS, where the design has it"
 
 
-def test_a_module_imports_only_from_what_stands_above_it():
-    wrong = []
-    for importer, imported, at_import, place in all_imports():
-        above = imported in LAYERS and LAYERS.index(imported) < LAYERS.index(importer)
-        if not above and (at_import or (importer, imported) not in LAZY):
-            wrong.append(f"{place}: {importer} imports {imported or 'the whole package'}")
-    assert wrong == []
+def test_a_folder_imports_only_from_what_stands_above_it_inside_functions_too():
+    assert upward(all_imports()) == []
 
 
-def test_the_exceptions_are_still_needed():
-    upwards = {(found.importer, found.imported) for found in all_imports() if not found.at_import}
-    assert upwards >= LAZY
+def test_no_module_imports_one_that_imports_it_inside_functions_too():
+    assert circles({(importer, imported) for importer, imported, _ in all_imports()}) == []
+
+
+def test_imports_that_are_wrong_are_found():
+    assert circles({("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")}) == [["a", "b", "c"]]
+    assert circles({("a", "a"), ("a", "b")}) == [["a"]]
+    assert circles({("a", "b"), ("b", "c"), ("a", "c")}) == []
+    inside = ast.parse("def late():\n    from datapipes.loader import DataLoader").body[0].body[0]
+    names = list(imported_modules(inside, PACKAGE / "base" / "checks.py"))
+    assert names == ["datapipes.loader"]
+    assert upward([Import("datapipes.base.checks", names[0], "here")]) == ["here: base imports loader"]
+    assert list(imported_modules(ast.parse("from . import run").body[0], PACKAGE / "chain" / "state.py")) == [
+        "datapipes.chain.run"
+    ]
 
 
 # --- importing

@@ -1,4 +1,7 @@
-"""Graphs from other libraries' graphs; all go through one stable sort by destination."""
+"""Arrays of a CSCGraph from other libraries' graphs; all go through one stable sort by destination.
+
+Converters return plain tensors, so that they do not need the class they are for.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 
 from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
-from datapipes.graph.csc_graph import CSCGraph
+from datapipes.graph.arrays import CSCArrays
 
 MAX_NODES = 2**48  # above it the offsets alone would not fit into any memory
 
@@ -20,7 +23,7 @@ def from_edge_index(
     num_nodes: int | None = None,
     node_attributes: Mapping[str, Any] | None = None,
     edge_attributes: Mapping[str, Any] | None = None,
-) -> CSCGraph:
+) -> CSCArrays:
     """See CSCGraph.from_edge_index."""
     edges = as_tensor("from_edge_index", "edge_index", edge_index)
     if edges.ndim != 2 or edges.shape[0] != 2:
@@ -46,10 +49,10 @@ def from_edge_index(
                 f"{edges.shape[1]}, one row for each column of edge_index."
             )
         moved[name] = tensor[order]
-    return CSCGraph(indptr, indices, node_attributes=node_attributes, edge_attributes=moved, edge_ids=order)
+    return CSCArrays(indptr, indices, order, dict(node_attributes or {}), moved)
 
 
-def from_scipy(matrix: Any) -> CSCGraph:
+def from_scipy(matrix: Any) -> CSCArrays:
     """See CSCGraph.from_scipy."""
     if not hasattr(matrix, "tocoo") or len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         found = getattr(matrix, "shape", type(matrix).__name__)
@@ -59,7 +62,7 @@ def from_scipy(matrix: Any) -> CSCGraph:
     return from_edge_index(edges, int(matrix.shape[0]), edge_attributes={"weight": coo.data})
 
 
-def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes: tuple[str, ...]) -> CSCGraph:
+def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes: tuple[str, ...]) -> CSCArrays:
     """See CSCGraph.from_networkx."""
     number = {node: i for i, node in enumerate(graph.nodes)}
     pairs = list(graph.edges(data=True))
@@ -83,7 +86,7 @@ def _column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
     return np.array([row[name] for row in rows])
 
 
-def from_pyg(data: Any) -> CSCGraph:
+def from_pyg(data: Any) -> CSCArrays:
     """See CSCGraph.from_pyg."""
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:

@@ -21,6 +21,8 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
 from datapipes.base.codec import probe_digest
+from datapipes.graph import convert, storage
+from datapipes.graph.arrays import CSCArrays
 
 if TYPE_CHECKING:
     import networkx
@@ -141,8 +143,7 @@ class CSCGraph:
             return self.num_edges - 1
         return int(self.edge_ids.max())
 
-    # --- converters and storage: what they do stands in convert.py and storage.py
-    # --------------------------------------
+    # --- converters and storage: what they do stands in convert.py and storage.py ---------------------------------
 
     @classmethod
     def from_edge_index(
@@ -159,18 +160,14 @@ class CSCGraph:
         order of `edge_index` can be used as they are; `edge_attributes`, given in that order too, are moved to CSC
         order. `num_nodes` defaults to the largest id plus 1.
         """
-        from datapipes.graph.convert import from_edge_index
-
-        return from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes)
+        return cls._of(convert.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 
     @classmethod
     def from_scipy(cls, matrix: scipy.sparse.spmatrix | scipy.sparse.sparray) -> CSCGraph:
         """Return the graph of a square sparse matrix: an entry at (u, v) is an edge from u to v, its value the edge
         attribute "weight".
         """
-        from datapipes.graph.convert import from_scipy
-
-        return from_scipy(matrix)
+        return cls._of(convert.from_scipy(matrix))
 
     @classmethod
     def from_networkx(
@@ -183,24 +180,19 @@ class CSCGraph:
             node_attributes, edge_attributes: names of numeric attributes to take along; every node (edge) must have
                 them.
         """
-        from datapipes.graph.convert import from_networkx
-
-        return from_networkx(graph, node_attributes, edge_attributes)
+        return cls._of(convert.from_networkx(graph, node_attributes, edge_attributes))
 
     @classmethod
     def from_pyg(cls, data: torch_geometric.data.Data) -> CSCGraph:
         """Return the graph of a PyG `Data`; its node-level and edge-level tensors become attributes."""
-        from datapipes.graph.convert import from_pyg
-
-        return from_pyg(data)
+        return cls._of(convert.from_pyg(data))
 
     def save(self, path: str | Path) -> None:
         """Write the graph to the folder `path`, which must not hold a graph yet: .npy files, and graph.json that
         names them.
         """
-        from datapipes.graph.storage import save
-
-        save(self, Path(path))
+        arrays = CSCArrays(self.indptr, self.indices, self.edge_ids, self.node_attributes, self.edge_attributes)
+        storage.save(arrays, Path(path))
 
     @classmethod
     def open(cls, path: str | Path, mmap: bool = True) -> CSCGraph:
@@ -215,9 +207,26 @@ class CSCGraph:
             FileNotFoundError: There is no graph.
             ValueError: A file is truncated, corrupt or does not fit the others; the message names it.
         """
-        from datapipes.graph.storage import load
+        arrays, promised = storage.load(Path(path), mmap)
+        try:
+            graph = cls._of(arrays)
+            if (graph.num_nodes, graph.num_edges) != promised:
+                raise ValueError(f"{graph} in the files")
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"CSCGraph.open: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
+            ) from error
+        return graph
 
-        return load(Path(path), mmap)
+    @classmethod
+    def _of(cls, arrays: CSCArrays) -> CSCGraph:
+        return cls(
+            arrays.indptr,
+            arrays.indices,
+            node_attributes=arrays.node_attributes,
+            edge_attributes=arrays.edge_attributes,
+            edge_ids=arrays.edge_ids,
+        )
 
     def __repr__(self) -> str:
         attributes = "".join(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_from_name, dtype_name
-from datapipes.graph.csc_graph import CSCGraph
+from datapipes.graph.arrays import CSCArrays
 from datapipes.processes.sharing import know_mapping
 
 FORMAT = "datapipes-csc-graph"
@@ -24,18 +24,18 @@ VERSION = 1
 HEADER = "graph.json"
 
 
-def save(graph: CSCGraph, folder: Path) -> None:
+def save(arrays: CSCArrays, folder: Path) -> None:
     """See CSCGraph.save."""
     if (folder / HEADER).exists():
         raise FileExistsError(
             f"CSCGraph.save: {folder} holds a graph already; it is not overwritten. Choose another folder."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    named: list[tuple[str, str, Tensor]] = [("indptr", "", graph.indptr), ("indices", "", graph.indices)]
-    if graph.edge_ids is not None:
-        named.append(("edge_ids", "", graph.edge_ids))
-    named += [("node_attributes", name, value) for name, value in graph.node_attributes.items()]
-    named += [("edge_attributes", name, value) for name, value in graph.edge_attributes.items()]
+    named: list[tuple[str, str, Tensor]] = [("indptr", "", arrays.indptr), ("indices", "", arrays.indices)]
+    if arrays.edge_ids is not None:
+        named.append(("edge_ids", "", arrays.edge_ids))
+    named += [("node_attributes", name, value) for name, value in arrays.node_attributes.items()]
+    named += [("edge_attributes", name, value) for name, value in arrays.edge_attributes.items()]
     entries = []
     for number, (kind, name, tensor) in enumerate(named):
         file = f"{kind}.npy" if not name else f"{kind}-{number}.npy"  # a name may hold what a file name may not
@@ -46,8 +46,8 @@ def save(graph: CSCGraph, folder: Path) -> None:
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
+        "num_nodes": arrays.indptr.shape[0] - 1,
+        "num_edges": arrays.indices.shape[0],
         "arrays": entries,
     }
     temporary = folder / f"{HEADER}.tmp"
@@ -57,8 +57,8 @@ def save(graph: CSCGraph, folder: Path) -> None:
     )  # a folder without a header is no graph, so a save that broke off is never opened
 
 
-def load(folder: Path, mmap: bool) -> CSCGraph:
-    """See CSCGraph.open."""
+def load(folder: Path, mmap: bool) -> tuple[CSCArrays, tuple[Any, Any]]:
+    """Return the arrays in a folder, and how many nodes and edges graph.json promises; see CSCGraph.open."""
     path = folder / HEADER
     if not path.is_file():
         raise FileNotFoundError(
@@ -86,15 +86,8 @@ def load(folder: Path, mmap: bool) -> CSCGraph:
         raise ValueError(
             f"CSCGraph.open: {path} names no {missing}; both indptr and indices are needed. Save the graph again."
         )
-    try:
-        graph = CSCGraph(single["indptr"], single["indices"], edge_ids=single.get("edge_ids"), **attributes)
-        if (graph.num_nodes, graph.num_edges) != (header["num_nodes"], header["num_edges"]):
-            raise ValueError(f"{graph} in the files")
-    except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"CSCGraph.open: the arrays in {folder} do not fit {HEADER}: {error}. Save it again."
-        ) from error
-    return graph
+    arrays = CSCArrays(single["indptr"], single["indices"], single.get("edge_ids"), **attributes)
+    return arrays, (header.get("num_nodes"), header.get("num_edges"))
 
 
 def _entry(entry: Any) -> tuple[str, str, str, torch.dtype, tuple[int, ...]]:

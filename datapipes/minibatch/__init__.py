@@ -1,5 +1,6 @@
 """What flows between stages."""
 
-from datapipes.minibatch.minibatch import CSC, Block, MiniBatch, SampledSubgraph
+from datapipes.minibatch.block import CSC, Block, SampledSubgraph
+from datapipes.minibatch.minibatch import MiniBatch
 
 __all__ = ["CSC", "Block", "MiniBatch", "SampledSubgraph"]

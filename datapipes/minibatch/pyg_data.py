@@ -12,14 +12,24 @@ import itertools
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
+
+from datapipes.minibatch.block import Block
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-    from datapipes.minibatch.minibatch import MiniBatch
 
-
-def minibatch_to_pyg(minibatch: MiniBatch) -> Data:
+def pyg_data(
+    *,
+    blocks: list[Block] | None,
+    input_nodes: Tensor | None,
+    seeds: Tensor | None,
+    compacted_seeds: Tensor | None,
+    labels: Tensor | None,
+    node_features: dict[str, Tensor],
+    edge_features: list[dict[str, Tensor]] | None,
+) -> Data:
     """Return `Data` with n_id, edge_index, num_sampled_nodes, num_sampled_edges, and e_id, x, y, batch_size,
     seed_local_id where known.
 
@@ -37,16 +47,16 @@ def minibatch_to_pyg(minibatch: MiniBatch) -> Data:
         raise ImportError(
             "to_pyg: needs torch_geometric, which is not installed. pip install 'datapipes[pyg]'."
         ) from error
-    if minibatch.blocks is None or minibatch.input_nodes is None:
+    if blocks is None or input_nodes is None:
         raise ValueError(
             "to_pyg: found a minibatch without blocks; it must have been sampled. Put a sampler into the chain."
         )
-    if not minibatch.blocks:
+    if not blocks:
         raise ValueError(
             "to_pyg: found a minibatch of no hops; at least one is needed. Sample with one fanout or more."
         )
 
-    hops = list(reversed(minibatch.blocks))
+    hops = list(reversed(blocks))
     edge_indexes, kept_edges, num_sampled_edges = [], [], []
     seen = 0
     for block in hops:
@@ -58,7 +68,7 @@ def minibatch_to_pyg(minibatch: MiniBatch) -> Data:
     sizes = [hops[0].num_dst, *(block.num_src for block in hops)]
     data = Data(edge_index=torch.cat(edge_indexes, dim=1))
     data.num_nodes = sizes[-1]
-    data.n_id = minibatch.input_nodes
+    data.n_id = input_nodes
     data.num_sampled_nodes = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
     data.num_sampled_edges = num_sampled_edges
     edge_ids = [
@@ -66,16 +76,16 @@ def minibatch_to_pyg(minibatch: MiniBatch) -> Data:
     ]
     if len(edge_ids) == len(hops):
         data.e_id = torch.cat(edge_ids)
-    if minibatch.seeds is not None:
+    if seeds is not None:
         data.batch_size = sizes[0]
-        data.seed_local_id = minibatch.compacted_seeds
-    if minibatch.labels is not None:
-        data.y = minibatch.labels
-    features = {"x" if name == "feat" else name: value for name, value in (minibatch.node_features or {}).items()}
-    if len(features) < len(minibatch.node_features or {}):
+        data.seed_local_id = compacted_seeds
+    if labels is not None:
+        data.y = labels
+    features = {"x" if name == "feat" else name: value for name, value in node_features.items()}
+    if len(features) < len(node_features):
         raise ValueError("to_pyg: found node features 'feat' and 'x', which both become x; fetch one of them.")
-    if minibatch.edge_features is not None:
-        by_hop = list(reversed(minibatch.edge_features))
+    if edge_features is not None:
+        by_hop = list(reversed(edge_features))
         for name in by_hop[0]:
             kept = [given[name][first:] for given, first in zip(by_hop, kept_edges, strict=True)]
             if name in features:

@@ -1,0 +1,116 @@
+"""One hop of a minibatch: a Block over local ids, and a SampledSubgraph with the original ids beside it.
+
+All hops of a minibatch share one array of node ids: the sources of a hop are its first `num_src` entries, the
+destinations the first `num_dst`. So both classes are views.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TensorMap = Callable[[Tensor], Tensor]
+
+
+class CSC(NamedTuple):
+    """In-edges by destination: those of column `i` are `indices[indptr[i]:indptr[i + 1]]`."""
+
+    indptr: Tensor
+    indices: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The bipartite graph of one hop over local ids; the destinations are the first `num_dst` of its sources.
+
+    Attributes:
+        indptr: int64 [num_dst + 1].
+        indices: ids [num_edges], each the local id of a source, in [0, num_src).
+        num_src: number of source nodes.
+        edge_ids: int64 [num_edges] or None; ids of the edges in the whole graph.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    num_src: int
+    edge_ids: Tensor | None = None
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destination nodes."""
+        return int(self.indptr.shape[0]) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of sampled edges."""
+        return int(self.indices.shape[0])
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as local ids; made when
+        first asked for.
+        """
+        destinations = torch.arange(self.num_dst, device=self.indptr.device)
+        columns = torch.repeat_interleave(destinations, self.indptr.diff(), output_size=self.num_edges)
+        return torch.stack((self.indices.long(), columns))
+
+    def to_sparse(self) -> Tensor:
+        """Return the hop as a sparse CSR tensor of float32 ones, [num_dst, num_src]: `block.to_sparse() @ x` sums
+        over in-edges.
+        """
+        ones = torch.ones(self.num_edges, device=self.indices.device)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+            return torch.sparse_csr_tensor(
+                self.indptr, self.indices.long(), ones, size=(self.num_dst, self.num_src), check_invariants=False
+            )
+
+    def map_tensors(self, fn: TensorMap) -> Block:
+        """Return a Block with `fn` applied to each tensor."""
+        edge_ids = None if self.edge_ids is None else fn(self.edge_ids)
+        return Block(fn(self.indptr), fn(self.indices), self.num_src, edge_ids)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
+        """Return the Block on `device`."""
+        return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def __repr__(self) -> str:
+        edge_ids = ", edge_ids" if self.edge_ids is not None else ""
+        return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{edge_ids})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SampledSubgraph:
+    """One hop with the original ids next to the compacted edges; views of a Block and the minibatch's `input_nodes`."""
+
+    block: Block
+    node_ids: Tensor
+
+    @property
+    def sampled_csc(self) -> CSC:
+        """The hop's edges over local ids."""
+        return CSC(self.block.indptr, self.block.indices)
+
+    @property
+    def original_row_node_ids(self) -> Tensor:
+        """Ids [num_src] of the sources in the whole graph."""
+        return self.node_ids[: self.block.num_src]
+
+    @property
+    def original_column_node_ids(self) -> Tensor:
+        """Ids [num_dst] of the destinations in the whole graph."""
+        return self.node_ids[: self.block.num_dst]
+
+    @property
+    def original_edge_ids(self) -> Tensor | None:
+        """int64 [num_edges] ids of the edges in the whole graph, or None when they were not asked for."""
+        return self.block.edge_ids
+
+    def __repr__(self) -> str:
+        return f"SampledSubgraph({self.block!r})"

@@ -1,0 +1,99 @@
+"""torchdata's contract: a state saved anywhere, loaded into a torchdata Loader over a fresh chain, leaves the rest.
+
+The rest of an epoch that was read to its end is empty: a Loader that restarts skips it, one that does not gives it.
+Then the next epoch begins.
+"""
+
+import itertools
+import json
+
+import pytest
+import torchdata.nodes as tn
+from pipelines import BUILDERS, as_it_is, fetched, refused
+
+import datapipes as dp
+
+
+def as_digest(minibatch: dp.MiniBatch) -> str:
+    return minibatch.digest()
+
+
+HOLDERS = {
+    **BUILDERS,
+    "from_node": lambda: dp.FromNode(tn.Mapper(fetched(), as_it_is)),
+    "torchdata_mapper": lambda: tn.Mapper(fetched(), as_digest),
+    "torchdata_mapper_of_loader": lambda: tn.Mapper(dp.DataLoader(fetched()), as_digest),
+    "torchdata_parallel_mapper": lambda: tn.ParallelMapper(fetched(), as_digest, num_workers=2, method="thread"),
+    "torchdata_prefetcher": lambda: tn.Prefetcher(fetched(), prefetch_factor=2),
+    "torchdata_prefetcher_of_workers": lambda: tn.Prefetcher(dp.DataLoader(fetched(), 2, worker_method="thread"), 2),
+}
+
+
+def read(items) -> list[str]:
+    return [item if isinstance(item, str) else item.digest() for item in items]
+
+
+def close(node) -> None:
+    """Close the stages in `node`; torchdata's own nodes have no way to."""
+    while not isinstance(node, dp.Stage):
+        node = node.source
+    node.close()
+
+
+@pytest.fixture(params=HOLDERS)
+def build(request):
+    built = []
+
+    def build_one():
+        built.append(HOLDERS[request.param]())
+        return built[-1]
+
+    yield build_one
+    for node in built:
+        close(node)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_state_leaves_the_rest_of_its_epoch_and_then_the_next_begins(build, restarts):
+    loader = tn.Loader(build(), restart_on_stop_iteration=restarts)
+    epochs = [read(loader) for _ in range(3)]
+    assert len(epochs[0]) > 2
+    assert len({digest for epoch in epochs for digest in epoch}) == sum(map(len, epochs))
+    loader = tn.Loader(build(), restart_on_stop_iteration=restarts)
+    cases = [(loader.state_dict(), epochs[:2])]  # of a chain that was never read
+    assert read(loader) == epochs[0]  # so that the interrupted epoch is not the first
+    iterator = iter(loader)
+    for step in range(len(epochs[1]) + 1):
+        cases.append((loader.state_dict(), [epochs[1][step:], epochs[2]]))
+        assert read(itertools.islice(iterator, 1)) == epochs[1][step : step + 1]
+    cases.append((loader.state_dict(), [[], epochs[2]]))
+    for state, (rest, after) in cases:
+        resumed = tn.Loader(build(), restart_on_stop_iteration=restarts)
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        expected = [after] if restarts and not rest else [rest, after]
+        assert [read(resumed) for _ in expected] == expected
+
+
+def test_a_stage_that_loads_the_state_of_an_epochs_end_goes_straight_to_the_next():
+    chain = fetched()
+    epochs = [read(chain), read(chain)]
+    chain.set_epoch(0)
+    assert read(chain) == epochs[0]
+    end = chain.state_dict()
+    chain.reset(end)
+    with pytest.raises(StopIteration):
+        chain.next()
+    assert chain.state_dict() == end
+    chain.load_state_dict(end)
+    assert chain.state_dict() == end
+    assert read(chain) == epochs[1]
+
+
+def test_a_state_that_ended_in_the_middle_of_an_epoch_is_refused():
+    chain = fetched()
+    next(iter(chain))
+    state = {**chain.state_dict(), "ended": True}
+    with refused(ValueError, stage="load_state_dict", found="next_index is 1", allowed="of 6"):
+        chain.load_state_dict(state)
+    with refused(TypeError, stage="load_state_dict", found="got 1", allowed="True or False"):
+        chain.load_state_dict({**state, "ended": 1})

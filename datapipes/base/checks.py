@@ -37,6 +37,15 @@ def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> s
     return str(value)
 
 
+def check_positive_timeout(where: str, timeout: Any) -> float | None:
+    """Return `timeout`, None or a number of seconds above 0."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise ValueError(
+            f"{where}: timeout must be None or seconds above 0, got {timeout!r}. Use None to wait without a limit."
+        )
+    return timeout
+
+
 def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:
     """Return `value` as a dense tensor that shares its memory; NumPy arrays may be read-only (memory-mapped)."""
     if isinstance(value, np.ndarray):

@@ -69,7 +69,9 @@ class Run(Iterator[MiniBatch]):
         """End the epoch and what runs for it."""
         self._context.stopped.set()
         close_stream(self._stream)
-        self._stream = iter(())  # a reader that keeps this object does not keep the memory of a channel
+        # A reader that keeps this object keeps neither workers nor the memory of a channel.
+        self._stream = iter(())
+        self._context.waiting_for = str
 
 
 def stream_of(stage: StageBase, context: EpochContext) -> Iterator[MiniBatch]:

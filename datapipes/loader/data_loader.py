@@ -7,15 +7,12 @@ untouched and can feed other loaders. It is a Stage itself: stages chained after
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.checks import check_bool, check_choice, check_int
+from datapipes.base.checks import check_int
 from datapipes.base.clock import StageClock
-from datapipes.base.log import logger
 from datapipes.base.rng import check_epoch
-from datapipes.base.sizes import parse_size
 from datapipes.chain.calls import Calls
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.evaluator import Evaluator
@@ -24,31 +21,11 @@ from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
 from datapipes.loader.explain import as_svg, as_text
-from datapipes.loader.passes import (
-    CUT,
-    check_cut,
-    cut,
-    overlap_fetch_with_sampling,
-    overlap_with_consumer,
-    put_in_workers,
-    shard,
-)
-from datapipes.loader.prefetcher import Prefetcher, check_timeout
+from datapipes.loader.options import LoaderOptions
+from datapipes.loader.passes import rewrite
 from datapipes.loader.trace import write_trace
-from datapipes.loader.workers.pickling import refuse_unpicklable
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
-from datapipes.processes.start import check_context, context_of, refuse_unsafe_fork
-
-PREFETCH_FACTOR = 2
-TIMEOUT_S = 120.0
-MAX_UVA_THREADS = 10240
-LEAST_SHM_SIZE = 2**16  # bytes: room for errors too
-CHANNELS = ("shm", "mp")
-OPTIONS_OF_WORKERS = (
-    *("persistent_workers", "worker_method", "in_order", "multiprocessing_context", "worker_init_fn", "channel"),
-    *("shm_size", "max_restarts"),
-)
 
 
 class DataLoader(StreamStage):
@@ -92,131 +69,45 @@ class DataLoader(StreamStage):
         datapipe: Stage,
         num_workers: int = 0,
         persistent_workers: bool = True,
-        max_uva_threads: int = MAX_UVA_THREADS,
+        max_uva_threads: int = 10240,
         *,
         worker_method: str = "process",
-        prefetch_factor: int = PREFETCH_FACTOR,
+        prefetch_factor: int = 2,
         in_order: bool = True,
-        timeout: float | None = TIMEOUT_S,
+        timeout: float | None = 120.0,
         multiprocessing_context: Any = None,
         worker_init_fn: Callable[[int], None] | None = None,
         channel: str | ChannelBase = "shm",
         shm_size: int | str | None = None,
         max_restarts: int = 3,
-        cut: str | type[Stage] = CUT,
+        cut: str | type[Stage] = "fetch_feature",
         overlap: bool = True,
     ) -> None:
         super().__init__(datapipe)
-        where = "data_loader"
-        self.num_workers = check_int(where, "num_workers", num_workers, 0)
-        self.persistent_workers = check_bool(where, "persistent_workers", persistent_workers)
-        if check_int(where, "max_uva_threads", max_uva_threads, 1) != MAX_UVA_THREADS:
-            raise ValueError(
-                f"{where}: max_uva_threads is {max_uva_threads}, but no stage of this chain reads host memory from a "
-                f"GPU; allowed: {MAX_UVA_THREADS}. Leave it out."
-            )
-        self.max_uva_threads = max_uva_threads
-        self.worker_method = check_choice(where, "worker_method", worker_method, ("process", "thread"))
-        self.prefetch_factor = check_int(where, "prefetch_factor", prefetch_factor, 1)
-        self.in_order = check_bool(where, "in_order", in_order)
-        self.timeout = check_timeout(where, timeout)
-        self.multiprocessing_context = check_context(multiprocessing_context)
-        if worker_init_fn is not None and not callable(worker_init_fn):
-            raise TypeError(
-                f"{where}: worker_init_fn must be callable, got {type(worker_init_fn).__name__}. Pass a function of "
-                "the worker's number."
-            )
-        self.worker_init_fn = worker_init_fn
-        self.channel = (
-            channel if isinstance(channel, ChannelBase) else check_choice(where, "channel", channel, CHANNELS)
+        self.options = LoaderOptions(
+            num_workers=num_workers,
+            persistent_workers=persistent_workers,
+            max_uva_threads=max_uva_threads,
+            worker_method=worker_method,
+            prefetch_factor=prefetch_factor,
+            in_order=in_order,
+            timeout=timeout,
+            multiprocessing_context=multiprocessing_context,
+            worker_init_fn=worker_init_fn,
+            channel=channel,
+            shm_size=shm_size,
+            max_restarts=max_restarts,
+            cut=cut,
+            overlap=overlap,
         )
-        self.shm_size = None if shm_size is None else parse_size(where, "shm_size", shm_size)
-        if self.shm_size is not None:
-            check_int(where, "shm_size", self.shm_size, LEAST_SHM_SIZE)
-        self.max_restarts = check_int(where, "max_restarts", max_restarts, 0)
-        self.cut = check_cut(StageGraph(datapipe), cut)
-        self.overlap = check_bool(where, "overlap", overlap)
+        self._plan = rewrite(StageGraph(self.source), self.options)
         self._clock = StageClock()
-        self._check_plan()
-        self._plan = self._rewrite()
-        self._check_threads()
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
+        self.options.log_unused()
 
     def rewritten(self) -> StageGraph[Stage]:
-        """Return the rewritten chain, the one that runs."""
+        """Return the plan: the rewritten chain, the one that runs."""
         return self._plan
-
-    def _rewrite(self) -> StageGraph[Stage]:
-        graph = StageGraph(self.source)
-        depth, timeout = self.prefetch_factor, self.timeout
-        if self.num_workers > 0:
-            marked = cut(shard(graph), self.cut)
-            graph = self._put_in_workers(marked, timeout)
-            if not self.overlap:
-                return graph
-            fetching = self._put_in_workers(marked, None)  # it is the consumer's wait that is limited
-        elif not self.overlap:
-            return graph
-        else:
-            fetching = overlap_fetch_with_sampling(graph, depth=depth)
-        planned = overlap_with_consumer(fetching, depth=depth, timeout=timeout)
-        return graph if planned is fetching else planned  # without a thread for the end, none in the middle
-
-    def _put_in_workers(self, marked: StageGraph[Stage], timeout: float | None) -> StageGraph[Stage]:
-        return put_in_workers(
-            marked,
-            num_workers=self.num_workers,
-            method=self.worker_method,
-            prefetch_factor=self.prefetch_factor,
-            in_order=self.in_order,
-            timeout=timeout,
-            persistent=self.persistent_workers,
-            multiprocessing_context=self.multiprocessing_context,
-            worker_init_fn=self.worker_init_fn,
-            channel=self.channel,
-            shm_size=self.shm_size,
-            max_restarts=self.max_restarts,
-        )
-
-    def _check_plan(self) -> None:
-        """Refuse what would be ignored, and what cannot reach a worker process."""
-        if self.shm_size is not None and self.channel != "shm":
-            raise ValueError(
-                f"data_loader: shm_size={self.shm_size} is the size of the channel 'shm', but channel is "
-                f"{self.channel!r}. Leave one of them out."
-            )
-        if self.worker_method == "thread":
-            of_processes = {
-                "multiprocessing_context": self.multiprocessing_context is not None,
-                "channel": self.channel != "shm",
-                "shm_size": self.shm_size is not None,
-            }
-            given = [name for name, is_given in of_processes.items() if is_given]
-            if given:
-                raise ValueError(
-                    f"data_loader: {given} belong to worker processes, but worker_method is 'thread'. Leave them out."
-                )
-        if self.num_workers == 0:
-            defaults = {name: option.default for name, option in signature(DataLoader.__init__).parameters.items()}
-            unused = [name for name in OPTIONS_OF_WORKERS if getattr(self, name) != defaults[name]]
-            if unused:
-                logger.info("data_loader: num_workers is 0, so %s have no effect", unused)
-        elif self.worker_method == "process":
-            context = context_of(self.multiprocessing_context)
-            refuse_unsafe_fork(context)
-            if context.get_start_method() != "fork":
-                before = [stage.source for stage in cut(shard(StageGraph(self.source)), self.cut).find(StreamStage)]
-                refuse_unpicklable(StageGraph(before[0]), self.worker_init_fn)
-
-    def _check_threads(self) -> None:
-        ahead = len(self._plan.find(Prefetcher)) > len(StageGraph(self.source).find(Prefetcher))
-        found = (self.prefetch_factor, self.timeout)
-        if self.num_workers == 0 and not ahead and found != (PREFETCH_FACTOR, TIMEOUT_S):
-            raise ValueError(
-                f"data_loader: prefetch_factor={self.prefetch_factor} and timeout={self.timeout} belong to the "
-                "background threads, but this plan has none (overlap=False, a FromNode, or a join with a copy to a "
-                "GPU). Leave them out."
-            )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         calls = Calls(self._plan.numbering, self._clock)
@@ -269,7 +160,8 @@ class DataLoader(StreamStage):
             stage.end_kept()
 
     def describe(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"num_workers": self.num_workers}
-        if self.num_workers > 0:
-            shown["worker_method"] = self.worker_method
-        return {**shown, "prefetch_factor": self.prefetch_factor, "overlap": self.overlap}
+        options = self.options
+        shown: dict[str, Any] = {"num_workers": options.num_workers}
+        if options.num_workers > 0:
+            shown["worker_method"] = options.worker_method
+        return {**shown, "prefetch_factor": options.prefetch_factor, "overlap": options.overlap}

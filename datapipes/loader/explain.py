@@ -43,15 +43,15 @@ def lanes(graph: StageGraph[Stage]) -> list[Lane]:
 
 
 def _title_of(workers: Workers) -> str:
-    ahead = f"each up to {workers.prefetch_factor} minibatches ahead, {'in order' if workers.in_order else 'as made'}"
+    options = workers.options
+    order = "in order" if options.in_order else "as made"
+    ahead = f"each up to {options.prefetch_factor} minibatches ahead, {order}"
     if workers.context is None:
-        return f"{workers.num_workers} worker threads (datapipes-worker-0 ...), {ahead}"
-    channel = workers.channel
+        return f"{options.num_workers} worker threads (datapipes-worker-0 ...), {ahead}"
+    channel = options.channel
     through = f"{type(channel).__name__} (yours)" if isinstance(channel, ChannelBase) else channel
-    return (
-        f"{workers.num_workers} worker processes ({workers.context.get_start_method()}), {ahead}, through channel "
-        f"{through}"
-    )
+    start = workers.context.get_start_method()
+    return f"{options.num_workers} worker processes ({start}), {ahead}, through channel {through}"
 
 
 def as_text(title: str, graph: StageGraph[Stage]) -> str:

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from datapipes.base.checks import check_int
+from datapipes.base.checks import check_int, check_positive_timeout
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.run import close_stream
@@ -41,7 +41,7 @@ class Prefetcher(StreamStage):
     def __init__(self, source: Stage, depth: int = 2, *, timeout: float | None = None) -> None:
         super().__init__(source)
         self.depth = check_int("prefetch", "depth", depth, 1)
-        self.timeout = check_timeout("prefetch", timeout)
+        self.timeout = check_positive_timeout("prefetch", timeout)
         for stage in StageGraph(source).find(StreamStage):
             if not stage.sources:
                 raise ValueError(
@@ -64,7 +64,7 @@ class Prefetcher(StreamStage):
 
 
 class Overlap(Prefetcher):
-    """A Prefetcher that a DataLoader has put into its plan."""
+    """A Prefetcher that a pass of the DataLoader has put into its plan."""
 
     where = "data_loader"
 
@@ -73,14 +73,9 @@ class Overlap(Prefetcher):
         """Return that of a Prefetcher, which it is."""
         return functional_name(Prefetcher)
 
-
-def check_timeout(where: str, timeout: float | None) -> float | None:
-    """Return `timeout`, None or a number of seconds above 0."""
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
-        raise ValueError(
-            f"{where}: timeout must be None or seconds above 0, got {timeout!r}. Use None to wait without a limit."
-        )
-    return timeout
+    def with_timeout(self, timeout: float | None) -> Overlap:
+        """Return this stage with another timeout."""
+        return Overlap(self.source, self.depth, timeout=timeout)
 
 
 class _Queue:

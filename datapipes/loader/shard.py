@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from datapipes.base.rng import RngKey
-from datapipes.chain.stage import SeedStage
+from datapipes.chain.stage import SeedStage, StreamStage
 from datapipes.chain.stage_base import Fingerprint
+from datapipes.loader.graphs import Graph
+from datapipes.loader.options import LoaderOptions
 from datapipes.minibatch import MiniBatch
 
 
@@ -47,3 +49,25 @@ class Sharded(SeedStage):
 
     def describe(self) -> dict[str, Any]:
         return {**self.sampler.describe(), "sharded": "by index"}
+
+
+def shard(graph: Graph, options: LoaderOptions) -> Graph:
+    """Return `graph` with a Sharded for every ItemSampler, subclasses and other seed stages included; without workers,
+    `graph` itself.
+
+    Raises:
+        ValueError: A chain starts with something that cannot, since it keeps an order of its own.
+    """
+    if options.num_workers == 0:
+        return graph
+    for stage in graph.find(StreamStage):
+        if not stage.sources:
+            raise ValueError(
+                f"data_loader: {stage.name} starts this chain and keeps an order of its own, which workers cannot "
+                "share. Start it with an ItemSampler, or use num_workers=0."
+            )
+
+    def by_index(stage: SeedStage) -> SeedStage:
+        return stage if isinstance(stage, Sharded) else Sharded(stage)
+
+    return graph.replace_each(SeedStage, by_index)  # type: ignore[type-abstract]

@@ -5,10 +5,16 @@ import worker_stages as ws
 from pipelines import distributed_chain, fetched, item_set, items, refused, sampled, small_store
 
 import datapipes as dp
-from datapipes.loader.passes import Cut, cut, overlap_with_consumer, put_in_workers, shard
+from datapipes.loader.cut import Cut, cut
+from datapipes.loader.options import LoaderOptions
+from datapipes.loader.passes import PASSES, overlap_with_consumer, put_in_workers, rewrite
 from datapipes.loader.prefetcher import Prefetcher
-from datapipes.loader.shard import Sharded
+from datapipes.loader.shard import Sharded, shard
 from datapipes.loader.workers.workers import Workers
+
+
+def workers(num_workers: int = 2, **options) -> LoaderOptions:
+    return LoaderOptions(num_workers=num_workers, worker_method="thread", **options)
 
 
 def names(graph: dp.StageGraph) -> list[str]:
@@ -33,23 +39,23 @@ def remote_store() -> dp.FeatureStore:
 )
 def test_every_start_of_a_chain_gives_its_minibatches_out_by_index(start):
     chain = start()
-    graph = shard(dp.StageGraph(chain))
+    graph = shard(dp.StageGraph(chain), workers())
     before = [type(stage) for stage in dp.StageGraph(chain)]
     assert shape(graph) == [Sharded, *before[1:]]
     assert dp.StageGraph(chain).find(Sharded) == []
     assert graph.seed_stage.num_steps == len(chain)
-    assert shard(graph).seed_stage is graph.seed_stage  # once is enough
+    assert shard(graph, workers()).seed_stage is graph.seed_stage  # once is enough
 
 
 def test_all_item_samplers_of_a_chain_are_sharded():
-    graph = shard(dp.StageGraph(ws.joined()))
+    graph = shard(dp.StageGraph(ws.joined()), workers())
     assert len(graph.find(Sharded)) == 2
     assert graph.find(dp.ItemSampler) == []
 
 
 def test_sharding_leaves_the_random_keys_and_the_state_as_they_are():
     chain = ws.worker_chain()
-    graph = shard(dp.StageGraph(chain))
+    graph = shard(dp.StageGraph(chain), workers())
     old = dp.StageGraph(chain)
     assert [graph.ordinal(stage) for stage in graph] == [old.ordinal(stage) for stage in old]
     assert graph.root.state_dict() == chain.state_dict()
@@ -88,7 +94,7 @@ def test_sharding_leaves_the_random_keys_and_the_state_as_they_are():
 )
 def test_the_chain_is_cut_where_the_place_says(chain, place, expected):
     given = chain()
-    graph = cut(dp.StageGraph(given), place)
+    graph = cut(dp.StageGraph(given), workers(cut=place))
     assert names(graph) == expected
     assert dp.StageGraph(given).find(Cut) == []
 
@@ -97,22 +103,23 @@ def test_the_chain_is_cut_where_the_place_says(chain, place, expected):
 
 
 def test_the_cut_becomes_workers_and_what_follows_a_thread():
-    marked = cut(shard(dp.StageGraph(fetched().copy_to("cpu"))), "fetch_feature")
-    graph = put_in_workers(marked, num_workers=2, method="thread")
+    marked = cut(shard(dp.StageGraph(fetched().copy_to("cpu")), workers()), workers())
+    graph = put_in_workers(marked, workers())
     assert names(graph) == ["item_sampler", "sample_neighbor", "workers", "fetch_feature", "copy_to"]
-    assert names(overlap_with_consumer(graph, depth=2, timeout=None))[-1] == "prefetch"
+    assert names(overlap_with_consumer(graph, workers()))[-1] == "prefetch"
     assert not graph.find(Workers)[0].pin
 
 
 def test_workers_at_the_end_need_no_thread_that_runs_ahead():
-    graph = put_in_workers(cut(shard(dp.StageGraph(sampled())), "end"), num_workers=1, method="thread")
-    assert overlap_with_consumer(graph, depth=2, timeout=None) is graph
+    options = workers(cut="end")
+    graph = put_in_workers(cut(shard(dp.StageGraph(sampled()), options), options), options)
+    assert overlap_with_consumer(graph, workers()) is graph
     assert dp.DataLoader(sampled(), 1, timeout=3.0).rewritten().root.timeout == 3.0
 
 
 def test_workers_without_sharding_are_refused():
     with refused(ValueError, stage="workers", found="item_sampler", allowed="by index"):
-        Workers(sampled(), 2, method="thread")
+        Workers(sampled(), workers())
 
 
 def test_the_wait_that_is_limited_is_the_consumers():
@@ -148,3 +155,22 @@ def test_planning_starts_nothing_and_leaves_the_chain_alone():
     loader.explain()
     assert loader.rewritten().find(Workers)[0]._running.pool is None
     assert names(dp.StageGraph(chain)) == ["item_sampler", "sample_neighbor", "fetch_feature"]
+
+
+# --- the list of passes
+
+
+@pytest.mark.parametrize("options", [LoaderOptions(), LoaderOptions(overlap=False), workers(), workers(overlap=False)])
+def test_every_pass_returns_a_graph_and_leaves_the_one_it_was_given(options):
+    graph = dp.StageGraph(fetched())
+    for each in PASSES:
+        before = graph.walk()
+        planned = each(graph, options)
+        assert graph.walk() == before
+        graph = planned
+    assert names(graph) == names(rewrite(dp.StageGraph(fetched()), options))
+
+
+def test_without_workers_the_passes_that_make_them_change_nothing():
+    graph = dp.StageGraph(fetched())
+    assert all(each(graph, LoaderOptions()) is graph for each in (shard, cut, put_in_workers))

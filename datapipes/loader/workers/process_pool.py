@@ -7,20 +7,15 @@ through an inbox (inbox.py). A worker that has died is found by its sentinel, an
 from __future__ import annotations
 
 import itertools
-import json
 import multiprocessing
 import os
-import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import connection, reduction
-from multiprocessing.connection import Connection
+from multiprocessing import connection
 from typing import Any
 
-import numpy as np
 import torch
 
 from datapipes import _core
@@ -31,29 +26,19 @@ from datapipes.base.threads import share_of
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, ChannelClosed, MpChannel, ShmChannel
+from datapipes.loader.options import LoaderOptions
+from datapipes.loader.workers.board import Board, Row
 from datapipes.loader.workers.envelope import Opener
 from datapipes.loader.workers.inbox import Inbox, ShmInbox, ThreadInbox
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, tasks_for_each
-from datapipes.loader.workers.worker_process import (
-    CHANNEL,
-    COLUMNS,
-    END,
-    EPOCH,
-    GENERATION,
-    INDEX,
-    READY,
-    SINCE,
-    TASK,
-    Start,
-    main,
-)
+from datapipes.loader.workers.start import Start
+from datapipes.loader.workers.worker_handle import END_S, WorkerHandle
+from datapipes.loader.workers.worker_process import main
 from datapipes.processes.endings import how_it_exited
-from datapipes.processes.sharing import Packed, pack, share_memory
+from datapipes.processes.sharing import Packed
 from datapipes.processes.start import Context, no_interrupt, prepare_server
 
-_UNKNOWN = 255  # exit code of a process that somebody else has waited for
 LOOK_S = 0.1  # how often is looked whether all workers live
-END_S = 1.0  # how long a worker may take to end by itself, and again after a signal
 _KEPT = 4  # minibatches beyond those that are being made for which the channel has room
 _LEAST_SIZE = 2**22
 _SHARE = 4  # of the memory that is left, the part that a channel takes at most by itself
@@ -68,8 +53,6 @@ class ProcessPool(Pool):
         number: names the loader in messages, so that those of another are told apart.
         chain: (root, worker_init_fn) as it is passed on to the workers.
         context: how processes are started.
-        channel: "shm", "mp", or a channel to use.
-        shm_size: bytes of a "shm" channel; None fits it to the first minibatch.
         pin: whether minibatches are copied to a GPU from the channel's memory.
     """
 
@@ -78,28 +61,26 @@ class ProcessPool(Pool):
         root: Stage,
         number: int,
         chain: Packed | tuple[Any, ...],
-        num_workers: int,
-        prefetch_factor: int,
+        options: LoaderOptions,
         context: Context,
-        channel: str | ChannelBase,
-        shm_size: int | None,
+        *,
         pin: bool,
     ) -> None:
-        self.num_workers = num_workers
-        self.tasks_each = tasks_for_each(root, prefetch_factor)
+        self.num_workers = options.num_workers
+        self.tasks_each = tasks_for_each(root, options.prefetch_factor)
         self._num_steps = StageGraph(root).seed_stage.num_steps
         self._chain = chain
         self._context = context
-        self._wanted_channel = channel
-        self._shm_size = shm_size
+        self._wanted_channel = options.channel
+        self._shm_size = options.shm_size
         self._pin = pin
         self._id = number
         self._generation = 0  # none
         self._process = os.getpid()
         self._opener = Opener(self._id, StageGraph(root).numbering.labels())
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerHandle] = []
         self._num_threads = 1
-        self._board = torch.zeros(0)
+        self._board: Board | None = None
         self._channel: ChannelBase | None = None
         self._inbox: Inbox | None = None
         self._events: deque[Outcome | Death] = deque()
@@ -119,7 +100,7 @@ class ProcessPool(Pool):
                 "worker_method='thread' or num_workers=0 there."
             )
         prepare_server(self._context)
-        self._board = share_memory(torch.zeros(self.num_workers, COLUMNS, dtype=torch.int64))
+        self._board = Board(self.num_workers)
         self._num_threads = share_of(self.num_workers)
         try:
             self._make_channel()
@@ -159,7 +140,8 @@ class ProcessPool(Pool):
         self._channel = channel
         self._inbox = ShmInbox(channel)
 
-    def _launch(self, worker: int, life: int) -> _Worker:
+    def _launch(self, worker: int, life: int) -> WorkerHandle:
+        assert self._board is not None
         here, there = self._context.Pipe(duplex=True)
         channel = self._channel
         if self._wanted_channel == "mp":
@@ -170,13 +152,13 @@ class ProcessPool(Pool):
             pool=self._id,
             connection=there,
             chain=self._chain,
-            board=pack(self._board),
+            board=self._board.packed(),
             channel=channel,
             own_channel=not isinstance(self._wanted_channel, ChannelBase),
             explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),
             num_threads=self._num_threads,
         )
-        self._board[worker] = 0
+        self._board.clear(worker)
         try:
             try:
                 process = self._begin_process(start)
@@ -192,7 +174,7 @@ class ProcessPool(Pool):
             assert isinstance(channel, MpChannel)
             channel.only_receive()
             self._inbox.listen(channel, process)
-        return _Worker(process, here, life, channel if self._wanted_channel == "mp" else None)
+        return WorkerHandle(process, here, life, channel if self._wanted_channel == "mp" else None)
 
     def _begin_process(self, start: Start) -> Any:
         name = f"datapipes-worker-{start.worker}"
@@ -225,8 +207,7 @@ class ProcessPool(Pool):
         return self._generation
 
     def give(self, worker: int, task: Task) -> None:
-        said = TASK + np.array(task.numbers(), np.int64).tobytes()
-        self._workers[worker].say(lambda pipe: pipe.send_bytes(said), is_task=True)
+        self._workers[worker].give(task)
 
     def receive(self, timeout: float) -> Outcome | Death | None:
         self._check_usable()
@@ -303,9 +284,8 @@ class ProcessPool(Pool):
             self._use(ShmChannel(self._capacity, num_bytes))
             assert isinstance(self._channel, ShmChannel)
             self._channel.reset(self._generation)
-            descriptor = self._channel.descriptor
             for worker in self._workers:  # those that did not ask will need it too
-                worker.say(lambda pipe: _send_channel(pipe, descriptor))
+                worker.pass_on(self._channel)
 
     def _failed_start(self, number: int, error: dict[str, list[int]]) -> Exception:
         parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in error.items()}
@@ -317,25 +297,27 @@ class ProcessPool(Pool):
         )
         return raised
 
-    def _death_of(self, number: int, worker: _Worker) -> Death:
-        row = self._board[number].tolist()
+    def _death_of(self, number: int, worker: WorkerHandle) -> Death:
+        row = self._row(number)
         worker.process.join()
         how = how_it_exited(worker.process.exitcode)
-        task = Task(row[GENERATION], row[EPOCH], row[INDEX]) if row[SINCE] != 0 else None
         by_signal = worker.process.exitcode is None or worker.process.exitcode < 0
-        return Death(number, worker.pid, how, task, bool(row[READY]), by_signal)
+        return Death(number, worker.pid, how, row.task, row.is_ready, by_signal)
+
+    def _row(self, worker: int) -> Row:
+        assert self._board is not None
+        return self._board.row(worker)
 
     # --- what is told -------------------------------------------------------------------------------------------------
 
     def whereabouts(self, worker: int) -> str:
         who = f"worker {worker} (pid {self._workers[worker].pid})"
-        row = self._board[worker].tolist()
-        if not row[READY]:
+        task, seconds, is_ready = self._row(worker)
+        if not is_ready:
             return f"{who} is starting"
-        if row[SINCE] == 0:
+        if task is None:
             return f"{who} waits for a task"
-        since = (time.monotonic_ns() - row[SINCE]) / 1e9
-        return f"{who} has been making minibatch {row[INDEX]} of epoch {row[EPOCH]} for {since:.1f} s"
+        return f"{who} has been making minibatch {task.index} of epoch {task.epoch} for {seconds:.1f} s"
 
     def stats(self) -> dict[str, float]:
         if isinstance(self._channel, ShmChannel):
@@ -359,7 +341,7 @@ class ProcessPool(Pool):
         if self._inbox is not None:
             self._inbox.close()
         for worker in self._workers:
-            worker.say(lambda pipe: pipe.send_bytes(END))
+            worker.ask_to_end()
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             self._channel.close()  # who waits in send is told
 
@@ -374,67 +356,3 @@ class ProcessPool(Pool):
         for worker in self._workers:
             worker.forget()
         self._workers = []
-
-
-class _Worker:
-    def __init__(self, process: Any, pipe: Connection, life: int, channel: ChannelBase | None) -> None:
-        self.process = process
-        self.pid: int = process.pid
-        self.connection = pipe
-        self.life = life
-        self.channel = channel  # where it has one of its own
-        self.told = False  # that it has died
-        self._unsaid: deque[tuple[bool, Callable[[Connection], None]]] = deque()
-        self._says = threading.RLock()  # the pool can be closed while another thread still reads
-
-    def has_ended(self) -> bool:
-        """Return whether the process is gone, also where somebody else has waited for it."""
-        return bool(connection.wait([self.process.sentinel], 0))
-
-    def say(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
-        """Say something through the pipe; later where the worker does not read and the pipe is full."""
-        with self._says:
-            self._unsaid.append((is_task, how))
-        self.say_rest()
-
-    def forget_tasks(self) -> None:
-        """Drop the tasks that were not said yet."""
-        with self._says:
-            self._unsaid = deque((is_task, how) for is_task, how in self._unsaid if not is_task)
-
-    def say_rest(self) -> None:
-        with self._says, suppress(OSError):  # it has died, which is found when somebody looks
-            while self._unsaid and _has_room(self.connection):
-                first = self._unsaid[0]  # stays until it is said: an interrupt may come between
-                first[1](self.connection)
-                if self._unsaid and self._unsaid[0] is first:
-                    self._unsaid.popleft()
-
-    def heard(self) -> list[dict[str, Any]]:
-        """Return what the worker has said since."""
-        found = []
-        with suppress(EOFError, OSError):
-            while self.connection.poll(0):
-                found.append(json.loads(self.connection.recv_bytes()))
-        return found
-
-    def forget(self) -> None:
-        self.connection.close()
-        if self.channel is not None:
-            self.channel.close()
-        self.process.join(END_S)
-        if self.process.exitcode is None and self.has_ended():
-            self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
-        with suppress(ValueError):  # it still runs, though it was killed: the system holds it
-            self.process.close()
-
-
-def _send_channel(pipe: Connection, descriptor: int) -> None:
-    pipe.send_bytes(CHANNEL)
-    reduction.send_handle(pipe, descriptor, 0)
-
-
-def _has_room(pipe: Connection) -> bool:
-    poll = select.poll()
-    poll.register(pipe.fileno(), select.POLLOUT)
-    return bool(poll.poll(0))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of, threads_of_kernels
 from datapipes.chain.stage import Stage
+from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, as_error, tasks_for_each, work
 
 JOIN_S = 5.0  # how long closing waits for a minibatch that is being made
@@ -32,14 +33,12 @@ class _State:
 class ThreadPool(Pool):
     """Threads that make minibatches of the chain that ends in `root`."""
 
-    def __init__(
-        self, root: Stage, num_workers: int, prefetch_factor: int, worker_init_fn: Callable[[int], None] | None
-    ) -> None:
+    def __init__(self, root: Stage, options: LoaderOptions) -> None:
         self._root = root
-        self.num_workers = num_workers
-        self.tasks_each = tasks_for_each(root, prefetch_factor)
-        self._init = worker_init_fn
-        self._state = _State(num_workers)
+        self.num_workers = options.num_workers
+        self.tasks_each = tasks_for_each(root, options.prefetch_factor)
+        self._init = options.worker_init_fn
+        self._state = _State(options.num_workers)
         self._threads: list[threading.Thread] = []
         self._process = os.getpid()
 

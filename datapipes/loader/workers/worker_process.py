@@ -8,9 +8,7 @@ import contextlib
 import json
 import os
 import signal
-import time
 from collections import deque
-from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,41 +19,15 @@ import torch
 from datapipes.base.errors import error_to_message
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.channel import ChannelBase, ChannelClosed, PeerDied, ShmChannel
+from datapipes.channel import ChannelClosed, PeerDied, ShmChannel
+from datapipes.loader.workers.board import OwnRow
 from datapipes.loader.workers.envelope import num_bytes_of, to_messages
 from datapipes.loader.workers.pool import Outcome, Task, work
+from datapipes.loader.workers.start import CHANNEL, TASK, Start
 from datapipes.processes.parent import end_with_parent
 from datapipes.processes.sharing import Packed
 
-TASK, END, CHANNEL = b"T", b"E", b"C"  # first byte of what the pool says
-GENERATION, EPOCH, INDEX, SINCE = range(4)  # columns of the board; SINCE is 0 where nothing is made
-READY = 4
-COLUMNS = 8  # a cache line
-
 NICENESS = 5  # what is asked for first is what the consumer waits for: its own work has precedence where cores are few
-
-
-@dataclass
-class Start:
-    """What a worker is started with.
-
-    Attributes:
-        channel: None: the pool makes one when it knows how large minibatches are.
-        own_channel: Whether the pool made it, so that epochs can be left behind in it.
-        explicit_size: Whether the user has chosen its size, so that what does not fit is refused.
-        num_threads: That a kernel of ours may use.
-    """
-
-    worker: int
-    life: int
-    pool: int
-    connection: Connection
-    chain: Packed | tuple[Any, ...]
-    board: Packed
-    channel: ChannelBase | None
-    own_channel: bool
-    explicit_size: bool
-    num_threads: int
 
 
 def main(start: Start) -> None:
@@ -71,26 +43,22 @@ def main(start: Start) -> None:
     try:
         chain = start.chain.unpack() if isinstance(start.chain, Packed) else start.chain
         root, init = chain
-        row = start.board.unpack()[start.worker].numpy()
+        row = OwnRow(start.board, start.worker)
         if init is not None:
             init(start.worker)
     except BaseException as error:
         _tell(start.connection, {"error": _as_text(error)})
         raise SystemExit(1) from None
-    row[READY] = 1
+    row.ready()
     tasks = _Tasks(start.connection)
     sender = _Sender(start, tasks, StageGraph(root).numbering.labels())
     try:
         with threads_of_kernels(start.num_threads):
-            for outcome in work(start.worker, root, tasks.take, lambda task: _write(row, task)):
+            for outcome in work(start.worker, root, tasks.take, row.begin):
                 sender.send(outcome)
-                row[SINCE] = 0
+                row.end()
     except (ChannelClosed, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool has ended: nobody wants what this worker makes
-
-
-def _write(row: np.ndarray[Any, Any], task: Task) -> None:
-    row[: SINCE + 1] = [*task.numbers(), time.monotonic_ns()]  # a clock that all processes share
 
 
 class _Tasks:

@@ -12,7 +12,7 @@ from typing import Any
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.channel import ChannelBase
+from datapipes.loader.options import LoaderOptions
 from datapipes.loader.shard import Sharded
 from datapipes.loader.workers.dispatcher import Dispatcher
 from datapipes.loader.workers.pool import Pool, tasks_for_each
@@ -24,46 +24,31 @@ from datapipes.processes.start import context_of, refuse_unsafe_fork
 
 
 class Workers(StreamStage):
-    """Make the minibatches of `source` in workers; the DataLoader's third pass puts it at the cut.
+    """Make the minibatches of `source` in workers; the pass `put_in_workers` puts it at the cut.
 
-    Its arguments are those of DataLoader, which checks them. The workers start with the first epoch, and end with
-    `close`, with the object, or, unless they are persistent, with each epoch.
+    The workers start with the first epoch, and end with `close`, with the object, or, unless they are persistent, with
+    each epoch.
+
+    Args:
+        options: those of the DataLoader, which has checked them.
+        pin: whether minibatches are copied to a GPU from the channel's memory.
+        timeout: seconds to wait for a minibatch; None waits as long as a worker works on it. The pass
+            `limit_the_consumers_wait` sets it where the consumer reads from the workers themselves.
     """
 
     def __init__(
-        self,
-        source: Stage,
-        num_workers: int,
-        *,
-        method: str = "process",
-        prefetch_factor: int = 2,
-        in_order: bool = True,
-        timeout: float | None = None,
-        persistent: bool = True,
-        multiprocessing_context: Any = None,
-        worker_init_fn: Callable[[int], None] | None = None,
-        channel: str | ChannelBase = "shm",
-        shm_size: int | None = None,
-        max_restarts: int = 3,
-        pin: bool = False,
+        self, source: Stage, options: LoaderOptions, *, pin: bool = False, timeout: float | None = None
     ) -> None:
         super().__init__(source)
         unsharded = [stage.name for stage in StageGraph(source).find(SeedStage) if not isinstance(stage, Sharded)]
         if unsharded:
             raise ValueError(f"workers: {unsharded} give no minibatches out by index. Run the pass `shard` first.")
-        self.num_workers = num_workers
-        self.method = method
-        self.prefetch_factor = prefetch_factor
-        self.in_order = in_order
-        self.timeout = timeout
-        self.persistent = persistent
-        self.context = context_of(multiprocessing_context) if method == "process" else None
-        self.init = worker_init_fn
-        self.channel = channel
-        self.shm_size = shm_size
-        self.max_restarts = max_restarts
+        self.options = options
         self.pin = pin
-        self.window = 1 if in_order else num_workers * tasks_for_each(source, prefetch_factor)
+        self.timeout = timeout
+        is_process = options.worker_method == "process"
+        self.context = context_of(options.multiprocessing_context) if is_process else None
+        self.window = 1 if options.in_order else options.num_workers * tasks_for_each(source, options.prefetch_factor)
         self._running = _Running()
         # Also at exit, and from the beginning: there what was registered first is called last, so the threads that read
         # from the workers have ended by then.
@@ -80,11 +65,11 @@ class Workers(StreamStage):
             context,
             StageGraph(self.source).seed_stage,
             f"waiting for {context.calls.numbering.label(self.source)}",
-            in_order=self.in_order,
+            in_order=self.options.in_order,
             timeout=self.timeout,
-            max_restarts=self.max_restarts,
+            max_restarts=self.options.max_restarts,
         )
-        return dispatcher if self.persistent else _ThenEnd(dispatcher, partial(self._end, pool))
+        return dispatcher if self.options.persistent_workers else _ThenEnd(dispatcher, partial(self._end, pool))
 
     def _running_pool(self) -> Pool:
         running = self._running
@@ -95,24 +80,13 @@ class Workers(StreamStage):
         return running.pool
 
     def _make_pool(self) -> Pool:
-        if self.method == "thread":
-            return ThreadPool(self.source, self.num_workers, self.prefetch_factor, self.init)
-        assert self.context is not None
+        if self.context is None:
+            return ThreadPool(self.source, self.options)
         refuse_unsafe_fork(self.context)
         if self._chain is None:
-            chain = (self.source, self.init)
+            chain = (self.source, self.options.worker_init_fn)
             self._chain = chain if self.context.get_start_method() == "fork" else pack(chain)
-        return ProcessPool(
-            self.source,
-            self._number,
-            self._chain,
-            self.num_workers,
-            self.prefetch_factor,
-            self.context,
-            self.channel,
-            self.shm_size,
-            self.pin,
-        )
+        return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
     def stats(self) -> dict[str, float]:
         """Return the counts of the channel; of the last one where the workers have ended."""
@@ -134,12 +108,17 @@ class Workers(StreamStage):
         self.end_workers()
         self._chain = None
 
+    def with_timeout(self, timeout: float | None) -> Workers:
+        """Return this stage with another timeout."""
+        return Workers(self.source, self.options, pin=self.pin, timeout=timeout)
+
     def describe(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"num_workers": self.num_workers, "method": self.method}
+        options = self.options
+        shown: dict[str, Any] = {"num_workers": options.num_workers, "method": options.worker_method}
         if self.context is not None:
             shown["start"] = self.context.get_start_method()
-            shown["channel"] = self.channel
-        return {**shown, "prefetch_factor": self.prefetch_factor, "in_order": self.in_order}
+            shown["channel"] = options.channel
+        return {**shown, "prefetch_factor": options.prefetch_factor, "in_order": options.in_order}
 
 
 class _Running:

@@ -1,0 +1,100 @@
+"""The options of a DataLoader: checked once, frozen, and handed whole to every pass and to the workers.
+
+An option that cannot take effect is refused. One exception: `num_workers` may be set to 0 while the options of workers
+stay as they are, so that it can be swept; then the log names them, at level INFO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from datapipes.base.checks import check_bool, check_choice, check_int, check_positive_timeout
+from datapipes.base.log import logger
+from datapipes.base.sizes import parse_size
+from datapipes.chain.stage import Stage
+from datapipes.channel import ChannelBase
+from datapipes.processes.start import check_context
+
+WHERE = "data_loader"  # how errors name the DataLoader
+CHANNELS = ("shm", "mp")
+LEAST_SHM_SIZE = 2**16  # bytes: room for errors too
+OF_WORKERS = (
+    *("persistent_workers", "worker_method", "in_order", "multiprocessing_context", "worker_init_fn", "channel"),
+    *("shm_size", "max_restarts", "cut"),
+)
+OF_PROCESSES = ("multiprocessing_context", "channel", "shm_size", "max_restarts")
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """What DataLoader is given besides the chain; its docstring says what each option does.
+
+    Raises:
+        TypeError, ValueError: An option is not allowed, or cannot take effect beside the others.
+    """
+
+    num_workers: int = 0
+    persistent_workers: bool = True
+    max_uva_threads: int = 10240
+    worker_method: str = "process"
+    prefetch_factor: int = 2
+    in_order: bool = True
+    timeout: float | None = 120.0
+    multiprocessing_context: Any = None
+    worker_init_fn: Callable[[int], None] | None = None
+    channel: str | ChannelBase = "shm"
+    shm_size: int | str | None = None
+    max_restarts: int = 3
+    cut: str | type[Stage] = "fetch_feature"
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        check_int(WHERE, "num_workers", self.num_workers, 0)
+        check_bool(WHERE, "persistent_workers", self.persistent_workers)
+        if check_int(WHERE, "max_uva_threads", self.max_uva_threads, 1) != LoaderOptions.max_uva_threads:
+            raise ValueError(
+                f"{WHERE}: max_uva_threads is {self.max_uva_threads}, but no stage of this chain reads host memory "
+                f"from a GPU; allowed: {LoaderOptions.max_uva_threads}. Leave it out."
+            )
+        check_choice(WHERE, "worker_method", self.worker_method, ("process", "thread"))
+        check_int(WHERE, "prefetch_factor", self.prefetch_factor, 1)
+        check_bool(WHERE, "in_order", self.in_order)
+        check_positive_timeout(WHERE, self.timeout)
+        check_context(self.multiprocessing_context)
+        if self.worker_init_fn is not None and not callable(self.worker_init_fn):
+            raise TypeError(
+                f"{WHERE}: worker_init_fn must be callable, got {type(self.worker_init_fn).__name__}. Pass a function "
+                "of the worker's number."
+            )
+        if not isinstance(self.channel, ChannelBase):
+            check_choice(WHERE, "channel", self.channel, CHANNELS)
+        if self.shm_size is not None:
+            size = check_int(WHERE, "shm_size", parse_size(WHERE, "shm_size", self.shm_size), LEAST_SHM_SIZE)
+            object.__setattr__(self, "shm_size", size)
+        check_int(WHERE, "max_restarts", self.max_restarts, 0)
+        check_bool(WHERE, "overlap", self.overlap)
+        self._refuse_what_has_no_effect()
+
+    def changed(self) -> list[str]:
+        """Return the names of the options that differ from their defaults."""
+        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+
+    def log_unused(self) -> None:
+        """Name in the log the options of workers that are given where there are none."""
+        unused = [name for name in self.changed() if name in OF_WORKERS]
+        if self.num_workers == 0 and unused:
+            logger.info("%s: num_workers is 0, so %s have no effect", WHERE, unused)
+
+    def _refuse_what_has_no_effect(self) -> None:
+        if self.shm_size is not None and self.channel != "shm":
+            raise ValueError(
+                f"{WHERE}: shm_size={self.shm_size} is the size of the channel 'shm', but channel is "
+                f"{self.channel!r}. Leave one of them out."
+            )
+        given = [name for name in self.changed() if name in OF_PROCESSES]
+        if self.worker_method == "thread" and given:
+            raise ValueError(
+                f"{WHERE}: {given} belong to worker processes, but worker_method is 'thread'. Leave them out."
+            )

@@ -1,0 +1,102 @@
+"""A worker process as its pool sees it: what is said to it, what is heard from it, and whether it lives."""
+
+from __future__ import annotations
+
+import json
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import connection, reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from datapipes.channel import ChannelBase, ShmChannel
+from datapipes.loader.workers.pool import Task
+from datapipes.loader.workers.start import CHANNEL, END, TASK
+
+END_S = 1.0  # seconds that a worker may take to end by itself, and again after a signal
+_UNKNOWN = 255  # exit code of a process whose exit status was collected elsewhere
+
+
+class WorkerHandle:
+    """A worker process as its pool sees it: the process, the pool's end of the pipe, and what is still to be said."""
+
+    def __init__(self, process: Any, pipe: Connection, life: int, channel: ChannelBase | None) -> None:
+        self.process = process
+        self.pid: int = process.pid
+        self.connection = pipe
+        self.life = life
+        self.channel = channel  # where it has one of its own
+        self.told = False  # that it has died
+        self._unsaid: deque[tuple[bool, Callable[[Connection], None]]] = deque()
+        self._says = threading.RLock()  # the pool can be closed while another thread still reads
+
+    def has_ended(self) -> bool:
+        """Return whether the process is gone, also where somebody else has waited for it."""
+        return bool(connection.wait([self.process.sentinel], 0))
+
+    def give(self, task: Task) -> None:
+        """Tell the worker to make a minibatch."""
+        said = TASK + np.array(task.numbers(), np.int64).tobytes()
+        self._say(lambda pipe: pipe.send_bytes(said), is_task=True)
+
+    def pass_on(self, channel: ShmChannel) -> None:
+        """Give the worker the channel for its outcomes."""
+        descriptor = channel.descriptor
+
+        def send(pipe: Connection) -> None:
+            pipe.send_bytes(CHANNEL)
+            reduction.send_handle(pipe, descriptor, 0)
+
+        self._say(send)
+
+    def ask_to_end(self) -> None:
+        """Tell the worker to end once it has made what it is making."""
+        self._say(lambda pipe: pipe.send_bytes(END))
+
+    def _say(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
+        """Say something through the pipe; later where the worker does not read and the pipe is full."""
+        with self._says:
+            self._unsaid.append((is_task, how))
+        self.say_rest()
+
+    def forget_tasks(self) -> None:
+        """Drop the tasks that were not said yet."""
+        with self._says:
+            self._unsaid = deque((is_task, how) for is_task, how in self._unsaid if not is_task)
+
+    def say_rest(self) -> None:
+        with self._says, suppress(OSError):  # it has died, which is found when somebody looks
+            while self._unsaid and _has_room(self.connection):
+                first = self._unsaid[0]  # stays until it is said: an interrupt may come between
+                first[1](self.connection)
+                if self._unsaid and self._unsaid[0] is first:
+                    self._unsaid.popleft()
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Return what the worker has said since."""
+        found = []
+        with suppress(EOFError, OSError):
+            while self.connection.poll(0):
+                found.append(json.loads(self.connection.recv_bytes()))
+        return found
+
+    def forget(self) -> None:
+        self.connection.close()
+        if self.channel is not None:
+            self.channel.close()
+        self.process.join(END_S)
+        if self.process.exitcode is None and self.has_ended():
+            self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
+        with suppress(ValueError):  # it still runs, though it was killed: the system holds it
+            self.process.close()
+
+
+def _has_room(pipe: Connection) -> bool:
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLOUT)
+    return bool(poll.poll(0))

@@ -1,0 +1,169 @@
+"""Every code block of README.md and docs/ runs as it is printed.
+
+A page is one program: its Python blocks in order, in one file, run by a process of its own in a folder of its own. Text
+becomes empty lines, so line 40 of the program is line 40 of the page. The program is a file because worker processes
+import the main module. A page has no other kind of block: commands and outputs stand inline or in tables.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
+TIMEOUT_S = 300  # much more than any page takes, also on a busy machine
+MARKDOWN = MarkdownIt("commonmark")
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def code_blocks(text: str) -> list[Token]:
+    """Fenced and indented blocks, those in lists and quotations too."""
+    return [token for token in MARKDOWN.parse(text) if token.type in ("fence", "code_block")]
+
+
+def program_of(text: str) -> str:
+    """Return the Python blocks of a page, each line where it stands on the page."""
+    lines = [""] * text.count("\n")
+    for block in code_blocks(text):
+        content = block.content.splitlines()
+        first = block.map[0] + 1  # below the fence
+        lines[first : first + len(content)] = content
+    return "\n".join(lines) + "\n"
+
+
+PROGRAMS = [page for page in PAGES if code_blocks(text_of(page))]
+
+
+def run(program: Path, timeout_s: float) -> str:
+    """Return "" if the program ends well, else a report; its lines are those of the page."""
+    child = subprocess.Popen(
+        [sys.executable, "-W", "error", "-X", "faulthandler", program.name],
+        cwd=program.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # torch's threads spin, which is slow beside other tests
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that nothing it starts outlives the test
+    )
+    try:
+        output, errors = child.communicate(timeout=timeout_s)
+        outcome = f"it ended with exit status {child.returncode}"
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGABRT)  # faulthandler prints where each thread is
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(5)
+        kill_session(child)
+        output, errors = child.communicate()
+        outcome = f"it took longer than {timeout_s} s"
+    finally:
+        kill_session(child)
+    quiet = "Traceback" not in errors and "leaked" not in errors  # of another process
+    return "" if child.returncode == 0 and quiet else f"{outcome}\n{errors}\nIt printed:\n{output}"
+
+
+def kill_session(child: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def failing_block(text: str, report: str, name: str) -> str:
+    """Return which block of the page the last traceback of a report points to."""
+    lines = [int(line) for line in re.findall(rf'File "[^"]*{re.escape(name)}", line (\d+)', report)]
+    for block in code_blocks(text):
+        if lines and block.map[0] < lines[-1] <= block.map[1]:
+            return f"in line {lines[-1]}, in the block that begins in line {block.map[0] + 1}"
+    return "in no block that is known"
+
+
+def fail_unless_it_runs(page: str, text: str, folder: Path, timeout_s: float = TIMEOUT_S) -> None:
+    program = folder / f"{Path(page).stem.replace('-', '_').lower()}_page.py"
+    program.write_text(program_of(text), encoding="utf-8")
+    report = run(program, timeout_s)
+    if report:
+        pytest.fail(f"{page} fails {failing_block(text, report, program.name)}: {report}", pytrace=False)
+
+
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_a_page_runs_as_it_is_printed(page, tmp_path):
+    fail_unless_it_runs(page, text_of(page), tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_is_python_that_runs(page):
+    for block in code_blocks(text_of(page)):
+        where = f"{page}, line {block.map[0] + 1}"
+        assert block.type == "fence", f"{where}: indented code does not run. Fence it as ```python."
+        assert block.info == "python", f"{where}: a block must be ```python, got {block.info!r}. Write it inline."
+        assert block.level == 0, f"{where}: a block in a list or a quotation is indented. Move it out."
+    assert "<pre" not in text_of(page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_pages_lead_to_files_and_headings(page):
+    tokens = [child for token in MARKDOWN.parse(text_of(page)) for child in token.children or ()]
+    links = [str(token.attrs["href"]) for token in tokens if token.type == "link_open"]
+    for link in links:
+        if not link.startswith(("https://", "http://")):
+            path, _, anchor = link.partition("#")
+            target = (ROOT / page).parent / path if path else ROOT / page
+            assert target.exists(), f"{page} links to {link}, which is not there"
+            assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{page} links to {link}"
+
+
+def anchors(text: str) -> set[str]:
+    """The names that hosts of Markdown give to headings."""
+    tokens = MARKDOWN.parse(text)
+    titles = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+# --- the tests of pages find what is wrong
+
+
+PAGE = """A page.
+
+```python
+x = 1
+```
+
+Text.
+
+```python
+{}
+```
+"""
+
+
+def test_blocks_share_a_namespace_and_keep_their_lines(tmp_path):
+    fail_unless_it_runs(
+        "page.md", PAGE.format("import sys\nassert x == 1 and sys._getframe().f_lineno == 11"), tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("y = x\nassert y == 2", "page.md fails in line 11, in the block that begins in line 9: .*AssertionError"),
+        ("import warnings\nwarnings.warn('old')", "line 11, .*UserWarning: old"),
+        ("while x:\n    x += 1", "line 1[01], .*it took longer than"),
+    ],
+)
+def test_a_page_that_fails_names_its_line(tmp_path, code, said):
+    with pytest.raises(pytest.fail.Exception, match=f"(?s){said}"):
+        fail_unless_it_runs("page.md", PAGE.format(code), tmp_path, 3 if "while" in code else TIMEOUT_S)
+
+
+@pytest.mark.parametrize("text", ["```\nx\n```\n", "```sh\nls\n```\n", "    x = 1\n", "- ~~~\n  x\n  ~~~\n"])
+def test_every_kind_of_block_is_found(text):
+    assert len(code_blocks(text)) == 1

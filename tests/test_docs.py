@@ -7,15 +7,23 @@ import the main module. A page has no other kind of block: commands and outputs 
 
 import contextlib
 import os
+import random
 import re
+import runpy
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+import twin
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+import datapipes as dp
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
@@ -126,6 +134,56 @@ def anchors(text: str) -> set[str]:
     tokens = MARKDOWN.parse(text)
     titles = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def semantics_page(folder: Path) -> dict:
+    program = folder / "semantics_page.py"
+    program.write_text(program_of(text_of("docs/semantics.md")), encoding="utf-8")
+    return runpy.run_path(str(program))
+
+
+def test_the_code_of_the_semantics_page_equals_the_twin(tmp_path):
+    page = semantics_page(tmp_path)
+    numbers = random.Random(0)
+    for _ in range(200):
+        key, node, stream = numbers.getrandbits(64), numbers.getrandbits(64), numbers.getrandbits(32)
+        parts = [numbers.getrandbits(bits) for bits in twin.HOP_KEY_BITS.values()]
+        assert page["hop_key"](*parts) == twin.hop_key(*parts)
+        expected = twin.Stream(key, node, stream)
+        assert list(islice(page["words"](key, node, stream), 9)) == [expected.word() for _ in range(9)]
+        n = numbers.randrange(1, 2 ** numbers.randrange(1, 63))
+        expected = twin.Stream(key, node, stream)
+        assert page["bounded"](page["words"](key, node, stream), n) == expected.bounded(n)
+        n, fanout, replace = numbers.randrange(20), numbers.randrange(-1, 22), numbers.random() < 0.5
+        expected = twin.choose(n, fanout, replace, twin.Stream(key, node))
+        assert page["picks"](n, fanout, replace, page["words"](key, node)) == expected
+    for n in (1, 2, 100, 2**16, 2**16 + 1, 10**6):
+        assert page["perm"](n, key, n // 3) == twin.permutation_at(n, key, n // 3)
+    message = {"b.x": torch.arange(6).reshape(2, 3), "a": torch.tensor(True), "é": torch.zeros(0, 2)}
+    assert page["digest"](message) == twin.digest({name: np.asarray(part) for name, part in message.items()})
+
+
+@pytest.mark.parametrize("frontier", ["all", "new"])
+@pytest.mark.parametrize("replace", [False, True])
+def test_the_hops_of_the_semantics_page_equal_the_twins(tmp_path, frontier, replace):
+    numbers = random.Random(1)
+    edges = torch.tensor([[numbers.randrange(30) for _ in range(150)] for _ in range(2)])
+    graph = dp.CSCGraph.from_edge_index(edges, num_nodes=30)
+    seeds = [numbers.randrange(30) for _ in range(8)]
+    sample = semantics_page(tmp_path)["sample"]
+    nodes, compacted, hops = sample(graph, seeds, [2, -1, 3], frontier, replace, seed=5, epoch=6, batch=7, stage=1)
+    expected = twin.sample_neighbors(
+        graph.indptr.tolist(),
+        graph.indices.tolist(),
+        None,
+        seeds,
+        fanouts=[3, -1, 2],
+        keys=[twin.hop_key(5, 6, 7, 1, hop, 0) for hop in range(3)],
+        replace=replace,
+        frontier=frontier,
+    )
+    assert (nodes, compacted) == (expected.nodes, expected.compacted_seeds)
+    assert hops == [(hop.indptr, hop.indices, hop.num_src) for hop in expected.hops]
 
 
 # --- the tests of pages find what is wrong

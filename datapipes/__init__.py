@@ -23,7 +23,7 @@ from datapipes.features import Feature, FeatureFetcher, FeatureStore, TensorFeat
 from datapipes.graph import CSCGraph
 from datapipes.loader import DataLoader, FromNode, Prefetcher
 from datapipes.minibatch import CSC, Block, MiniBatch, SampledSubgraph
-from datapipes.sampling import NeighborSampler
+from datapipes.sampling import NeighborSampler, Picks, Sampled, Sampler
 from datapipes.seeds import DistributedItemSampler, ItemSampler, ItemSet
 
 __version__ = "0.1.0"
@@ -50,11 +50,14 @@ __all__ = [
     "MpChannel",
     "NeighborSampler",
     "PeerDied",
+    "Picks",
     "Prefetcher",
     "QueueTimeoutError",
     "RemoteError",
     "RngKey",
+    "Sampled",
     "SampledSubgraph",
+    "Sampler",
     "SeedStage",
     "ShmChannel",
     "Stage",

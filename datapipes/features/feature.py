@@ -16,12 +16,15 @@ from datapipes.base.threads import num_threads
 
 
 class Feature(ABC):
-    """A table of equal rows. A subclass that defines these three can stand in a FeatureStore."""
+    """A table of equal rows. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore."""
 
     @abstractmethod
-    def read(self, ids: Tensor) -> Tensor:
-        """Return the rows at `ids`, int32 or int64 [n], repeats allowed: a new tensor [n, *shape].
+    def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows at `ids`, int32 or int64 [n], repeats allowed: a tensor [n, *shape] of `dtype`.
 
+        Args:
+            out: memory for the rows, which is then returned; by default a new tensor is. A feature that is only read
+                by a FeatureFetcher may leave this argument out.
         Raises:
             IndexError: An id is not in [0, count).
         """
@@ -35,6 +38,11 @@ class Feature(ABC):
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """Shape of one row; () for a number each."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the values; by default that of a read of no rows. Define it where reading is costly."""
+        return self.read(torch.empty(0, dtype=torch.int64)).dtype
 
 
 class TensorFeature(Feature):
@@ -61,7 +69,7 @@ class TensorFeature(Feature):
         self.tensor = rows
         self._table = byte_rows(rows)
 
-    def read(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; on `torch.get_num_threads()` threads.
 
         Args:
@@ -104,6 +112,10 @@ class TensorFeature(Feature):
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.tensor.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
 
     def __repr__(self) -> str:
         return f"TensorFeature({self.count} rows of {dtype_name(self.tensor.dtype)} {list(self.shape)})"

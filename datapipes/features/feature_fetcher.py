@@ -14,8 +14,9 @@ from torch import Tensor
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.features.feature_store import FeatureStore
+from datapipes.features.feature_store import FeatureRequest, FeatureStore
 from datapipes.minibatch import MiniBatch
+from datapipes.sampling import Sampler
 
 
 @register_stage("fetch_feature")
@@ -53,42 +54,57 @@ class FeatureFetcher(MiniBatchTransformer):
         self._check_upstream()
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        changes: dict[str, Any] = {}
+        edge_ids_of_blocks = self._edge_ids_of_blocks(minibatch) if self.edge_feature_keys else []
+        requests: list[FeatureRequest] = []
         if self.node_feature_keys:
             nodes = _nodes_of(minibatch)
-            read = {name: self._read("node", name, nodes) for name in self.node_feature_keys}
-            changes["node_features"] = {**(minibatch.node_features or {}), **read}
+            requests += [("node", None, name, nodes) for name in self.node_feature_keys]
+        for edge_ids in edge_ids_of_blocks:
+            requests += [("edge", None, name, edge_ids) for name in self.edge_feature_keys]
+        read = iter(self._read(requests))
+        changes: dict[str, Any] = {}
+        if self.node_feature_keys:
+            of_nodes = {name: next(read) for name in self.node_feature_keys}
+            changes["node_features"] = {**(minibatch.node_features or {}), **of_nodes}
         if self.edge_feature_keys:
-            if minibatch.blocks is None:
-                raise ValueError(
-                    "fetch_feature: edge features need blocks, found none in the minibatch. Put a sampler before "
-                    "this stage."
-                )
-            features = []
-            fetched_before = minibatch.edge_features or [{}] * len(minibatch.blocks)
-            for block, before in zip(minibatch.blocks, fetched_before, strict=True):
-                if block.edge_ids is None:
-                    raise ValueError(
-                        "fetch_feature: edge features need edge ids, found a block without. Sample with "
-                        "return_edge_ids=True."
-                    )
-                read = {name: self._read("edge", name, block.edge_ids) for name in self.edge_feature_keys}
-                features.append({**before, **read})
-            changes["edge_features"] = features
+            before = minibatch.edge_features or [{}] * len(edge_ids_of_blocks)
+            of_edges = [{name: next(read) for name in self.edge_feature_keys} for _ in edge_ids_of_blocks]
+            changes["edge_features"] = [{**old, **new} for old, new in zip(before, of_edges, strict=True)]
         return minibatch.replace(**changes)
 
-    def _read(self, domain: str, name: str, ids: Tensor) -> Tensor:
-        try:
-            rows = self.feature_store.read(domain, None, name, ids)
-        except IndexError as error:
-            raise IndexError(f"fetch_feature: {domain} feature {name!r}: {error}") from error
-        if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
-            found = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+    def _edge_ids_of_blocks(self, minibatch: MiniBatch) -> list[Tensor]:
+        """Return the edge ids of each block."""
+        if minibatch.blocks is None:
             raise ValueError(
-                f"fetch_feature: {domain} feature {name!r} gave {found} for {ids.shape[0]} ids; a tensor with one row "
-                "for each is needed. Correct its read()."
+                "fetch_feature: edge features need blocks, found none in the minibatch. Put a sampler before this "
+                "stage."
             )
-        return rows
+        found = [block.edge_ids for block in minibatch.blocks if block.edge_ids is not None]
+        if len(found) < len(minibatch.blocks):
+            raise ValueError(
+                "fetch_feature: edge features need edge ids, found a block without. Sample with return_edge_ids=True."
+            )
+        return found
+
+    def _read(self, requests: list[FeatureRequest]) -> list[Tensor]:
+        """Return the rows of each request, by one call of the store."""
+        try:
+            found = self.feature_store.read_many(requests)
+        except IndexError as error:
+            raise IndexError(f"fetch_feature: {error}") from error
+        if len(found) != len(requests):
+            raise ValueError(
+                f"fetch_feature: read_many gave {len(found)} tensors for {len(requests)} requests; one for each is "
+                "needed. Correct the store's read_many()."
+            )
+        for (domain, _, name, ids), rows in zip(requests, found, strict=True):
+            if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
+                shown = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+                raise ValueError(
+                    f"fetch_feature: {domain} feature {name!r} gave {shown} for {ids.shape[0]} ids; a tensor with one "
+                    "row for each is needed. Correct its read()."
+                )
+        return found
 
     def _check_names(self, domain: str, names: Sequence[str] | None) -> list[str]:
         if names is None:
@@ -106,26 +122,28 @@ class FeatureFetcher(MiniBatchTransformer):
         return list(names)
 
     def _check_upstream(self) -> None:
-        upstream = list(reversed(StageGraph(self).walk()))
-        graph = next((stage.graph for stage in upstream if hasattr(stage, "graph")), None)
-        num_nodes = getattr(graph, "num_nodes", None)
+        """Hold the features against what the nearest sampler upstream will give."""
+        samplers = StageGraph(self).find(Sampler)
+        if not samplers:
+            return
+        graph, gives_edge_ids = samplers[-1].graph, samplers[-1].return_edge_ids
         for name in self.node_feature_keys:
             rows = self.feature_store["node", None, name].count
-            if isinstance(num_nodes, int) and rows < num_nodes:
+            if rows < graph.num_nodes:
                 raise ValueError(
-                    f"fetch_feature: node feature {name!r} has {rows} rows, but the sampled graph has {num_nodes} "
-                    "nodes; one row for each is needed. Fill up the feature, or sample the graph it belongs to."
+                    f"fetch_feature: node feature {name!r} has {rows} rows, but the sampled graph has "
+                    f"{graph.num_nodes} nodes; one row for each is needed. Fill up the feature, or sample the graph it "
+                    "belongs to."
                 )
-        last_edge = getattr(graph, "max_edge_id", -1) if self.edge_feature_keys else -1
         for name in self.edge_feature_keys:
             rows = self.feature_store["edge", None, name].count
-            if rows <= last_edge:
+            if rows <= graph.max_edge_id:
                 raise ValueError(
                     f"fetch_feature: edge feature {name!r} has {rows} rows, but the sampled graph has edge ids up to "
-                    f"{last_edge}; one row for each is needed. Fill up the feature, or sample the graph it belongs to."
+                    f"{graph.max_edge_id}; one row for each is needed. Fill up the feature, or sample the graph it "
+                    "belongs to."
                 )
-        edge_ids = next((stage.return_edge_ids for stage in upstream if hasattr(stage, "return_edge_ids")), True)
-        if self.edge_feature_keys and not edge_ids:
+        if self.edge_feature_keys and not gives_edge_ids:
             raise ValueError(
                 f"fetch_feature: edge features {self.edge_feature_keys} need edge ids, but the sampler upstream was "
                 "built with return_edge_ids=False. Build it with return_edge_ids=True."

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from datapipes.features.feature import Feature
 
-FeatureKey = tuple[str, Any, str]
+FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name)
+FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
 
 
 class FeatureStore(Mapping[FeatureKey, Feature]):
@@ -59,9 +60,27 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         """Return the names of the features of a domain and type, sorted."""
         return sorted(name for found_domain, found_type, name in self if (found_domain, found_type) == (domain, type_))
 
-    def read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Tensor:
+    def read(self, domain: str, type_: Any, name: str, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of a feature at `ids`; see Feature.read."""
-        return self[domain, type_, name].read(ids)
+        feature = self[domain, type_, name]
+        return feature.read(ids) if out is None else feature.read(ids, out=out)
+
+    def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        """Return the rows of each request (domain, type, name, ids), in their order; by default one `read` each.
+
+        A FeatureFetcher makes one such call for a minibatch. A store whose rows are elsewhere overrides it, so that
+        each peer gets one request.
+
+        Raises:
+            IndexError: An id has no row; the message names the feature.
+        """
+        found = []
+        for domain, type_, name, ids in requests:
+            try:
+                found.append(self.read(domain, type_, name, ids))
+            except IndexError as error:
+                raise IndexError(f"{domain} feature {name!r}: {error}") from error
+        return found
 
     def __repr__(self) -> str:
         return f"FeatureStore({self._features})"

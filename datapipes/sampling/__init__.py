@@ -1,5 +1,6 @@
 """Samplers: stages that draw the neighborhood of the seeds."""
 
 from datapipes.sampling.neighbor_sampler import NeighborSampler
+from datapipes.sampling.sampler import Picks, Sampled, Sampler
 
-__all__ = ["NeighborSampler"]
+__all__ = ["NeighborSampler", "Picks", "Sampled", "Sampler"]

@@ -145,3 +145,32 @@ def test_a_second_fetch_keeps_what_the_first_one_read():
     store = dp.FeatureStore(store)
     minibatch = next(iter(sampled().fetch_feature(store, ["a"]).fetch_feature(store, ["b"])))
     assert torch.equal(minibatch.node_features["a"] * 2, minibatch.node_features["b"])
+
+
+class CountingStore(dp.FeatureStore):
+    """Remembers what each call asked for."""
+
+    def __init__(self, features) -> None:
+        super().__init__(features)
+        self.asked = []
+
+    def read_many(self, requests):
+        self.asked.append([(domain, type_, name, len(ids)) for domain, type_, name, ids in requests])
+        return super().read_many(requests)
+
+
+def test_one_call_of_the_store_reads_all_features_of_a_minibatch():
+    store = CountingStore(dict(small_store()))
+    (minibatch, *rest) = sampled().fetch_feature(store, ["feat"], ["weight"])
+    nodes = ("node", None, "feat", minibatch.input_nodes.shape[0])
+    assert store.asked[0] == [nodes, *(("edge", None, "weight", block.num_edges) for block in minibatch.blocks)]
+    assert len(store.asked) == 1 + len(rest)
+
+
+def test_a_store_that_gives_too_few_tensors_is_refused():
+    class Forgets(dp.FeatureStore):
+        def read_many(self, requests):
+            return super().read_many(requests)[1:]
+
+    with refused(ValueError, stage="fetch_feature", found="gave 0 tensors for 1", allowed="one for each"):
+        next(iter(sampled().fetch_feature(Forgets(dict(small_store())), ["feat"])))

@@ -217,3 +217,50 @@ def test_a_subclass_stays_one_when_it_is_pickled():
     feature = pickle.loads(pickle.dumps(Doubled(torch.arange(4.0))))
     assert type(feature) is Doubled
     assert feature.read(torch.tensor([3])).tolist() == [6]
+
+
+# --- many reads in one call
+
+
+def two_features() -> dict:
+    return {
+        ("node", None, "a"): dp.TensorFeature(torch.arange(6)),
+        ("edge", None, "b"): dp.TensorFeature(torch.ones(4)),
+    }
+
+
+def test_read_many_gives_the_rows_of_each_request_in_their_order():
+    store = dp.FeatureStore(two_features())
+    edges, nodes, none = store.read_many(
+        [
+            ("edge", None, "b", torch.tensor([3])),
+            ("node", None, "a", torch.tensor([5, 0])),
+            ("node", None, "a", torch.zeros(0).long()),
+        ]
+    )
+    assert (edges.tolist(), nodes.tolist(), none.tolist()) == ([1.0], [5, 0], [])
+    assert store.read_many([]) == []
+
+
+def test_an_id_without_a_row_names_the_feature_of_many():
+    store = dp.FeatureStore(two_features())
+    with pytest.raises(IndexError, match=r"edge feature 'b': .*4"):
+        store.read_many([("node", None, "a", torch.tensor([0])), ("edge", None, "b", torch.tensor([4]))])
+
+
+def test_a_store_reads_into_given_memory():
+    out = torch.empty(2, dtype=torch.int64)
+    assert dp.FeatureStore(two_features()).read("node", None, "a", torch.tensor([5, 1]), out=out) is out
+    assert out.tolist() == [5, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float64])
+def test_a_feature_has_the_dtype_of_its_rows(dtype):
+    class Plain(dp.Feature):
+        count, shape = 3, ()
+
+        def read(self, ids):
+            return torch.zeros(ids.shape[0], dtype=dtype)
+
+    assert dp.TensorFeature(torch.zeros(3, dtype=dtype)).dtype == dtype
+    assert Plain().dtype == dtype

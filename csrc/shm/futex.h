@@ -1,4 +1,4 @@
-// futex.h: sleeping on a word of shared memory, and waking those who sleep there, whichever process they are in. Linux.
+// futex.h: sleeping on a word of shared memory, and waking the sleepers of all processes. Linux only.
 #pragma once
 
 #include <linux/futex.h>
@@ -21,8 +21,9 @@ using Word = std::atomic<std::uint32_t>;
 inline constexpr Clock::duration kBeforeSleep = std::chrono::microseconds(30);
 static_assert(Word::is_always_lock_free && sizeof(Word) == 4, "the kernel reads the word as 32 bits");
 
-// Sleeps while `word` is `seen`, at most `at_most`. Ends early for any reason, a signal for one: look at the state again.
-// Returns whether it was woken, or need not have slept; false when a signal or the time ended it.
+// Sleeps while `word` equals `seen`, at most `at_most`. May end early for any reason, such as a signal, so the caller
+// checks the state again. Returns true after a wake-up or if `word` had already changed, false after a signal or the
+// timeout.
 inline bool futex_wait(Word& word, std::uint32_t seen, Clock::duration at_most) {
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(at_most).count();
   if (ns <= 0) return false;
@@ -35,18 +36,21 @@ inline void futex_wake_all(Word& word) {
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// A word to wait on and the flag of those who may; PROTOCOL.md, section 3, says why in this order. Sequentially consistent.
+// A word to wait on, and a flag that says somebody may be waiting. PROTOCOL.md, section 3, explains the order of the
+// steps.
+// All accesses are sequentially consistent, except in changes_soon().
 struct Event {
   Word word;
   Word awaited;
 
-  // Before looking at the state: returns what to give to futex_wait.
+  // Called before the state is checked; returns the `seen` for futex_wait.
   std::uint32_t prepare() {
     const auto seen = word.load();
     awaited.store(1);
     return seen;
   }
-  // Waking up from futex_wait takes longer than most answers: looks for a moment whether the word changes before one sleeps.
+  // Spins for kBeforeSleep and returns whether the word changed. Most answers arrive sooner than a wake-up from
+  // futex_wait.
   bool changes_soon(std::uint32_t seen) const {
     static const bool alone = std::thread::hardware_concurrency() < 2;  // then nobody can change it meanwhile
     for (const auto until = Clock::now() + kBeforeSleep; !alone && Clock::now() < until;) {
@@ -54,7 +58,7 @@ struct Event {
     }
     return false;
   }
-  // After changing the state.
+  // Called after the state was changed.
   void notify() {
     if (awaited.exchange(0) == 0) return;
     word.fetch_add(1);

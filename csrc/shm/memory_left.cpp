@@ -32,7 +32,7 @@ std::optional<std::uint64_t> number_after(const std::string& path, const std::st
 // The files of one version of cgroups.
 struct Version {
   const char* mounts[2];
-  const char *limit, *used, *idle;  // idle: of memory.stat, the pages of files that nobody used lately, which the system can drop
+  const char *limit, *used, *idle;  // idle: the key in memory.stat for inactive file pages, which the system can drop
 };
 constexpr Version kFirst = {
     {"/sys/fs/cgroup/memory", ""}, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};

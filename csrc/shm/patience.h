@@ -1,4 +1,4 @@
-// patience.h: how long a call may wait, and what it does meanwhile.
+// patience.h: how long a call may wait, and what it calls meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -10,22 +10,22 @@
 
 namespace datapipes::shm {
 
-inline constexpr Clock::duration kLook = std::chrono::milliseconds(100);  // how often a waiter looks whether its peers live
+inline constexpr Clock::duration kLook = std::chrono::milliseconds(100);  // how often a waiter checks its peers
 
 class Patience {
  public:
-  using Timeout = std::optional<Clock::duration>;  // none: as long as it takes
+  using Timeout = std::optional<Clock::duration>;  // none: no limit
   using Tick = std::function<void()>;              // called at least every kLook while waiting; may throw to end the wait
 
   explicit Patience(Timeout timeout) : timeout_(timeout), began_(Clock::now()) {}
   Patience(Timeout timeout, const Tick& tick) : timeout_(timeout), began_(Clock::now()), tick_(&tick) {}
-  Patience(Timeout, Tick&&) = delete;  // the caller keeps the tick
+  Patience(Timeout, Tick&&) = delete;  // the tick must outlive this object
 
   bool ended() const { return timeout_ && Clock::now() - began_ >= *timeout_; }
   Clock::duration slice() const {
     return timeout_ ? std::clamp(*timeout_ - (Clock::now() - began_), Clock::duration::zero(), kLook) : kLook;
   }
-  // Only with a timeout.
+  // Requires a timeout.
   Clock::duration left() const { return *timeout_ - (Clock::now() - began_); }
   void tick() const {
     if (tick_ != nullptr && *tick_) (*tick_)();

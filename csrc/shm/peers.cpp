@@ -15,8 +15,9 @@ bool Peers::full() const {
 std::uint32_t Peers::add(const ProcessId& id, std::uint32_t roles) {
   const auto found = std::ranges::find_if(peers_, [](const Peer& peer) { return peer.state == PeerState::kFree; });
   if (found == peers_.end()) {
-    throw std::runtime_error("ShmChannel: " + std::to_string(peers_.size()) +
-                             " processes have this channel, and no more can. Close it where it is not used.");
+    throw std::runtime_error(
+        "ShmChannel: " + std::to_string(peers_.size()) +
+        " processes have attached this channel, the most allowed. Close it in processes that do not use it.");
   }
   found->id = id;
   found->roles = roles;
@@ -47,7 +48,8 @@ bool Peers::is_still(std::uint32_t peer, const ProcessId& id) const {
 }
 
 void Peers::bury(std::uint32_t peer, std::uint32_t lost) {
-  // One that had done nothing yet might have received; a fork that never used its copy is not missed.
+  // A peer that had done nothing yet might have become the receiver. A forked child that never used its copy counts for
+  // nothing.
   if (has(peer, kHasReceived) || peers_[peer].roles == 0) header_.receiver_lost = header_.attached;
   if (peers_[peer].state == PeerState::kHere && peers_[peer].roles != kInherited) {
     header_.last_deaths[header_.deaths % header_.last_deaths.size()] = {

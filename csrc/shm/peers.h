@@ -16,22 +16,25 @@ class Peers {
   Peers(Header& header, Peer* peers) : header_(header), peers_(peers, header.num_peers) {}
 
   bool full() const;
-  std::uint32_t add(const ProcessId& id, std::uint32_t roles);  // throws std::runtime_error where the table is full
+  std::uint32_t add(const ProcessId& id, std::uint32_t roles);  // throws std::runtime_error if the table is full
   void mark(std::uint32_t peer, std::uint32_t role) { peers_[peer].roles |= role; }
-  void leave(std::uint32_t peer, bool holds, bool by_exit);  // while it holds messages its entry stays
+  void leave(std::uint32_t peer, bool holds, bool by_exit);  // `holds`: it owns slots or the turn; its entry stays
   void remove(std::uint32_t peer);
 
-  // All but `me`.
+  // Returns every peer except `me`.
   std::vector<std::pair<std::uint32_t, ProcessId>> others(std::uint32_t me) const;
   bool is_still(std::uint32_t peer, const ProcessId& id) const;
-  void bury(std::uint32_t peer, std::uint32_t lost);  // records the death, unless it had said goodbye, and removes it
+  // Removes a peer that has ended. Records a death, unless the peer had left. `lost`: messages it was writing.
+  void bury(std::uint32_t peer, std::uint32_t lost);
 
-  // Whether another one is here that could do what `role` says: it has, or it has done nothing yet. A sender may work for long
-  // before it first sends; a receiver begins by receiving, so one that did not while others did is not counted on.
+  // Whether another peer is here that could play `role`: it has done so before, or it has done nothing yet. A sender
+  // may work for long before it first sends. A receiver receives at once, so a peer that was here when a receiver was
+  // lost and has done nothing does not count as a receiver.
   bool others_may(std::uint32_t me, std::uint32_t role) const;
   bool has(std::uint32_t peer, std::uint32_t role) const { return (peers_[peer].roles & role) != 0; }
 
-  // Deaths numbered from `told` on of those that might have sent, in words, and their pids.
+  // Returns the deaths from number `told` on of peers that sent or did nothing yet: as text for an error, and their
+  // pids.
   std::pair<std::string, std::vector<std::int32_t>> deaths_of_senders(std::uint64_t told) const;
 
  private:

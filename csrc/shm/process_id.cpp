@@ -18,7 +18,7 @@ namespace datapipes::shm {
 namespace {
 
 struct Stat {
-  char state = 0;             // 0 where there is no such process, or no /proc
+  char state = 0;             // 0: no such process, or no /proc
   std::uint64_t started = 0;  // field 22
 };
 
@@ -31,7 +31,7 @@ Stat stat_of(std::int32_t pid) {
   close(fd);
   if (length <= 0) return {};
   text[length] = '\0';
-  const char* at = std::strrchr(text, ')');  // the name before it may hold anything
+  const char* at = std::strrchr(text, ')');  // the last ')' ends the process name, which may itself hold any character
   if (at == nullptr || at[1] != ' ') return {};
   Stat found{.state = at[2]};
   at += 2;
@@ -49,7 +49,7 @@ std::uint64_t this_pid_namespace() {
   return stat("/proc/self/ns/pid", &found) == 0 ? static_cast<std::uint64_t>(found.st_ino) : 0;
 }
 
-// 1 and 0 for yes and no, -1 where the kernel does not tell.
+// Returns 1 for yes, 0 for no, -1 if the kernel cannot tell.
 int pidfd_has_ended(std::int32_t pid) {
 #if defined(SYS_pidfd_open)
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -73,10 +73,10 @@ ProcessId this_process() {
 
 bool has_ended(const ProcessId& process) {
   if (process.pid_namespace != this_pid_namespace()) return false;
-  const int told = pidfd_has_ended(process.pid);  // ends with the last thread, unlike the state in /proc
+  const int told = pidfd_has_ended(process.pid);  // readable after the last thread ended, unlike the state in /proc
   if (told == 1) return true;
   const Stat now = stat_of(process.pid);
-  if (process.started != 0 && now.state != 0 && now.started != process.started) return true;  // the pid is used again
+  if (process.started != 0 && now.state != 0 && now.started != process.started) return true;  // the pid was reused
   if (told == 0) return false;
   if (now.state != 0) return now.state == 'Z' || now.state == 'X';
   return kill(process.pid, 0) != 0 && errno == ESRCH;

@@ -1,4 +1,5 @@
-// process_id.h: which process it was, and whether it has ended. A pid alone does not tell, since it is used again.
+// process_id.h: identifies a process, and tells whether it has ended. A pid alone is not enough: the system reuses
+// pids.
 #pragma once
 
 #include <sys/types.h>
@@ -9,14 +10,15 @@ namespace datapipes::shm {
 
 struct ProcessId {
   std::int32_t pid = 0;
-  std::uint64_t started = 0;        // clock ticks after boot; 0 where /proc does not tell
-  std::uint64_t pid_namespace = 0;  // inode; 0 where /proc does not tell
+  std::uint64_t started = 0;        // clock ticks after boot; 0 if /proc cannot be read
+  std::uint64_t pid_namespace = 0;  // inode; 0 if /proc cannot be read
   bool operator==(const ProcessId&) const = default;
 };
 
 ProcessId this_process();
 
-// Whether all threads of that process have ended; a zombie has. False where it cannot be judged: in another pid namespace.
+// Whether all threads of the process have ended; a zombie has ended. False for a process of another pid namespace,
+// which cannot be judged.
 bool has_ended(const ProcessId& process);
 
 }  // namespace datapipes::shm

@@ -17,14 +17,14 @@ namespace datapipes::shm {
 
 namespace {
 
-constexpr Clock::duration kGrace = std::chrono::milliseconds(500);  // a peer that is just starting is waited for so long
-constexpr Clock::duration kSpare = std::chrono::milliseconds(30);   // for what has to be done after a timeout
-constexpr Clock::duration kBrief = std::chrono::seconds(10);        // for the mutex, in calls that take no timeout
+constexpr Clock::duration kGrace = std::chrono::milliseconds(500);  // time for a peer that is just starting to appear
+constexpr Clock::duration kSpare = std::chrono::milliseconds(30);   // for work left after a timeout
+constexpr Clock::duration kBrief = std::chrono::seconds(10);        // for the mutex, in calls without a timeout
 
-constexpr std::uint64_t kSmall = 1 << 14;  // bytes that are copied in less time than a process takes to wake up
+constexpr std::uint64_t kSmall = 1 << 14;  // bytes; copying so few takes less time than waking a process
 
-// A message of so many bytes is copied past the caches: they cannot hold it until it is read, and a line that is written whole
-// need not be read before.
+// Messages of at least this many bytes are copied with stores that bypass the caches. The caches cannot hold such a
+// message until it is received, and a line written whole need not be read first.
 constexpr std::uint64_t kStreamed = std::uint64_t{1} << 23;
 
 void copy_in(std::byte* to, std::span<const std::byte> from, bool streamed) {
@@ -49,7 +49,7 @@ std::string seconds(Clock::duration time) {
 
 }  // namespace
 
-// Holds the mutex. After a death under it, puts the slots in order first.
+// Holds the mutex. If its last owner died, rebuilds the slots first.
 class Queue::Guard {
  public:
   Guard(Queue& queue, const Patience& patience) : mutex_(queue.header_->mutex) {
@@ -70,7 +70,8 @@ class Queue::Guard {
       }
       patience.tick();
       if (patience.ended()) {
-        throw TimedOut("ShmChannel: another process holds the channel and does not go on, as if it were stopped. Let it go on.");
+        throw TimedOut(
+            "ShmChannel: another process holds the channel's lock and makes no progress. If it is stopped, resume it.");
       }
     }
   }
@@ -82,7 +83,7 @@ class Queue::Guard {
   RobustMutex& mutex_;
 };
 
-// The right to reserve next, given back however the call ends.
+// The right to reserve next. The destructor gives it back, also when the call throws.
 class Queue::Turn {
  public:
   Turn(Header& header, std::uint32_t call) : header_(header), call_(call) {}
@@ -119,7 +120,7 @@ class Queue::Lease {
   ~Lease() {
     if (getpid() != pid_) return;  // a forked child has inherited the object, not the message
     const bool later = queue_->two_steps_.load();
-    // SYNC slot-dropped: whoever frees the slot finds nobody reading any more
+    // SYNC slot-dropped: whoever frees the slot sees this mark after all reads of this process
     slot_.dropped.store(word_of(later ? Dropped::kWaiting : Dropped::kYes), std::memory_order_seq_cst);
     DATAPIPES_SHM_STEP("a message is dropped");
     if (!later) queue_->header_->writable.notify();
@@ -209,7 +210,7 @@ Queue::~Queue() {
     slots_.reap(peer);  // no lease and no call is left, since each keeps the queue; slots may still wait for a device
     peers_.remove(peer);
   } catch (...) {
-    // Whoever looks next finds the entry of a process that has ended, or one that only ever waits.
+    // The entry stays. A survivor reaps it once this process has ended; until then this peer counts as one that waits.
   }
 }
 
@@ -239,8 +240,8 @@ void Queue::leave(bool by_exit) {
   if (static_cast<pid_t>(registered >> 32) == getpid()) {
     const Guard guard(*this, Patience(kBrief));
     const auto peer = static_cast<std::uint32_t>(registered);
-    // Threads of this process may be copying or waiting in send, and never come back where it is ending: whoever looks after
-    // the peers must find what was theirs.
+    // Other threads of this process may be inside send, and never return if the process is ending. The entry stays
+    // while it owns a slot or the turn, so that a survivor can free them.
     const bool owns = slots_.owns(peer) || header_->turn.load() >> 32 == peer + 1;
     peers_.leave(peer, owns, by_exit);
     if (!owns) registration_.store(0);
@@ -250,13 +251,13 @@ void Queue::leave(bool by_exit) {
 }
 
 void Queue::close() {
-  // What /proc tells of this process it does not tell without a free descriptor, so the maker's own object remembers.
+  // this_process() cannot read /proc without a free descriptor, so the creator's object also remembers its pid.
   const bool made_it = made_by_ == getpid() || header_->creator == this_process();
   if (!left_.load() && made_it) header_->closed.store(1);
   leave(false);
 }
 
-// --- what is said of the state
+// --- errors about the state
 
 void Queue::check_open(const char* call) const {
   if (left_.load()) throw Closed(std::string(call) + ": the channel was closed in this process. Make a new one.");
@@ -303,15 +304,16 @@ void Queue::look_at_peers(const Patience& patience) {
   std::vector<std::pair<std::uint32_t, ProcessId>> others;
   {
     const Guard guard(*this, patience);
-    if (left_.load()) return;  // meanwhile, in another thread: it must not register again
+    if (left_.load()) return;  // another thread left meanwhile; me() must not register this process again
     others = peers_.others(me());
   }
-  std::erase_if(others, [](const auto& other) { return !has_ended(other.second); });  // system calls: not under the mutex
+  // Outside the mutex, since has_ended makes system calls.
+  std::erase_if(others, [](const auto& other) { return !has_ended(other.second); });
   if (others.empty()) return;
   {
     const Guard guard(*this, patience);
     for (const auto& [peer, id] : others) {
-      if (peers_.is_still(peer, id)) reap(peer);  // else somebody was faster
+      if (peers_.is_still(peer, id)) reap(peer);  // otherwise another survivor reaped it already
     }
   }
   header_->readable.notify();
@@ -327,8 +329,8 @@ void Queue::reap(std::uint32_t peer) {
 
 // --- messages
 
-// Calls `done(last, waited)` until it is: `last` where it is looked at for the last time before a wait, so that it may say why
-// that would be in vain. Calls `late`, which throws, when the time is over.
+// Calls `done(last, waited)` until it returns true. `last` is true in the last call before a wait: `done` then throws
+// if waiting would be in vain. `waited` is true after a wait. Calls `late`, which throws, after the timeout.
 template <class Done, class Late>
 void Queue::wait_until(Event& event, const Patience& patience, const Done& done, const Late& late) {
   for (bool waited = false; !done(false, waited);) {
@@ -406,7 +408,7 @@ bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const
     DATAPIPES_SHM_STEP("send has copied");
     bool sent = false;
     {
-      // Where another process holds the mutex and is stopped, the message is given up: a little later than on time.
+      // Wait for the mutex at least kSpare, even past the timeout. If a stopped process holds it, give the message up.
       const auto left = timeout ? Timeout(std::max(patience.left(), kSpare)) : std::nullopt;
       const Guard guard(*this, Patience(left, tick));
       sent = slots_.publish(*slot);
@@ -433,7 +435,8 @@ void Queue::timed_out_sending(std::uint64_t bytes, const Patience& patience) {
     const Guard guard(*this, Patience(kSpare));
     now = stats_now();
   } catch (const TimedOut&) {
-    throw TimedOut("ShmChannel.send: another process holds the channel and does not go on. Let it go on.");
+    throw TimedOut(
+        "ShmChannel.send: another process holds the channel's lock and makes no progress. If it is stopped, resume it.");
   }
   throw TimedOut("ShmChannel.send: no room for " + count(bytes, "bytes within ") + seconds(patience.timeout().value_or(kLook)) +
                  ": " + count(now.unread, "of ") + count(capacity(), "messages wait, ") + count(now.room.used_bytes, "of ") +
@@ -473,10 +476,10 @@ Received Queue::recv(Timeout timeout, const Tick& tick) {
   };
   wait_until(header_->readable, patience, took, [&] {
     throw TimedOut("ShmChannel.recv: no message within " + seconds(patience.timeout().value_or(kLook)) +
-                   ". Look whether the senders go on, or give a longer timeout.");
+                   ". Check that the senders make progress, or give a longer timeout.");
   });
   DATAPIPES_SHM_STEP("recv has taken");
-  header_->writable.notify();  // one message less waits
+  header_->writable.notify();  // one message less is unread
   Slot& slot = slots_[taken.slot];
   try {
     if (taken.keep) {
@@ -508,7 +511,7 @@ std::uint64_t Queue::reset(std::optional<std::uint64_t> epoch) {
     if (header_->closed.load() != 0) throw Closed("ShmChannel.reset: the channel was closed by its maker. Make a new one.");
     if (epoch && *epoch < header_->fence) {
       throw std::invalid_argument("ShmChannel.reset: epochs before " + std::to_string(header_->fence) +
-                                  " are dropped already, got " + std::to_string(*epoch) + ". An epoch can only be left behind.");
+                                  " are dropped already, got " + std::to_string(*epoch) + ". Pass a later epoch.");
     }
     header_->fence = std::max(header_->fence, epoch.value_or(header_->delivered));
     fence = header_->fence;

@@ -1,13 +1,14 @@
-// queue.h: the message queue of ShmChannel: many senders and receivers in many processes, around one shared segment. PROTOCOL.md
-// says how it works; this is what waits, looks after the peers and says what is wrong.
+// queue.h: the message queue of ShmChannel: many senders and receivers in many processes, around one shared segment.
+// PROTOCOL.md describes the protocol. This file waits, watches the peers and reports errors.
 //   send: copies the pieces of one message into the segment. Blocks while `capacity` messages are unread or there is no room.
-//   recv: hands the oldest message out, in place; its bytes stay until `keeper` is gone. Where receivers would hold so much that
-//   no gap of half the bytes were left, it is copied out instead.
-//   Both take a timeout (none: as long as a peer lives) and a tick that is called every 100 ms while they wait and may throw.
+//   recv: returns the oldest message in place; its bytes stay until `keeper` is gone. If receivers would then hold so
+//   much that no gap of half the data bytes is left, recv returns a copy instead.
+//   Both take a timeout (none: wait as long as a peer lives) and a tick. While they wait they call the tick every 100
+//   ms; it may throw to end the wait.
 // Throws TimedOut, Closed, PeersDied, std::length_error (a message larger than the segment), std::invalid_argument, NoMemory,
-// std::system_error (the system refuses), std::runtime_error (the segment is damaged). After each of them the queue can be
-// used on, but for Closed. Survives a fork: the child registers as a peer of its own when it first uses the queue, and frees
-// nothing of its parent's.
+// std::system_error (the system refuses), std::runtime_error (the segment is damaged). The queue stays usable after
+// each of them except Closed. The queue survives a fork: the child registers as a peer of its own when it first uses
+// the queue, and frees nothing of its parent's.
 #pragma once
 
 #include <atomic>
@@ -43,8 +44,8 @@ struct PeersDied : std::runtime_error {
 struct Received {
   Kind kind = Kind::kMessage;
   std::uint64_t epoch = 0;
-  std::span<std::byte> bytes;          // each piece begins at a multiple of kAlignment, after the one before it
-  std::shared_ptr<const void> keeper;  // of the bytes
+  std::span<std::byte> bytes;          // the pieces in order, each at a multiple of kAlignment
+  std::shared_ptr<const void> keeper;  // keeps `bytes` valid
 };
 
 struct Stats {
@@ -64,32 +65,34 @@ class Queue : public std::enable_shared_from_this<Queue> {
   Queue& operator=(const Queue&) = delete;
   ~Queue();
 
-  // False: the message was dropped, since its epoch was reset.
+  // Returns false if the message was dropped because its epoch was reset.
   bool send(Kind kind, std::uint64_t epoch, std::span<const std::span<const std::byte>> pieces, Timeout timeout,
             const Tick& tick);
   Received recv(Timeout timeout, const Tick& tick);
-  // Before a message is put together: wakes a receiver that sleeps, so that it wakes meanwhile. Only after small messages; a
-  // large one would still be copied when it looks.
+  // Called before a message is put together: wakes a sleeping receiver early, so that waking up and sending overlap.
+  // Does nothing if the last message was large: copying a large one takes longer than the receiver looks before it
+  // sleeps again.
   void announce();
 
-  // Drops what epochs before the fence have left or will still send; returns the fence. Without `epoch` the fence follows the
-  // newest epoch that was received.
+  // Moves the fence and returns it. Messages of epochs before the fence are dropped: those that wait now, and those
+  // that are still sent later. Without `epoch` the fence becomes the newest received epoch + 1.
   std::uint64_t reset(std::optional<std::uint64_t> epoch);
-  void close();               // by the creator: for everybody; else this process leaves
-  void leave(bool by_exit);   // this process sends and receives no more
-  void join(bool inherited);  // registers this process now rather than when it first sends or receives
+  void close();               // the creator closes the queue for everybody; any other process just leaves
+  void leave(bool by_exit);   // ends the use of the queue in this process
+  void join(bool inherited);  // registers this process now instead of at its first send or recv
 
-  std::uint64_t size();   // messages that wait
-  std::uint64_t epoch();  // the newest one that was begun
+  std::uint64_t size();   // READY messages
+  std::uint64_t epoch();  // the newest epoch that was begun
   Stats stats();
   std::uint32_t capacity() const { return header_->capacity; }
   std::uint64_t data_bytes() const { return header_->data_bytes; }
   int descriptor() const { return segment_.descriptor(); }
   std::span<std::byte> memory() const { return {segment_.data(), segment_.size()}; }
 
-  // A device may read a message after its tensors are gone. With two steps a slot is freed only when let_go was called for it.
+  // A device may read a message after its tensors are gone. With two steps on, a slot becomes free only after
+  // let_go(slot).
   void release_in_two_steps(bool on) { two_steps_.store(on); }
-  std::vector<std::uint32_t> dropped_slots();  // those whose tensors are gone, each told once
+  std::vector<std::uint32_t> dropped_slots();  // slots whose tensors are gone; returns each slot once
   void let_go(std::span<const std::uint32_t> slots);
 
  private:
@@ -99,8 +102,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   friend class Lease;
   explicit Queue(Segment segment);
 
-  std::uint32_t me(std::uint32_t roles = 0);  // under the mutex; registers where this process has not yet
-  bool anybody_else(std::uint32_t role);      // under the mutex; else notes since when there is nobody
+  std::uint32_t me(std::uint32_t roles = 0);  // under the mutex; registers this process if it is not registered yet
+  bool anybody_else(std::uint32_t role);      // under the mutex; false once nobody could play `role` for kGrace
   void check_open(const char* call) const;
   void check_senders();
   void check_receivers();
@@ -115,16 +118,16 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool holds_here(const Slot& slot) const;
 
   Segment segment_;
-  pid_t made_by_ = 0;  // 0: another process, or another object
+  pid_t made_by_ = 0;  // set in the object that create() returned; 0 in an attached one
   Header* header_;
   Peers peers_;
   Slots slots_;
   std::byte* data_;
-  std::atomic<std::uint64_t> registration_{0};  // pid << 32 | peer; another pid: a fork since
+  std::atomic<std::uint64_t> registration_{0};  // pid << 32 | peer; after a fork the pid is the parent's
   std::atomic<std::uint64_t> deaths_told_{0};
   std::atomic<std::int64_t> nobody_since_{0};  // ticks of Clock; 0: never
   std::atomic<std::uint32_t> calls_{0};
-  std::atomic<bool> small_{false};  // whether the last message sent was
+  std::atomic<bool> small_{false};  // whether the last message sent was small
   std::atomic<bool> left_{false}, suspicious_{false}, two_steps_{false};
 };
 

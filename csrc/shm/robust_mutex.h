@@ -1,5 +1,5 @@
-// robust_mutex.h: a mutex in shared memory whose owner may die. The kernel marks it then, and the next one to lock it is told, so
-// that it can repair what the mutex guards.
+// robust_mutex.h: a mutex in shared memory that survives the death of its owner. The kernel marks such a mutex; the
+// next lock() returns kOwnerDied, and its caller repairs the guarded state.
 #pragma once
 
 #include <pthread.h>
@@ -28,8 +28,8 @@ class RobustMutex {
     check(error);
   }
 
-  // Waits at most `at_most`: the owner may be stopped, by a debugger for one. After kOwnerDied the mutex is held; call repaired()
-  // when what it guards is in order again.
+  // Waits at most `at_most`, since the owner may be stopped, for example by a debugger. After kOwnerDied the caller
+  // holds the mutex; it calls repaired() once the guarded state is in order again.
   Locked lock(Clock::duration at_most) {
     int error = pthread_mutex_trylock(&mutex_);
     if (error == EBUSY) {
@@ -49,15 +49,16 @@ class RobustMutex {
   void unlock() { pthread_mutex_unlock(&mutex_); }
 
  private:
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30) && !defined(__SANITIZE_THREAD__)  // which does not see that call
+// ThreadSanitizer does not see pthread_mutex_clocklock.
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30) && !defined(__SANITIZE_THREAD__)
   static constexpr clockid_t kClock = CLOCK_MONOTONIC;
   int lock_until(const timespec& until) { return pthread_mutex_clocklock(&mutex_, kClock, &until); }
 #else
-  static constexpr clockid_t kClock = CLOCK_REALTIME;  // which somebody may set back, but this call knows no other
+  static constexpr clockid_t kClock = CLOCK_REALTIME;  // may be set back, but timedlock takes no other clock
   int lock_until(const timespec& until) { return pthread_mutex_timedlock(&mutex_, &until); }
 #endif
   static void check(int error) {
-    if (error != 0) throw std::system_error(error, std::generic_category(), "ShmChannel: the mutex of the segment");
+    if (error != 0) throw std::system_error(error, std::generic_category(), "ShmChannel: locking the shared memory failed");
   }
   pthread_mutex_t mutex_;
 };

@@ -19,14 +19,15 @@ namespace datapipes::shm {
 
 namespace {
 
-constexpr std::size_t kSpare = 16;  // of what is left, the part that stays for everything else
+constexpr std::size_t kSpare = 16;  // 1/16 of the memory left is not taken, for everything else on the machine
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHuge = std::size_t{1} << 21;
 
 [[noreturn]] void fail(int error, const std::string& what) { throw std::system_error(error, std::generic_category(), what); }
 
-// Maps `bytes` of a file at an address that is a multiple of kHuge; nullptr and errno where the system refuses.
+// Maps `bytes` of a file at an address that is a multiple of kHuge. Returns nullptr and sets errno if the system
+// refuses.
 void* map_aligned(int fd, std::size_t bytes) {
   const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
   void* const room = mmap(nullptr, pages + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -78,7 +79,8 @@ Segment Segment::create(std::size_t bytes, const std::string& who) {
   }
   const int fd = memfd_create(who == "ShmChannel" ? "datapipes-channel" : "datapipes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(errno, who + ": making anonymous shared memory");
-  // Reserving now makes a shortage an error here, where a page that cannot be had later is a SIGBUS.
+  // Reserve all pages now: a shortage is then an error here. Without it, the first access to a missing page is a
+  // SIGBUS.
   int error = 0;
   do {
     error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));

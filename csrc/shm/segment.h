@@ -1,13 +1,15 @@
-// segment.h: anonymous shared memory (memfd) with all its pages reserved, known by a descriptor. Nobody can cut it while it is
-// mapped, it has no name to clean up, and it goes with the last process that has it open or mapped.
-//   create(bytes, who)  for "ShmChannel" or another, whose name is that of the memory and begins its errors; throws NoMemory
-//   where less is left than that (memory_left.h), before anything is reserved, and std::system_error
-//                  where the system refuses (EMFILE, ENOMEM ...); leaves nothing behind
-//   attach(fd)     maps what another process made; takes the descriptor over, also when it throws
-//   use_huge_pages()  asks the system to put what is there into huge pages, in all processes that have it mapped: random reads
-//                  then miss the TLB less. Takes seconds for gigabytes, in which it can be used; does nothing where the system
-//                  (before Linux 6.1, or short of memory) cannot.
-// It is mapped at an address that suits huge pages.
+// segment.h: anonymous shared memory (memfd) with all pages reserved, passed on by its descriptor. It is sealed, so
+// nobody can shrink it while it is mapped. It has no name to clean up; it is gone with the last process that has it
+// open or mapped.
+//   create(bytes, who)  makes a segment. `who` ("ShmChannel" or another) begins its errors and selects the name of the
+//                  memory. Throws NoMemory before anything is reserved if too little memory is left (memory_left.h),
+//                  and std::system_error if the system refuses (EMFILE, ENOMEM ...). Leaves nothing behind when it
+//                  throws.
+//   attach(fd)     maps a segment of another process. Takes the descriptor over, also when it throws.
+//   use_huge_pages()  asks the system to move the content into huge pages, for all processes that map them, so that
+//                  random reads miss the TLB less. Takes seconds for gigabytes; the memory stays usable meanwhile. Does
+//                  nothing before Linux 6.1 or when memory is short.
+// The segment is mapped at an address that suits huge pages.
 #pragma once
 
 #include <cstddef>

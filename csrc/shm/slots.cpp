@@ -20,7 +20,7 @@ void Slots::rebuild() {
   std::uint32_t free = kNone, occupied = 0;
   for (auto i = static_cast<std::uint32_t>(slots_.size()); i-- > 0;) {
     auto state = tag_of(slots_[i]).state;
-    if (state == SlotState::kReady && is_stale(slots_[i])) {  // whoever died was resetting: that goes on
+    if (state == SlotState::kReady && is_stale(slots_[i])) {  // a process died during reset: finish it
       slots_[i].tag.store(Tag{}.word(), std::memory_order_release);
       state = SlotState::kFree;
       ++header_.counters.dropped;
@@ -58,7 +58,7 @@ std::optional<std::uint32_t> Slots::reserve(std::uint32_t peer, std::uint64_t by
   std::uint64_t begin = 0;
   for (auto i = header_.first_by_address; i != kNone; i = (*this)[i].next_by_address) {
     const Slot& used = (*this)[i];
-    if (used.offset < begin) damaged("the list by address");  // also ends a list that runs in a circle
+    if (used.offset < begin) damaged("the list by address");  // this also ends a circular list
     if (used.offset - begin >= bytes) break;
     begin = used.offset + std::max(used.bytes, kAlignment);
     previous = i;
@@ -109,7 +109,7 @@ std::optional<Slots::Taken> Slots::take(std::uint32_t peer) {
   }
   sweep();
   const bool keep = leaves_room(slot);
-  // Before the tag: no tag could give these back.
+  // Written before the tag, since rebuild() cannot compute them from tags.
   header_.delivered = std::max(header_.delivered, oldest.epoch + 1);
   header_.epoch = std::max(header_.epoch, oldest.epoch + (oldest.kind == static_cast<std::uint32_t>(Kind::kEndOfEpoch)));
   DATAPIPES_SHM_STEP("take comes to the tag");
@@ -188,13 +188,14 @@ void Slots::sweep() {
     const auto next = used.next_by_address;
     if (used.offset < from) damaged("the list by address");
     from = used.offset + kAlignment;
-    // SYNC slot-dropped: what the owner read, it read before the mark
+    // SYNC slot-dropped: all reads of the owner happened before it set the mark
     if (used.dropped.load(std::memory_order_acquire) == static_cast<std::uint32_t>(Dropped::kYes)) free(i);
     i = next;
   }
 }
 
-// Whether keeping this one as well leaves, among all that receivers hold, a gap of half of the data, and slots for senders.
+// Whether receivers may hold `candidate` too. With it, the HELD slots must leave a gap of half of the data bytes and
+// `capacity` slots for senders.
 bool Slots::leaves_room(std::uint32_t candidate) const {
   std::uint64_t begin = 0, largest = 0;
   std::uint32_t held = 1;

@@ -1,6 +1,6 @@
-// slots.h: the slots of a channel and the room for their messages: the transitions of PROTOCOL.md, section 2. The caller holds
-// the mutex for all of them. The tags are the truth; everything else here is computed from them and can be again (rebuild).
-// Throws std::runtime_error where the segment's content makes no sense.
+// slots.h: the slots of a channel and the room for their messages: the transitions of PROTOCOL.md, section 2. The
+// caller holds the mutex for every call. The tags are the truth; rebuild() computes everything else from them.
+// Throws std::runtime_error if the content of the segment is inconsistent.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,22 @@ class Slots {
  public:
   Slots(Header& header, Slot* slots) : header_(header), slots_(slots, header.num_slots) {}
 
-  void rebuild();  // after a death under the mutex, and once to begin with
+  void rebuild();  // called once at the beginning, and after a process died with the mutex
 
-  // Returns the slot reserved for `bytes` (a multiple of kAlignment), or none: `capacity` messages wait, or there is no gap.
+  // Returns the slot reserved for `bytes` (a multiple of kAlignment). Returns none if `capacity` messages are WRITING
+  // or READY, or if no gap is large enough.
   std::optional<std::uint32_t> reserve(std::uint32_t peer, std::uint64_t bytes, Kind kind, std::uint64_t epoch);
-  bool publish(std::uint32_t slot);  // false: its epoch was reset meanwhile, and it is free
+  bool publish(std::uint32_t slot);  // false: the epoch was reset meanwhile; the slot is free again
 
   struct Taken {
     std::uint32_t slot;
-    bool keep;  // false: copy it out and let it go, so that what receivers hold leaves room
+    bool keep;  // false: the caller copies the message out and drops the slot; held messages must leave room for others
   };
   std::optional<Taken> take(std::uint32_t peer);  // the oldest READY message
 
-  std::uint64_t drop_stale();              // READY ones below the fence; how many
-  std::uint32_t reap(std::uint32_t peer);  // frees what it had; how many messages it was writing
-  bool owns(std::uint32_t peer) const;     // whether a slot is WRITING or HELD by it
+  std::uint64_t drop_stale();              // frees READY slots below the fence; returns how many
+  std::uint32_t reap(std::uint32_t peer);  // frees the slots of `peer`; returns how many of them were WRITING
+  bool owns(std::uint32_t peer) const;     // whether `peer` has a slot WRITING or HELD that is not dropped
 
   struct Room {
     std::uint64_t used_bytes = 0, held = 0, held_bytes = 0;
@@ -48,7 +49,7 @@ class Slots {
   static Tag tag_of(const Slot& slot) { return Tag::from(slot.tag.load(std::memory_order_acquire)); }
 
   void free(std::uint32_t slot);
-  void sweep();  // frees those whose owner has done with them
+  void sweep();  // frees the slots that their owners dropped
   bool leaves_room(std::uint32_t candidate) const;
   void link_by_address(std::uint32_t slot, std::uint32_t previous);
   void unlink_by_address(std::uint32_t slot);

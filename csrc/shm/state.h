@@ -1,5 +1,5 @@
-// state.h: what the shared segment of a channel holds, in memory. PROTOCOL.md says who writes what. Plain data only: every
-// process maps it at another address, so there are no pointers, only indexes and offsets.
+// state.h: the layout of a channel's shared segment. PROTOCOL.md says who writes each field. Plain data only: every
+// process maps the segment at another address, so it holds indexes and offsets and no pointers.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ inline constexpr std::uint64_t kAlignment = 64;
 inline constexpr std::uint32_t kNone = 0xFFFF'FFFF;
 inline constexpr std::uint32_t kNumPeers = 1024;
 inline constexpr std::uint32_t kMostCapacity = 1U << 20;
-inline constexpr std::uint32_t kFewestHeld = 64;  // messages that receivers may keep, whatever the capacity
+inline constexpr std::uint32_t kFewestHeld = 64;  // receivers may keep so many messages at any capacity
 
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -27,7 +27,7 @@ enum class Kind : std::uint32_t { kMessage = 0, kEndOfEpoch = 1, kError = 2 };
 
 enum class SlotState : std::uint32_t { kFree = 0, kWriting = 1, kReady = 2, kHeld = 3 };
 
-// The truth about a slot: one word, so that a transition happens at once or not at all.
+// The truth about a slot. It is one word, so a transition happens in one store or not at all.
 struct Tag {
   SlotState state = SlotState::kFree;
   std::uint32_t owner = kNone;  // peer
@@ -36,19 +36,19 @@ struct Tag {
   std::uint64_t word() const { return static_cast<std::uint64_t>(owner) << 32 | static_cast<std::uint32_t>(state); }
 };
 
-// Why the owner has done with a slot, which it says without the mutex.
+// How far the owner has let go of a slot. The owner writes it without the mutex.
 enum class Dropped : std::uint32_t {
   kNo = 0,
-  kYes = 1,       // the slot can be freed
-  kWaiting = 2,   // its tensors are gone, but a device may still read: the owner frees it later
-  kBeingSeen = 3  // the owner has asked the device
+  kYes = 1,       // whoever holds the mutex may free the slot
+  kWaiting = 2,   // the tensors are gone, but a device may still read the bytes; the owner marks it kYes later
+  kBeingSeen = 3  // like kWaiting, and the owner is waiting for the device (Queue::dropped_slots returned the slot)
 };
 
 struct alignas(64) Slot {
   std::atomic<std::uint64_t> tag;
   std::atomic<std::uint32_t> dropped;
   std::uint32_t kind;
-  std::uint64_t offset, bytes;  // the extent, from the beginning of the data; both multiples of kAlignment
+  std::uint64_t offset, bytes;  // the extent; offset counts from data_offset; both are multiples of kAlignment
   std::uint64_t sequence, epoch;
   // derived
   std::uint32_t next_by_address, previous_by_address;
@@ -58,23 +58,23 @@ struct alignas(64) Slot {
 enum class PeerState : std::uint32_t { kFree = 0, kHere = 1, kLeft = 2 };
 
 inline constexpr std::uint32_t kHasSent = 1, kHasReceived = 2;  // roles
-inline constexpr std::uint32_t kInherited = 4;  // a forked child that never used the channel, and perhaps never will
+inline constexpr std::uint32_t kInherited = 4;  // a forked child that has not used the channel yet and may never do so
 
 struct Peer {
   std::atomic<PeerState> state;
   std::uint32_t roles;
-  std::uint64_t number;  // how many had attached when it did, itself included
+  std::uint64_t number;  // 1 for the first peer that attached, 2 for the second, ...
   ProcessId id;
 };
 
 struct Death {
   std::int32_t pid = 0;
   std::uint32_t roles = 0;
-  std::uint32_t lost = 0;  // messages that it was writing
+  std::uint32_t lost = 0;  // messages it was writing when it died
 };
 
 struct Counters {
-  std::uint64_t messages, bytes;  // sent, control frames included; bytes with what alignment adds
+  std::uint64_t messages, bytes;  // sent, control frames included; bytes include the padding of the alignment
   std::uint64_t send_waits, receive_waits, send_wait_ns, receive_wait_ns;
   std::uint64_t copied_out, dropped;
 };
@@ -92,13 +92,13 @@ struct alignas(64) Header {
   alignas(64) RobustMutex mutex;
   // Under the mutex; `turn` and `closed` are also read, and `turn` given up, without it.
   std::atomic<std::uint32_t> closed;
-  std::atomic<std::int64_t> last_look;  // ticks of Clock: when somebody last looked whether the peers live
+  std::atomic<std::int64_t> last_look;  // ticks of Clock: when a peer last checked whether the others live
   std::atomic<std::uint64_t> turn;      // who may reserve next: (peer + 1) << 32 | number of the call; 0: anybody
   std::uint64_t next_sequence, fence, delivered;
-  std::uint64_t epoch;                    // the newest one that was begun: where a sender that comes now begins
+  std::uint64_t epoch;                    // the newest epoch that was begun; a sender that attaches now starts with it
   std::uint64_t attached, exits, deaths;  // peers that ever attached; that left by exiting; that died
-  std::uint64_t receiver_lost;            // how many had attached when one that had received ended or left
-  std::array<Death, 64> last_deaths;      // the one numbered d is at d % 64
+  std::uint64_t receiver_lost;            // the value of `attached` when a receiver last ended or left
+  std::array<Death, 64> last_deaths;      // death number d is at d % 64
   Counters counters;
 
   // Derived, under the mutex.

@@ -1,5 +1,5 @@
-// step.h: names the places between two writes to shared memory, so that a test can end the process at each of them. In the
-// product DATAPIPES_SHM_STEP is nothing.
+// step.h: names each place between two writes to shared memory, so that a test can kill the process there. Without
+// DATAPIPES_SHM_STEPS the macro expands to nothing.
 #pragma once
 
 #if defined(DATAPIPES_SHM_STEPS)

@@ -1,5 +1,5 @@
-// buffer.h: an owned, uninitialised, 64-byte aligned array that a kernel fills and a binding hands out; its memory comes from the
-// recycled pool (buffer_pool.h) and goes back there.
+// buffer.h: an owned, uninitialised, 64-byte aligned array. A kernel fills it and a binding hands it out. Its memory
+// comes from the recycling pool (buffer_pool.h) and returns there.
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)  // idle memory, and what lies past a wish, is out of bounds for the sanitizer too
+#if defined(__SANITIZE_ADDRESS__)  // poison idle blocks and the bytes past the requested size
 #include <sanitizer/asan_interface.h>
 #define DATAPIPES_POISON(memory, bytes) __asan_poison_memory_region(memory, bytes)
 #define DATAPIPES_UNPOISON(memory, bytes) __asan_unpoison_memory_region(memory, bytes)
@@ -21,7 +21,8 @@
 namespace datapipes {
 namespace {
 
-// Sizes differ a little from minibatch to minibatch; steps of an eighth let one block serve them all.
+// Output sizes vary a little between minibatches. Rounding to steps of about an eighth lets one block serve all of
+// them.
 std::size_t rounded(std::size_t bytes) {
   std::size_t step = 64;
   if (bytes >= BufferPool::kSmallest) {
@@ -39,7 +40,8 @@ BufferPool& BufferPool::instance() {
   static BufferPool* const pool = [] {
     auto* const made = new BufferPool();
 #if !defined(_WIN32)
-    // A thread of the parent may hold the lock while another forks; these make the child's copy a free one.
+    // A thread of the parent may hold the lock while another one forks. Holding it across fork() leaves it free in the
+    // child.
     pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); }, [] { instance().mutex_.unlock(); });
 #endif
     return made;
@@ -73,7 +75,7 @@ Block BufferPool::take(std::size_t bytes) {
   Block block;
   try {
     block = allocate(wanted);
-  } catch (const std::bad_alloc&) {  // the idle blocks may be what is missing
+  } catch (const std::bad_alloc&) {  // free the idle blocks and try once more
     trim();
     block = allocate(wanted);
   }
@@ -100,18 +102,18 @@ void BufferPool::give(Block block) noexcept {
   {
     const std::lock_guard lock(mutex_);
     stats_.in_use_bytes -= block.bytes;
-    if (block.bytes <= most_idle()) {  // a larger one would only drive out all others
+    if (block.bytes <= most_idle()) {  // a larger block would evict all others
       try {
         idle_.push_back({block, clock_++});
         stats_.idle_bytes += block.bytes;
         DATAPIPES_POISON(block.memory, block.bytes);
         kept = true;
-      } catch (const std::bad_alloc&) {  // no room to remember it
+      } catch (const std::bad_alloc&) {  // no memory for the list entry: free the block instead
       }
     }
   }
   if (!kept) return drop(block);
-  for (;;) {  // one at a time, so that freeing (which unmaps) happens outside the lock and needs no memory
+  for (;;) {  // evict one block per round, so that freeing (an unmap) happens outside the lock and needs no memory
     Block evicted;
     {
       const std::lock_guard lock(mutex_);

@@ -1,7 +1,8 @@
-// huge_pages.h: memory aligned to huge pages and advised so, for arrays that are read at random: with pages of 4 KiB nearly every
-// random access misses the TLB as well as the cache. Smaller wishes are aligned to a cache line.
-//   allocate_aligned(bytes) and free_aligned(memory, bytes), with the same `bytes`. From a huge page on, the memory is mapped for
-//   itself and freeing returns it to the system at once.
+// huge_pages.h: memory aligned to huge pages and advised to use them, for arrays that are read at random. With pages of
+// 4 KiB nearly every random access misses the TLB as well as the cache. Requests below a huge page are aligned to a
+// cache line.
+//   allocate_aligned(bytes) and free_aligned(memory, bytes), with the same `bytes`. Memory of a huge page or more has
+//   its own mapping; freeing returns it to the system at once.
 // Throws std::bad_alloc.
 #pragma once
 
@@ -35,7 +36,7 @@ inline void* allocate_aligned(std::size_t bytes) {
     const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
     if (before > 0) munmap(begin, before);
     if (before < kHugePage) munmap(begin + before + wanted, kHugePage - before);
-    (void)madvise(begin + before, wanted, MADV_HUGEPAGE);  // advice only: without it the memory still works
+    (void)madvise(begin + before, wanted, MADV_HUGEPAGE);  // advice only: the memory works without it
     return begin + before;
   }
 #endif
@@ -55,7 +56,7 @@ inline void free_aligned(void* memory, std::size_t bytes) noexcept {
   std::free(memory);
 }
 
-// For the containers of a kernel that stay from one minibatch to the next.
+// For containers that a kernel keeps from one minibatch to the next.
 template <class T>
 struct HugePageAllocator {
   using value_type = T;

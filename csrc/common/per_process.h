@@ -1,6 +1,6 @@
-// per_process.h: one object for each process, made when first asked for and never destroyed, since threads and tensors may
-// outlive everything else. A forked child starts with a new one: in the old one a lock may be held for good, and its threads do
-// not exist.
+// per_process.h: one object per process, made at its first use. It is never destroyed, since threads and tensors may
+// outlive everything else. A forked child makes a new one: a lock in the inherited object may stay held for ever, and
+// the threads of that object do not exist in the child.
 #pragma once
 
 #include <atomic>

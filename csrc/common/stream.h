@@ -1,6 +1,6 @@
 // stream.h: stores that bypass the cache, for memory that is written once and not read soon.
-//   A cached store first reads the line that it is about to overwrite; a streaming store saves that read, and leaves the cache to
-//   what is read again. Where the instruction set has none, the copy is a plain one.
+//   A cached store first reads the line that it overwrites. A streaming store saves that read and leaves the
+//   cache to data that is read again. On processors without streaming stores, the copy is a plain one.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace datapipes {
 
 inline constexpr std::size_t kLineBytes = 64;
 
-// Copies kBytes, whole lines; both ends are aligned to a line.
+// Copies kBytes, a multiple of a line; `to` and `from` are aligned to a line.
 template <std::size_t kBytes>
 inline void stream_lines(void* to, const void* from) {
   static_assert(kBytes % kLineBytes == 0);
@@ -26,7 +26,7 @@ inline void stream_lines(void* to, const void* from) {
 #endif
 }
 
-// Copies `bytes`, a multiple of 16, to an address that is one too; `from` may lie anywhere.
+// Copies `bytes`. `bytes` and the address `to` are multiples of 16; `from` may be any address.
 inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__SSE2__)
   for (std::size_t at = 0; at < bytes; at += sizeof(__m128i))
@@ -36,7 +36,8 @@ inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes
 #endif
 }
 
-// Streaming stores are not ordered with other stores; call this before the same memory is written otherwise, or handed on.
+// Streaming stores are not ordered with other stores. Call this before that memory is written by other stores or read
+// elsewhere.
 inline void stream_fence() {
 #if defined(__SSE2__)
   _mm_sfence();

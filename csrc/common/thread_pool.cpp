@@ -16,13 +16,13 @@ ThreadPool& ThreadPool::instance() { return per_process<ThreadPool>(); }
 
 void ThreadPool::start_threads(int wanted) {
 #if !defined(_WIN32)
-  sigset_t all, before;  // signals are for the threads of the program; these are born with all of them blocked
+  sigset_t all, before;  // the helpers block all signals, so that the program's own threads handle them
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
 #endif
   try {
     for (; num_threads_ < std::min(wanted, kMostThreads); ++num_threads_) std::thread([this] { work(); }).detach();
-  } catch (const std::exception&) {  // no thread, or no memory for one: the caller works alone, or with fewer
+  } catch (const std::exception&) {  // no thread, or no memory for one: go on with fewer helpers
   }
 #if !defined(_WIN32)
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -42,7 +42,7 @@ void ThreadPool::run(int helpers, const std::function<void()>& help, const std::
   } else {
     posted_.notify_all();
   }
-  const auto leave = [&] {  // after it nobody refers to `job`
+  const auto leave = [&] {  // afterwards no thread refers to `job`
     std::unique_lock lock(mutex_);
     std::erase(jobs_, &job);
     left_.wait(lock, [&job] { return job.inside == 0; });

@@ -1,13 +1,14 @@
 // thread_pool.h: lends threads to a kernel for the time of one call.
-//   ThreadPool::run(helpers, help, own): calls own() here, and help() on up to `helpers` other threads meanwhile; returns when
-//   all have left. Helpers are a chance, not a promise: where they are busy elsewhere or cannot be started, own() does all the
-//   work, so calls from many threads at once cannot wait for each other. help() must not throw; what own() throws is passed on.
-//   parallel_for(count, threads, work): work(i) for each i < count in any order. Of several errors the one of the lowest i is
-//   thrown, as a loop would.
-//   in_order(count, threads, produce, consume): produce(i) in any order on all threads, consume(i) here in ascending order, each
-//   as soon as its turn and its product are there.
-// Results must not depend on which thread does what; these functions then give the same for every number of threads.
-// Threads start when first asked for, sleep in between, and belong to one process: a forked child starts its own.
+//   ThreadPool::run(helpers, help, own): calls own() on this thread and help() on up to `helpers` others. Returns when
+//   all calls have returned. There may be fewer helpers, or none, if they are busy or cannot be started; own() then
+//   does all the work. So calls from many threads never wait for each other. help() must not throw; an error of own()
+//   is passed on.
+//   parallel_for(count, threads, work): calls work(i) for each i < count, in any order. Of several errors it throws the
+//   one of the lowest i, as a plain loop would.
+//   in_order(count, threads, produce, consume): calls produce(i) on all threads, in any order. Calls consume(i) on this
+//   thread in ascending order, each as soon as product i is ready.
+// The work must not depend on which thread does it; the results are then the same for every number of threads.
+// Threads start at the first use and sleep between calls. They belong to one process: a forked child starts its own.
 #pragma once
 
 #include <atomic>
@@ -60,7 +61,7 @@ void parallel_for(std::int64_t count, int threads, Work&& work) {
         work(i);
       } catch (...) {
         const std::lock_guard lock(mutex);
-        next.store(count);  // what is below i was taken before and still runs
+        next.store(count);  // every lower i has been started already and still runs
         if (i < failed_at) {
           failed_at = i;
           error = std::current_exception();

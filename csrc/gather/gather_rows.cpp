@@ -12,13 +12,13 @@ namespace datapipes {
 namespace {
 
 constexpr std::int64_t kLine = kLineBytes;
-constexpr std::int64_t kPrefetchBytes = 8192;    // asked for ahead of the copy: enough to keep a core's miss buffers full
-constexpr std::int64_t kStreamBytes = 8 << 20;   // beyond a core's share of the last cache the copy would not stay anyway
-constexpr std::int64_t kBytesPerTurn = 1 << 18;  // that one thread copies at a time
-constexpr std::int64_t kParallelBytes = 2 * kBytesPerTurn;  // below it waking a thread costs more than it saves
+constexpr std::int64_t kPrefetchBytes = 8192;    // to prefetch ahead: keeps a core's miss buffers full
+constexpr std::int64_t kStreamBytes = 8 << 20;   // an output this large exceeds a core's share of the last cache anyway
+constexpr std::int64_t kBytesPerTurn = 1 << 18;  // bytes that one thread copies per turn
+constexpr std::int64_t kParallelBytes = 2 * kBytesPerTurn;  // for fewer bytes, waking a thread costs more than it saves
 
 void prefetch_row(const std::byte* row, std::int64_t row_bytes) {
-  // The stream prefetcher takes over in long rows, so the first lines suffice.
+  // In long rows the hardware prefetcher takes over after the first lines.
   const std::int64_t end = std::min<std::int64_t>(row_bytes, 16 * kLine);
   for (std::int64_t at = 0; at < end; at += kLine) __builtin_prefetch(row + at, 0, 0);
   __builtin_prefetch(row + end - 1, 0, 0);
@@ -37,7 +37,7 @@ void copy_rows(RowTable table, std::span<const Id> ids, std::byte* out, CopyRow&
   }
 }
 
-// A row width that the compiler knows: a short row is a few moves instead of a call.
+// With a row width known to the compiler, the copy of a short row is a few moves and no call.
 template <std::size_t kBytes, class Id>
 void copy_short_rows(RowTable table, std::span<const Id> ids, std::byte* out) {
   table.row_bytes = kBytes;

@@ -1,7 +1,7 @@
-// gather_rows.h: copies chosen rows of a table of fixed-width rows, whatever their dtype.
+// gather_rows.h: copies chosen rows of a table of fixed-width rows of any dtype.
 //   table: num_rows rows of `row_bytes` bytes, `row_stride` bytes apart (row_stride >= row_bytes unless there is one row);
-//   ids int32 or int64 [num_ids], repeats allowed; out: num_ids rows of row_bytes bytes without gaps, overlapping neither the
-//   table nor the ids.
+//   ids int32 or int64 [num_ids], repeats allowed; out: num_ids rows of row_bytes bytes without gaps. `out` overlaps
+//   neither the table nor the ids.
 // Throws std::out_of_range (IndexError) on an id outside [0, num_rows), before any row is copied. Touches no Python object.
 #pragma once
 

@@ -14,7 +14,7 @@
 namespace datapipes {
 namespace {
 
-constexpr std::int64_t kMaxNodes = std::int64_t{1} << 48;  // num_nodes + 1 offsets must be countable
+constexpr std::int64_t kMaxNodes = std::int64_t{1} << 48;  // so that the size of num_nodes + 1 offsets cannot overflow
 constexpr int kPartBits = 10;                              // at most 2^10 parts: their open lines fit half an L2 cache
 constexpr std::int64_t kCheckedAtOnce = 1024;              // edges checked before they are counted, while they are in the cache
 
@@ -28,12 +28,12 @@ void check_ids(const char* row, std::span<const Id> ids, std::int64_t num_nodes)
   }
 }
 
-// Whether all ids are in [0, num_nodes); without a branch in the loop, so that it is vectorised.
+// Whether all ids are in [0, num_nodes). The loop has no branch, so that the compiler vectorises it.
 template <class Id>
 bool all_inside(std::span<const Id> ids, std::int64_t num_nodes) {
   using Unsigned = std::make_unsigned_t<Id>;
   const auto last = static_cast<Unsigned>(std::min<std::int64_t>(num_nodes - 1, std::numeric_limits<Id>::max()));
-  Unsigned signs = 0;  // the top bit is set once an id is negative or above the last
+  Unsigned signs = 0;  // the top bit is set if any id is negative or above `last`
   for (const Id id : ids) signs |= static_cast<Unsigned>(id) | (last - static_cast<Unsigned>(id));
   return static_cast<Id>(signs) >= 0;
 }
@@ -62,10 +62,11 @@ Csc<Id> sort_at_once(std::span<const Id> src, std::span<const Id> dst, std::int6
   return csc;
 }
 
-// Scattered straight into the result, every edge misses the cache and the TLB. So the edges are first moved, stably, into parts:
-// the edges of 2^shift_ successive nodes, which end up in one stretch of the result. Then each part is sorted within the cache.
-// In between the result itself holds the edges, which saves a second copy of them: `indices` the source, `order` the edge in its
-// low edge_bits_ and, above them, the node's place within the part.
+// Scattering edges straight into the result misses the cache and the TLB at every edge. So the edges are first moved,
+// stably, into parts. A part holds the edges of 2^shift_ successive nodes and is one stretch of the result. Then each
+// part is sorted within the cache. Between the two steps the arrays of the result hold the edges, which saves a second
+// copy: `indices` holds the source; `order` holds the edge in its low edge_bits_ and, above them, the index of the node
+// within the part.
 template <class Id>
 class PartSort {
  public:
@@ -77,7 +78,8 @@ class PartSort {
         shift_(std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_nodes))) - kPartBits)),
         edge_bits_(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_edges_)))) {}
 
-  bool fits() const { return edge_bits_ + shift_ <= 64; }  // in one entry of `order`; what does not, fits no memory either
+  // Whether an edge and its node fit one entry of `order`. A graph for which they do not exceeds any memory.
+  bool fits() const { return edge_bits_ + shift_ <= 64; }
 
   Csc<Id> sort() {
     count_parts();
@@ -88,7 +90,7 @@ class PartSort {
   }
 
  private:
-  // The lines of a part that fill at present: one of sources, and as many of orders as end on the same edge.
+  // The lines of a part that are being filled: one line of sources, and the lines of `order` for the same edges.
   static constexpr std::int64_t kOpen = kLineBytes / sizeof(Id);
   struct alignas(kLineBytes) OpenLines {
     std::int64_t order[kOpen];
@@ -106,7 +108,7 @@ class PartSort {
       const auto count = std::min(kCheckedAtOnce, num_edges_ - begin);
       const auto sources = src_.subspan(begin, count), destinations = dst_.subspan(begin, count);
       if (!all_inside(sources, num_nodes_) || !all_inside(destinations, num_nodes_)) {
-        check_ids("src", src_, num_nodes_);  // all of them: a wrong source is named before a wrong destination
+        check_ids("src", src_, num_nodes_);  // checks all sources first, as sort_at_once does
         check_ids("dst", dst_, num_nodes_);
       }
       for (const Id node : destinations) ++begin_[(node >> shift_) + 1];
@@ -114,7 +116,7 @@ class PartSort {
     for (std::size_t part = 1; part < begin_.size(); ++part) begin_[part] += begin_[part - 1];
   }
 
-  // Writes each line of the result at once, past the cache, when it is full.
+  // Moves each edge to its part. Collects a whole line of the result, then writes it with stores that bypass the cache.
   void move_to_parts(Csc<Id>& csc) const {
     const std::int64_t num_parts = std::ssize(begin_) - 1, node_mask = (std::int64_t{1} << shift_) - 1;
     Buffer<OpenLines> open(num_parts);
@@ -132,8 +134,9 @@ class PartSort {
       }
     }
     stream_fence();
-    // Last the lines that did not fill. Where parts share a line, the one that filled it has overwritten the ends of those before
-    // it; they are all still in `open`, since none of them could fill that line.
+    // Write the lines that are not full last. If parts share a line, the last of them wrote the whole line and so
+    // overwrote the ends of the parts before it. Those ends are still in `open`, since none of those parts could fill
+    // that line.
     for (std::int64_t part = 0; part < num_parts; ++part) {
       const std::int64_t end = begin_[part + 1];
       for (std::int64_t place = std::max(begin_[part], end - end % kOpen); place < end; ++place) {
@@ -143,7 +146,7 @@ class PartSort {
     }
   }
 
-  // A counting sort of each part, by way of `sorted`.
+  // Sorts each part by node: a counting sort into `sorted`, then a copy back.
   void sort_parts(Csc<Id>& csc) const {
     const std::int64_t nodes_per_part = std::int64_t{1} << shift_, edge_mask = (std::int64_t{1} << edge_bits_) - 1;
     const auto node_of = [bits = edge_bits_](std::int64_t order) { return static_cast<std::uint64_t>(order) >> bits; };

@@ -1,8 +1,9 @@
 // coo_to_csc.h: groups edges by destination, stably: the in-edges of a node keep the order in which they were given.
 //   src, dst Id[num_edges], each in [0, num_nodes). Returns indptr int64[num_nodes + 1], indices Id[num_edges] and order
 //   int64[num_edges]: indices[i] == src[order[i]]. O(num_nodes + num_edges), a counting sort.
-// From partition_from edges on they are first split into parts that fit the cache; the result is the same. Memory beyond it:
-//   8 bytes a node, or when split, 16 bytes for each edge of the largest part and 8 bytes for one node in 512, at least 200 KiB.
+// Graphs of partition_from edges or more are first split into parts that fit the cache; the result is the same.
+// Memory besides the result: without the split 8 bytes per node; with it 16 bytes per edge of the largest part and 8
+// bytes per 512 nodes, at least 200 KiB.
 // Throws std::out_of_range (IndexError) on an id outside the graph, std::invalid_argument on unequal lengths.
 // Touches no Python object.
 #pragma once
@@ -14,7 +15,7 @@
 
 namespace datapipes {
 
-inline constexpr std::int64_t kPartitionFrom = std::int64_t{1} << 20;  // from here on splitting pays, unless the nodes are few
+inline constexpr std::int64_t kPartitionFrom = std::int64_t{1} << 20;  // splitting pays from here on, unless nodes are few
 
 template <class Id>
 struct Csc {

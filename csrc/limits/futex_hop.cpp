@@ -17,7 +17,7 @@ double now() { return std::chrono::duration<double>(Clock::now().time_since_epoc
 
 Word& word_in(std::span<std::byte> memory) {
   if (memory.size() < sizeof(Word) || reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(Word) != 0) {
-    throw std::invalid_argument("futex_hops: 4 aligned bytes are needed. Pass a mapping.");
+    throw std::invalid_argument("futex_hops: the memory must hold 4 bytes, aligned to 4. Pass a shared mapping.");
   }
   return *reinterpret_cast<Word*>(memory.data());
 }
@@ -44,7 +44,7 @@ std::vector<double> receive_futex_hops(std::span<std::byte> memory, std::int64_t
     const auto began = now();
     for (auto seen = word.load(); seen < i; seen = word.load()) {
       shm::futex_wait(word, seen, std::chrono::seconds(1));
-      if (now() - began > 10) throw std::runtime_error("futex_hops: nothing comes. Start the other process.");
+      if (now() - began > 10) throw std::runtime_error("futex_hops: no hop arrived for 10 s. Start the sending process.");
     }
     times.push_back(now());
   }

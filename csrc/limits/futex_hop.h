@@ -1,8 +1,10 @@
-// futex_hop.h: the limit of handing something to a process that sleeps: a futex wake there, and nothing else.
-//   word: in memory that both processes share, aligned, zero before both begin; `had`: hops that it has had before
-//   The sender works for `pace_s` before each hop, so that the receiver sleeps; both return the times (std::chrono::steady_clock,
-//   seconds) of each hop: when it was sent, when the receiver was awake. Their difference is the time of a hop.
-// Throws std::invalid_argument where there is no word, and std::runtime_error when nothing comes for 10 s. Linux.
+// futex_hop.h: measures the least time to hand something to a sleeping process: one futex wake and nothing else.
+//   memory: shared by both processes, 4 aligned bytes, zero before both begin; `had`: hops made before this call.
+//   The sender is busy for `pace_s` before each hop, so that the receiver sleeps. The sender returns when it sent each
+//   hop, the receiver when it was awake after each (std::chrono::steady_clock, seconds). The difference is the time of
+//   a hop.
+// Throws std::invalid_argument if `memory` holds no aligned word, std::runtime_error if no hop arrives for 10 s. Linux
+// only.
 #pragma once
 
 #include <cstddef>

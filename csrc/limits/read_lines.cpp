@@ -12,8 +12,8 @@ namespace datapipes {
 namespace {
 
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kDistance = 32;           // lines asked for ahead: more than a core's miss buffers
-constexpr std::int64_t kLinesPerTurn = 1 << 14;  // that one thread reads at a time
+constexpr std::int64_t kDistance = 32;           // lines to prefetch ahead: more than a core has miss buffers
+constexpr std::int64_t kLinesPerTurn = 1 << 14;  // lines that one thread reads per turn
 
 std::uint64_t read_some(const std::uint8_t* memory, std::span<const std::uint32_t> lines) {
   const auto count = std::ssize(lines);

@@ -1,6 +1,6 @@
-// read_lines.h: the physical limit of random access on this machine, for benchmarks to stand beside.
-//   Reads 8 bytes of each of the lines `lines` (numbers in [0, memory.size() / 64)), many of them under way at once and nothing
-//   else done with them: the time a kernel needs at least for as many cache misses. Returns the sum of what was read.
+// read_lines.h: measures the physical limit of random access on this machine; benchmarks compare kernels with it.
+//   Reads 8 bytes of each of the cache lines `lines` (numbers in [0, memory.size() / 64)), with many reads under way at
+//   once and no other work. No kernel can do as many cache misses in less time. Returns the sum of the values.
 // Throws std::out_of_range (IndexError) on a line outside the memory. Touches no Python object.
 #pragma once
 

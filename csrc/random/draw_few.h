@@ -1,8 +1,9 @@
-// draw_few.h: the first few bounded draws of a stream, all at once: no branch a draw, several Philox blocks side by side.
-//   draw_few(key, node, first, count, out): out[i] = what Stream(key, node).bounded(first + i) would give next, i < count <=
-//   kFewDraws, ranges in [1, 2^31). `out` has room for count rounded up to 8.
-//   Returns false where a draw might be rejected (about once in 2^32 / range draws): the words of the stream then shift, so the
-//   caller draws one by one. The bits are those of philox.h; test_fast_paths.cpp holds the two against each other.
+// draw_few.h: the first few bounded draws of a stream at once, without a branch per draw and with several Philox blocks
+// side by side.
+//   draw_few(key, node, first, count, out): out[i] equals the i-th draw of Stream(key, node), made by bounded(first +
+//   i), for i < count <= kFewDraws. The ranges first + i are in [1, 2^31). `out` has room for count rounded up to 8.
+//   Returns false if a draw might be rejected (about once in 2^32 / range draws). A rejection shifts the words of the
+//   stream, so the caller then draws one by one. The bits are those of philox.h; test_fast_paths.cpp compares the two.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace datapipes {
 
 inline constexpr std::int64_t kFewDraws = 32;
 
-// The words of blocks `block` and `block + 1` of a stream, eight in all.
+// The eight words of blocks `block` and `block + 1` of a stream.
 inline void philox_two_blocks(std::uint64_t key, std::uint64_t node, std::uint32_t block, std::uint32_t* words) {
   LaneCounter counter[1] = {{Lanes::of(block, block + 1), Lanes::both(0), Lanes::both(node), Lanes::both(node >> 32)}};
   philox_lanes(counter, key);

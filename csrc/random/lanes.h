@@ -1,4 +1,5 @@
-// lanes.h: Philox on two counters side by side. The bits are those of philox.h: a lane is a 64-bit word whose lower half counts.
+// lanes.h: Philox on two counters side by side, with the bits of philox.h. A lane is a 64-bit word; only its lower half
+// is used.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ namespace datapipes {
 
 #if defined(__SSE2__)
 
-// What the upper halves hold does not matter: the multiplication reads the lower ones, and stores keep them only where asked to.
+// The upper halves may hold anything: the multiplication reads only the lower halves.
 struct Lanes {
   __m128i value;
   static Lanes of(std::uint64_t first, std::uint64_t second) {
@@ -50,7 +51,8 @@ struct LaneCounter {
   Lanes x0, x1, x2, x3;
 };
 
-// philox4x32 of 2 * kPairs counters; several pairs at once keep the multiplier busy while each waits for its own last round.
+// philox4x32 of 2 * kPairs counters. Several pairs at once keep the multiplier busy while each pair waits for its last
+// round.
 template <std::size_t kPairs>
 inline void philox_lanes(LaneCounter (&counters)[kPairs], std::uint64_t key) {
   auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);

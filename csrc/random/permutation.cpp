@@ -33,8 +33,8 @@ class FeistelPermutation {
     right_mask_ = (std::uint64_t{1} << right_bits_) - 1;
   }
 
-  // Replaces each of `values` by its image. One pass of the network may leave the range of the items; those values go through it
-  // again, all of them together, until none is left.
+  // Replaces each of `values` by its image. One pass of the network may map a value outside [0, num_items). All such
+  // values go through it again, in batches, until none is outside.
   void operator()(std::span<std::int64_t> values) const {
     std::vector<std::size_t> places(values.size());
     std::iota(places.begin(), places.end(), std::size_t{0});
@@ -55,7 +55,7 @@ class FeistelPermutation {
   }
 
  private:
-  static constexpr std::size_t kBatch = 6;  // three pairs and their constants fit the registers, and cover the latency
+  static constexpr std::size_t kBatch = 6;  // three pairs and their constants fit the registers and hide the latency
 
   void pass(std::uint64_t (&values)[kBatch]) const {
     std::uint64_t left[kBatch], right[kBatch];
@@ -67,7 +67,7 @@ class FeistelPermutation {
     for (std::size_t i = 0; i < kBatch; ++i) values[i] = (left[i] << right_bits_) | right[i];
   }
 
-  // half ^= philox4x32({other, round, 0, 1}, key)[0] & mask, for each of the batch.
+  // half ^= philox4x32({other, round, 0, 1}, key)[0] & mask, for each value of the batch.
   void mix_into(std::uint64_t (&half)[kBatch], const std::uint64_t (&other)[kBatch], std::uint32_t round,
                 std::uint64_t mask) const {
     LaneCounter counters[kBatch / 2];

@@ -1,7 +1,7 @@
 // philox.h: the counter-based generator behind every random choice; docs/semantics.md section 1 is its specification.
-//   Philox 4x32-10 (Salmon et al., SC 2011). A stream belongs to (hop key, node, stream); its words depend on nothing else,
-//   so equal inputs give equal draws for any thread, process or machine.
-// Throws std::invalid_argument (ValueError) from hop_key for a number outside its range.
+//   Philox 4x32-10 (Salmon et al., SC 2011). The words of a stream depend only on (hop key, node, stream), so equal
+//   inputs give equal draws on any thread, process or machine.
+// hop_key throws std::invalid_argument (ValueError) for a number outside its range.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ inline Words philox4x32(Words counter, std::uint64_t key) {
   return counter;
 }
 
-// Folds all but node and stream into 64 bits.
+// Returns the hop key: everything that selects a stream, except node and stream, folded into 64 bits.
 std::uint64_t hop_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t batch, std::uint64_t stage, std::uint64_t hop,
                       std::uint64_t etype);
 
@@ -54,7 +54,7 @@ class Stream {
     if (range <= 0xFFFFFFFFu) {
       const auto narrow = static_cast<std::uint32_t>(range);
       std::uint64_t product = std::uint64_t{word()} * narrow;
-      if (static_cast<std::uint32_t>(product) < narrow) {  // the remainder is computed only where a rejection is possible
+      if (static_cast<std::uint32_t>(product) < narrow) {  // compute the remainder only if a rejection is possible
         const std::uint32_t threshold = (0u - narrow) % narrow;
         while (static_cast<std::uint32_t>(product) < threshold) product = std::uint64_t{word()} * narrow;
       }

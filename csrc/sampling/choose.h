@@ -1,7 +1,8 @@
-// choose.h: which in-edges of a node are drawn; docs/semantics.md section 3 is its specification.
+// choose.h: chooses which in-edges of a node are drawn; docs/semantics.md section 3 is its specification.
 //   choose(degree, fanout, replace, stream, out): writes pick_count(...) positions in [0, degree) to `out`:
 //   ascending without replacement, in draw order with it.
-// The drawn set does not depend on how it is kept: a machine word, a small sorted array or a bitmap, by size.
+// The set of picks is kept in a machine word, a sorted array or a bitmap, depending on its size. The picks are the
+// same.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +41,7 @@ class Chooser {
   }
 
  private:
-  static constexpr std::int64_t kSortedArrayLimit = 512;  // beyond it the moves of an insertion cost more than a bitmap
+  static constexpr std::int64_t kSortedArrayLimit = 512;  // for more picks, insertions cost more than a bitmap
 
   static void choose_in_word(std::int64_t degree, std::int64_t fanout, std::int64_t drawn, Stream& stream, std::int64_t* out) {
     std::uint64_t set = 0;
@@ -62,7 +63,7 @@ class Chooser {
       std::int64_t place = size;
       while (place > 0 && set[place - 1] > pick) --place;
       if (place > 0 && set[place - 1] == pick) {
-        set[size] = j;  // larger than all before it
+        set[size] = j;  // j is larger than all picks before it
       } else {
         std::copy_backward(set + place, set + size, set + size + 1);
         set[place] = pick;

@@ -1,7 +1,9 @@
-// choose_few.h: the choice of choose.h for a few draws, without a branch a draw.
-//   A branch that depends on a random number is mispredicted half of the time and costs as much as a cache miss, so members are
-//   found with a byte map or by equal ranks, and order comes from counting smaller picks instead of moving larger ones.
-//   FewChooser::choose(...) writes what Chooser::choose would, or returns false and leaves `out` undefined: then draw one by one.
+// choose_few.h: the choice of choose.h for a few draws, without a branch per draw.
+//   A branch on a random number is mispredicted half of the time and then costs as much as a cache miss. So repeats are
+//   found with a byte map or by equal ranks, and the order comes from counting smaller picks instead of moving larger
+//   ones.
+//   FewChooser::choose(...) writes the same picks as Chooser::choose. If it returns false, `out` is undefined and the
+//   caller draws one by one.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +17,7 @@ namespace datapipes {
 
 class FewChooser {
  public:
-  // Without replacement, 0 <= fanout < degree.
+  // Draws without replacement; requires 0 <= fanout < degree.
   bool choose(std::int64_t degree, std::int64_t fanout, std::uint64_t key, std::uint64_t node, std::int64_t* out) {
     const std::int64_t drawn = std::min(fanout, degree - fanout);
     if (drawn > kFewDraws || degree > std::numeric_limits<std::int32_t>::max()) return false;
@@ -34,7 +36,7 @@ class FewChooser {
   }
 
  private:
-  static constexpr std::int64_t kSeenBytes = 4096;  // above it two equal picks are rare enough to draw again one by one
+  static constexpr std::int64_t kSeenBytes = 4096;  // above it equal picks are rare: then draw one by one
 
   void in_word(std::int64_t degree, std::int64_t fanout, std::int64_t drawn, std::int64_t* out) const {
     std::uint64_t set = 0;
@@ -47,7 +49,7 @@ class FewChooser {
     for (std::int64_t i = 0; i < fanout; ++i, set &= set - 1) out[i] = __builtin_ctzll(set);
   }
 
-  // Floyd: a pick that is there already becomes the last position of its round.
+  // Floyd's algorithm: a repeated pick becomes the last position of its round.
   void settle_repeats(std::int64_t degree, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::uint32_t last = static_cast<std::uint32_t>(degree - count + i);
@@ -58,7 +60,7 @@ class FewChooser {
     for (std::int64_t i = 0; i < count; ++i) seen_[picks_[i]] = 0;
   }
 
-  // Writes the picks in ascending order; false when two are equal.
+  // Writes the picks in ascending order. Returns false if two are equal.
   template <class Narrow>
   bool in_order(std::int64_t count, std::int64_t* out) const {
     return count <= kFewDraws / 2 ? in_order<Narrow, kFewDraws / 2>(count, out) : in_order<Narrow, kFewDraws>(count, out);
@@ -68,7 +70,7 @@ class FewChooser {
   bool in_order(std::int64_t count, std::int64_t* out) const {
     Narrow value[kWidth];
     for (std::int64_t i = 0; i < kWidth; ++i) value[i] = static_cast<Narrow>(picks_[i]);
-    Narrow rank[kWidth] = {};  // minus the number of smaller picks; lanes from `count` on are not used
+    Narrow rank[kWidth] = {};  // minus the number of smaller picks; lanes >= count are unused
     for (std::int64_t i = 0; i < count; ++i)
       for (std::int64_t j = 0; j < kWidth; ++j) rank[j] = static_cast<Narrow>(rank[j] - (value[j] > value[i]));
     std::int64_t sum = 0;
@@ -76,7 +78,7 @@ class FewChooser {
       sum += rank[i];
       out[-rank[i]] = picks_[i];
     }
-    return -sum == count * (count - 1) / 2;  // equal picks have equal ranks, and the sum falls short
+    return -sum == count * (count - 1) / 2;  // equal picks have equal ranks, so the sum is too small
   }
 
   std::array<std::uint32_t, kFewDraws> picks_{};

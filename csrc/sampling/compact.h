@@ -1,6 +1,6 @@
 // compact.h: relabels global node ids to 0 .. n-1 by first occurrence.
-//   ids int32 or int64 [num_ids], each in [0, num_nodes). Returns the distinct ids in the order they first occur, and for each id
-//   its place among them.
+//   ids int32 or int64 [num_ids], each in [0, num_nodes). Returns the distinct ids in the order of their first
+//   occurrence, and the local id of each id.
 // Throws std::out_of_range (IndexError) on an id outside the graph. Touches no Python object.
 #pragma once
 

@@ -1,7 +1,7 @@
-// csc.h: the graph as the kernels see it, and the checks made before any of its memory is touched.
+// csc.h: the graph as the kernels see it, and the checks they make before they use its ids and offsets.
 //   indptr int64[num_nodes + 1], indices int32 or int64 [num_edges]; the in-edges of v are indices[indptr[v] .. indptr[v + 1]).
-// check_node throws std::out_of_range (IndexError); too many picks throw std::length_error (ValueError); a graph that contradicts
-// itself throws std::invalid_argument (ValueError).
+// check_node throws std::out_of_range (IndexError); too many picks throw std::length_error (ValueError); an
+// inconsistent graph throws std::invalid_argument (ValueError).
 #pragma once
 
 #include <cstdint>

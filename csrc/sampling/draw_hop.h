@@ -1,8 +1,8 @@
 // draw_hop.h: one hop of drawing, shared by sample_hop and sample_neighbors.
-//   Two passes: plan() reads the degrees and lays out the columns, draw() picks the in-edges of a range of columns and reads
-//   their sources; ranges are independent of each other, so threads share a hop by ranges. Both work on blocks whose memory lines
-//   are requested before they are used, so many cache misses are under way at once.
-// Every offset is checked before `indices` is read and every neighbor id before it is handed on (see csc.h for the errors).
+//   Two passes: plan_hop() reads the degrees and lays out the columns; HopDrawer::draw() picks the in-edges of a range
+//   of columns and reads their sources. Ranges are independent of each other, so each thread draws some of the ranges.
+//   Both passes prefetch the memory lines of a block before they use them, so many cache misses are under way at once.
+// Every offset is checked before `indices` is read, every neighbor id before it is handed on (csc.h has the errors).
 #pragma once
 
 #include <algorithm>
@@ -31,26 +31,26 @@ struct HopPlan {
     std::int64_t begin, degree;  // the node's in-edges in the graph
   };
   std::span<const NodeId> nodes;
-  std::int64_t first = 0;  // columns before it are empty
+  std::int64_t first = 0;  // columns before this one are empty
   Buffer<std::int64_t> indptr;
   Buffer<Column> columns;  // from `first` on
   std::int64_t num_dst() const { return std::ssize(nodes); }
   std::int64_t num_picks() const { return indptr[num_dst()]; }
 
-  // The first column whose picks begin at `pick` or later: cuts the hop into ranges of about equal work.
+  // Returns the first column whose picks begin at `pick` or later. Cuts the hop into ranges of about equal work.
   std::int64_t column_at(std::int64_t pick) const {
     const auto* const begin = indptr.data() + first;
     return first + (std::lower_bound(begin, indptr.data() + num_dst(), pick) - begin);
   }
 };
 
-inline constexpr std::int64_t kRangeColumns = 4096;  // columns that one thread lays out at a time
+inline constexpr std::int64_t kRangeColumns = 4096;  // columns that one thread lays out per turn
 inline constexpr int kMostDrawers = 8;               // the thread that numbers keeps up with no more (docs/decisions/004)
 
 template <class Id, class NodeId>
 HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const NodeId> nodes, std::int64_t first,
                          const HopRequest& request, int threads = 1) {
-  constexpr std::int64_t kDistance = 24;  // nodes ahead; deeper than the miss buffers of a core pays nothing
+  constexpr std::int64_t kDistance = 24;  // nodes to prefetch ahead; more than a core has miss buffers gains nothing
   const auto num_dst = std::ssize(nodes);
   const auto num_nodes = graph.num_nodes();
   const auto num_edges = std::ssize(graph.indices);
@@ -65,7 +65,8 @@ HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const Node
   };
   const std::int64_t num_ranges = (num_dst - first + kRangeColumns - 1) / kRangeColumns;
   const auto end_of = [&](std::int64_t range) { return std::min(first + (range + 1) * kRangeColumns, num_dst); };
-  parallel_for(num_ranges, std::min(threads, kMostDrawers), [&](std::int64_t range) {  // offsets count from the range's own begin
+  // The offsets of a range count from its begin; the loop below adds the picks of the ranges before it.
+  parallel_for(num_ranges, std::min(threads, kMostDrawers), [&](std::int64_t range) {
     std::int64_t total = 0;
     const std::int64_t end = end_of(range);
     for (std::int64_t d = first + range * kRangeColumns; d < end; ++d) {
@@ -94,13 +95,14 @@ HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const Node
   return plan;
 }
 
-// Scratch of one thread that draws.
+// Draws columns of a hop on one thread, with that thread's scratch memory.
 template <class Id>
 class HopDrawer {
  public:
-  // Draws columns [begin, end): for each block of picks calls on_block(offset, neighbors, positions), where `neighbors` are
-  // checked global ids, written to `out` + offset, and `positions` their places in `indices`; `offset` is the first one's place
-  // among the hop's edges. prefetch(neighbor) is called for each before.
+  // Draws columns [begin, end). Calls on_block(offset, neighbors, positions) for each block of picks: `offset` is the
+  // index of the first pick among the hop's edges, `neighbors` are the checked global ids, already written to out +
+  // offset, and `positions` their positions in `indices`. Calls prefetch(neighbor) for each neighbor of a block before
+  // that.
   template <class NodeId, class Prefetch, class OnBlock>
   void draw(const char* op, CscView<Id> graph, const HopPlan<NodeId>& plan, const HopRequest& request, std::int64_t begin,
             std::int64_t end, Id* out, Prefetch&& prefetch, OnBlock&& on_block) {
@@ -127,15 +129,15 @@ class HopDrawer {
       on_block(offset, std::span<Id>(neighbors, count), std::span<const std::int64_t>(positions_.data(), count));
       begin = stop;
     }
-    if (positions_.size() > kKeptPicks) *this = HopDrawer();  // a hub's scratch does not stay with the thread
+    if (positions_.size() > kKeptPicks) *this = HopDrawer();  // free the scratch of a hub at once
   }
 
  private:
   static constexpr std::int64_t kIdsPerLine = 64 / sizeof(Id);
   static constexpr std::size_t kKeptPicks = std::size_t{1} << 17;
-  static constexpr std::int64_t kBlockEdges = 256;  // picks whose lines are requested together; fits L1 with its scratch
+  static constexpr std::int64_t kBlockEdges = 256;  // picks prefetched together; they fit L1 with the scratch
 
-  // Writes the positions of a column's picks, and asks for the lines they lie in.
+  // Writes the positions of a column's picks and prefetches their lines.
   template <class Column>
   void choose_column(CscView<Id> graph, Column column, const HopRequest& request, std::uint64_t node, std::int64_t picks,
                      std::int64_t* out) {
@@ -160,8 +162,8 @@ class HopDrawer {
 };
 
 // How threads share a hop.
-inline constexpr std::int64_t kRangePicks = 8192;      // picks that one thread draws at a time
-inline constexpr std::int64_t kParallelPicks = 16384;  // below it waking a thread costs more than it saves
+inline constexpr std::int64_t kRangePicks = 8192;      // picks that one thread draws per turn
+inline constexpr std::int64_t kParallelPicks = 16384;  // for fewer picks, waking a thread costs more than it saves
 
 template <class Id>
 HopDrawer<Id>& thread_drawer() {
@@ -169,8 +171,8 @@ HopDrawer<Id>& thread_drawer() {
   return drawer;
 }
 
-// Draws a whole plan into `out`: produces ranges on all threads, and calls consume(begin, end) here for each range of the hop's
-// edges, in ascending order. on_block is called as HopDrawer::draw does it, on the thread that drew.
+// Draws a whole plan into `out`, ranges of columns on all threads. Calls on_block as HopDrawer::draw does, on the
+// thread that drew. Calls consume(begin, end) on this thread for each range of the hop's edges, in ascending order.
 template <class Id, class NodeId, class OnBlock, class Consume>
 void draw_on_threads(const char* op, CscView<Id> graph, const HopPlan<NodeId>& plan, const HopRequest& request, int threads,
                      Id* out, OnBlock&& on_block, Consume&& consume) {

@@ -1,8 +1,9 @@
 // id_map.h: global node id -> local id, numbered by first occurrence.
-//   Up to `direct_limit` nodes a table of 4 bytes a node. Larger graphs a hash table of at most 4 slots (8 bytes each for int32
-//   ids, 16 for int64) for each node that the largest minibatch might have found: one for each pick, or all nodes if those are
-//   fewer. A slot holds base + local id, and each minibatch starts with a base above all that the ones before it wrote: older
-//   entries read as absent and nothing is cleared. The memory stays with its owner for the next minibatch.
+//   Graphs of up to `direct_limit` nodes use a table of 4 bytes per node. Larger ones use a hash table with at most 4
+//   slots per node that the largest minibatch could have found (one per pick, or all nodes if those are fewer); a slot
+//   has 8 bytes for int32 ids and 16 for int64. A slot holds base + local id. Each minibatch starts with a base above
+//   every value written before, so older entries read as absent and nothing is cleared. The memory is kept for the next
+//   minibatch.
 // Ids must be in [0, num_nodes); the caller has checked them. At most 2^32 - 1 nodes can be numbered.
 #pragma once
 
@@ -19,18 +20,19 @@ namespace datapipes {
 
 inline constexpr std::int64_t kDirectMapLimit = std::int64_t{1} << 25;
 
-// The base of a minibatch and what it has numbered so far.
+// The base of the current minibatch, and how many local ids it has handed out.
 class IdMapBase {
  public:
   explicit IdMapBase(std::uint32_t first_base = 1) : base_(first_base) {}
 
  protected:
-  // Whether `more` ids after `found` would number past 32 bits; then the table is cleared and the found ids are entered anew.
+  // Whether `more` ids after the `found` ones exceed 32 bits. The caller then clears the table and enters the found ids
+  // anew.
   bool exhausted(std::size_t found, std::int64_t more) const {
     return static_cast<std::uint64_t>(base_) + found + static_cast<std::uint64_t>(more) >
            std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1;
   }
-  // Moves the base above all that was written; false when the table must be cleared first.
+  // Moves the base above every written value. Returns false if the table must be cleared first.
   bool next_minibatch() {
     const bool fits = written_ <= std::numeric_limits<std::uint32_t>::max() - base_;
     base_ = fits ? base_ + written_ : 1;
@@ -62,8 +64,9 @@ class DirectIdMap : public IdMapBase {
       slots_[static_cast<std::size_t>(found[local])] = base_ + static_cast<std::uint32_t>(local);
   }
 
-  // Writes the local id of each of `ids`; new ones go to nodes[count], nodes[count + 1] ..., which has one place to spare.
-  // Returns the new count. No branch: whether an id is new is as good as random.
+  // Writes the local id of each of `ids`. New ids are appended to nodes[count], nodes[count + 1] ...; `nodes` has one
+  // spare entry at the end. Returns the new count. The loop has no branch, since no predictor can guess whether an id
+  // is new.
   std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
     std::uint32_t* const slots = slots_.data();
     const std::uint32_t base = base_;
@@ -99,7 +102,7 @@ class HashIdMap : public IdMapBase {
   }
   void prefetch(Id id) const { __builtin_prefetch(&slots_[home(id)], 1); }
 
-  // Makes room for `more` ids after the `found` ones, at most half full.
+  // Makes room for `more` ids after the `found` ones. The table is then at most half full.
   void reserve(std::span<const Id> found, std::int64_t more) {
     const auto wanted = 2 * (found.size() + static_cast<std::size_t>(more));
     const bool full = exhausted(found.size(), more);
@@ -130,7 +133,7 @@ class HashIdMap : public IdMapBase {
     std::uint32_t value = 0;
   };
 
-  std::size_t home(Id id) const {  // multiplicative hashing: the upper bits are the mixed ones
+  std::size_t home(Id id) const {  // multiplicative hashing mixes the upper bits best
     const std::uint64_t mixed = static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15u;
     return static_cast<std::size_t>(mixed >> (64 - std::countr_zero(slots_.size())));
   }
@@ -143,7 +146,8 @@ class HashIdMap : public IdMapBase {
   std::vector<Slot, HugePageAllocator<Slot>> slots_;
 };
 
-// map.number() of many ids, the entries of one block requested while the one before is numbered. `local` may be ids.data().
+// map.number() of many ids. Prefetches the map entries of the next block while it numbers one. `local` may be
+// ids.data().
 template <class Map, class Id>
 std::int64_t number_ahead(Map& map, std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
   constexpr std::size_t kBlock = 256;

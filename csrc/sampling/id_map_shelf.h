@@ -1,6 +1,6 @@
-// id_map_shelf.h: lends an id map to a kernel for one call, by the size of the graph.
-//   Maps are kept for the next call, whichever thread makes it: 4 bytes a node up to `direct_limit` nodes, for each call that
-//   runs at the same time. A forked child starts with an empty shelf.
+// id_map_shelf.h: lends an id map, direct or hashed by the size of the graph, to a kernel for one call.
+//   The shelf keeps maps for the next call of any thread. There are as many maps as calls that ran at the same time. A
+//   map takes 4 bytes per node in graphs of up to `direct_limit` nodes. A forked child starts with an empty shelf.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ template <class Map, class Use>
 auto with_map(std::int64_t num_nodes, Use&& use) {
   auto& shelf = IdMapShelf<Map>::instance();
   auto map = shelf.take();
-  map->start(num_nodes);  // a map whose call fails is dropped: what it holds is not known
+  map->start(num_nodes);  // a map whose call throws is destroyed, since its content is unknown
   auto result = use(*map);
   shelf.give(std::move(map));
   return result;
@@ -66,7 +66,7 @@ inline void trim_id_maps() {
   IdMapShelf<HashIdMap<std::int64_t>>::instance().trim();
 }
 
-// Local ids are kept in 32 bits; a minibatch beyond that is refused before anything is numbered.
+// Local ids have 32 bits. Refuse a larger minibatch before any node is numbered.
 inline void check_local_ids(std::int64_t count) {
   if (count > std::numeric_limits<std::uint32_t>::max()) {
     throw std::length_error("compact: " + std::to_string(count) +

@@ -1,9 +1,9 @@
-// sample_hop.h: draws in-edges of each seed for one hop, ids left global.
+// sample_hop.h: draws in-edges of each seed for one hop; the ids stay global.
 //   indptr int64[num_nodes + 1], indices Id[num_edges], seeds int64[num_seeds], repeats allowed (a repeat gets the same picks).
 //   Returns CSC over the seeds: offsets int64[num_seeds + 1], the picked neighbors and their positions in `indices`.
 // Equal inputs give equal draws at any thread count: a random stream belongs to (key, node).
-// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on a graph that
-// contradicts itself where it is read. Touches no Python object.
+// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on an
+// inconsistent entry of the graph among those it reads. Touches no Python object.
 #pragma once
 
 #include <cstdint>

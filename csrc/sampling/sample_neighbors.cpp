@@ -26,7 +26,7 @@ class Sampling {
       map_.prefetch(ids[i]);
     }
     number(ids, result.compacted_seeds.data());
-    std::int64_t sampled = 0;  // nodes that an earlier hop has drawn for
+    std::int64_t sampled = 0;  // nodes whose in-edges an earlier hop has drawn
     for (const HopRequest& hop : request_.hops) {
       const std::int64_t num_dst = count_;
       result.hops.push_back(run_hop(hop, request_.only_new ? sampled : 0));
@@ -44,7 +44,7 @@ class Sampling {
     const std::int64_t num_picks = plan.num_picks();
     CompactedHop<Id> hop{.indptr = {}, .indices = Buffer<Id>(num_picks), .edge_ids = {}, .num_src = 0};
     if (request_.want_edge_ids) hop.edge_ids = Buffer<std::int64_t>(num_picks);
-    Id* const indices = hop.indices.data();  // global ids when drawn, local ids once numbered
+    Id* const indices = hop.indices.data();  // first the drawn global ids, then their local ids
     const Buffer<Id> before = make_room(num_picks);
     const auto on_block = [&](std::int64_t offset, std::span<const Id>, std::span<const std::int64_t> positions) {
       if (request_.want_edge_ids) write_edge_ids(positions, hop.edge_ids.data() + offset);
@@ -54,7 +54,7 @@ class Sampling {
         const std::span<const Id> range(indices + begin, static_cast<std::size_t>(end - begin));
         count_ = number_ahead(map_, range, count_, nodes_.data(), indices + begin);
       });
-    } else {  // numbered while the map entries are still on their way into the cache
+    } else {  // prefetch the map entries of a block while it is drawn, then number it
       thread_drawer<Id>().draw(
           kOp, graph_, plan, request, first, num_dst, indices, [this](Id id) { map_.prefetch(id); },
           [&](std::int64_t offset, std::span<Id> ids, std::span<const std::int64_t> positions) {
@@ -78,12 +78,12 @@ class Sampling {
     for (const std::int64_t position : positions) *out++ = edge_ids_[static_cast<std::size_t>(position)];
   }
 
-  // Returns the memory that the nodes found so far were in; the plan of the hop still reads them there.
+  // Makes room for `more` nodes. Returns the old memory of the nodes found so far: the plan of the hop still reads it.
   Buffer<Id> make_room(std::int64_t more) {
-    const std::int64_t bound = std::min(count_ + more, graph_.num_nodes());  // no more can be found than the graph has
+    const std::int64_t bound = std::min(count_ + more, graph_.num_nodes());  // the graph has no more nodes
     check_local_ids(bound);
     map_.reserve(nodes_.first(count_), bound - count_);
-    Buffer<Id> larger(bound + 1);  // number() writes one place ahead
+    Buffer<Id> larger(bound + 1);  // number() writes one entry past the last
     std::copy_n(nodes_.data(), count_, larger.data());
     return std::exchange(nodes_, std::move(larger));
   }

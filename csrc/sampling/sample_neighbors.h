@@ -1,10 +1,11 @@
 // sample_neighbors.h: samples and compacts all hops of a minibatch in one call; docs/semantics.md sections 3 and 4.
 //   indptr int64[num_nodes + 1], indices Id[num_edges], edge_ids int64[num_edges] or empty (then an edge's id is its position),
-//   seeds int64[num_seeds] with repeats allowed; one HopRequest a hop, hop 0 (next to the seeds) first.
+//   seeds int64[num_seeds], repeats allowed; one HopRequest per hop, hop 0 (next to the seeds) first.
 //   Hop h: indptr int64[num_dst + 1], indices Id[num_picks] as local ids, edge_ids int64[num_picks] when asked for, num_src.
-//   Equals sample_hop and compact applied hop by hop.
-// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on a graph that
-// contradicts itself where it is read, std::length_error (ValueError) past 2^32 - 1 nodes. Touches no Python object.
+//   The result equals sample_hop and compact applied hop by hop.
+// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on an
+// inconsistent entry of the graph among those it reads, std::length_error (ValueError) past 2^32 - 1 nodes. Touches no
+// Python object.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace datapipes {
 
 struct NeighborsRequest {
   std::vector<HopRequest> hops;
-  bool only_new = false;  // frontier "new": a node is sampled once, in the hop after it appears
+  bool only_new = false;  // frontier "new": each node is sampled once, in the hop after its first occurrence
   bool want_edge_ids = false;
   std::int64_t direct_limit = kDirectMapLimit;
   int threads = 1;  // the result does not depend on it

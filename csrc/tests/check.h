@@ -1,4 +1,4 @@
-// check.h: what the kernel tests share. test_kernels.cpp has main() and calls the suites of the other files.
+// check.h: the macros of the kernel tests. test_kernels.cpp has main() and calls the suites of the other files.
 #pragma once
 
 #include <cstdio>
@@ -45,7 +45,7 @@ inline int failed_checks = 0;
 void test_fast_paths();     // test_fast_paths.cpp
 void test_memory();         // test_memory.cpp
 void test_shm();            // test_shm.cpp
-void test_shm_processes();  // test_shm.cpp: forks, so before anything starts a thread
+void test_shm_processes();  // test_shm.cpp: forks, so it runs before any suite that starts a thread
 void test_threads();        // test_threads.cpp
 
 }  // namespace datapipes

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs the kernel tests with AddressSanitizer and UndefinedBehaviorSanitizer, with ThreadSanitizer, and without the code
-# for SSE2, which other processors do not have.
+# Builds and runs the kernel tests three times: with AddressSanitizer and UndefinedBehaviorSanitizer, with
+# ThreadSanitizer, and without the SSE2 code, as on other processors.
 # Run: csrc/tests/run.sh   (CXX chooses the compiler; no Python is needed)
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,4 +1,4 @@
-// test_fast_paths.cpp: every fast path against the slow one it stands for.
+// test_fast_paths.cpp: compares every fast path with the slow path it replaces.
 #include <cstdint>
 #include <limits>
 #include <unordered_map>
@@ -56,7 +56,7 @@ void a_few_picks_are_those_of_the_chooser() {
         ++chosen;
       }
     }
-    CHECK(chosen > before || degree > std::numeric_limits<std::int32_t>::max());  // at each degree some are
+    CHECK(chosen > before || degree > std::numeric_limits<std::int32_t>::max());  // each degree takes it at times
   }
   CHECK(refused > 1'000);
 }

@@ -1,6 +1,7 @@
 // test_kernels.cpp: every kernel once without Python, for the sanitizers; run.sh builds and runs it.
-//   Prints each case, then the number of failed checks, and exits 1 when there are any. The values written out here are those of
-//   tests/twin.py; that the kernels equal it at large is the business of tests/*.py, memory and threads are the business here.
+//   Prints each case and the number of failed checks; exits 1 if there are any. The expected values come from
+//   tests/twin.py. tests/*.py compare the kernels with that twin on many inputs; these tests look for errors of memory
+//   and of threads.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +38,7 @@ Ints ints(const Buffer<T>& buffer) {
   return Ints(buffer.data(), buffer.data() + buffer.size());
 }
 
-// Vectors of the exact size, so that AddressSanitizer sees the first byte read past either end.
+// Vectors of the exact size, so that AddressSanitizer catches a read of the first byte past either end.
 template <class Id>
 struct Graph {
   Ints indptr;
@@ -75,7 +76,7 @@ Neighborhood<Id> neighborhood(const Graph<Id>& graph, const Ints& edge_ids, cons
   return sample_neighbors(graph.view(), std::span<const std::int64_t>(edge_ids), seeds, request);
 }
 
-// One number that differs as soon as anything in the minibatch does.
+// A hash of everything in the minibatch.
 template <class Id>
 std::uint64_t fingerprint(const Neighborhood<Id>& found) {
   std::uint64_t state = 0;

@@ -1,4 +1,4 @@
-// test_memory.cpp: the recycled pool behind all outputs.
+// test_memory.cpp: the recycling pool behind all outputs.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ void memory_that_was_given_back_is_used_again() {
   CHECK(pool.stats().reused == 1);
   CHECK(pool.stats().fresh == 2);
   pool.give(second);
-  const Block small = pool.take(kMega);  // less than half of what is idle
+  const Block small = pool.take(kMega);  // less than half of the idle block
   CHECK(small.memory != first.memory);
   pool.give(small);
   pool.give(third);

@@ -1,5 +1,5 @@
-// test_shm.cpp: the queue in shared memory: rooms and transitions, waiting, many threads, and a process killed at every step
-// between two writes to the segment (shm/step.h).
+// test_shm.cpp: the queue in shared memory: room and transitions, waiting, many threads, and processes killed at every
+// step between two writes to the segment (shm/step.h).
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ using shm::Queue;
 using shm::Received;
 
 constexpr auto kAtOnce = 0s;
-constexpr auto kBound = 20s;  // for what should happen at once
+constexpr auto kBound = 20s;  // limit for events that should happen at once
 
 const Queue::Tick kNoTick;
 
@@ -107,7 +107,7 @@ void a_message_larger_than_the_segment_changes_nothing() {
   const auto queue = Queue::create(4, 1024);
   for (int position = 0; position < 5; ++position) {
     CHECK_THROWS(std::length_error, send(*queue, 1, 1025));
-    CHECK(send(*queue, 2, 1024));  // all of it, wherever the last one was
+    CHECK(send(*queue, 2, 1024));  // the whole segment, wherever the last message was
     CHECK(is_whole(recv(*queue), 1024));
     CHECK(send(*queue, 3, 64 * 3));
     CHECK(is_whole(recv(*queue), 64 * 3));
@@ -180,7 +180,7 @@ void both_limits_block() {
   send(*small, 2, 128);
   CHECK_THROWS(shm::TimedOut, send(*small, 3, 64));
   auto held = recv(*small);
-  CHECK_THROWS(shm::TimedOut, send(*small, 3, 64));  // read, but not let go
+  CHECK_THROWS(shm::TimedOut, send(*small, 3, 64));  // received, but still held
   held = {};
   CHECK(send(*small, 3, 64));
   CHECK_THROWS(shm::TimedOut, recv(*Queue::create(1, 64), 1ms));
@@ -197,7 +197,7 @@ void a_large_message_gets_its_turn() {
     CHECK(queue->send(Kind::kMessage, 0, {&piece, 1}, kBound, tick));
   });
   while (!waits.load()) std::this_thread::yield();
-  CHECK_THROWS(shm::TimedOut, send(*queue, 1, 64));  // there is room, but it is not its turn
+  CHECK_THROWS(shm::TimedOut, send(*queue, 1, 64));  // there is room, but the large message has the turn
   CHECK(number_of(recv(*queue)) == 0);
   CHECK(number_of(recv(*queue, kBound)) == 9);
   large.join();
@@ -212,7 +212,7 @@ void epochs_are_fenced() {
   send(*queue, 3, 64, kAtOnce, 1);
   CHECK(number_of(recv(*queue)) == 1);
   CHECK(queue->reset(std::nullopt) == 1);
-  CHECK(queue->reset(std::nullopt) == 1);  // twice is once
+  CHECK(queue->reset(std::nullopt) == 1);  // a second reset changes nothing
   CHECK(!send(*queue, 4, 64, kAtOnce, 0));
   CHECK(number_of(recv(*queue)) == 3);
   CHECK(queue->reset(5) == 5);
@@ -313,7 +313,7 @@ void threads_of_many_handles_lose_nothing() {
         auto received = recv(*mine, kBound);
         if (received.kind == Kind::kEndOfEpoch) return;
         const auto number = number_of(received);
-        if (!is_whole(received, 4 + ((number & 0xFFFFF) * 37 + (number >> 20)) % 700)) return;  // and the count is wrong below
+        if (!is_whole(received, 4 + ((number & 0xFFFFF) * 37 + (number >> 20)) % 700)) return;  // fails the counts below
         got[r].push_back(number);
         kept.push_back(std::move(received));
         if (kept.size() > 3) kept.erase(kept.begin() + number % 3);
@@ -327,7 +327,7 @@ void threads_of_many_handles_lose_nothing() {
   for (const auto& mine : got) {
     std::vector<std::uint32_t> next(kSenders, 0);
     for (const auto number : mine) {
-      CHECK((number & 0xFFFFF) >= next[number >> 20]);  // in the order of each sender
+      CHECK((number & 0xFFFFF) >= next[number >> 20]);  // messages of one sender stay in order
       next[number >> 20] = (number & 0xFFFFF) + 1;
       all.insert(number);
     }
@@ -349,19 +349,19 @@ void hops_are_timed_at_both_ends() {
 
 // --- processes
 
-int steps_left = -1;  // to live; -1: no end
+int steps_left = -1;  // steps until this process is killed; -1: never
 
 void die_when_it_is_time(const char*) {
   if (steps_left == 0) kill(getpid(), SIGKILL);
   if (steps_left > 0) --steps_left;
 }
 
-// Runs `work` in a child that is killed before its step number `death`; returns whether it was.
+// Runs `work` in a child that is killed at its step number `death`. Returns whether it was killed.
 bool killed_at(int death, const std::function<void()>& work) {
   std::fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);  // a child that hangs ends too, and is not taken for one that was killed at its step
+    alarm(60);  // ends a child that hangs, by another signal than the kill at a step
     shm::at_step = die_when_it_is_time;
     steps_left = death;
     work();
@@ -373,7 +373,7 @@ bool killed_at(int death, const std::function<void()>& work) {
   return WIFSIGNALED(status);
 }
 
-// Uses every part of the queue, and looks whether all of the room comes back. What waited before is received first.
+// Receives the messages that waited before, uses every part of the queue, and checks that all room is free again.
 bool works(Queue& queue, const std::function<bool(std::uint32_t)>& may_wait) {
   bool right = true;
   int told = 0;
@@ -395,7 +395,7 @@ bool works(Queue& queue, const std::function<bool(std::uint32_t)>& may_wait) {
     for (std::uint32_t i = 0; i < 3; ++i) right &= number_of(kept[i]) == 700 + i && is_whole(kept[i], 100 + 50 * i);
     kept.erase(kept.begin() + 1);
   }
-  right &= send(queue, 800, queue.data_bytes(), kBound, fence);  // all of it at once: nothing has leaked
+  right &= send(queue, 800, queue.data_bytes(), kBound, fence);  // all room at once: nothing has leaked
   right &= is_whole(recv(queue, kBound), queue.data_bytes());
   const auto stats = queue.stats();
   return right && stats.room.used_bytes == 0 && stats.room.held == 0 && stats.unread == 0;
@@ -498,7 +498,7 @@ void the_dead_are_told_apart_from_the_living() {
   CHECK(!shm::has_ended(other));
   other.started = here.started + 1'000'000'000;  // the pid was used again
   CHECK(shm::has_ended(other));
-  other.pid_namespace += 1;  // which cannot be judged from here
+  other.pid_namespace += 1;  // another namespace cannot be judged from here
   CHECK(!shm::has_ended(other));
   other = {.pid = child, .started = 0, .pid_namespace = here.pid_namespace};
   kill(child, SIGKILL);
@@ -520,7 +520,7 @@ void a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers() {
     CHECK(error.pids.size() == 1);
   }
   CHECK(said.find("died") != std::string::npos);
-  CHECK_THROWS(shm::PeersDied, recv(*queue, std::nullopt));  // nobody is left: not for ever
+  CHECK_THROWS(shm::PeersDied, recv(*queue, std::nullopt));  // nobody is left to send: does not wait for ever
 
   const auto full = Queue::create(1, 1024);
   send(*full, 1, 64);

@@ -1,4 +1,4 @@
-// test_threads.cpp: the thread pool, and that what kernels give does not depend on it.
+// test_threads.cpp: the thread pool, and that the results of the kernels do not depend on it.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -87,7 +87,7 @@ void many_callers_share_the_threads() {
     callers.emplace_back([&sum] {
       for (int round = 0; round < 50; ++round) {
         parallel_for(40, 4, [&sum](std::int64_t i) {
-          parallel_for(3, 3, [&sum, i](std::int64_t j) { sum += i * j; });  // a part may ask for threads itself
+          parallel_for(3, 3, [&sum, i](std::int64_t j) { sum += i * j; });  // the work may use the pool itself
         });
       }
     });

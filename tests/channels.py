@@ -1,4 +1,4 @@
-"""What the channel tests share, and what their child processes run: a spawned child imports this module."""
+"""Helpers of the channel tests, and the functions of their child processes; a spawned child imports this module."""
 
 import multiprocessing
 import os
@@ -15,8 +15,8 @@ import torch
 
 import datapipes as dp
 
-BOUND_S = 20.0  # longest wait for what should happen at once
-HEAD = 64  # bytes that the names of a message of `numbered` take in a channel
+BOUND_S = 20.0  # longest wait for an event that should happen at once
+HEAD = 64  # bytes that the names in a message of `numbered` take in a channel
 SEGMENT = "datapipes-channel"  # its name in /proc
 
 
@@ -24,12 +24,12 @@ SEGMENT = "datapipes-channel"  # its name in /proc
 
 
 def numbered(number: int, num_bytes: int = 64) -> dp.channel.base.Message:
-    """A message that takes HEAD + num_bytes, full of a value that `number_of` tells."""
+    """A message that takes HEAD + num_bytes bytes; `number_of` reads its number."""
     return {"x": torch.full((num_bytes,), number % 251, dtype=torch.uint8)}
 
 
 def number_of(message: dp.channel.base.Message) -> int:
-    """The number that `numbered` was given, modulo 251; each byte is looked at."""
+    """The number of a message of `numbered`, modulo 251; checks every byte."""
     values = message["x"].unique().tolist()
     assert len(values) == 1, f"a message of one value holds {values}"
     return values[0]
@@ -39,7 +39,7 @@ def number_of(message: dp.channel.base.Message) -> int:
 
 
 def in_thread(function: Callable, *arguments: Any) -> Future:
-    """Call in a daemon thread; what comes of it is the future's, within BOUND_S."""
+    """Call in a daemon thread; the future gets the result or error, within BOUND_S."""
     future: Future = Future()
 
     def run() -> None:
@@ -53,7 +53,7 @@ def in_thread(function: Callable, *arguments: Any) -> Future:
 
 
 class Child:
-    """A process that calls `function(*arguments)`; killed at the end of the `with`, if it still lives."""
+    """A process that calls `function(*arguments)`; the end of the `with` kills it if it still lives."""
 
     def __init__(self, function: Callable, *arguments: Any, method: str = "fork") -> None:
         context = multiprocessing.get_context(method)
@@ -79,7 +79,7 @@ class Child:
         self.process.join(BOUND_S)
 
     def result(self) -> Any:
-        """What the function returned; raises what it raised."""
+        """Return the result of the function, or raise its error."""
         assert self._outcome.poll(BOUND_S), "the child does not end"
         returned, outcome = self._outcome.recv()
         self.process.join(BOUND_S)
@@ -99,7 +99,7 @@ def _report(there: Any, function: Callable, arguments: tuple) -> None:
 
 
 def attached_again(channel: dp.ShmChannel) -> dp.ShmChannel:
-    """Another peer of the channel, in this process."""
+    """Attach the channel again, as another peer in this process."""
     return pickle.loads(ForkingPickler.dumps(channel))
 
 
@@ -107,7 +107,7 @@ def attached_again(channel: dp.ShmChannel) -> dp.ShmChannel:
 
 
 def echo(requests: dp.ShmChannel, answers: dp.ShmChannel) -> int:
-    """Send each message back until there are no more; returns how many there were."""
+    """Send each message back until there are no more; return their number."""
     count = 0
     while True:
         try:
@@ -142,7 +142,7 @@ def send_until_closed(channel: dp.ShmChannel, num_bytes: int = 2048) -> None:
 
 
 def wait_for_a_message(ready: dp.ShmChannel, channel: dp.ShmChannel) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a run in the background has told to be ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
     ready.send({}, BOUND_S)
     channel.recv()
 
@@ -165,7 +165,7 @@ def end_with_threads_in_send(channel: dp.ShmChannel, num_bytes: int) -> None:
 
 
 def who_has(inode: int) -> list[str]:
-    """The mappings and descriptors of a channel's memory, of all processes that can be looked into."""
+    """The mappings and descriptors of a channel's memory, over all processes that this one may inspect."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError), open(f"/proc/{pid}/maps") as maps:

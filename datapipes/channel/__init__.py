@@ -1,4 +1,4 @@
-"""Channels carry messages, dicts of tensors, from process to process: through shared memory, or a queue of torch."""
+"""Channels carry messages (dicts of tensors) between processes, through shared memory or a queue of torch."""
 
 from datapipes.base.errors import ChannelClosed, EndOfEpoch, PeerDied, QueueTimeoutError, RemoteError
 from datapipes.channel.base import ChannelBase

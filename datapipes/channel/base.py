@@ -1,7 +1,7 @@
-"""What every channel is: two methods, `send` and `recv`, and defaults for all else.
+"""The base class of channels: two abstract methods, `send` and `recv`, and defaults for everything else.
 
-A message is a flat `dict[str, Tensor]`; minibatches travel as `minibatch.to_message()`. A subclass that defines only
-the two methods is a channel: it ends epochs and passes errors on by messages with a reserved key.
+A message is a flat `dict[str, Tensor]`; minibatches travel as `minibatch.to_message()`. A subclass needs only the two
+methods. The end of an epoch and errors then travel as messages with a reserved key.
 """
 
 from __future__ import annotations
@@ -21,55 +21,56 @@ from datapipes.base.errors import EndOfEpoch, error_from_message, error_to_messa
 
 END_OF_EPOCH = "#END_OF_EPOCH"
 ERROR = "#ERROR"
-MOST_SECONDS = 1e9  # thirty years: what is longer is no timeout
+MOST_SECONDS = 1e9  # thirty years; a longer timeout counts as none
 
 Channel = TypeVar("Channel", bound="ChannelBase")
 
 
 class ChannelBase(ABC):
-    """A way for messages from senders to receivers.
+    """Carries messages from senders to receivers.
 
-    Subclasses define `send` and `recv`, and override what they can do better. Messages of one sender arrive in order.
+    Subclasses define `send` and `recv`, and override any default that they can do better. Messages of one sender
+    arrive in order.
     """
 
     @abstractmethod
     def send(self, msg: Message, **kwargs: Any) -> Any:
-        """Send a message; blocks while there is no room."""
+        """Send a message. Blocks while there is no room."""
 
     @abstractmethod
     def recv(self, **kwargs: Any) -> Message:
-        """Return the next message; blocks while there is none."""
+        """Return the next message. Blocks while there is none."""
 
     def end_epoch(self, epoch: int | None = None, **kwargs: Any) -> None:
-        """Tell a receiver that this sender has sent all of an epoch: iterating ends there.
+        """Tell one receiver that this sender has sent all of an epoch. Its iteration ends there.
 
-        ShmChannel and MpChannel also raise EndOfEpoch in `recv`; that of a channel of two methods returns a message
-        with a reserved key.
+        In ShmChannel and MpChannel `recv` raises EndOfEpoch then. In a channel that defines only two methods, `recv`
+        returns a message with a reserved key.
 
         Args:
-            epoch: The one that ended; by default they are counted from 0.
+            epoch: The epoch that ended; by default the epochs are counted from 0.
         """
         ended = self._sending_epoch(epoch)
         self.send({END_OF_EPOCH: torch.tensor(ended)}, **kwargs)
         self._next_epoch = ended + 1
 
     def send_error(self, error: BaseException, **kwargs: Any) -> Any:
-        """Send an error on: iterating raises it there, with the traceback of this process as its cause.
+        """Send an error to a receiver. Its iteration raises the error, with the traceback of this process as cause.
 
-        ShmChannel and MpChannel also raise it in `recv`.
+        In ShmChannel and MpChannel `recv` raises it too.
         """
         self.send({f"{ERROR}.{name}": part for name, part in error_to_message(error).items()}, **kwargs)
 
     def messages(self, num_senders: int = 1, **kwargs: Any) -> Iterator[Message]:
-        """Yield messages until `num_senders` marks of an end have arrived.
+        """Yield messages until `num_senders` end marks (calls of `end_epoch`) have arrived.
 
-        Senders have to keep in step: one that ends a second epoch before another has ended its first counts twice.
-        Where they do not, put the epoch into the message. Each mark reaches one receiver: for several receivers each
-        sender calls `end_epoch(epoch)` once for each of them.
+        Senders must keep in step: if one ends its second epoch before another ends its first, its marks count twice.
+        If your senders do not keep in step, put the epoch into the message. Each mark reaches one receiver. For
+        several receivers, each sender calls `end_epoch(epoch)` once per receiver.
 
         Args:
             num_senders: How many senders call `end_epoch` for each epoch.
-            **kwargs: For `recv`.
+            **kwargs: Passed to `recv`.
         """
         check_int(type(self).__name__, "num_senders", num_senders, 1)
         return self._messages(num_senders, kwargs)
@@ -88,23 +89,23 @@ class ChannelBase(ABC):
         return self.messages()
 
     def __len__(self) -> int:
-        """Return how many messages are known to wait; 0 for a channel that does not count them."""
+        """Return how many messages wait; 0 for a channel that does not count them."""
         return 0
 
     def __bool__(self) -> bool:
-        return True  # a channel without messages is a channel
+        return True  # without this, len() == 0 would make an empty channel false
 
     def empty(self) -> bool:
         """Return whether no message is known to wait."""
         return len(self) == 0
 
     def reset(self) -> None:  # noqa: B027  a default
-        """Leave the epoch that is being received, as after a `break`. By default there is nothing to be done: what is
-        on its way is still received.
+        """Leave the epoch that is being received, as after a `break`. The default does nothing: messages on their way
+        are still received.
         """
 
     def close(self) -> None:  # noqa: B027  a default
-        """End the channel; may be called twice. By default there is nothing to be done."""
+        """End the channel; may be called twice. The default does nothing."""
 
     def __enter__(self: Channel) -> Channel:
         return self
@@ -120,7 +121,7 @@ class ChannelBase(ABC):
         return self._next_epoch if epoch is None else check_int(type(self).__name__, "epoch", epoch, 0)
 
     def _recv_checked(self, **kwargs: Any) -> Message:
-        """`recv` for a channel that knows no frames but messages."""
+        """Receive from a channel whose end marks and errors are messages with a reserved key."""
         message = self.recv(**kwargs)
         if END_OF_EPOCH in message:
             raise EndOfEpoch(int(message[END_OF_EPOCH]))
@@ -130,7 +131,7 @@ class ChannelBase(ABC):
 
 
 def check_timeout(where: str, timeout: Any) -> float | None:
-    """Return a timeout in seconds, 0 or more; None for none."""
+    """Return a timeout in seconds, 0 or more, or None for no timeout."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
@@ -155,7 +156,7 @@ def check_message(where: str, msg: Any) -> Message:
 
 
 def check_item(where: str, key: Any, value: Any) -> None:
-    """Check one entry of a message: a str and a tensor."""
+    """Check one entry of a message: the key must be a str, the value a tensor."""
     if not isinstance(key, str):
         raise TypeError(
             f"{where}: a key must be a str, got {key!r} ({type(key).__name__}). Name the tensors by strings."

@@ -1,7 +1,7 @@
-"""Messages as they lie in shared memory; csrc/bindings/frame.h has the layout, and the half that runs for each tensor.
+"""The Python half of the message layout in shared memory; csrc/bindings/frame.h has the layout and the C++ half.
 
-A tensor that DLPack can name, contiguous and in host memory, is copied from where it lies. For any other value `plain`
-makes such a tensor, or says why it cannot be sent.
+The C++ half copies a tensor directly if it is contiguous, in host memory, and of a dtype that DLPack can name. For any
+other value it calls `plain`, which returns such a tensor or raises an error that says why the value cannot be sent.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ _HAS_DLPACK = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
-_CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes, for all other dtypes
-# The public from_dlpack takes whatever has __dlpack__; this is the part of it that takes a capsule.
+_CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by item size, for all other dtypes
+# The public from_dlpack takes objects with __dlpack__. This one takes a capsule.
 from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", from_dlpack)
 
 
 def plain(key: Any, value: Any) -> tuple[Tensor, str]:
-    """Return (a contiguous tensor that DLPack can name, the name of the dtype it stands for or "").
+    """Return (tensor, dtype name): a contiguous tensor of a dtype that DLPack can name, with the values of `value`.
+
+    The name is that of the original dtype if `tensor` is a view of its bits, otherwise "".
 
     Raises:
-        TypeError: The value is not a dense tensor in host memory, or the key no str; the message says which.
-        ValueError: The key is no text.
+        TypeError: The value is not a dense tensor in host memory, or the key is no str; the message says which.
+        ValueError: UTF-8 cannot encode the key.
     """
     where = "ShmChannel.send"
     check_item(where, key, value)
     try:
         key.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{where}: key {key!r} is no text that UTF-8 can write. Rename it.") from error
+        raise ValueError(f"{where}: key {key!r} cannot be encoded as UTF-8. Rename it.") from error
     if value.is_nested or value.layout is not torch.strided:
         found, remedy = f"layout {value.layout}", "Send its parts, such as indices and values, or call .to_dense()"
     elif value.is_quantized:
@@ -50,7 +52,7 @@ def plain(key: Any, value: Any) -> tuple[Tensor, str]:
         tensor = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg().contiguous()
         if tensor.numel() > 0 and not _has_memory(tensor):
             raise TypeError(
-                f"{where}: {key!r} has no memory behind it, so there is nothing to send. Send a real tensor."
+                f"{where}: {key!r} has no memory, so there are no values to send. Send a tensor with values."
             )
         if tensor.dtype in _HAS_DLPACK:
             return tensor, ""
@@ -59,12 +61,12 @@ def plain(key: Any, value: Any) -> tuple[Tensor, str]:
 
 
 def as_dtype(tensor: Tensor, name: str) -> Tensor:
-    """Return a tensor that `plain` made of one of dtype `name` as that again."""
+    """Return `tensor`, which `plain` made, as a tensor of its original dtype `name`."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or dtype.itemsize != tensor.itemsize:
         raise ValueError(
-            f"ShmChannel.recv: dtype {name!r} in the message makes no sense for values of {tensor.itemsize} bytes. Use "
-            "the same version of torch and datapipes in all processes."
+            f"ShmChannel.recv: the message names dtype {name!r}, which does not fit values of {tensor.itemsize} bytes. "
+            "Use the same version of torch and datapipes in all processes."
         )
     return tensor.view(dtype)
 
@@ -72,5 +74,5 @@ def as_dtype(tensor: Tensor, name: str) -> Tensor:
 def _has_memory(tensor: Tensor) -> bool:
     try:
         return tensor.data_ptr() != 0
-    except RuntimeError:  # tensors that only look like some
+    except RuntimeError:  # tensor subclasses without storage raise
         return False

@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class MpChannel(ChannelBase):
-    """Messages through a `torch.multiprocessing` queue of the spawn context.
+    """Carries messages through a `torch.multiprocessing` queue of the spawn context.
 
-    Its size is bounded by `maxsize` messages only, it knows nothing of its peers' lives (so give timeouts), and a
-    sender has to live until its tensors were received. ShmChannel is several times faster; this one carries whatever
-    torch can send.
+    Only the number of messages is bounded, by `maxsize`. The channel does not notice when a peer dies, so give
+    timeouts. A sender must live until its tensors were received. ShmChannel is several times faster; this one carries
+    everything that torch can send.
 
     Args:
-        **kwargs: For the queue: `maxsize`, 0 for no bound.
+        **kwargs: Passed to the queue: `maxsize`, 0 for no bound.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -45,27 +45,27 @@ class MpChannel(ChannelBase):
     def send(  # type: ignore[override]
         self, msg: Message, block: bool = True, timeout: float | None = None, *, epoch: int | None = None
     ) -> None:
-        """Send a message; `block` and `timeout` as `put` of the queue has them.
+        """Send a message; `block` and `timeout` mean the same as for `put` of a queue.
 
         Raises:
             QueueTimeoutError: There was no room within `timeout` seconds, or at once without `block`.
             ChannelClosed: The channel was closed in this process.
         """
         checked = check_message("MpChannel.send", msg)
-        # One with a history cannot be pickled, and a view that conjugates or negates would arrive without doing so.
+        # A tensor with autograd history cannot be pickled. A conjugated or negated view would lose that bit on the way.
         plain = {key: tensor.detach().resolve_conj().resolve_neg() for key, tensor in checked.items()}
         self._put("send", (_MESSAGE, self._sending_epoch(epoch), plain), block, timeout)
 
     def recv(  # type: ignore[override]
         self, block: bool = True, timeout: float | None = None
     ) -> Message:
-        """Return the next message; `block` and `timeout` as `get` of the queue has them.
+        """Return the next message; `block` and `timeout` mean the same as for `get` of a queue.
 
         Raises:
             QueueTimeoutError: There was no message within `timeout` seconds, or at once without `block`.
             EndOfEpoch: A sender has sent all of an epoch.
             ChannelClosed: The channel was closed in this process.
-            Exception: What a sender has sent by `send_error`.
+            Exception: The error that a sender has sent with `send_error`.
         """
         timeout = check_timeout("MpChannel.recv", timeout)
         ends = None if timeout is None else time.monotonic() + timeout
@@ -84,7 +84,7 @@ class MpChannel(ChannelBase):
     def end_epoch(  # type: ignore[override]
         self, epoch: int | None = None, *, block: bool = True, timeout: float | None = None
     ) -> None:
-        """Tell a receiver that this sender has sent all of an epoch; by default they are counted from 0."""
+        """Tell one receiver that this sender has sent all of an epoch; by default the epochs are counted from 0."""
         ended = self._sending_epoch(epoch)
         self._put("end_epoch", (_END, ended, {}), block, timeout)
         self._next_epoch = ended + 1
@@ -92,28 +92,29 @@ class MpChannel(ChannelBase):
     def send_error(  # type: ignore[override]
         self, error: BaseException, *, block: bool = True, timeout: float | None = None
     ) -> None:
-        """Send an error on: there `recv` raises it, with the traceback of this process as its cause."""
+        """Send an error to a receiver. Its `recv` raises the error, with the traceback of this process as cause."""
         self._put("send_error", (_ERROR, self._next_epoch, error_to_message(error)), block, timeout)
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the epoch that is being received: what is left of it is dropped when it arrives. Twice is once.
+        """Leave the epoch that is being received; its remaining messages are dropped when they arrive.
+
+        A second call changes nothing.
 
         Args:
-            epoch: The first epoch that is still wanted; by default the one after the newest that was received.
+            epoch: The first epoch that is still wanted; by default the newest received epoch + 1.
 
         Raises:
-            ValueError: A later epoch is already the first that is wanted.
+            ValueError: An earlier call named a later epoch.
         """
         self._check_open("reset")
         if epoch is not None and check_int("MpChannel.reset", "epoch", epoch, 0) < self._fence:
             raise ValueError(
-                f"MpChannel.reset: epochs before {self._fence} are dropped already, got {epoch}. An epoch can only be "
-                "left behind."
+                f"MpChannel.reset: epochs before {self._fence} are dropped already, got {epoch}. Pass a later epoch."
             )
         self._fence = max(self._fence, self._delivered if epoch is None else epoch)
 
     def __len__(self) -> int:
-        """Return how many messages wait, about: the queue counts before its thread has written them."""
+        """Return about how many messages wait: the queue counts a message before its thread has written it."""
         self._check_open("__len__")
         return int(self._queue.qsize())
 
@@ -123,11 +124,11 @@ class MpChannel(ChannelBase):
         return bool(self._queue.empty())
 
     def only_receive(self) -> None:
-        """Send no more from this process, so that `recv` raises EOFError when all who send have ended."""
+        """Give up sending in this process, so that `recv` raises EOFError once all senders have ended."""
         self._queue._writer.close()  # type: ignore[attr-defined]  # its pipe has no other name
 
     def close(self) -> None:
-        """End the channel in this process; what was sent still arrives."""
+        """End the channel in this process; messages that were sent still arrive."""
         self._closed = True
         self._queue.close()
 
@@ -136,7 +137,7 @@ class MpChannel(ChannelBase):
             raise ChannelClosed(f"MpChannel.{call}: the channel was closed in this process. Make a new one.")
 
     def _recv_checked(self, **kwargs: Any) -> Message:
-        return self.recv(**kwargs)  # whose frames say themselves what they are; any key can be a tensor's
+        return self.recv(**kwargs)  # end marks and errors have a kind of their own here, so no key is reserved
 
     def _put(self, call: str, item: tuple[int, int, Message], block: bool, timeout: float | None) -> None:
         timeout = check_timeout(f"MpChannel.{call}", timeout)
@@ -152,7 +153,7 @@ class MpChannel(ChannelBase):
             found = "no message" if isinstance(error, queue.Empty) else "no room"
             within = f"within {timeout:g} s" if block and timeout is not None else "at once"
             raise QueueTimeoutError(
-                f"{where}: {found} {within}. Look whether the other side goes on, or give a longer timeout."
+                f"{where}: {found} {within}. Check that the other side makes progress, or give a longer timeout."
             ) from None
         except (ValueError, OSError):
             self._check_open(call)  # closed by another thread meanwhile

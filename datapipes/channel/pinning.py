@@ -1,8 +1,8 @@
-"""The shared memory of a channel registered with CUDA (page-locked), and slots that wait for the copies from them.
+"""The registration of a channel's shared memory with CUDA (page-locked), and slots that wait for copies to a GPU.
 
-A copy with `non_blocking=True` still reads when its source tensor is gone already. So a slot whose tensors are gone is
-let go in two steps: the next `recv` records an event on each stream that copies, and when these have passed the slot is
-free.
+A copy with `non_blocking=True` may still read after its source tensor is gone. So a slot whose tensors are gone is
+freed in two steps: the next `recv` records an event on each stream that copies; the slot is free once these events
+have passed.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Pinning:
 
     @classmethod
     def of(cls, shared: _core.ShmQueue) -> Pinning | None:
-        """Return the registration; None where there is no CUDA, with a warning, once."""
+        """Register the channel. Without CUDA, warn once and return None."""
         global _WARNED
         if torch.cuda.is_available():
             return cls(shared)
         if not _WARNED:
             _WARNED = True
             warnings.warn(
-                "ShmChannel.pin_memory: there is no CUDA device here, so the channel stays as it is. Leave pin_memory "
-                "out where no GPU is used.",
+                "ShmChannel.pin_memory: there is no CUDA device here, so nothing is pinned. Do not call pin_memory "
+                "without a GPU.",
                 stacklevel=3,
             )
         return None
@@ -57,7 +57,7 @@ class Pinning:
             self._streams.append(stream)
 
     def let_go(self, wait: bool) -> None:
-        """Free the slots from which nothing is copied any more; with `wait`, wait for the rest of them."""
+        """Free the dropped slots whose copies are done; with `wait`, wait for the copies of the others."""
         with self._lock:  # several threads may receive
             self._let_go(wait)
 
@@ -80,9 +80,9 @@ class Pinning:
             self._shared.let_go(slots)
 
     def end(self) -> None:
-        """Wait for the copies, free their slots and unregister; tensors that are still there stay, unpinned."""
+        """Wait for the copies, free their slots and unregister. Tensors that still exist stay valid, but unpinned."""
         self.let_go(wait=True)
-        torch.cuda.synchronize()  # copies from tensors that are still there
+        torch.cuda.synchronize()  # waits for copies from tensors that still exist
         self._shared.release_in_two_steps(False)
         self._shared.let_go(self._shared.dropped_slots())
         _cudart().cudaHostUnregister(self._address)

@@ -1,7 +1,7 @@
-"""A channel through one segment of shared memory: one copy, on the sending side, and no descriptor per tensor.
+"""A channel through one segment of shared memory: one copy, made by the sender, and no descriptor per tensor.
 
 The queue is C++ (csrc/shm/queue.h; csrc/shm/PROTOCOL.md says what happens when a process dies). This module checks
-arguments, turns messages into frames and back, and lets the channel travel to other processes.
+arguments, turns messages into frames and back, and passes the channel on to other processes.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ _MOST_CAPACITY = 2**20
 
 
 class ShmChannel(ChannelBase):
-    """Messages through shared memory between any number of senders and receivers, in any processes of a machine.
+    """Carries messages through shared memory between any number of senders and receivers on one machine.
 
-    `send` copies a message into the segment; `recv` returns tensors that lie there, and their memory is used again when
-    the last of them is gone, in whatever order. So that receivers can keep what they like, `recv` copies a message out
-    where keeping it would leave no gap of half of the segment: messages of up to half of `shm_size` always find room.
+    `send` copies a message into the segment. `recv` returns tensors that lie in the segment. The memory of a message is
+    reused when its last tensor is gone; messages may be released in any order. Receivers may keep any number of
+    messages: if keeping one would leave no gap of half of the segment, `recv` returns a copy instead. So a message of
+    up to half of `shm_size` always finds room.
 
-    The channel is passed to a process as an argument, under every start method, or through a queue of multiprocessing;
-    a forked child can use the one of its parent. `close` by the process that made it ends it for all; elsewhere,
-    as when a process ends, it leaves. A forked child that wants tensors which its parent has received clones them: they
-    are the parent's, and their memory is used again when it lets them go. No process can hurt the channel by dying:
-    csrc/shm/PROTOCOL.md says what happens.
+    Pass the channel to a process as an argument, under every start method, or through a queue of multiprocessing. A
+    forked child can use the channel of its parent. `close` in the process that made the channel ends it for all; in
+    another process `close`, or the end of the process, only leaves it. A forked child must clone received tensors of
+    its parent if it wants to keep them: their memory is reused when the parent releases them. The death of a process
+    does not damage the channel; csrc/shm/PROTOCOL.md says what happens.
 
     Args:
-        capacity: Messages that may wait unread; `send` blocks at that number.
-        shm_size: Bytes for messages, as an int or as text ("256MB", "1GB": powers of 1024); reserved at once. A message
-            takes its tensors and its names, each rounded up to 64 bytes.
+        capacity: How many messages may wait unread; `send` blocks at that number.
+        shm_size: Bytes for messages, as an int or as text ("256MB", "1GB": powers of 1024); all reserved at once. A
+            message takes the bytes of its tensors and names, each rounded up to 64 bytes.
 
     Raises:
         MemoryError: Less memory is left on the machine, or in a cgroup, than `shm_size`.
@@ -65,9 +66,9 @@ class ShmChannel(ChannelBase):
     def _enter_process(self, shared: _core.ShmQueue) -> None:
         self._pid = os.getpid()
         self._next_epoch = shared.epoch
-        # When the process ends in order, this is said: a peer that ends without a word counts as dead.
-        # At most one; a forked child has none, since a device belongs to the process that began to use it.
+        # At most one registration. A forked child has none: a device belongs to the process that began to use it.
         self._pinned: list[Pinning] = []
+        # Leaves the channel when the process exits normally; a peer that ends without leaving counts as dead.
         self._goodbye = util.Finalize(self, _say_goodbye, args=(shared, self._pinned), exitpriority=10)
 
     def _after_fork(self) -> None:
@@ -80,33 +81,33 @@ class ShmChannel(ChannelBase):
         shared = self._shared
         if shared is None:
             raise ChannelClosed(f"ShmChannel.{call}: the channel was closed in this process. Make a new one.")
-        if self._pid != os.getpid():  # a fork that multiprocessing did not make
+        if self._pid != os.getpid():  # forked by os.fork, which runs no hook of multiprocessing
             self._after_fork()
         return shared
 
     def send(  # type: ignore[override]
         self, msg: Message, timeout: float | None = None, *, epoch: int | None = None
     ) -> bool:
-        """Copy a message into the channel; blocks while `capacity` messages are unread or there is no room.
+        """Copy a message into the channel. Blocks while `capacity` messages are unread or there is no room.
 
         Args:
-            msg: Dense tensors in host memory by name. What is not contiguous is copied twice.
-            timeout: Seconds to wait at most; None waits as long as somebody lives who could receive.
-            epoch: The epoch that it belongs to, by default the number of times that `end_epoch` was called.
+            msg: Dense tensors in host memory by name. A tensor that is not contiguous is copied twice.
+            timeout: Seconds to wait at most; None waits as long as a process lives that could receive.
+            epoch: The epoch of the message, by default the number of calls of `end_epoch` so far.
 
         Returns:
-            True; False where receivers have left that epoch behind, and the message was dropped.
+            True if it was sent. False if receivers have left that epoch, so the message was dropped.
 
         Raises:
             QueueTimeoutError: There was no room in time.
-            PeerDied: Nobody is left who could receive.
+            PeerDied: No process is left that could receive.
             ChannelClosed: The channel was closed.
             ValueError: The message is larger than the channel.
-            TypeError: It is not a dict of dense tensors in host memory.
+            TypeError: The message is not a dict of dense tensors in host memory.
         """
         shared = self._shared
         if shared is None or self._pid != os.getpid():
-            shared = self._open("send")  # in a forked child the epoch may be another one
+            shared = self._open("send")  # also sets the epoch of a forked child
         if type(msg) is not dict:
             msg = dict(check_message("ShmChannel.send", msg))
         if timeout is not None:
@@ -117,17 +118,17 @@ class ShmChannel(ChannelBase):
     def recv(  # type: ignore[override]
         self, timeout: float | None = None
     ) -> Message:
-        """Return the next message: tensors in the shared memory, each dtype, shape and key as it was sent.
+        """Return the next message: tensors in shared memory with the dtypes, shapes and keys that were sent.
 
         Args:
-            timeout: Seconds to wait at most; None waits as long as somebody lives who could send.
+            timeout: Seconds to wait at most; None waits as long as a process lives that could send.
 
         Raises:
             QueueTimeoutError: There was no message in time.
             EndOfEpoch: A sender has sent all of an epoch.
-            PeerDied: A sender has died, and all that was sent is received; it can be called again.
-            ChannelClosed: The channel was closed, and all that was sent is received.
-            Exception: What a sender has sent by `send_error`.
+            PeerDied: A sender has died, and all sent messages are received. `recv` may be called again.
+            ChannelClosed: The channel was closed, and all sent messages are received.
+            Exception: The error that a sender has sent with `send_error`.
         """
         shared = self._shared
         if shared is None or self._pid != os.getpid():
@@ -153,10 +154,10 @@ class ShmChannel(ChannelBase):
     def end_epoch(  # type: ignore[override]
         self, epoch: int | None = None, *, timeout: float | None = None
     ) -> None:
-        """Tell a receiver that this sender has sent all of an epoch: there `recv` raises EndOfEpoch.
+        """Tell one receiver that this sender has sent all of an epoch. Its `recv` raises EndOfEpoch.
 
         Args:
-            epoch: The one that ended; by default they are counted.
+            epoch: The epoch that ended; by default the epochs are counted.
             timeout: As for `send`.
         """
         shared = self._open("end_epoch")
@@ -167,10 +168,11 @@ class ShmChannel(ChannelBase):
     def send_error(  # type: ignore[override]
         self, error: BaseException, *, timeout: float | None = None
     ) -> bool:
-        """Send an error on: there `recv` raises it, with the traceback of this process as its cause.
+        """Send an error to a receiver. Its `recv` raises the error, with the traceback of this process as cause.
 
-        Returns True; False where receivers have left its epoch behind, and it was dropped like a message of that epoch.
-        Where the channel is small the traceback keeps its end; one of less than 1 KB may have no room for any error.
+        Returns True if it was sent. Returns False if receivers have left the current epoch, so the error was dropped
+        like a message of that epoch. In a small channel only the end of the traceback is kept. A channel of less than
+        1 KB may have no room for any error.
         """
         shared = self._open("send_error")
         message = error_to_message(error, most_bytes=shared.data_bytes // 8)
@@ -178,14 +180,16 @@ class ShmChannel(ChannelBase):
         return shared.send(_ERROR, self._next_epoch, message, to_dlpack, plain, timeout)
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the epoch that is being received, as after a `break`: what is left of it is dropped, also where a
-        sender is about to send it, and the next message is one of a later epoch. Twice is once.
+        """Leave the epoch that is being received, as after a `break`.
+
+        Its remaining messages are dropped, also those that are sent from now on, so the next message is one of a later
+        epoch. A second call changes nothing.
 
         Args:
-            epoch: The first epoch that is still wanted; by default the one after the newest that was received.
+            epoch: The first epoch that is still wanted; by default the newest received epoch + 1.
 
         Raises:
-            ValueError: A later epoch is already the first that is wanted.
+            ValueError: An earlier call named a later epoch.
         """
         if epoch is not None:
             check_int("ShmChannel.reset", "epoch", epoch, 0)
@@ -196,20 +200,20 @@ class ShmChannel(ChannelBase):
         return self._open("__len__").size()
 
     def stats(self) -> dict[str, float]:
-        """Return counts of the whole channel, all processes together.
+        """Return counts of the whole channel, over all processes.
 
-        `messages` and `bytes` sent, rounded up to 64; `waits` = `send_waits` + `recv_waits`, calls that had to wait,
-        and their seconds `send_wait_s` and `recv_wait_s`; `held` messages and `held_bytes` that receivers keep;
-        `unread` messages; `used_bytes` of all messages; `copied_out`, messages that were copied out since receivers
-        held much; `dropped` by a reset; `deaths` of peers.
+        `messages` and `bytes` that were sent, each tensor rounded up to 64 bytes; `send_waits` and `recv_waits`, the
+        calls that had to wait, `waits`, their sum, and their seconds `send_wait_s` and `recv_wait_s`; `held` messages
+        and `held_bytes` that receivers keep; `unread` messages; `used_bytes` of all messages; `copied_out`, messages
+        that were copied out because receivers held much; `dropped`, messages dropped by a reset; `deaths` of peers.
         """
         return self._open("stats").stats()
 
     def pin_memory(self) -> None:
-        """Register the shared memory with CUDA in this process, so that copies to a GPU run on their own.
+        """Register the shared memory with CUDA in this process, so that copies to a GPU run asynchronously.
 
-        From then on the memory of a received message is used again only when the copies that were queued on the current
-        stream, and on those named to `copies_on`, are done. Without CUDA there is a warning, and nothing changes.
+        From then on the memory of a received message is reused only after the copies queued on the current stream and
+        on the streams of `copies_on` are done. Without CUDA this warns and changes nothing.
 
         Raises:
             MemoryError: The limit of locked memory (`ulimit -l`) is below the size of the channel.
@@ -220,15 +224,16 @@ class ShmChannel(ChannelBase):
             self._pinned.append(pinning)
 
     def copies_on(self, stream: torch.cuda.Stream) -> None:
-        """Say that received tensors are copied on this stream too; needs `pin_memory`."""
+        """Declare that received tensors are also copied on `stream`; call `pin_memory` first."""
         self._open("copies_on")
         for pinning in self._pinned:
             pinning.copies_on(stream)
 
     def close(self) -> None:
-        """End the channel: for all where this process made it, else leave it; may be called twice.
+        """End the channel for all processes if this one made it, otherwise leave it. May be called twice.
 
-        Others still receive what was sent, then ChannelClosed. Tensors that were received stay.
+        Other processes still receive the sent messages; then their calls raise ChannelClosed. Received tensors stay
+        valid.
         """
         shared, self._shared = self._shared, None
         if shared is None:
@@ -242,16 +247,17 @@ class ShmChannel(ChannelBase):
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the shared memory, to be passed on to `from_descriptor` in another process."""
+        """The descriptor of the shared memory, for `from_descriptor` in another process."""
         return self._open("descriptor").descriptor
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> ShmChannel:
-        """Return the channel of another process by a descriptor of its memory, as it arrives over a Unix socket; takes
-        the descriptor over.
+        """Return the channel of another process from a descriptor of its memory, such as one from a Unix socket.
+
+        Takes the descriptor over.
 
         Raises:
-            ValueError: It is not that of a channel.
+            ValueError: The descriptor is not that of a channel.
         """
         channel = cls.__new__(cls)
         channel._begin(_core.ShmQueue.attach(descriptor))
@@ -259,7 +265,7 @@ class ShmChannel(ChannelBase):
 
     @property
     def most_bytes_kept(self) -> int:
-        """Bytes of the largest message that always finds room, whatever receivers keep."""
+        """The size in bytes of the largest message that finds room whatever receivers keep."""
         return self._open("most_bytes_kept").data_bytes // 2
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -272,16 +278,16 @@ class ShmChannel(ChannelBase):
         return f"ShmChannel(capacity={shared.capacity}, shm_size={shared.data_bytes})"
 
     def _recv_checked(self, **kwargs: Any) -> Message:
-        return self.recv(**kwargs)  # whose frames say themselves what they are; any key can be a tensor's
+        return self.recv(**kwargs)  # end marks and errors have a kind of their own here, so no key is reserved
 
 
 def _attached(kind: type[ShmChannel], descriptor: Any) -> ShmChannel:
-    """Return the channel of another process; `descriptor` is one that multiprocessing has passed on."""
+    """Return the channel of another process; multiprocessing has passed `descriptor` on."""
     return kind.from_descriptor(descriptor.detach())
 
 
 def _say_goodbye(shared: _core.ShmQueue, pinned: list[Pinning]) -> None:
-    """When the process ends, or a channel is dropped that nobody closed."""
+    """Leave the channel; called when the process exits, or when an open channel is garbage collected."""
     exiting = util.is_exiting()
     try:
         for pinning in () if exiting else pinned:

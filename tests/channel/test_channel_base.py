@@ -1,4 +1,4 @@
-"""ChannelBase: what two methods make a channel; the errors of channels, and sizes as people write them."""
+"""ChannelBase: a subclass with two methods is a channel; the errors of channels; sizes written as text."""
 
 import copy
 import multiprocessing
@@ -27,11 +27,11 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class InProcess(dp.ChannelBase):
-    """Two methods over a queue of this process; several of them may share one."""
+    """A channel of two methods over a queue in this process; several channels may share a queue."""
 
     def __init__(self, shared: queue.Queue | None = None) -> None:
         self.queue = queue.Queue() if shared is None else shared
-        self.timeouts: list[float | None] = []  # what `recv` was given
+        self.timeouts: list[float | None] = []  # arguments of `recv`
 
     def send(self, msg, **kwargs):
         self.queue.put(msg, **kwargs)
@@ -42,7 +42,7 @@ class InProcess(dp.ChannelBase):
 
 
 class BetweenProcesses(dp.ChannelBase):
-    """Two methods over a pipe; the tensors are copied into it."""
+    """A channel of two methods over a pipe; tensors are copied into it."""
 
     def __init__(self) -> None:
         self.queue = SPAWN.SimpleQueue()
@@ -120,7 +120,7 @@ def test_messages_ends_when_all_senders_have_ended_their_epoch(num_senders):
     shared = queue.Queue()
     senders = [InProcess(shared) for _ in range(num_senders)]
     for epoch in range(2):
-        for sender in senders:  # each one ends while the next has not begun
+        for sender in senders:  # each one ends the epoch before the next one begins it
             sender.send(numbered(epoch))
             sender.end_epoch()
     receiver = InProcess(shared)
@@ -167,7 +167,7 @@ def test_num_senders_is_one_or_more(num_senders, error):
 
 
 def epochs_told(channel: InProcess) -> list[int]:
-    """The epochs that waiting frames say have ended."""
+    """The epochs of the end marks that wait in the channel."""
     epochs = []
     while not channel.queue.empty():
         with pytest.raises(dp.EndOfEpoch) as ended:
@@ -182,7 +182,7 @@ def test_epochs_are_counted_from_0_unless_they_are_named():
         channel.end_epoch(epoch)
     assert epochs_told(channel) == [0, 1, 7, 8, 3, 4]
     other.end_epoch()
-    assert epochs_told(other) == [0]  # another sender counts its own
+    assert epochs_told(other) == [0]  # each sender counts its own epochs
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, ValueError), (1.0, TypeError), (True, TypeError), ("1", TypeError)])
@@ -191,14 +191,14 @@ def test_an_epoch_is_a_whole_number(epoch, error):
     with refused(error, stage="InProcess", found=f"got {epoch!r}", allowed="epoch must be"):
         channel.end_epoch(epoch)
     channel.end_epoch()
-    assert epochs_told(channel) == [0]  # the refused call counted nothing
+    assert epochs_told(channel) == [0]  # the refused call did not count as an epoch
 
 
-# --- errors on their way
+# --- errors through a channel
 
 
 def failed(error: BaseException) -> BaseException:
-    """The error as one that was raised, so that it has a traceback."""
+    """Raise and catch the error, so that it has a traceback."""
     try:
         raise error
     except BaseException as raised:
@@ -218,10 +218,10 @@ def test_an_error_is_raised_where_it_is_received_with_the_senders_traceback(chan
     assert isinstance(cause, RemoteTraceback)
     assert "in failed" in str(cause)
     assert f"process {os.getpid()}" in str(cause)
-    assert numbers(channel) == [2]  # the channel goes on
+    assert numbers(channel) == [2]  # the channel still works
 
 
-def test_what_a_senders_error_was_raised_from_is_told(channel):
+def test_the_cause_of_a_senders_error_is_in_its_traceback(channel):
     try:
         try:
             raise KeyError("inner")
@@ -246,7 +246,7 @@ def test_a_stop_iteration_of_a_sender_does_not_end_the_epoch(channel):
 def test_a_channel_that_defines_two_methods_has_all_the_others():
     channel = InProcess()
     channel.send(numbered(1))
-    assert (len(channel), channel.empty()) == (0, True)  # it counts nothing
+    assert (len(channel), channel.empty()) == (0, True)  # this channel does not count messages
     assert bool(channel) is True
     for call in (channel.reset, channel.close):
         assert call() is None
@@ -309,7 +309,7 @@ def test_a_channel_without_both_methods_cannot_be_made(kind, missing):
 
 
 def send_two_epochs(channel: dp.ChannelBase) -> None:
-    """In another process."""
+    """Runs in another process."""
     for epoch in range(2):
         for number in range(3):
             channel.send(numbered(10 * epoch + number))
@@ -322,7 +322,7 @@ def send_two_epochs(channel: dp.ChannelBase) -> None:
 
 def test_two_methods_are_enough_between_processes():
     with BetweenProcesses() as channel:
-        channel.end_epoch()  # the sender goes on counting from here
+        channel.end_epoch()  # the sender counts on from here
         child = SPAWN.Process(target=send_two_epochs, args=(channel,))
         child.start()
         try:
@@ -373,7 +373,7 @@ def test_notes_are_pickled_too():
     assert (other.__notes__, other.pids) == (died.__notes__, (3,))
 
 
-def test_errors_can_be_caught_by_what_they_are():
+def test_errors_of_channels_have_the_expected_base_classes():
     assert issubclass(dp.QueueTimeoutError, TimeoutError)
     for error in (dp.ChannelClosed, dp.PeerDied, dp.RemoteError):
         assert issubclass(error, RuntimeError)
@@ -439,7 +439,7 @@ def test_a_system_error_keeps_its_kind_and_text():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_raised_by_its_name_is_a_remote_error_that_says_it(error, text):
+def test_an_error_of_another_type_becomes_a_remote_error_that_names_it(error, text):
     other = round_trip(failed(error))
     assert type(other) is dp.RemoteError
     assert str(other).startswith(text)
@@ -513,7 +513,7 @@ def child_that(ends: str):
 
 
 def wait_unreaped(child: subprocess.Popen) -> None:
-    """Wait until a child has ended, and leave it to be waited for."""
+    """Wait until a child has ended, but do not collect its exit status."""
     descriptor = os.pidfd_open(child.pid)
     try:
         ended, _, _ = select.select([descriptor], [], [], BOUND_S)
@@ -532,9 +532,9 @@ def wait_unreaped(child: subprocess.Popen) -> None:
         ("os.kill(os.getpid(), 40)", "it was killed by 40", -40),  # a signal without a name
     ],
 )
-def test_how_a_child_ended_is_told_until_it_was_waited_for(ends, told, code):
+def test_how_a_child_ended_can_be_asked_until_it_is_waited_for(ends, told, code):
     with child_that(ends) as child:
-        assert how_it_ended(child.pid) is None  # it has not
+        assert how_it_ended(child.pid) is None  # it still runs
         child.stdin.close()
         wait_unreaped(child)
         assert how_it_ended(child.pid) == told
@@ -572,7 +572,7 @@ def test_how_a_stranger_ended_is_not_told():
             ("3TiB", 3 * 2**40),
         ),
         *(("1.5GB", 3 * 2**29), ("0.5 KiB", 512), ("0.25MB", 2**18), ("007KB", 7 * 2**10), ("1.0001K", 1024)),
-        ("9223372036854775807", 2**63 - 1),  # not by way of a float
+        ("9223372036854775807", 2**63 - 1),  # a float would round it
     ],
 )
 def test_a_size_is_a_number_of_bytes_or_has_a_unit(size, num_bytes):

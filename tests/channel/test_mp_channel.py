@@ -1,4 +1,4 @@
-"""MpChannel: what its queue does, with the errors of channels; epochs, resets, and a sender in another process."""
+"""MpChannel: its queue with the errors of channels; epochs, resets, and a sender in another process."""
 
 import multiprocessing
 import os
@@ -11,13 +11,13 @@ from pipelines import BOUND_S, refused
 import datapipes as dp
 from datapipes.base.errors import RemoteTraceback
 
-SHORT_S = 0.01  # for a wait that is to end without success
+SHORT_S = 0.01  # for a wait that must time out
 START_S = 100.0  # longest wait for a child that has to import torch first
 
 
 @pytest.fixture
 def make_channel():
-    """Make channels that are closed at the end; what nobody has received is then dropped."""
+    """Make channels that are closed at the end; unread messages are then dropped."""
     made = []
 
     def make(**arguments) -> dp.MpChannel:
@@ -142,7 +142,7 @@ def test_a_reset_drops_the_rest_of_the_epoch(channel):
         if number_of(message) == 1:
             break
     channel.reset()
-    channel.reset()  # twice is once
+    channel.reset()  # a second call changes nothing
     assert received(channel) == [10, 11, 12, 13]
 
 
@@ -205,7 +205,7 @@ def test_an_error_is_raised_where_it_is_received_with_the_senders_traceback(chan
     assert isinstance(cause, RemoteTraceback)
     assert "in sample" in str(cause)
     assert f"process {os.getpid()}" in str(cause)
-    assert number_of(channel.recv(timeout=BOUND_S)) == 1  # the channel goes on
+    assert number_of(channel.recv(timeout=BOUND_S)) == 1  # the channel still works
 
 
 def test_an_error_ends_iterating(channel):
@@ -230,7 +230,7 @@ def test_recv_waits_no_longer_than_its_timeout(channel):
         channel.recv(timeout=SHORT_S)
     assert isinstance(caught.value, TimeoutError)
     channel.send(numbered(1))
-    assert number_of(channel.recv(timeout=BOUND_S)) == 1  # it can be used on
+    assert number_of(channel.recv(timeout=BOUND_S)) == 1  # it still works
 
 
 @pytest.mark.parametrize("arguments", [{"block": False}, {"block": False, "timeout": 100.0}, {"timeout": 0}], ids=str)
@@ -256,12 +256,12 @@ def test_there_is_room_for_maxsize_messages(make_channel, arguments):
             call()
     assert len(channel) == 2
     assert number_of(channel.recv(timeout=BOUND_S)) == 0
-    channel.end_epoch(timeout=BOUND_S)  # the refused one counted nothing
+    channel.end_epoch(timeout=BOUND_S)  # the refused call did not count as an epoch
     assert number_of(channel.recv(timeout=BOUND_S)) == 1
     with pytest.raises(dp.EndOfEpoch) as ended:
         channel.recv(timeout=BOUND_S)
     assert ended.value.epoch == 0
-    assert len(channel) == 0  # what was refused was not sent
+    assert len(channel) == 0  # the refused call sent nothing
 
 
 def test_block_and_timeout_may_be_given_by_position(make_channel):
@@ -313,7 +313,7 @@ def test_a_closed_channel_says_so(make_channel, call, used):
         channel.send(numbered(1))
         assert number_of(channel.recv(timeout=BOUND_S)) == 1
     channel.close()
-    channel.close()  # twice is once
+    channel.close()  # a second call changes nothing
     if used:
         channel._queue.join_thread()
     with refused(dp.ChannelClosed, stage="MpChannel", found="was closed", allowed="in this process", remedy="new one"):
@@ -397,7 +397,7 @@ def test_an_epoch_is_a_whole_number(channel, name, epoch, error):
 
 
 def echo(requests: dp.MpChannel, replies: dp.MpChannel, done) -> None:
-    """Send back the messages of an epoch, doubled; then an empty epoch, and an error."""
+    """Send back the messages of an epoch, doubled; then an empty epoch; then an error."""
     try:
         for message in requests.messages(timeout=START_S):
             replies.send({key: tensor * 2 for key, tensor in message.items()}, timeout=BOUND_S)
@@ -406,7 +406,7 @@ def echo(requests: dp.MpChannel, replies: dp.MpChannel, done) -> None:
         raise LookupError("no more requests")
     except Exception as error:
         replies.send_error(error)
-    done.wait(START_S)  # a sender has to live until its tensors were received
+    done.wait(START_S)  # a sender must live until its tensors were received
 
 
 def test_a_channel_travels_to_a_spawned_process_and_carries_messages_both_ways(make_channel):
@@ -419,7 +419,7 @@ def test_a_channel_travels_to_a_spawned_process_and_carries_messages_both_ways(m
         for number in range(6):
             requests.send({"number": torch.tensor(number), "rows": torch.full((300, 40), number)}, timeout=BOUND_S)
         requests.end_epoch()
-        requests.close()  # what was sent still arrives
+        requests.close()  # messages that were sent still arrive
         got = list(replies.messages(timeout=START_S))
         assert numbers(got) == [0, 2, 4, 6, 8, 10]
         for number, message in enumerate(got):

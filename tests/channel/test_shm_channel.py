@@ -1,6 +1,7 @@
 """The contract of ShmChannel: limits, timeouts, epochs, errors, counts, and what it refuses.
 
-W1 to W14 are defects known from another system's queue in shared memory; a test that names one fails where it is there.
+W1 to W14 are defects known from another system's queue in shared memory. A test that names one fails if ShmChannel has
+that defect.
 """
 
 import itertools
@@ -188,7 +189,7 @@ def test_all_messages_of_an_epoch_larger_than_the_channel_can_be_kept():  # W6
 
 
 @pytest.mark.parametrize("rng_seed", range(6))
-def test_whatever_is_kept_in_whatever_order_half_of_the_channel_finds_room(rng_seed):  # W6
+def test_half_of_the_channel_finds_room_whatever_is_kept(rng_seed):  # W6
     rng = random.Random(rng_seed)
     held = {}
     with dp.ShmChannel(4, "16KB") as channel:
@@ -244,7 +245,7 @@ def test_a_timeout_covers_the_whole_call_whoever_else_receives():  # W3
                 assert time.monotonic() - began < 0.05 + LATE_S
 
         calls = [in_thread(receive) for _ in range(6)]
-        for number in range(60):  # half of what they ask for
+        for number in range(60):  # half of the messages they ask for
             channel.send(numbered(number), timeout=BOUND_S)
         for call in calls:
             call.result(BOUND_S)
@@ -714,11 +715,11 @@ def test_a_wrong_number_of_senders_is_refused(num_senders):
         goes_on(channel)
 
 
-# --- pinned memory, with a CUDA that is made of Python
+# --- pinned memory, with a fake CUDA in Python
 
 
 class FakeEvent:
-    """Has passed when the test says so, or when it is waited for."""
+    """An event that passes when the test says so, or when somebody waits for it."""
 
     made: list = None
 
@@ -787,7 +788,7 @@ def test_a_pinned_message_is_kept_until_the_copies_from_it_are_done(cuda):  # W1
         for number in range(5):
             channel.send(numbered(number, KIB - HEAD if number == 0 else 64), timeout=0)
         channel.recv(timeout=0)
-        kept = [channel.recv(timeout=0)]  # which notes what is to be waited for
+        kept = [channel.recv(timeout=0)]  # records the events to wait for
         assert [event.stream for event in cuda.Event.made] == ["current", "mine"]
         for passed in range(2):
             assert channel.stats()["held_bytes"] == KIB + 128 * len(kept)
@@ -824,7 +825,7 @@ def test_several_receivers_of_a_pinned_channel_free_each_message_once(cuda):  # 
     meet = threading.Barrier(2)
 
     def query(event):
-        with suppress(threading.BrokenBarrierError):  # where one at a time asks, nobody is met
+        with suppress(threading.BrokenBarrierError):  # a thread that asks alone meets no other one
             meet.wait(0.2)
         return event.passed
 
@@ -833,7 +834,7 @@ def test_several_receivers_of_a_pinned_channel_free_each_message_once(cuda):  # 
         for number in range(6):
             channel.send(numbered(number), timeout=0)
         for _ in range(3):
-            channel.recv(timeout=0)  # notes that the copies from the one before are to be waited for
+            channel.recv(timeout=0)  # records the events of the copies from the message before
         cuda.Event.made[0].passed = True
         cuda.Event.query = query
         calls = [in_thread(lambda: number_of(channel.recv(BOUND_S))) for _ in range(2)]

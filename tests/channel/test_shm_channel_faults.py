@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning
 
 
 def died(channel: dp.ShmChannel) -> dp.PeerDied:
-    """The death that a receiver is told of, after all messages."""
+    """The PeerDied that a receiver gets after all messages."""
     with pytest.raises(dp.PeerDied) as caught:
         channel.recv(timeout=BOUND_S)
     return caught.value
@@ -183,7 +183,7 @@ def test_a_sender_killed_at_any_moment_is_named_and_the_others_go_on():  # W5
                 told = None
                 while told is None:
                     try:
-                        number_of(channel.recv(BOUND_S))  # what was sent is whole
+                        number_of(channel.recv(BOUND_S))  # received messages are whole
                     except dp.PeerDied as error:
                         told = error
                 assert told.pids == (victim.pid,)
@@ -200,7 +200,7 @@ def test_a_sender_killed_while_it_waits_for_room_leaves_the_room():  # W5
     with dp.ShmChannel(2, "64KB") as channel:
         for _ in range(5):
             with Child(channels.send_until_closed, channel, 20 * KIB) as victim:
-                while len(channel) < 2:  # then there is none
+                while len(channel) < 2:  # two messages fill the channel
                     pass
                 victim.kill()
                 for number in range(2):
@@ -291,7 +291,7 @@ def test_survivors_go_on_when_the_maker_is_killed_and_nothing_is_left():  # W7
     there.close()
     requests.close()
     answers.close()
-    gc.collect()  # errors keep the calls that raised them
+    gc.collect()  # the tracebacks of errors keep frames alive
     assert [channels.who_has(inode) for inode in inodes] == [[], []]
     assert (os.listdir("/dev/shm"), system_v_segments()) == (names, segments)
 
@@ -419,7 +419,7 @@ def test_a_process_ends_in_order_whatever_its_threads_wait_for():
 
 
 def test_channels_that_were_closed_leave_no_descriptor_and_no_mapping():
-    with dp.ShmChannel(4, "64KB") as channel:  # what is made once is made now
+    with dp.ShmChannel(4, "64KB") as channel:  # makes everything that a process makes only once
         attached_again(channel).close()
     gc.collect()
     before = channels.num_descriptors(), channels.num_mappings()
@@ -500,13 +500,13 @@ with dp.ShmChannel(4, "1GB") as channel:
 
 def test_a_shortage_is_an_error_that_says_how_much_there_is():  # W14
     left, limit = _core.memory_left()
-    size = left - left // 32  # fits, but would leave too little for all else
+    size = left - left // 32  # fits, but leaves too little for everything else
     with refused(MemoryError, stage="ShmChannel", found=r"\d{9,} bytes of shared memory", allowed=rf"left by {limit}"):
         dp.ShmChannel(4, size)
 
 
 class Machine:
-    """/proc and /sys of a machine that is made of files."""
+    """/proc and /sys of a fake machine, as files in a folder."""
 
     def __init__(self, root):
         self.root = root
@@ -581,7 +581,7 @@ def test_a_cgroup_above_limits_memory(machine, group):
     assert machine.left() == (60_000, f"the memory limit of cgroup {group}")
 
 
-def test_a_cgroup_without_a_limit_leaves_the_machine_s(machine):
+def test_a_cgroup_without_a_limit_leaves_the_memory_of_the_machine(machine):
     machine.write("/proc/self/cgroup", "4:memory:/\n0::/")
     machine.second("", "max", 100)
     machine.first("", 2**63 - 4096, 100)
@@ -628,7 +628,7 @@ def test_a_process_that_ends_with_a_thread_in_send_leaves_no_turn_behind():
             channel.send(numbered(0), timeout=0)
             with Child(channels.end_with_threads_in_send, channel, 64) as child:
                 child.process.join(BOUND_S)
-            for number in range(4):  # what the threads have sent meanwhile, and then our own
+            for number in range(4):  # the messages that the threads sent meanwhile, then our own
                 with suppress(dp.QueueTimeoutError):
                     channel.recv(timeout=0)
                 channel.send(numbered(number), timeout=BOUND_S)

@@ -1,4 +1,4 @@
-"""Whatever tensors go into a ShmChannel come out of it, in aligned shared memory; bytes that make no sense do not."""
+"""A ShmChannel returns the tensors that were sent, in aligned shared memory; it refuses damaged bytes."""
 
 import ctypes
 import fcntl
@@ -25,7 +25,7 @@ NAMES = [
     *("complex64", "complex128", "uint16", "uint32", "uint64"),
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
 ]
-DTYPES = [getattr(torch, name) for name in NAMES if hasattr(torch, name)]  # as this torch has them
+DTYPES = [getattr(torch, name) for name in NAMES if hasattr(torch, name)]  # the dtypes that this torch has
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def sent(channel: dp.ShmChannel, message) -> dict[str, torch.Tensor]:
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
-    """Row-major, element by element as they are indexed."""
+    """The bytes of the values in row-major order, in the order of indexing."""
     flat = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return bytes(flat.as_subclass(torch.Tensor).reshape(-1).view(torch.uint8).tolist())
 
@@ -63,7 +63,7 @@ def random_tensor(dtype: torch.dtype, shape, rng_seed: int = 0) -> torch.Tensor:
     return (data % 2 == 0 if dtype == torch.bool else data.view(dtype)).reshape(shape)
 
 
-# --- what comes out is what went in
+# --- the same tensors come out
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -119,10 +119,10 @@ def test_minibatches_arrive_with_their_digests(channel):
 
 
 class Marked(torch.Tensor):
-    """A subclass, as libraries make them."""
+    """A subclass of Tensor, like those of libraries."""
 
 
-SPECIAL = {  # W8: what is not laid out row by row, or is more than its values
+SPECIAL = {  # W8: tensors that are not laid out row by row, or hold more than values
     "transposed": lambda: torch.arange(6).reshape(2, 3).T,
     "strided": lambda: torch.arange(20.0)[3::4],
     "column": lambda: torch.arange(12).reshape(3, 4)[:, 1],
@@ -161,7 +161,7 @@ def test_the_sender_can_change_a_tensor_once_it_was_sent(channel):
     assert (got["x"].tolist(), got["same"].tolist()) == ([1, 2, 3], [0, 1, 2])
 
 
-# --- where it lies
+# --- where received tensors lie
 
 
 def lies_in(channel: dp.ShmChannel, tensor: torch.Tensor) -> bool:
@@ -233,13 +233,13 @@ def test_a_tensor_without_memory_does_not_crash_the_sender(kind):
     assert "refused:" in ended.stdout or ended.stdout == "sent: [0.0, 0.0, 0.0]\n"
 
 
-# --- bytes that make no sense
+# --- damaged bytes
 
 
 class Frame:
-    """The bytes of an unread message, in the shared memory; found by the key "needle" in it."""
+    """The bytes of an unread message in the shared memory; its key "needle" tells where they are."""
 
-    SCHEMA, KEY = 16, 24  # where the schema, and in it the first key, begin
+    SCHEMA, KEY = 16, 24  # offsets of the schema, and of the first key in it
 
     def __init__(self, channel: dp.ShmChannel, key: str = "needle") -> None:
         address, num_bytes = channel._shared.memory
@@ -290,7 +290,7 @@ def test_a_damaged_message_is_refused_and_the_channel_goes_on(kind):
 
 
 def test_sizes_that_overflow_beside_a_zero_do_not_crash_the_receiver():
-    """In a process of its own: what is tested for is an abort."""
+    """Runs in another process, since the failure would be an abort."""
     script = f"""
 import sys
 sys.path[:0] = {[str(folder) for folder in Path(__file__).parents[:2]]}
@@ -322,7 +322,7 @@ def test_random_damage_is_refused_or_gives_other_values(rng_seed):
         for _ in range(300):
             own.send(message, timeout=0)
             frame = Frame(own)
-            for _ in range(rng.choice((1, 1, 2, 4))):  # the key and the sizes stay: they have tests of their own
+            for _ in range(rng.choice((1, 1, 2, 4))):  # the key and the sizes stay; other tests change them
                 frame.write(rng.choice((*range(24), *range(30, 50))), bytes([rng.choice((0, 1, 8, 128, 255))]))
             try:
                 got = own.recv(timeout=0)
@@ -357,7 +357,7 @@ def memory_file(content: bytes, *, sealed: bool = True) -> int:
 def assert_no_channel(fd: int) -> None:
     with refused(ValueError, stage="ShmChannel", found="channel", allowed=r"is not (that|the memory)|layout"):
         _core.ShmQueue.attach(fd)
-    with pytest.raises(OSError, match="Bad file descriptor"):  # it was taken over
+    with pytest.raises(OSError, match="Bad file descriptor"):  # the channel took it over and closed it
         os.fstat(fd)
 
 

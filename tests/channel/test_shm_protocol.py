@@ -1,7 +1,7 @@
-"""Every interleaving of the shared-memory protocol, with a death at every step: csrc/shm/PROTOCOL.md holds.
+"""Check csrc/shm/PROTOCOL.md in every interleaving of the protocol, with a death at every step.
 
-What is checked in each state stands in `Channel.check` and `Channel.check_end`. The second half breaks the protocol in
-one place at a time, and expects the search to notice: a search that finds nothing shows nothing if it cannot fail.
+`Channel.check` and `Channel.check_end` say what is checked in each state. The second half breaks the protocol in one
+place at a time and expects the search to find it: a search that cannot fail proves nothing.
 """
 
 import pytest
@@ -21,8 +21,8 @@ from shm_model import (
     explore,
 )
 
-# A message is (size, epoch); there are 4 units of data, 3 slots, and 2 messages may wait. Where not everybody is
-# mortal the others' deaths are those of another line: each line costs seconds, and deaths treble what it costs.
+# A message is (size, epoch). There are 4 units of data and 3 slots; 2 messages may wait. In a line with `mortal`, only
+# these processes may die; another line covers the deaths of the rest. Each line costs seconds, and deaths triple that.
 CONFIGS = {
     "two senders": Config(senders=(((1, 0),), ((2, 0),)), receivers=(1,), deaths=1, mortal=(1, 2)),
     "two receivers": Config(senders=(((1, 0), (2, 0)),), receivers=(0, 1)),
@@ -50,7 +50,7 @@ def test_every_interleaving_keeps_what_the_page_promises(config: Config, record_
 
 
 class Unreduced(Channel):
-    """Also visits the interleavings with steps that only the holder of the mutex can see."""
+    """Also interleaves the steps that only the holder of the mutex can see."""
 
     def is_private(self, w: World, me: int) -> bool:
         return False
@@ -65,7 +65,7 @@ def test_running_the_holder_alone_leaves_no_end_out(senders, deaths: int) -> Non
     assert full.states > reduced.states
 
 
-# --- The protocol with one thing wrong
+# --- The protocol with one mistake
 
 
 class TagBeforeExtent(Channel):
@@ -224,7 +224,7 @@ class WhoLeftIsReaped(Channel):
 
 
 class JudgedBeforeTheMutex(Channel):
-    """Looks whether entry 0 has ended, and then waits for the mutex: another may have reaped it meanwhile."""
+    """Judges whether entry 0 has ended before it locks the mutex; another process may reap the entry in between."""
 
     def tick(self, w: World, me: int) -> None:
         super().tick(w, me)
@@ -278,6 +278,6 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("broken", "config", "what"), MUTANTS, ids=[broken.__name__ for broken, _, _ in MUTANTS])
-def test_the_search_finds_what_is_wrong(broken: type[Channel], config: Config, what: str) -> None:
+def test_the_search_finds_each_mistake(broken: type[Channel], config: Config, what: str) -> None:
     with pytest.raises(Violation, match=what):
         explore(broken(config))

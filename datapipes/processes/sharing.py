@@ -1,8 +1,8 @@
-"""Objects for worker processes, in which tensors and arrays travel as handles: no process has a copy of its own.
+"""Objects for worker processes. Their tensors and arrays travel as handles, so the workers share them without copies.
 
 A handle names memory that another process can map: a part of a memory-mapped file, or a memfd (anonymous memory with a
-descriptor, which is not bound by the size of /dev/shm). What lies in ordinary memory is copied into a memfd once,
-however many processes read it. A handle means something only to processes that this one starts.
+descriptor, not limited by the size of /dev/shm). A tensor in ordinary memory is copied into a memfd once, however many
+processes read it. A handle is valid only in processes that this one starts.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from torch import Tensor
 
 from datapipes import _core
 
-SMALL = 2**15  # bytes up to which a tensor travels by value: a mapping of its own costs more
-MOST_MEMORIES = 128  # that travel with one object; a process can be sent 256 descriptors when it starts
-LARGE = 2**22  # bytes from which huge pages are worth while
-_Address = tuple[int, int, int, int]  # what identifies the content of a file: device, inode, size, time of change
+SMALL = 2**15  # bytes; a tensor up to this size travels by value, since a mapping of its own costs more
+MOST_MEMORIES = 128  # memfds per packed object; a process can be sent 256 descriptors when it starts
+LARGE = 2**22  # bytes; huge pages pay from this size on
+_Address = tuple[int, int, int, int]  # identifies the content of a file: device, inode, size, time of change
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file that is mapped."""
+    """A mapped file: its path, and the identity it had when it was mapped."""
 
     path: str
     identity: _Address
@@ -49,17 +49,17 @@ class _File:
         return descriptor
 
 
-_Mapped = Any  # a part of memory that another process can map: an mmap.mmap of a file, or a _core.SharedMemory
+_Mapped = Any  # memory that another process can map too: an mmap.mmap of a file, or a _core.SharedMemory
 
 
 class _Mapping:
-    """Where a mapping lies in this process, and which file it maps; None for a SharedMemory."""
+    """The address and size of a mapping in this process, and the file it maps (None for a SharedMemory)."""
 
     def __init__(self, mapped: _Mapped, file: _File | None = None, offset: int = 0) -> None:
         self.address = np.frombuffer(mapped, np.uint8).ctypes.data
         self.num_bytes = len(mapped)
         self.file = file
-        self.offset = offset  # in the file, of the first byte
+        self.offset = offset  # of the first byte within the file
 
     def holds(self, address: int, num_bytes: int) -> bool:
         return self.address <= address and address + num_bytes <= self.address + self.num_bytes
@@ -70,10 +70,10 @@ _mappings: weakref.WeakKeyDictionary[_Mapped, _Mapping] = weakref.WeakKeyDiction
 
 @dataclass(frozen=True)
 class _Handle:
-    """A tensor: where its bytes are (a file, or the number of a memory that travels beside), and its form."""
+    """A tensor by its place and form. `source` is a file, or an index into the memories of the same `Packed`."""
 
     source: _File | int
-    num_bytes: int  # of the mapping
+    num_bytes: int  # length that the mapping needs at least
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -82,14 +82,14 @@ class _Handle:
 
 
 class Packed:
-    """A pickled object, and the shared memory that it refers to; makes no copy of either."""
+    """A pickled object and the shared memories it refers to. Copies neither."""
 
     def __init__(self, data: bytes, memories: list[_Mapped]) -> None:
         self.data = data
         self.memories = memories
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what multiprocessing passes on to a process that it starts."""
+        """Return the state that multiprocessing passes to a process it starts."""
         descriptors = [reduction.DupFd(memory.descriptor) for memory in self.memories]
         return {"data": self.data, "descriptors": descriptors}
 
@@ -98,17 +98,17 @@ class Packed:
         self.memories = [_known(_core.SharedMemory.attach(given.detach())) for given in state["descriptors"]]
 
     def unpack(self) -> Any:
-        """Return the object, its tensors mapped."""
+        """Return the object, with its tensors mapped."""
         return _Unpickler(io.BytesIO(self.data), self.memories).load()
 
 
 def pack(value: Any) -> Packed:
-    """Return `value` ready for worker processes: tensors and arrays in host memory as handles.
+    """Return `value` pickled for worker processes, with tensors and arrays in host memory as handles.
 
     Raises:
         TypeError: It holds a tensor on a GPU.
-        MemoryError: There is no room for the copy of a tensor that lies in ordinary memory.
-        Exception: What pickle raises where something cannot be pickled.
+        MemoryError: There is no room for the shared copy of a tensor in ordinary memory.
+        Exception: The error of pickle, if a part of `value` cannot be pickled.
     """
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
@@ -119,8 +119,8 @@ def pack(value: Any) -> Packed:
 def know_mapping(array: np.memmap[Any, Any]) -> None:
     """Remember which file a memory-mapped array reads, so that workers map it too.
 
-    An array of mode "c" that was written to differs from its file; only those that nobody writes to may be told of. A
-    file that has been removed or replaced since is not remembered: no other process can map it.
+    Call this only for arrays that nobody writes to: an array of mode "c" differs from its file after a write. A file
+    that has been removed or replaced since is not remembered, because no other process can map it.
     """
     mapped = array._mmap  # type: ignore[attr-defined]
     if mapped is None or array.filename is None or mapped in _mappings:
@@ -136,17 +136,17 @@ def know_mapping(array: np.memmap[Any, Any]) -> None:
 
 
 def share_memory(tensor: Tensor) -> Tensor:
-    """Return a copy of `tensor`, contiguous, in memory that workers map; itself where it lies in such memory already.
+    """Return a contiguous copy of `tensor` in memory that workers can map, or `tensor` if it is in such memory already.
 
     Raises:
-        MemoryError: Less memory is left.
+        MemoryError: Too little memory is left.
     """
     if tensor.numel() == 0 or _mapping_of(tensor) is not None:
         return tensor
     return _values(_copy(tensor), tensor)
 
 
-class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch puts tensors into /dev/shm
+class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch puts tensors into /dev/shm
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
         self.memories: list[_Mapped] = []
@@ -162,7 +162,7 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or not _is_plain(value):
             return NotImplemented
-        # not as torch does it: with all that a view is a part of, and without a way back for uint16 and 8-bit floats
+        # Not torch's own way: it pickles the whole storage of a view, and cannot restore uint16 and 8-bit floats.
         values = bytearray(_bits(value.detach().resolve_conj().resolve_neg()).numpy().tobytes())
         return _from_values, (values, value.dtype, tuple(value.shape), value.requires_grad)
 
@@ -182,7 +182,7 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
         if tensor.device.type == "cuda":
             raise TypeError(
                 f"datapipes: a tensor on {tensor.device}, shape {list(tensor.shape)}, cannot go to a worker process. "
-                "Keep what stands before the cut in host memory."
+                "Keep the tensors of the stages that run in workers in host memory."
             )
         if not _is_plain(tensor) or tensor.requires_grad or tensor.numel() == 0:
             return None
@@ -210,7 +210,7 @@ class _Pickler(pickle.Pickler):  # not that of multiprocessing, in which torch p
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads what the process that started this one has packed."""
+    """Reads an object that the parent process has packed."""
 
     def __init__(self, buffer: io.BytesIO, memories: list[_Mapped]) -> None:
         super().__init__(buffer)
@@ -230,9 +230,10 @@ _copying = threading.Lock()
 
 
 def _copied(tensor: Tensor) -> _Mapped:
-    """Return shared memory that holds the values of `tensor`; the one from before, while something uses it.
+    """Return shared memory with the values of `tensor`: an earlier copy if it is still in use, otherwise a new one.
 
-    The values are compared: what is written through NumPy, or by a worker, does not count in tensor._version.
+    An earlier copy counts only if its values are equal. tensor._version cannot tell: it does not count writes through
+    NumPy or by a worker.
     """
     key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
     with _copying:
@@ -252,7 +253,7 @@ def _copy(tensor: Tensor) -> _Mapped:
         )
     memory = _known(_core.SharedMemory.create(tensor.nbytes, "datapipes"))
     _values(memory, tensor).copy_(tensor)
-    if tensor.nbytes >= LARGE:  # beside the start of the workers
+    if tensor.nbytes >= LARGE:  # takes seconds, so it runs while the workers start
         threading.Thread(target=memory.use_huge_pages, name="datapipes-huge-pages", daemon=True).start()
     return memory
 
@@ -262,12 +263,12 @@ def _holds(memory: _Mapped, tensor: Tensor) -> bool:
 
 
 def _values(memory: _Mapped, tensor: Tensor) -> Tensor:
-    """Return what shared memory holds, in the form of `tensor`."""
+    """Return the content of shared memory as a tensor with the dtype and shape of `tensor`, contiguous."""
     return _attached(memory, 0, tensor.dtype, tuple(tensor.shape), None)
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return `tensor` as integers, so that NaN equals NaN and -0.0 is not 0.0."""
+    """Return the bits of `tensor` as integers, so that NaN equals NaN and -0.0 differs from 0.0."""
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return real.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()])
 
@@ -275,7 +276,7 @@ def _bits(tensor: Tensor) -> Tensor:
 def _map(file: _File) -> mmap.mmap:
     descriptor = file.open()
     try:
-        # copy-on-write: torch takes memory as writable, and the file is not to be changed
+        # Copy-on-write: torch treats the memory as writable, and the file must not change.
         mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
     finally:
         os.close(descriptor)
@@ -284,7 +285,7 @@ def _map(file: _File) -> mmap.mmap:
 
 
 def _known(memory: _Mapped) -> _Mapped:
-    """Return shared memory; from now on it is known that tensors lie in it."""
+    """Register `memory` as a mapping that tensors may lie in, and return it."""
     _mappings[memory] = _Mapping(memory)
     return memory
 
@@ -292,7 +293,7 @@ def _known(memory: _Mapped) -> _Mapped:
 def _attached(
     mapped: _Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...] | None
 ) -> Tensor:
-    """Return the tensor at `offset` of a mapping, which it keeps; without a stride it is contiguous."""
+    """Return the tensor at `offset` of a mapping; it keeps the mapping alive. Without a stride it is contiguous."""
     count = (len(mapped) - offset) // dtype.itemsize
     flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset)
     if stride is None:
@@ -301,9 +302,9 @@ def _attached(
 
 
 def _mapping_of(tensor: Tensor) -> tuple[_Mapped, _Mapping] | None:
-    """Return the mapping that a tensor lies in, if other processes can still map the same."""
+    """Return the mapping that holds a tensor, or None if there is none or other processes cannot map it any more."""
     address, num_bytes = tensor.data_ptr(), _extent(tensor)
-    for reference in _mappings.keyrefs():  # a list: other threads map, and unmap, meanwhile
+    for reference in _mappings.keyrefs():  # a list, since other threads map and unmap meanwhile
         mapped = reference()
         mapping = _mappings.get(mapped) if mapped is not None else None
         if mapping is not None and mapping.holds(address, num_bytes):
@@ -318,13 +319,13 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _from_values(values: bytearray, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
-    """Return the tensor that has travelled by value."""
+    """Return a tensor that travelled by value."""
     flat = torch.frombuffer(values, dtype=dtype) if values else torch.empty(0, dtype=dtype)
     return flat.view(shape).requires_grad_(requires_grad)
 
 
 def _path_at(address: int) -> bytes | None:
-    """Return the file that is mapped at `address`; it has another name where it was removed or replaced."""
+    """Return the path of the file mapped at `address`; a file that was removed or replaced has another path there."""
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             begin, end = (int(bound, 16) for bound in line.split(maxsplit=1)[0].split(b"-"))
@@ -334,7 +335,7 @@ def _path_at(address: int) -> bytes | None:
 
 
 def _extent(tensor: Tensor) -> int:
-    """Return the bytes from the first value of a tensor to its last."""
+    """Return the number of bytes from the first value of a tensor to the end of its last."""
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (steps + 1) * tensor.element_size()
 

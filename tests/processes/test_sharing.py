@@ -1,4 +1,4 @@
-"""What is packed for workers arrives equal; what is large arrives as a mapping of memory that all of them share."""
+"""Objects packed for workers arrive equal; large tensors arrive as mappings of memory that all workers share."""
 
 import gc
 import io
@@ -27,24 +27,24 @@ from datapipes import _core
 from datapipes.processes import sharing
 from datapipes.processes.sharing import Packed, pack, share_memory
 
-METHODS = ["spawn", "forkserver"]  # those that pickle what a process is started with
+METHODS = ["spawn", "forkserver"]  # the start methods that pickle arguments
 MEMFD = "/memfd:datapipes (deleted)"  # as /proc names it
-ROWS, COLUMNS = 182, 190  # so that one byte each is more than sharing.SMALL
+ROWS, COLUMNS = 182, 190  # with one byte per value the tensor is larger than sharing.SMALL
 NAMES = [
     *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
     *("complex64", "complex128", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"),
 ]
-DTYPES = [getattr(torch, name) for name in NAMES if hasattr(torch, name)]  # as this torch has them
+DTYPES = [getattr(torch, name) for name in NAMES if hasattr(torch, name)]  # the dtypes that this torch has
 WITHOUT_VALUES = {"is empty", "has no width", "is empty, of a large one"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_children():
-    """A server that has imported what its children need, as DataLoader has it; without effect where one runs."""
+    """Preload the fork server with the imports of its children, like DataLoader; no effect if a server runs already."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "datapipes"])
 
 
-# --- values, and what a child finds of them
+# --- values, and what a child sees of them
 
 
 def random_tensor(dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (ROWS, COLUMNS)) -> torch.Tensor:
@@ -55,7 +55,7 @@ def random_tensor(dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (
 
 
 def tensors() -> dict[str, torch.Tensor]:
-    """One of each form that a tensor can have."""
+    """One tensor of each form."""
     large, complex_ = random_tensor(), random_tensor(torch.complex64)
     return {
         **{f"has {dtype}": random_tensor(dtype) for dtype in DTYPES},
@@ -78,12 +78,12 @@ def tensors() -> dict[str, torch.Tensor]:
         "requires a gradient, few": torch.zeros(3, requires_grad=True),
         "requires a gradient, few of many": random_tensor().requires_grad_()[0],
         "is a parameter": torch.nn.Parameter(torch.ones(ROWS, COLUMNS)),
-        "is sparse": torch.eye(3).to_sparse_coo(),  # small: torch keeps the parts of each one that it has read
+        "is sparse": torch.eye(3).to_sparse_coo(),  # small: torch keeps the parts of each one it unpickles
     }
 
 
 def arrays(folder: Path) -> dict[str, np.ndarray]:
-    """One of each form that an array can have; maps what `write_arrays` has written."""
+    """One array of each form; maps the files of `write_arrays`."""
     large = random_tensor().numpy()
     read_only = large.copy()
     read_only.flags.writeable = False
@@ -119,7 +119,7 @@ def write_arrays(folder: Path) -> Path:
 
 
 def large_graph() -> dp.CSCGraph:
-    """One of which each array is larger than what travels by value."""
+    """A graph whose arrays are all too large to travel by value."""
     indptr, indices = random_graph(5000, 20_000, rng_seed=1)
     weight = torch.arange(len(indices)).bfloat16()
     return dp.CSCGraph(indptr, indices, edge_attributes={"weight": weight})
@@ -130,7 +130,7 @@ def tensors_of(graph: dp.CSCGraph) -> dict[str, torch.Tensor]:
 
 
 def bytes_of(value: Any) -> bytes:
-    """Row-major, element by element as they are indexed."""
+    """The bytes of the values in row-major order, in the order of indexing."""
     if isinstance(value, np.ndarray):
         return (value.astype(np.float64) if value.dtype == np.longdouble else value).tobytes()  # without its padding
     value = value.detach()
@@ -147,7 +147,7 @@ def form_of(value: Any) -> tuple:
 
 
 def different(got: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """The names under which `got` does not hold what `wanted` holds, to the bit."""
+    """The names whose values differ between `got` and `wanted` in any bit."""
     assert list(got) == list(wanted)
     return [name for name in wanted if not same(got[name], wanted[name])]
 
@@ -157,7 +157,7 @@ def same(got: Any, wanted: Any) -> bool:
 
 
 def file_at(value: Any) -> str:
-    """What /proc says is mapped where the first value lies."""
+    """The file that /proc lists as mapped at the first value."""
     address = value.data_ptr() if isinstance(value, torch.Tensor) else value.ctypes.data
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         begin, end = line.split(maxsplit=1)[0].split("-")
@@ -167,10 +167,10 @@ def file_at(value: Any) -> str:
 
 
 def num_memories() -> int:
-    """Descriptors and mappings that this process has of memory that was made to be shared."""
+    """The number of descriptors and mappings of shared memory in this process."""
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name == "datapipes-huge-pages":  # it keeps what it works on
+        if thread.name == "datapipes-huge-pages":  # the thread keeps its memory
             thread.join(BOUND_S)
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     count = sum(line.endswith(MEMFD) for line in maps)
@@ -181,7 +181,7 @@ def num_memories() -> int:
 
 
 def num_open() -> int:
-    """Descriptors of this process."""
+    """The number of open descriptors of this process."""
     gc.collect()
     return num_descriptors()
 
@@ -192,7 +192,7 @@ def everything(folder: Path) -> dict[str, Any]:
 
 
 def look(packed: Packed, folder: Path) -> dict[str, Any]:
-    """In a child: what differs from what the child makes itself, and where the arrays of the graphs lie."""
+    """Runs in a child: return what differs from the child's own values, and where the arrays of the graphs lie."""
     got, wanted = packed.unpack(), everything(folder)
     found = {
         "differ": different(got["tensors"], wanted["tensors"]) + different(got["arrays"], wanted["arrays"]),
@@ -208,7 +208,7 @@ def look(packed: Packed, folder: Path) -> dict[str, Any]:
 
 
 def read_and_write(packed: Packed, connection: Any) -> list[int]:
-    """In a child: say when the tensor is there, wait for the parent, write; returns what the parent wrote."""
+    """Runs in a child: signal that the tensor has arrived, wait for the parent, write; return what the parent wrote."""
     tensor = packed.unpack()
     connection.send("here")
     connection.recv()
@@ -217,7 +217,7 @@ def read_and_write(packed: Packed, connection: Any) -> list[int]:
     return read
 
 
-# --- what arrives is what was packed
+# --- the object arrives equal
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -235,7 +235,7 @@ def test_a_child_gets_equal_values_and_maps_what_its_parent_maps(method, tmp_pat
     assert found["mapped array"] == str(tmp_path / "large.npy")
     assert (found["in use"], found["left"]) == (True, 0)
     del packed
-    assert num_memories() == before  # neither has the start of a process left some
+    assert num_memories() == before  # starting a process leaves none behind either
 
 
 @pytest.mark.parametrize("small", [0, sharing.SMALL], ids=["as handles", "small by value"])
@@ -269,11 +269,11 @@ def test_any_view_arrives(view, by_value, as_array):
         if view.numel():
             shared = share_memory(view)
             assert same(shared, view)
-            assert same(pack(shared[1:].mT).unpack(), shared[1:].mT)  # a view of what lies in shared memory
+            assert same(pack(shared[1:].mT).unpack(), shared[1:].mT)  # a view of a tensor in shared memory
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (ROWS, COLUMNS)], ids=["small", "large"])
-def test_what_is_in_other_objects_arrives_and_its_memory_remains_one(shape):
+def test_tensors_inside_other_objects_arrive_in_one_memory(shape):
     tensor = random_tensor(shape=shape)
     holder = {"a": [tensor, (tensor,)], "b": SimpleNamespace(tensor=tensor), "c": np.array([tensor, None], object)}
     got = pack(holder).unpack()
@@ -340,7 +340,7 @@ def test_a_file_is_mapped_whatever_its_folder_is_called(name, tmp_path):
     large_graph().save(folder)
     packed = pack(dp.CSCGraph.open(folder, mmap=True))
     assert packed.unpack().digest() == large_graph().digest()
-    assert (packed.memories == []) == ("\n" not in name)  # which /proc does not write as it is
+    assert (packed.memories == []) == ("\n" not in name)  # /proc escapes a newline in a path
 
 
 def test_what_a_child_would_write_does_not_reach_the_file(tmp_path):
@@ -431,7 +431,7 @@ def test_another_tensor_at_the_same_address_is_copied_anew():
 
 
 def rewrite(path: Path) -> None:
-    """Other values of the same size, in place; the time of change is set, as a clock may not have moved on."""
+    """Write other values of the same size in place. Set the time of change, since the clock may not have advanced."""
     with path.open("r+b") as file:
         file.seek(-80, os.SEEK_END)
         file.write(bytes(80))
@@ -475,7 +475,7 @@ def test_an_array_whose_file_was_changed_before_it_was_ever_packed_arrives_as_th
     change(indices)
     packed = pack(array)
     assert same(packed.unpack(), array)
-    assert len(packed.memories) == (change is not rewrite)  # what is written in place is seen by all
+    assert len(packed.memories) == (change is not rewrite)  # all processes see what is written in place
 
 
 @CHANGES
@@ -534,7 +534,7 @@ def test_what_has_no_values_is_returned_as_it_is(name):
     assert share_memory(tensor) is tensor
 
 
-def test_a_shared_copy_is_nobody_elses():
+def test_writes_to_a_shared_copy_reach_no_other_copy():
     tensor = torch.zeros(ROWS, COLUMNS)
     packed = pack(tensor)
     first, second = share_memory(tensor), share_memory(tensor)
@@ -545,7 +545,7 @@ def test_a_shared_copy_is_nobody_elses():
     assert not pack(tensor).unpack().any()
 
 
-# --- what it takes, and what is left
+# --- costs, and leftovers
 
 
 def pack_and_unpack(value: Any) -> None:
@@ -573,7 +573,7 @@ def test_a_descriptor_lives_as_long_as_something_needs_it():
     packed = pack(random_tensor())
     got = packed.unpack()
     del packed
-    assert num_memories() == before + 2  # the mapping, and its descriptor, for when it is packed again
+    assert num_memories() == before + 2  # the mapping and its descriptor, kept for packing it again
     row = pack(got[3]).unpack()
     del got
     assert num_memories() == before + 2
@@ -582,7 +582,7 @@ def test_a_descriptor_lives_as_long_as_something_needs_it():
     assert num_memories() == before
 
 
-def test_a_copy_does_not_keep_what_it_was_made_of():
+def test_a_copy_does_not_keep_its_original_alive():
     memory = mmap.mmap(-1, 4 * ROWS * COLUMNS)
     alive = weakref.ref(memory)
     tensor = torch.frombuffer(memory, dtype=torch.float32)
@@ -596,7 +596,7 @@ def test_a_copy_does_not_keep_what_it_was_made_of():
 
 @pytest.mark.parametrize("make", [pack, share_memory])
 def test_a_copy_for_which_there_is_no_room_is_refused(make):
-    tensor = torch.zeros(1).expand(2**44)  # which has no memory of this size itself
+    tensor = torch.zeros(1).expand(2**44)  # an expanded view, which does not use so much memory itself
     before = num_open()
     with refused(MemoryError, stage="datapipes", found=f"{tensor.nbytes} bytes .* asked", allowed=r"\d+ are left by"):
         make(tensor)
@@ -605,7 +605,7 @@ def test_a_copy_for_which_there_is_no_room_is_refused(make):
 
 def test_what_needs_no_copy_needs_no_room(indices, monkeypatch):
     shared = share_memory(random_tensor())
-    monkeypatch.delattr(_core, "SharedMemory")  # nothing could be copied
+    monkeypatch.delattr(_core, "SharedMemory")  # makes copying impossible
     graph = dp.CSCGraph.open(indices.parent, mmap=True)
     assert pack(graph).unpack().digest() == large_graph().digest()
     assert same(pack(shared).unpack(), shared)
@@ -619,7 +619,7 @@ def test_a_system_without_memfd_is_refused(monkeypatch):
 
 
 def test_a_tensor_on_a_gpu_is_refused():
-    on_gpu = SimpleNamespace(device=torch.device("cuda", 1), shape=torch.Size([2, 3]))  # as none can be made here
+    on_gpu = SimpleNamespace(device=torch.device("cuda", 1), shape=torch.Size([2, 3]))  # a stand-in
     pickler = sharing._Pickler(io.BytesIO())
     with refused(TypeError, stage="datapipes", found=r"cuda:1, shape \[2, 3\]", allowed="host memory"):
         pickler._handle(on_gpu, False)
@@ -635,7 +635,7 @@ def test_a_real_tensor_on_a_gpu_is_refused():
 
 def test_other_threads_may_map_memory_while_a_tensor_is_looked_for():
     large = torch.arange(20_000)
-    here = [share_memory(torch.ones(1)) for _ in range(100)]  # to look through
+    here = [share_memory(torch.ones(1)) for _ in range(100)]  # many mappings to search
     packed = pack(large)
 
     def map_and_unmap() -> None:

@@ -1,6 +1,6 @@
-"""Arrays of a CSCGraph from other libraries' graphs; all go through one stable sort by destination.
+"""Convert graphs of other libraries to the arrays of a CSCGraph; all converters use one stable sort by destination.
 
-Converters return plain tensors, so that they do not need the class they are for.
+The converters return plain tensors, so this module does not need the CSCGraph class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
 from datapipes.graph.arrays import CSCArrays
 
-MAX_NODES = 2**48  # above it the offsets alone would not fit into any memory
+MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
 
 
 def from_edge_index(
@@ -57,7 +57,7 @@ def from_scipy(matrix: Any) -> CSCArrays:
     if not hasattr(matrix, "tocoo") or len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         found = getattr(matrix, "shape", type(matrix).__name__)
         raise ValueError(f"from_scipy: needs a square scipy sparse matrix, got {found}. Pass the adjacency matrix.")
-    coo = matrix.tocoo()  # not tocsc: that adds parallel edges up
+    coo = matrix.tocoo()  # not tocsc, which would add up parallel edges
     edges = np.stack((coo.row, coo.col)).astype(np.int64)
     return from_edge_index(edges, int(matrix.shape[0]), edge_attributes={"weight": coo.data})
 
@@ -69,7 +69,7 @@ def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes:
     edges = np.array([(number[u], number[v]) for u, v, _ in pairs], dtype=np.int64).reshape(-1, 2).T
     columns = {name: _column("edge", name, [values for _, _, values in pairs]) for name in edge_attributes}
     if not graph.is_directed():
-        loops = edges[0] == edges[1]  # a self-loop is one edge in either direction
+        loops = edges[0] == edges[1]  # a self-loop is not doubled
         edges = np.concatenate((edges, edges[::-1, ~loops]), axis=1)
         columns = {name: np.concatenate((column, column[~loops])) for name, column in columns.items()}
     nodes = {name: _column("node", name, [values for _, values in graph.nodes(data=True)]) for name in node_attributes}
@@ -91,7 +91,7 @@ def from_pyg(data: Any) -> CSCArrays:
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:
         raise ValueError(
-            f"from_pyg: needs a Data with edge_index, got {type(data).__name__} without. Set data.edge_index."
+            f"from_pyg: needs a Data with edge_index, got {type(data).__name__} without one. Set data.edge_index."
         )
     node_names = [name for name in data.node_attrs() if isinstance(data[name], torch.Tensor)]
     edge_names = [name for name in data.edge_attrs() if name != "edge_index" and isinstance(data[name], torch.Tensor)]

@@ -1,9 +1,8 @@
 """CSCGraph: a homogeneous graph, stored by destination.
 
-The in-edges of node v are `indices[indptr[v]:indptr[v + 1]]`, in an order that is part of the graph. Building one
-checks shapes, dtypes and the ends of `indptr`, in O(1) reads, so that a memory-mapped graph opens at once;
-`validate()` reads all of it. Kernels check every offset and id they meet, so a graph that contradicts itself ends in
-an error, never in a crash.
+The in-edges of node v are `indices[indptr[v]:indptr[v + 1]]`; their order is part of the graph. The constructor checks
+shapes, dtypes and the ends of `indptr` in O(1) reads, so a memory-mapped graph opens at once. `validate()` reads the
+whole graph. Kernels check every offset and id they read, so an inconsistent graph raises an error and never crashes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class CSCGraph:
         node_attributes: {name: [num_nodes, ...]}.
         edge_attributes: {name: [num_edges, ...]}, aligned with `indices`.
         edge_ids: int64 [num_edges] or None; the id of the edge at each position, by default the position. Edge
-            features are addressed by it.
+            features are looked up by this id.
     Raises:
         TypeError, ValueError: Shapes, dtypes or the ends of indptr do not fit; the message says what is allowed.
     """
@@ -81,22 +80,22 @@ class CSCGraph:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges; parallel edges count each."""
+        """Number of edges; each parallel edge counts."""
         return int(self.indices.shape[0])
 
     def arrays(self) -> _Arrays:
-        """Return (indptr, indices, edge_ids or None) as the NumPy views that kernels take."""
+        """Return (indptr, indices, edge_ids or None) as NumPy views for the kernels."""
         if self._arrays is None:
             edge_ids = None if self.edge_ids is None else self.edge_ids.numpy()
             self._arrays = (self.indptr.numpy(), self.indices.numpy(), edge_ids)
         return self._arrays
 
     def validate(self) -> CSCGraph:
-        """Read the whole graph and return it.
+        """Check the whole graph and return it.
 
         Raises:
-            ValueError: indptr descends, a neighbor is no node, or an edge id is negative; the message names the
-            first place.
+            ValueError: indptr descends, a neighbor is no node, or an edge id is negative. The message names the first
+                wrong entry.
         """
         indptr, indices, edge_ids = self.arrays()
         _core.validate_csc(indptr, indices)
@@ -108,7 +107,7 @@ class CSCGraph:
         return self
 
     def with_index_dtype(self, dtype: torch.dtype) -> CSCGraph:
-        """Return the graph with `indices` as int32 (half the memory and traffic) or int64; the rest is shared.
+        """Return the graph with `indices` as int32 (half the memory and traffic) or int64; other arrays are shared.
 
         Raises:
             ValueError: The node ids do not fit into int32.
@@ -120,7 +119,7 @@ class CSCGraph:
                 f"graph: {self.num_nodes} nodes do not fit into int32, which holds {2**31 - 1}. Keep torch.int64."
             )
         indices = self.indices
-        if dtype != indices.dtype:  # by NumPy, which asks for huge pages; torch does not
+        if dtype != indices.dtype:  # converted by NumPy, which asks for huge pages; torch does not
             indices = torch.from_numpy(indices.numpy().astype(np.int32 if dtype == torch.int32 else np.int64))
         return CSCGraph(
             self.indptr,
@@ -131,19 +130,19 @@ class CSCGraph:
         )
 
     def digest(self) -> str:
-        """Return a short name of the topology, see codec.probe_digest; made once."""
+        """Return a digest of the topology (codec.probe_digest); computed once."""
         if self._digest is None:
             self._digest = probe_digest((self.indptr, self.indices, self.edge_ids), as_int64=True)
         return self._digest
 
     @cached_property
     def max_edge_id(self) -> int:
-        """Largest edge id, -1 without edges; found once, in O(num_edges) where there are edge_ids."""
+        """Largest edge id, -1 without edges. Computed once; O(num_edges) if the graph has edge_ids, else O(1)."""
         if self.edge_ids is None or self.num_edges == 0:
             return self.num_edges - 1
         return int(self.edge_ids.max())
 
-    # --- converters and storage: what they do stands in convert.py and storage.py ---------------------------------
+    # --- converters and storage, implemented in convert.py and storage.py
 
     @classmethod
     def from_edge_index(
@@ -156,16 +155,17 @@ class CSCGraph:
     ) -> CSCGraph:
         """Return the graph of `edge_index`, int32 or int64 [2, num_edges]: row 0 the sources, row 1 the destinations.
 
-        Stable: in-edges of a node keep the order of their columns. An edge's id is its column, so features in the
-        order of `edge_index` can be used as they are; `edge_attributes`, given in that order too, are moved to CSC
-        order. `num_nodes` defaults to the largest id plus 1.
+        The sort is stable: in-edges of a node keep the order of their columns. The id of an edge is its column, so edge
+        features in the order of `edge_index` can be used as they are. `edge_attributes` are given in that order too and
+        moved to CSC order. `num_nodes` defaults to the largest id plus 1.
         """
         return cls._of(convert.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 
     @classmethod
     def from_scipy(cls, matrix: scipy.sparse.spmatrix | scipy.sparse.sparray) -> CSCGraph:
-        """Return the graph of a square sparse matrix: an entry at (u, v) is an edge from u to v, its value the edge
-        attribute "weight".
+        """Return the graph of a square sparse matrix.
+
+        An entry at (u, v) is an edge from u to v; its value is the edge attribute "weight".
         """
         return cls._of(convert.from_scipy(matrix))
 
@@ -173,12 +173,12 @@ class CSCGraph:
     def from_networkx(
         cls, graph: networkx.Graph, *, node_attributes: tuple[str, ...] = (), edge_attributes: tuple[str, ...] = ()
     ) -> CSCGraph:
-        """Return the graph of a networkx graph; nodes are numbered in the order of `graph.nodes`, undirected edges
-        go both ways.
+        """Return the graph of a networkx graph.
+
+        Nodes are numbered in the order of `graph.nodes`. An undirected edge becomes one edge in each direction.
 
         Args:
-            node_attributes, edge_attributes: names of numeric attributes to take along; every node (edge) must have
-                them.
+            node_attributes, edge_attributes: names of numeric attributes to copy; every node (edge) must have them.
         """
         return cls._of(convert.from_networkx(graph, node_attributes, edge_attributes))
 
@@ -188,23 +188,24 @@ class CSCGraph:
         return cls._of(convert.from_pyg(data))
 
     def save(self, path: str | Path) -> None:
-        """Write the graph to the folder `path`, which must not hold a graph yet: .npy files, and graph.json that
-        names them.
+        """Write the graph to the folder `path`: .npy files, and graph.json that names them.
+
+        Raises:
+            FileExistsError: The folder holds a graph already.
         """
         arrays = CSCArrays(self.indptr, self.indices, self.edge_ids, self.node_attributes, self.edge_attributes)
         storage.save(arrays, Path(path))
 
     @classmethod
     def open(cls, path: str | Path, mmap: bool = True) -> CSCGraph:
-        """Return the graph saved in the folder `path`; with `mmap` its arrays stay on disk and processes share their
-        pages.
+        """Return the graph that `save` wrote to the folder `path`.
 
-        A mapped file must keep its size while it is in use: reading past the end of one that was cut ends the process
-        (SIGBUS), and no library can turn that into an error. Write a new folder instead of changing one, or use
-        mmap=False.
+        With `mmap` the arrays stay on disk and processes share their pages. Mapped files must keep their size while
+        they are in use: a read past the end of a truncated file kills the process (SIGBUS), and no library can turn
+        that into an error. Write a new folder instead of changing one, or use mmap=False.
 
         Raises:
-            FileNotFoundError: There is no graph.
+            FileNotFoundError: There is no graph at `path`.
             ValueError: A file is truncated, corrupt or does not fit the others; the message names it.
         """
         arrays, promised = storage.load(Path(path), mmap)
@@ -244,16 +245,16 @@ def _check_attributes(kind: str, attributes: Mapping[str, Any] | None, count: in
     checked = {}
     if attributes is not None and not isinstance(attributes, Mapping):
         raise TypeError(
-            f"CSCGraph: {kind}_attributes must be a dict by name, got {type(attributes).__name__}. Name them."
+            f"CSCGraph: {kind}_attributes must be a dict {{name: values}}, got {type(attributes).__name__}. Pass one."
         )
     for name, value in (attributes or {}).items():
         if not isinstance(name, str):
-            raise TypeError(f"CSCGraph: names of {kind} attributes must be str, got {name!r}. Name it.")
+            raise TypeError(f"CSCGraph: names of {kind} attributes must be str, got {name!r}. Pass a str.")
         tensor = as_tensor("CSCGraph", f"{kind} attribute {name!r}", value)
         if tensor.ndim == 0 or tensor.shape[0] != count:
             raise ValueError(
                 f"CSCGraph: {kind} attribute {name!r} has shape {list(tensor.shape)}; its first size must be {count}, "
-                f"one row for each {kind}. Check what it belongs to."
+                f"one row for each {kind}. Check that it belongs to this graph."
             )
         checked[name] = tensor
     return checked

@@ -1,7 +1,7 @@
-"""A CSCGraph as a folder: one .npy file an array, and graph.json, written last, that names them.
+"""Write and read a CSCGraph as a folder: one .npy file per array, and graph.json, written last, that names them.
 
-Reading trusts nothing: no pickles, every array is held against graph.json, and what is truncated or corrupt is
-refused by its file name.
+The reader trusts no file: it unpickles nothing and checks every array against graph.json. It refuses a truncated or
+corrupt file by name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def save(arrays: CSCArrays, folder: Path) -> None:
     named += [("edge_attributes", name, value) for name, value in arrays.edge_attributes.items()]
     entries = []
     for number, (kind, name, tensor) in enumerate(named):
-        file = f"{kind}.npy" if not name else f"{kind}-{number}.npy"  # a name may hold what a file name may not
+        # The file has a number, since an attribute name may hold characters that a file name may not.
+        file = f"{kind}.npy" if not name else f"{kind}-{number}.npy"
         np.save(folder / file, _to_numpy(tensor), allow_pickle=False)
         entries.append(
             {"kind": kind, "name": name, "file": file, "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
@@ -52,9 +53,8 @@ def save(arrays: CSCArrays, folder: Path) -> None:
     }
     temporary = folder / f"{HEADER}.tmp"
     temporary.write_text(json.dumps(header, indent=1), encoding="utf-8")
-    os.replace(
-        temporary, folder / HEADER
-    )  # a folder without a header is no graph, so a save that broke off is never opened
+    # Last: a folder without a header is no graph, so an interrupted save is never opened.
+    os.replace(temporary, folder / HEADER)
 
 
 def load(folder: Path, mmap: bool) -> tuple[CSCArrays, tuple[Any, Any]]:
@@ -102,9 +102,9 @@ def _entry(entry: Any) -> tuple[str, str, str, torch.dtype, tuple[int, ...]]:
 def _read(path: Path, dtype: torch.dtype, shape: tuple[int, ...], mmap: bool) -> Tensor:
     array: np.ndarray[Any, Any]
     try:
-        # not np.load: that guesses the format, and unpacks what calls itself an archive
+        # Not np.load, which guesses the format and would unpack an archive.
         if mmap and 0 not in shape:
-            # "c": pages are shared until somebody writes to them, and torch takes the array as writable
+            # "c": pages are shared until a process writes to them; torch needs a writable array.
             array = np.lib.format.open_memmap(path, mode="c")
             know_mapping(array)
         else:
@@ -114,10 +114,10 @@ def _read(path: Path, dtype: torch.dtype, shape: tuple[int, ...], mmap: bool) ->
             raise ValueError(f"dtype {array.dtype}")
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         if tensor.dtype != dtype:
-            tensor = tensor.view(dtype)  # bfloat16 and its like are stored as integers of their width
+            tensor = tensor.view(dtype)  # dtypes unknown to NumPy, such as bfloat16, are stored as integers
         if tuple(tensor.shape) != shape:
             raise ValueError(f"shape {list(tensor.shape)}")
-    except Exception as error:  # a damaged header can fail in the tokenizer, the parser, the memory map ...
+    except Exception as error:  # a corrupt header can raise many kinds of error, from NumPy's parser to the memory map
         raise ValueError(
             f"CSCGraph.open: {path} cannot be read as {dtype_name(dtype)} {list(shape)}: {error}. It may be truncated "
             "or corrupt; save the graph again."

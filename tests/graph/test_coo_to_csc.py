@@ -9,7 +9,7 @@ from strategies import ID_DTYPES, csc_graphs, int64s, random_graph
 
 from datapipes import _core
 
-SPLIT, AT_ONCE = 0, 2**62  # partition_from: from so many edges on they are first split into parts
+SPLIT, AT_ONCE = 0, 2**62  # values of partition_from: graphs with so many edges are first split into parts
 
 
 @st.composite

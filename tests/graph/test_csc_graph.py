@@ -1,4 +1,4 @@
-"""CSCGraph: construction, converters, and a folder on disk that nobody has to trust."""
+"""CSCGraph: construction, converters, and saved folders, which are checked when they are opened."""
 
 import itertools
 import json
@@ -231,12 +231,12 @@ def test_networkx_edges_go_one_way_where_directed_and_both_ways_where_not():
     assert in_edges(graph) == [[], [0, 2, 1] if list(directed) == ["a", "c", "b"] else [0, 1, 2], []]
     assert sorted(graph.edge_attributes["w"].tolist()) == [1, 2, 3]
     both = dp.CSCGraph.from_networkx(undirected, edge_attributes=("w",))
-    assert [sorted(column) for column in in_edges(both)] == [[1], [0, 1, 2], [1]]  # the self-loop once
+    assert [sorted(column) for column in in_edges(both)] == [[1], [0, 1, 2], [1]]  # the self-loop counts once
     ends = [v for v, column in enumerate(in_edges(both)) for _ in column]
     by_edge = {frozenset((u, v)): set() for u, v in zip(both.indices.tolist(), ends, strict=True)}
     for u, v, w in zip(both.indices.tolist(), ends, both.edge_attributes["w"].tolist(), strict=True):
         by_edge[frozenset((u, v))].add(w)
-    assert all(len(weights) == 1 for weights in by_edge.values())  # the weight is that of either direction
+    assert all(len(weights) == 1 for weights in by_edge.values())  # both directions have the same weight
 
 
 def test_networkx_multigraphs_attributes_and_empty_graphs_come_along():

@@ -1,4 +1,4 @@
-"""What minibatches are built for: item sets and the stages that cut them into batches."""
+"""Item sets (the seeds of a task) and the stages that cut them into minibatches."""
 
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.item_sampler import ItemSampler

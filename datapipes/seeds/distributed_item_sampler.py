@@ -1,7 +1,7 @@
 """DistributedItemSampler: the minibatches of one rank of a training job.
 
-All ranks cut the same global order; rank r takes the minibatches g = i * world_size + r, so that together they make
-what one process would make alone.
+All ranks cut the same global order. At step i, rank r takes minibatch g = i * world_size + r. Together the ranks make
+the same minibatches as one process alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from datapipes.seeds.item_set import ItemSet
 
 
 class DistributedItemSampler(ItemSampler):
-    """Start this rank's share of the minibatches; every rank gets equally many.
+    """Start this rank's share of the minibatches; every rank gets the same number.
 
     Args:
-        rank, world_size: this process and how many there are; both or neither. Default: those of the default process
-            group of torch.distributed, which must then be initialised.
-        drop_uneven: leave out a last round that has no new minibatch for some rank. Otherwise these ranks get
-            minibatches from the start of the order again, under an index of their own.
-        Others as for ItemSampler.
+        rank, world_size: the number of this process, and how many processes there are; pass both or neither. Default:
+            those of the default process group of torch.distributed, which must then be initialised.
+        drop_uneven: leave out the last round if it has no new minibatch for some rank. Otherwise these ranks get
+            minibatches from the start of the order again, under a new index.
+        The other arguments are those of ItemSampler.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """ItemSampler: cuts an item set into minibatches; the start of a chain.
 
-Minibatch g of an epoch is the same for every process that asks for it: one global order (docs/semantics.md, section
-2), cut into pieces. Large sets are shuffled position by position, so a process pays only for the minibatches it makes.
+An epoch has one global order of the items (docs/semantics.md, section 2), cut into minibatches. So minibatch g is the
+same in every process. Large sets are shuffled position by position, so a process pays only for its own minibatches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.seeds.item_set import ItemSet
 
-SHUFFLED_WHOLE = 2**16  # up to this many items the order of an epoch is made at once, and kept
+SHUFFLED_WHOLE = 2**16  # up to so many items, the order of an epoch is computed at once and kept
 
 
 class ItemSampler(SeedStage):
@@ -27,9 +27,9 @@ class ItemSampler(SeedStage):
 
     Args:
         item_set: an ItemSet, not empty.
-        batch_size: items a minibatch, 1 or more; the last one may be shorter.
-        shuffle: visit the items in an order of their own each epoch, a permutation keyed by seed and epoch.
-        drop_last: leave out a last minibatch that is shorter.
+        batch_size: items per minibatch, 1 or more; the last minibatch may be shorter.
+        shuffle: visit the items in a new order each epoch, a permutation keyed by seed and epoch.
+        drop_last: leave out the last minibatch if it is shorter.
         seed: int in [0, 2**64), the one source of all random choices in the chain. No global generator is read or
             changed.
     """

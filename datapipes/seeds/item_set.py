@@ -1,4 +1,4 @@
-"""ItemSet: the seeds of a task, with what belongs to each of them (labels, queries, times)."""
+"""ItemSet: the seeds of a task and the values that belong to each seed (labels, queries, times)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 
 
 class ItemSet:
-    """Items that are drawn together: the rows of one or several tensors.
+    """One or several tensors of equal length; item i is row i of each of them.
 
     Args:
-        items: an int n for the ids 0 .. n-1; a tensor of node ids [n], pairs [n, 2] or [n, k]; or a tuple of such,
-            equally long. NumPy arrays are viewed. Tensors may be non-contiguous or memory-mapped.
-        names: the MiniBatch field of each: "seeds", or a sequence such as ("seeds", "labels"). Default: the first of
-            ("seeds", "labels", "indexes", "timestamps"), as many as there are items.
+        items: an int n for the ids 0 .. n-1; a tensor of node ids [n], pairs [n, 2] or [n, k]; or a tuple of these, of
+            equal length. NumPy arrays are viewed. Tensors may be non-contiguous or memory-mapped.
+        names: the MiniBatch field of each tensor: "seeds", or a sequence such as ("seeds", "labels"). Default: the
+            first names of ("seeds", "labels", "indexes", "timestamps").
     Raises:
-        TypeError, ValueError: The seeds are no ids, lengths differ, or a name is unknown.
+        TypeError, ValueError: The seeds are not ids, lengths differ, or a name is unknown.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ItemSet:
         return self._length
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tables": None}  # views of the tensors, which a pickle would copy
+        return {**self.__dict__, "_tables": None}  # views of the tensors; a pickle would copy them
 
     def take(self, positions: Tensor) -> dict[str, Tensor]:
         """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
@@ -94,7 +94,7 @@ class ItemSet:
         return taken
 
     def digest(self) -> str:
-        """Return a short name of the items, see codec.probe_digest; made once."""
+        """Return a digest of the items (codec.probe_digest); computed once."""
         if self._digest is None:
             tensors = [self._tensors.get(name) for name in self.names]
             text = f"{len(self)} {','.join(self.names)} {probe_digest(tensors)}"
@@ -106,7 +106,7 @@ class ItemSet:
 
 
 def _can_gather(rows: Tensor) -> bool:
-    """Return whether the row gather, which prefetches, can stand for indexing, which waits for every row."""
+    """Return whether the row gather of the core can replace torch's indexing; it prefetches, so it is faster."""
     return rows.device.type == "cpu" and has_adjacent_values(rows) and not (rows.is_conj() or rows.is_neg())
 
 

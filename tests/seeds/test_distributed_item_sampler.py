@@ -23,7 +23,7 @@ def alone(num_items: int, batch_size: int, **arguments) -> dp.ItemSampler:
 
 
 def interleaved(runs: list[list[dp.MiniBatch]]) -> list[dp.MiniBatch]:
-    """The minibatches in the order of their rounds; all ranks have equally many."""
+    """The minibatches of all ranks, round by round; every rank has the same number."""
     return [minibatch for turn in zip(*runs, strict=True) for minibatch in turn]
 
 
@@ -41,7 +41,7 @@ def test_the_ranks_interleave_to_the_order_of_one_process(num_items, batch_size,
     assert digests(made[: len(expected)]) == digests(expected)
     assert [minibatch.index for minibatch in made] == list(range(len(made)))
     assert len(made) == -(-len(expected) // world_size) * world_size
-    for padding in made[len(expected) :]:  # from the start of the order again, under an index of its own
+    for padding in made[len(expected) :]:  # from the start of the order again, under a new index
         assert torch.equal(padding.seeds, expected[padding.index % len(expected)].seeds)
     assert [len(rank) for rank in ranks] == [len(made) // world_size] * world_size
 
@@ -152,7 +152,7 @@ def test_a_job_goes_on_with_another_number_of_ranks(steps, world_size):
 
 
 @pytest.mark.parametrize(("steps", "world_size"), [(1, 4), (2, 3), (3, 4)])
-def test_a_number_of_ranks_that_does_not_divide_what_is_done_is_refused(steps, world_size):
+def test_a_number_of_ranks_that_does_not_divide_the_finished_steps_is_refused(steps, world_size):
     rank = ranks_of(64, 4, world_size, shuffle=True)[0]
     with refused(
         ValueError,

@@ -1,4 +1,4 @@
-"""ItemSampler: one order an epoch, cut into minibatches; each item once."""
+"""ItemSampler: one order per epoch, cut into minibatches, each item once."""
 
 import pytest
 import torch

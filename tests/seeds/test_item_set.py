@@ -1,4 +1,4 @@
-"""ItemSet: seeds with what belongs to each of them, from tensors and arrays of any layout."""
+"""ItemSet: seeds and the values of each seed, from tensors and arrays of any layout."""
 
 import numpy as np
 import pytest

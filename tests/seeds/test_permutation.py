@@ -1,4 +1,4 @@
-"""The order of an epoch's items: a permutation, the same at any cut, and equal to the twin."""
+"""The order of an epoch's items: a permutation, the same however it is cut, and equal to the twin's."""
 
 from itertools import permutations
 

@@ -1,1 +1,1 @@
-"""What everything stands on and knows no stage: argument checks, errors, the random key, the codec, clocks, threads."""
+"""The lowest layer, used by all others: argument checks, errors, the random key, the codec, clocks, threads."""

@@ -1,4 +1,4 @@
-"""Argument checks shared by the stages: each error says stage, what was found, what is allowed and what to do."""
+"""Argument checks shared by the stages. Each error names the stage, what was found, what is allowed, what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INT64_MAX = 2**63 - 1
 
 
 def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX) -> int:
-    """Return `value` as an int in [low, high], by default up to what an int64 holds; no bool and no float."""
+    """Return `value` as an int in [low, high]; refuse bool and float. `high` defaults to the largest int64."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{where}: {name} must be an int, got {value!r} ({type(value).__name__}). Pass a whole number.")
     if not low <= value <= high:
@@ -24,7 +24,7 @@ def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX
 
 
 def check_bool(where: str, name: str, value: Any) -> bool:
-    """Return `value`; anything but True and False is refused, since a truthy string is usually a mistake."""
+    """Return `value`, which must be True or False; a truthy string is usually a mistake."""
     if not isinstance(value, bool):
         raise TypeError(f"{where}: {name} must be True or False, got {value!r}. Pass one of the two.")
     return value

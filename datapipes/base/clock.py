@@ -1,4 +1,4 @@
-"""Calls of stages: counted and timed, the last ones kept for a trace."""
+"""Count and time the calls of stages, and keep the last calls for a trace."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT_CALLS = 2**16  # that a StageClock remembers, 56 bytes each
+KEPT_CALLS = 2**16  # calls that a StageClock keeps, 56 bytes each
 
 
 class Call(NamedTuple):
-    """One call of a stage: when it began (seconds of time.monotonic, which all processes of a machine share) and where
-    it ran.
+    """One call of a stage: when and where it ran.
+
+    `began` is in seconds of time.monotonic, which all processes of a machine share.
     """
 
     stage: str
@@ -28,7 +29,7 @@ class Call(NamedTuple):
 
 
 class StageClock:
-    """Calls and seconds of each stage, added up over a run; read while the run goes on. Keeps the last calls."""
+    """Adds up the calls and seconds of each stage over a run, and keeps the last calls. Can be read during the run."""
 
     def __init__(self) -> None:
         self._spent: dict[str, list[float]] = {}
@@ -38,12 +39,12 @@ class StageClock:
         self._next_name = itertools.count()
 
     def add(self, stage: str, began: float, index: int) -> None:
-        """Count one call, which ends now."""
+        """Count one call that ends now."""
         seconds = time.monotonic() - began
         self.add_call(Call(stage, began, seconds, os.getpid(), threading.current_thread().name, index))
 
     def add_call(self, call: Call) -> None:
-        """Count a call, of this process or another."""
+        """Count a call of this process or of another one."""
         entry = self._spent.setdefault(call.stage, [0.0, 0.0])
         entry[0] += 1
         entry[1] += call.seconds
@@ -60,7 +61,7 @@ class StageClock:
         return self._names.setdefault(name, next(self._next_name)) if number is None else number
 
     def last_calls(self) -> list[Call]:
-        """Return the last calls, at most KEPT_CALLS, in the order in which they ended or were told of."""
+        """Return the last calls, at most KEPT_CALLS, in the order in which they were counted."""
         if self._kept is None:
             return []
         names = {number: name for name, number in list(self._names.items())}

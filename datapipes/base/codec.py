@@ -1,7 +1,7 @@
 """The message codec: flat names for nested fields, and the digest of a message (docs/semantics.md, section 5).
 
-A message is a `dict[str, Tensor]`. This is the one encoding that channels, servers and digests share; what it writes
-changes only together with the stream version.
+A message is a `dict[str, Tensor]`. Channels, servers and digests share this one encoding. Its output changes only
+together with the stream version.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from datapipes.base.checks import dtype_name
 
 Message = dict[str, torch.Tensor]
 
-PROBED_WHOLE = 2**21  # values of a tensor, up to which probe_digest reads all of it
-PROBED_ROWS = 4096  # rows that it reads of a larger one
+PROBED_WHOLE = 2**21  # probe_digest reads a tensor of up to so many values completely
+PROBED_ROWS = 4096  # rows that it reads of a larger tensor
 
 _ESCAPES = {"%": "%25", ".": "%2E", ":": "%3A"}
 
@@ -38,7 +38,7 @@ def split_key(key: str) -> list[str]:
 def digest_message(message: Mapping[str, torch.Tensor]) -> str:
     """Return BLAKE2b (16 bytes, hexadecimal) over the entries in key order: name, dtype, shape and bytes.
 
-    Device and strides do not matter; a tensor elsewhere is copied to host memory first.
+    Device and strides do not matter. A tensor on a device is copied to host memory first.
     """
     digest = hashlib.blake2b(digest_size=16)
 
@@ -59,10 +59,10 @@ def digest_message(message: Mapping[str, torch.Tensor]) -> str:
 
 
 def probe_digest(tensors: Iterable[torch.Tensor | None], *, as_int64: bool = False) -> str:
-    """Return a short name (16 hexadecimal digits) of tensors, to tell one data set from another.
+    """Return a quick digest of tensors (16 hexadecimal digits), to tell one data set from another.
 
-    Up to two million values of a tensor are read; of a larger one the shape and 4,096 evenly spaced rows. With
-    `as_int64` ids of either width give the same name.
+    A tensor of up to two million values is read completely; of a larger one only the shape and 4,096 evenly spaced
+    rows count. With `as_int64`, int32 and int64 ids give the same digest.
     """
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
@@ -78,13 +78,13 @@ def probe_digest(tensors: Iterable[torch.Tensor | None], *, as_int64: bool = Fal
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """Return a tensor's values row-major and little-endian."""
+    """Return the values of a tensor as row-major, little-endian bytes."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if sys.byteorder == "big":  # pragma: no cover
         raise RuntimeError(
             "digest: this machine is big-endian; digests are defined little-endian. Use another machine."
         )
     flat = plain.reshape(-1)
-    if flat.stride(0) != 1:  # tensors of at most one value count as contiguous whatever their stride
+    if flat.stride(0) != 1:  # a tensor of at most one value counts as contiguous with any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes()

@@ -1,4 +1,4 @@
-"""What the calls of a channel raise; the same names for every channel, whatever carries it."""
+"""The errors that the calls of every channel raise, and errors as messages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from datapipes.base.codec import Message
 
 
 class QueueTimeoutError(TimeoutError):
-    """The timeout passed before there was room, or a message. The channel can be used on."""
+    """The timeout passed before there was room or a message. The channel stays usable."""
 
 
 class ChannelClosed(RuntimeError):
-    """The channel was closed, here or by the process that made it, and what it had was received."""
+    """The channel was closed, here or by the process that made it, and all its messages were received."""
 
 
 class PeerDied(RuntimeError):
-    """A process at the other side of the channel ended without a word.
+    """A process at the other side of the channel ended without leaving the channel.
 
     Attributes:
-        pids: Those that ended and had not been told of before; empty where nobody is left at all.
+        pids: The processes that ended and were not reported before; empty if nobody is left at the other side.
     """
 
     def __init__(self, message: str, pids: Iterable[int] = ()) -> None:
@@ -39,10 +39,10 @@ class PeerDied(RuntimeError):
 
 
 class EndOfEpoch(Exception):
-    """A sender has sent all of an epoch; not an error. Iterating over a channel ends here.
+    """A sender has sent all of an epoch. Not an error: iteration over a channel ends here.
 
     Attributes:
-        epoch: The one that ended, for that sender.
+        epoch: The epoch of that sender that ended.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -54,15 +54,15 @@ class EndOfEpoch(Exception):
 
 
 class RemoteError(RuntimeError):
-    """A sender's error of a kind that cannot be raised here under its own name."""
+    """An error of a sender whose type cannot be raised here."""
 
 
 class RemoteTraceback(Exception):
-    """The cause of an error that came through a channel: where the sender raised it, as text."""
+    """The cause of an error that came through a channel: the traceback of the sender, as text."""
 
 
 def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
-    """Return the error as a message; its traceback keeps its end where it is longer than `most_bytes`."""
+    """Return the error as a message. Of a text longer than `most_bytes`, such as the traceback, it keeps the end."""
     if not isinstance(error, BaseException):
         raise TypeError(
             f"send_error: error must be an exception, got {type(error).__name__}. Pass the exception itself."
@@ -80,25 +80,24 @@ def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
 
 
 def error_from_message(message: Mapping[str, torch.Tensor], *, own_types: bool = False) -> Exception:
-    """Return the error that `error_to_message` wrote: of its own type where that is a built-in one, else RemoteError.
+    """Return the error that `error_to_message` wrote, with the traceback of the sender as its cause.
 
-    Nothing is unpickled. The sender's traceback is its cause.
+    A built-in type is kept; any other type becomes RemoteError. Nothing is unpickled.
 
     Args:
-        own_types: the sender runs this program, so an error type of a module that is imported here keeps its type too;
-            it is made from its text.
+        own_types: the sender runs this program, so an error type of any module that is imported here is kept too. The
+            error is made from its text.
     """
     kind, module, text, trace, pid = (
         _to_text(message.get(name)) for name in ("type", "module", "text", "traceback", "pid")
     )
     error: Exception = RemoteError(f"{kind}: {text}")
-    module = (
-        "__main__" if module == "__mp_main__" else module
-    )  # the name of the main module in a process that was spawned
+    # A spawned process calls the main module __mp_main__.
+    module = "__main__" if module == "__mp_main__" else module
     place = sys.modules.get(module) if own_types else builtins
     known = getattr(place, kind, None)
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, (StopIteration, Warning)):
-        with contextlib.suppress(Exception):  # some take more than a text
+        with contextlib.suppress(Exception):  # the constructor may need other arguments than one text
             error = known(text)
     with contextlib.suppress(ValueError, TypeError):
         for note in json.loads(_to_text(message.get("notes")) or "[]"):
@@ -108,7 +107,7 @@ def error_from_message(message: Mapping[str, torch.Tensor], *, own_types: bool =
 
 
 def _text_of(error: BaseException) -> str:
-    """What the error was made of where that is one text (KeyError shows it quoted), else what it shows."""
+    """Return the one text that the error was made of (str of a KeyError would quote it), otherwise str(error)."""
     if len(error.args) == 1 and isinstance(error.args[0], str):
         return error.args[0]
     try:
@@ -127,6 +126,6 @@ def _to_text(data: torch.Tensor | None) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Attach `note` to an error on its way up, once (Python 3.10 has no notes and shows the error as it is)."""
+    """Attach `note` to an error, once. Python 3.10 has no notes; there the error stays as it is."""
     if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
         error.add_note(note)

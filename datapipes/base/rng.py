@@ -1,6 +1,6 @@
 """The random key of a stage at one minibatch: docs/semantics.md, section 1.
 
-Every random choice is a pure function of this key and a node, so no generator is held, advanced or shared.
+Every random choice is a pure function of this key and a node, so there is no generator to hold, advance or share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_EPOCH = 2**32 - 1
 
 @dataclass(frozen=True)
 class RngKey:
-    """What a stage's random choices at one minibatch depend on, besides the node."""
+    """The key of a stage's random choices at one minibatch; they depend on this key and the node only."""
 
     seed: int
     epoch: int
@@ -31,7 +31,7 @@ class RngKey:
             hop: 0 is next to the seeds; below 2**8.
             etype: position of the edge type in the sorted (src, rel, dst) tuples; below 2**16.
         Raises:
-            ValueError: A number has no room in the key; the message names it.
+            ValueError: A number is too large for the key; the message names it.
         """
         return _core.hop_key(self.seed, self.epoch, self.index, self.stage, hop, etype)
 

@@ -1,4 +1,4 @@
-"""Rows of a tensor in host memory as the row gather of the C++ core takes them: bytes, whatever their dtype."""
+"""Rows of a tensor in host memory, of any dtype, as bytes for the row gather of the C++ core."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from datapipes import _core
 
 
 def has_adjacent_values(rows: Tensor) -> bool:
-    """Return whether the values of each row lie one after the other; the rows themselves may lie apart."""
+    """Return whether the values of each row are adjacent in memory; there may be gaps between rows."""
     inner = rows[:1]
     return inner.is_contiguous() and (rows.shape[0] <= 1 or rows.stride(0) >= inner.numel())
 
 
 def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
-    """Return `rows`, whose values are adjacent, as uint8 [count, bytes of a row], sharing their memory."""
+    """Return `rows` as uint8 [count, bytes of a row], sharing its memory; the values of each row must be adjacent."""
     count, width = int(rows.shape[0]), rows[:1].numel()
     if width == 0 or count == 0:
         return np.empty((count, width * rows.element_size()), dtype=np.uint8)
@@ -26,7 +26,7 @@ def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
 
 
 def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: int = 1) -> Tensor:
-    """Return `rows[ids]` for `table = byte_rows(rows)`: a new tensor, in memory that earlier ones may have left.
+    """Return `rows[ids]` for `table = byte_rows(rows)`: a new tensor, whose memory may be recycled from earlier ones.
 
     Raises:
         IndexError: An id is outside the rows.

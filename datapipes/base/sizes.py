@@ -19,7 +19,7 @@ def parse_size(where: str, name: str, size: int | str) -> int:
 
     Raises:
         TypeError: `size` is neither an int nor a str.
-        ValueError: It is not a size, or not above 0.
+        ValueError: The text is not a size, or the size is not above 0.
     """
     if not isinstance(size, str):
         return check_int(where, name, size, 1)

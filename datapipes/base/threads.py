@@ -1,4 +1,4 @@
-"""How many threads work inside one minibatch: as many as torch uses, or a worker's share of them."""
+"""The number of threads that work on one minibatch: as many as torch uses, or a worker's share of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def num_threads() -> int:
 
 
 def share_of(num_workers: int) -> int:
-    """Return how many threads each of so many workers has: one in general, more where there are more cores."""
+    """Return how many threads each of `num_workers` workers gets: an equal part of torch's threads, at least 1."""
     return max(torch.get_num_threads() // num_workers, 1)
 
 
 @contextmanager
 def threads_of_kernels(count: int) -> Iterator[None]:
-    """Let the kernels that this thread calls use `count` threads; torch's own setting holds for all threads."""
+    """Let the kernels that this thread calls use `count` threads. Torch's own setting would affect all threads."""
     before = getattr(_here, "count", None)
     _here.count = count
     try:

@@ -1,4 +1,4 @@
-"""The row gather: any width, any spacing of the rows, and ids checked before a byte is copied."""
+"""The row gather: any width, any spacing of the rows; ids are checked before a byte is copied."""
 
 import numpy as np
 import pytest

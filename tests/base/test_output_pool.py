@@ -1,4 +1,4 @@
-"""The pool behind the outputs: what a minibatch leaves is used by the next one, and never while someone looks at it."""
+"""The pool behind the outputs: memory of a minibatch is reused by the next one, but never while a tensor needs it."""
 
 import gc
 import subprocess

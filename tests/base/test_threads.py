@@ -1,4 +1,4 @@
-"""Threads of the kernels: how many they get, and that what they give does not depend on it."""
+"""Threads of the kernels: how many they get, and that results do not depend on the number."""
 
 import multiprocessing
 import subprocess
@@ -19,14 +19,14 @@ NUM_NODES = 20_000
 
 @pytest.fixture
 def torch_threads():
-    """Set the number of torch's threads; afterwards it is as before."""
+    """Set the number of torch's threads, and restore it afterwards."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
 
 
 def large_chain() -> dp.Stage:
-    """A chain whose minibatches are large enough to be shared by threads."""
+    """A chain whose minibatches are large enough for several threads."""
     graph = dp.CSCGraph(*random_graph(NUM_NODES, 400_000, rng_seed=4))
     features = dp.TensorFeature(torch.arange(NUM_NODES * 40, dtype=torch.float32).reshape(NUM_NODES, 40))
     chain = dp.ItemSampler(dp.ItemSet(NUM_NODES), 2_000, shuffle=True, seed=5)
@@ -39,7 +39,7 @@ def test_a_minibatch_is_the_same_for_any_number_of_threads(torch_threads):
     chain = large_chain()
     expected = digests(chain)  # of epoch 0
     minibatch = next(iter(chain))
-    assert minibatch.blocks[0].num_edges > 2 * 16_384  # enough for the threads to share it
+    assert minibatch.blocks[0].num_edges > 2 * 16_384  # large enough for several threads
     assert minibatch.node_features["feat"].nbytes > 2**19
     for threads in (2, 7):
         torch_threads(threads)

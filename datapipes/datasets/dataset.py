@@ -1,4 +1,4 @@
-"""Dataset: a graph, its features and its task, ready for a chain; and how the file readers' arrays become one."""
+"""Dataset: a graph, its features and its task, ready for a chain, built from the arrays of the file readers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Dataset:
     """A node classification task.
 
     Attributes:
-        name: what it is called in messages.
+        name: the name used in messages.
         graph: the graph to sample from.
-        features: by ("node" or "edge", None, name).
+        features: features by key ("node" or "edge", None, name).
         train_set, validation_set, test_set: nodes with labels, named ("seeds", "labels"); int64 each.
         num_classes: labels are in [0, num_classes).
-        class_names: one for each class; numbers as text where the files name none.
+        class_names: one for each class; numbers as text if the files name none.
     """
 
     name: str
@@ -47,17 +47,17 @@ class Dataset:
 
 
 def debian_packages(direction: str = "both") -> Dataset:
-    """Return the embedded data: the packages of Debian 12 main and what they depend on.
+    """Return the embedded data set: the packages of Debian 12 main and their dependencies.
 
-    Task: the archive section of a package (such as libs, python, science) from the words of its one-line description
-    and its neighbors. Binaries of one source package are all in one part of the split.
+    The task is to predict the archive section of a package (such as libs, python, science) from the words of its
+    one-line description and from its neighbors. All binaries of one source package are in the same part of the split.
 
     Args:
-        direction: in-edges of a package come from "depends" (what it needs), "reverse" (what needs it) or "both".
+        direction: which packages send in-edges to a package: "depends" (those it depends on), "reverse" (those that
+            depend on it) or "both".
 
     Features: "feat", uint8 [num_nodes, num_words], 1 for each word of the description; "words", int16 [num_nodes,
-    max_words], the same as word ids, filled up with num_words. Made by `python
-    tools/make_debian_packages.py`.
+    max_words], the ids of these words, padded with num_words. The file was made by tools/make_debian_packages.py.
     """
     return dataset_of(read_debian_packages(direction))
 
@@ -68,8 +68,8 @@ def open(path: str | Path, *, split: int = 0) -> Dataset:
     Args:
         path: a folder with Planetoid files (`ind.NAME.x` ...) or with one .npz, or that .npz: the gnn-benchmark,
             heterophilous-graphs and debian_bookworm layouts.
-        split: which of the splits that the file holds; where it holds none, the seed of a random one: 20 nodes of
-            each class to train, 30 to validate, the rest to test.
+        split: the number of the split in the file. If the file holds none, the seed of a random one: 20 nodes of each
+            class for training, 30 for validation, the rest for testing.
     Raises:
         FileNotFoundError: There is nothing at `path`.
         DatasetFormatError: A file is truncated, corrupt, hostile or of an unknown layout (a ValueError).
@@ -108,9 +108,7 @@ def _open_npz(path: Path, split: int) -> Dataset:
 
 
 def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
-    """Return the arrays of a reader as a Dataset; without a split of its own it gets `random_split(labels,
-    split_seed)`.
-    """
+    """Return the arrays of a reader as a Dataset. Without a split of its own it gets a random one of `split_seed`."""
     labels = torch.from_numpy(raw.labels)
     parts = raw.split or random_split(raw.labels, split_seed)
     train, validation, test = (
@@ -131,16 +129,16 @@ def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
 
 
 def random_split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return node ids of train (20 a class), validation (30 a class) and test (the rest), each ascending.
+    """Return node ids of train (20 per class), validation (30 per class) and test (the rest), each ascending.
 
-    A class of fewer than 50 nodes gives as many as it has, to train first. Nodes labelled -1 are left out.
+    A class of fewer than 50 nodes fills train first, then validation. Nodes labelled -1 are left out.
     """
     check_seed("random_split", seed)
     num_nodes = len(labels)
     order = _core.permutation_at(num_nodes, _core.hop_key(seed, 0, 0, 0, 0, 0), 0, num_nodes)
     by_class = order[np.argsort(labels[order], kind="stable")]  # grouped by class, shuffled within
     grouped = labels[by_class]
-    place = np.arange(num_nodes) - np.searchsorted(grouped, grouped)  # of each node in its class
+    place = np.arange(num_nodes) - np.searchsorted(grouped, grouped)  # position of each node within its class
     labelled = grouped >= 0
     train = labelled & (place < TRAIN_PER_CLASS)
     validation = labelled & ~train & (place < TRAIN_PER_CLASS + VALIDATION_PER_CLASS)

@@ -1,11 +1,11 @@
-"""Read the embedded data set, the graph of Debian's packages, which needs no download.
+"""Read the embedded data set, the graph of Debian's packages; it needs no download.
 
-The file `debian_packages.npz` beside this module was made by `make_debian_packages`, which says what
-nodes, edges, words, classes and split are. Here it becomes a `RawDataset`, in one of three directions.
+The file `debian_packages.npz` beside this module was made by tools/make_debian_packages.py, which defines
+its nodes, edges, words, classes and split. This module reads it as a `RawDataset`, in one of three
+directions.
 
-Invariant: equal calls give equal arrays, new ones each time. Refused: a direction that is none of
-`DIRECTIONS`, with ValueError; a damaged or foreign file in the place of the embedded one, with
-`DatasetFormatError`.
+Invariant: equal calls return equal, new arrays. Refused: a direction outside `DIRECTIONS`, with
+ValueError; a damaged or foreign file in the place of the embedded one, with `DatasetFormatError`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _FORMAT = "datapipes debian packages 1"
 
 
 def read_debian_packages(direction: str = "both") -> RawDataset:
-    """Read the embedded graph of Debian's packages: guess the archive section of each.
+    """Read the embedded graph of Debian's packages; the task is to predict the archive section of each.
 
     Args:
-        direction: What the in-edges of a package are: "depends", the packages it depends on; "reverse",
-            the packages that depend on it; "both", the union of the two.
+        direction: Which packages send in-edges to a package: "depends", those it depends on; "reverse",
+            those that depend on it; "both", the union of the two.
     Returns:
-        Edges are sorted by (destination, source), without repeats and self loops. Of the features,
-        "feat" is uint8[num_nodes, num_words], 1 for each word of the description, about 140 MB;
-        "words" is int16[num_nodes, max_words], the ids of these words in ascending order, then num_words
-        to the end of the row, so that it suits an embedding with padding_idx=num_words. The edge feature
-        "direction" is uint8[num_edges]: bit 1 where the destination depends on the source, bit 2 where the
-        source depends on the destination. Labels are
-        sections; the split is fixed, and the packages of one source are all in one part of it.
+        Edges are sorted by (destination, source), without repeats and self loops. The node feature
+        "feat" is uint8[num_nodes, num_words], 1 for each word of the description, about 140 MB. The node
+        feature "words" is int16[num_nodes, max_words], the ids of these words in ascending order, padded
+        with num_words, as for an embedding with padding_idx=num_words. The edge feature "direction" is
+        uint8[num_edges]: bit 1 is set if the destination depends on the source, bit 2 if the source
+        depends on the destination. Labels are sections. The split is fixed; all packages of one source
+        are in the same part.
     Raises:
-        ValueError: Another direction.
+        ValueError: The direction is unknown.
         DatasetFormatError: The embedded file is damaged; the package should be installed again.
     """
     if direction not in DIRECTIONS:
@@ -101,7 +101,7 @@ def _read_rows(arrays: NpzArrays, prefix: str, num_rows: int, num_columns: int) 
 
 
 def _padded(rows: np.ndarray, columns: np.ndarray, num_rows: int, padding: int) -> np.ndarray:
-    """Return the columns of each row side by side, int16[num_rows, longest], filled up with `padding`."""
+    """Return the columns of each row as int16[num_rows, longest], padded with `padding`."""
     if padding > np.iinfo(np.int16).max:
         raise DatasetFormatError.of(FILE, f"{padding} words", "at most 32767, to fit an int16")
     degree = np.bincount(rows, minlength=num_rows)

@@ -1,14 +1,14 @@
-"""Read a data set from one npz file, in any of three layouts that are found by the names in the file.
+"""Read a data set from one npz file, in any of three layouts; the names in the file tell which.
 
 - gnn-benchmark (Shchur et al., 2018; Amazon Photo, Coauthor CS): the adjacency and the features as CSR
   arrays `adj_*` and `attr_*`, `labels`, and often `class_names`. No split.
 - heterophilous-graphs (Platonov et al., 2023; Minesweeper): `node_features`, `node_labels`, `edges`, and
   ten splits in `train_masks`, `val_masks` and `test_masks`.
-- the Debian package graph: of its many node and edge types the homogeneous view is read, that is the
-  packages, what they depend on, and the words of their descriptions.
+- the Debian package graph (debian_bookworm): of its many node and edge types only the homogeneous part is
+  read: the packages, their dependencies and the words of their descriptions.
 
-Invariant: nothing in a file is unpickled, no array is made whose shape disagrees with the number of its
-bytes, and every array that is used was checked first. Refused with `DatasetFormatError`: archives
+Invariant: nothing in a file is unpickled. No array is made whose shape disagrees with the number of its
+bytes. Every array is checked before it is used. Refused with `DatasetFormatError`: archives
 that are truncated, corrupt or larger than `MAX_FILE_BYTES` when unpacked, missing or ragged arrays,
 arrays of another dtype, ids out of range, and layouts not in this list.
 """
@@ -46,12 +46,12 @@ def read_npz(path: Path, split: int = 0) -> RawDataset:
 
     Args:
         path: The file; its stem becomes the name of the data set.
-        split: Which of the file's splits; 0 where the layout has one or none.
+        split: The number of the split in the file; 0 if the layout has one split or none.
     Returns:
         Edges go in both directions, without repeats and self loops, sorted by (destination, source).
         "feat" is float32[num_nodes, num_words] with rows scaled to an L1 norm of 1 (gnn-benchmark),
         float32 as in the file (heterophilous-graphs), or uint8[num_nodes, num_words], 1 for each word
-        of the description (Debian). Where the file names no classes their names are numbers as text.
+        of the description (Debian). If the file names no classes, their names are numbers as text.
         O(num_nodes * num_words + num_edges log num_edges).
     Raises:
         FileNotFoundError: There is no such file.
@@ -79,14 +79,14 @@ def read_npz(path: Path, split: int = 0) -> RawDataset:
 
 
 class NpzArrays:
-    """The arrays of an npz file, each read and checked when it is asked for.
+    """The arrays of an npz file; each is read and checked at its first use.
 
     Args:
         file: Its name, for messages.
         content: Its bytes.
     Raises:
-        DatasetFormatError: The content is no zip archive, or one that is larger than `MAX_FILE_BYTES`
-            when unpacked, or has two members of one name.
+        DatasetFormatError: The content is no zip archive, is larger than `MAX_FILE_BYTES` when unpacked,
+            or has two members of one name.
     """
 
     def __init__(self, file: str, content: bytes) -> None:
@@ -109,11 +109,11 @@ class NpzArrays:
         return set(self._members)
 
     def get(self, key: str) -> np.ndarray:
-        """Return one array, new and in the machine's byte order.
+        """Return one array, newly made and in the machine's byte order.
 
         Raises:
-            DatasetFormatError: There is none of that name, it is corrupt, its dtype is not of numbers or
-                text (Python objects are never unpickled), or its size is not what its shape says.
+            DatasetFormatError: There is no array of that name, it is corrupt, it holds neither numbers nor
+                text (Python objects are never unpickled), or its size disagrees with its shape.
         """
         if key not in self._members:
             raise DatasetFormatError.of(self.file, f"only the arrays {sorted(self.keys)}", f"one named {key!r}")
@@ -122,7 +122,7 @@ class NpzArrays:
             stream = io.BytesIO(content)
             read_header = _READABLE_VERSIONS[np.lib.format.read_magic(stream)]
             shape, fortran, dtype = read_header(stream)
-        except Exception as error:  # so do the decompressors, and numpy on corrupt headers
+        except Exception as error:  # decompressors, and numpy on corrupt headers, raise nearly anything too
             raise self._broken(f"array {key!r}", error) from error
         if dtype.kind not in "biufU" or dtype.itemsize == 0 or min(shape, default=0) < 0:
             found = f"array {key!r} of {dtype}{list(shape)}"
@@ -137,7 +137,7 @@ class NpzArrays:
         return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="))
 
     def numbers(self, key: str, kinds: str, num_dimensions: int) -> np.ndarray:
-        """Return one array after checking the kind of its dtype (`np.dtype.kind`) and its dimensions."""
+        """Return one array; check the kind of its dtype (`np.dtype.kind`) and the number of dimensions."""
         array = self.get(key)
         if array.dtype.kind not in kinds or array.ndim != num_dimensions:
             words = {"b": "bool", "i": "int", "u": "unsigned int", "f": "float", "U": "text"}
@@ -171,7 +171,7 @@ class NpzArrays:
             return tuple(map(str, self.numbers(key, "U", 1).tolist()))
         except DatasetFormatError:
             raise
-        except ValueError as error:  # characters that there are not
+        except ValueError as error:  # code points that do not exist
             raise self._broken(f"array {key!r}", error) from error
 
     def _broken(self, what: str, error: Exception) -> DatasetFormatError:
@@ -181,7 +181,7 @@ class NpzArrays:
 
 
 def _read_benchmark(name: str, arrays: NpzArrays, split: int) -> RawDataset:
-    """Read the gnn-benchmark layout; edge weights are left aside."""
+    """Read the gnn-benchmark layout; edge weights are ignored."""
     rows, columns, _, shape = _read_csr(arrays, "adj")
     if shape[0] != shape[1]:
         found = f"an adjacency of shape {list(shape)}"
@@ -207,7 +207,7 @@ def _read_benchmark(name: str, arrays: NpzArrays, split: int) -> RawDataset:
 
 
 def _read_csr(arrays: NpzArrays, prefix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return row, column and value of each entry of a CSR matrix, checked, and its shape."""
+    """Return the checked row, column and value of each entry of a CSR matrix, and its shape."""
     shape = arrays.ids(f"{prefix}_shape", (2,), 2**31)
     num_rows, num_columns = int(shape[0]), int(shape[1])
     indices = arrays.numbers(f"{prefix}_indices", "iu", 1)
@@ -220,7 +220,7 @@ def _read_csr(arrays: NpzArrays, prefix: str) -> tuple[np.ndarray, np.ndarray, n
 
 
 def _read_heterophilous(name: str, arrays: NpzArrays, split: int) -> RawDataset:
-    """Read the heterophilous-graphs layout; it has each undirected edge once."""
+    """Read the heterophilous-graphs layout, which holds each undirected edge once."""
     features = arrays.numbers("node_features", "biuf", 2)
     num_nodes = len(features)
     edges = arrays.ids("edges", (None, 2), num_nodes)
@@ -258,7 +258,7 @@ def _read_masks(arrays: NpzArrays) -> list[np.ndarray]:
 
 
 def _read_debian(name: str, arrays: NpzArrays, split: int) -> RawDataset:
-    """Read the packages of the Debian graph, their words, and what they depend on."""
+    """Read the packages of the Debian graph, their words and their dependencies."""
     count = arrays.numbers("num_nodes_package", "iu", 0)
     if not 0 <= count < 2**31:
         raise DatasetFormatError.of(arrays.file, f"{count} packages", "a number in [0, 2**31)")

@@ -1,15 +1,17 @@
 """Read a Planetoid data set (Cora, CiteSeer, PubMed) from its eight files `ind.NAME.*`.
 
-Seven of the files are Python 2 pickles, and a pickle is a program. Here it is run in three layers that
-leave it nothing to do: `_check_opcodes` walks over the file first and refuses every instruction that
-plain numbers, text, lists, dicts and arrays do not need; `_PlainUnpickler` then knows seven globals and
-refuses any other by name; and each of these stands for a class of this module, so that not even numpy's
-or scipy's own unpickling code runs. Only afterwards are the stand-ins, checked, turned into arrays.
+Seven of the files are Python 2 pickles, and a pickle is a program. Three layers keep it harmless:
 
-Invariant: no code of the file's choosing runs, no object is changed by it, memory stays in proportion
-to the size of the file (features are made dense, at most `raw.MAX_FEATURE_BYTES`). Refused with
-`DatasetFormatError`: whatever is truncated, corrupt or hostile, and files that do not fit each other.
-Missing files raise FileNotFoundError.
+- `_check_opcodes` reads the file first. It refuses every instruction that plain numbers, text, lists,
+  dicts and arrays do not need.
+- `_PlainUnpickler` knows seven globals and refuses any other by name.
+- Each of these globals is replaced by a stand-in of this module, so not even the unpickling code of numpy
+  or scipy runs. The stand-ins are checked, and only then turned into arrays.
+
+Invariant: the file cannot choose code to run and cannot change an object. Memory stays in proportion to
+the size of the file (features are made dense, at most `raw.MAX_FEATURE_BYTES`). Refused with
+`DatasetFormatError`: truncated, corrupt or hostile files, and files that do not fit each other. Missing
+files raise FileNotFoundError.
 """
 
 from __future__ import annotations
@@ -57,24 +59,24 @@ _DTYPES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4",
 def read_planetoid(folder: Path) -> RawDataset:
     """Read the data set in a folder with the files `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}`.
 
-    Node i below the number of rows of allx has row i of allx and ally; row i of tx and ty belongs to the
-    node on line i of test.index. Nodes that neither names (CiteSeer has 15) have features of zero, label
-    -1 and the edges that graph gives them, which are none.
+    Row i of allx and ally belongs to node i. Row i of tx and ty belongs to the node on line i of
+    test.index. A node in neither (CiteSeer has 15) has features of zero, label -1 and the edges in graph,
+    which has none for it.
 
     Args:
-        folder: Holds the files of one NAME.
+        folder: Holds the eight files of one NAME.
     Returns:
         "feat" is float32[num_nodes, num_words], each row scaled to a sum of 1, or all zero. Edges go in
         both directions, without repeats and self loops, sorted by (destination, source). The split is
-        the standard one: train the rows of y, validation the next 500 (fewer where allx ends), test the
-        ids of test.index in ascending order. Class names are numbers as text.
+        the standard one: train has the rows of y, validation the next 500 (fewer if allx ends before),
+        test the ids of test.index in ascending order. Class names are numbers as text.
         O(num_nodes * num_words + num_edges log num_edges).
     Raises:
         FileNotFoundError: The folder has no such set, or lacks one of the files.
-        DatasetFormatError: A file is truncated, corrupt or hostile, or the files do not fit each other,
-            or there are several sets in the folder.
-    Source: the files and the split are of Yang et al., "Revisiting Semi-Supervised Learning with Graph
-        Embeddings" (2016); scaling the rows is as in Kipf and Welling (2017).
+        DatasetFormatError: A file is truncated, corrupt or hostile, the files do not fit each other, or
+            the folder holds several sets.
+    Source: the files and the split are those of Yang et al., "Revisiting Semi-Supervised Learning with
+        Graph Embeddings" (2016); rows are scaled as in Kipf and Welling (2017).
     """
     folder = Path(folder)
     paths = _find_files(folder)
@@ -87,7 +89,7 @@ def read_planetoid(folder: Path) -> RawDataset:
         raise DatasetFormatError.of(
             paths["test.index"].name,
             f"{len(test_ids)} test nodes up to {test_ids.max(initial=-1)} after {len(ally)} nodes of ally",
-            f"a graph of that many nodes, it has {num_nodes}",
+            f"a graph with enough nodes, it has {num_nodes}",
             "Take all eight files from the same place.",
         )
     if test_ids.min(initial=num_nodes) < len(ally):
@@ -140,14 +142,14 @@ def _find_files(folder: Path) -> dict[str, Path]:
 
 
 def _read_pickle(path: Path) -> object:
-    """Return what a pickle holds: numbers, text, tuples, lists, dicts, and the stand-ins below."""
+    """Return the content of a pickle: numbers, text, tuples, lists, dicts, and the stand-ins below."""
     content = path.read_bytes()
     try:
         _check_opcodes(path.name, content)
         return _PlainUnpickler(path.name, content).load()
     except DatasetFormatError:
         raise
-    except Exception as error:  # a corrupt stream can raise nearly anything, and nothing else runs in here
+    except Exception as error:  # a corrupt stream can raise nearly anything; no other code runs in here
         raise DatasetFormatError.of(
             path.name,
             f"a broken pickle ({type(error).__name__}: {str(error)[:200]})",
@@ -158,10 +160,11 @@ def _read_pickle(path: Path) -> object:
 def _check_opcodes(file: str, content: bytes) -> None:
     """Refuse a pickle that could run code, or make the unpickler use time or memory out of proportion.
 
-    Memo numbers are bounded, since the unpickler allocates as many places. Tuples are few and are not
-    taken from the memo again, so that none is deep or has more leaves than the file has bytes: as the
-    key of a dict such a one would be hashed without end. Only what was just made is put in the memo,
-    which is what every pickler does and lets this walk know the tuples among it.
+    Memo numbers are bounded, because the unpickler allocates that many places. The number of tuples is
+    bounded, and a tuple must not be read back from the memo. So no tuple is deep or has more leaves than
+    the file has bytes; hashing such a tuple as the key of a dict would never end. An object must be put in
+    the memo right after it is made. Every pickler does so, and this walk then knows which places hold
+    tuples.
     """
     num_tuples, last = 0, ""
     memo: set[int] = set()
@@ -199,7 +202,7 @@ def _check_opcodes(file: str, content: bytes) -> None:
 
 
 class _Dtype:
-    """Stands for `numpy.dtype`; the state that follows may say the byte order, nothing else."""
+    """Stands for `numpy.dtype`; its state may set the byte order and nothing else."""
 
     __slots__ = ("byte_order", "spec")
 
@@ -221,7 +224,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for `numpy.ndarray`; holds the state as it was found until `array_of` checks it."""
+    """Stands for `numpy.ndarray`; holds the unchecked state until `_array_of` checks it."""
 
     __slots__ = ("state",)
 
@@ -233,9 +236,9 @@ class _Array:
 
 
 class _Csr:
-    """Stands for `scipy.sparse.csr_matrix`; made by `NEWOBJ`, so this one is a class to the pickle.
+    """Stands for `scipy.sparse.csr_matrix`. `NEWOBJ` makes it, so the pickle must see a class here.
 
-    A `BUILD` aimed at the class itself finds `__setstate__`, lacks an argument, and fails.
+    A `BUILD` aimed at the class itself calls `__setstate__` without an instance, and fails.
     """
 
     __slots__ = ("state",)
@@ -251,7 +254,7 @@ class _Csr:
 
 
 class _Global:
-    """Stands for a function or class that a pickle names; can be called, and changed in no way."""
+    """Stands for a function or class that a pickle names. It can be called but not changed."""
 
     __slots__ = ("_name",)
 
@@ -272,7 +275,7 @@ class _Global:
             text, encoding = arguments
             if isinstance(text, str) and encoding == "latin1":
                 return text.encode("latin-1")
-        raise ValueError(f"{self._name} called with {len(arguments)} arguments that it is never given")
+        raise ValueError(f"{self._name} called with {len(arguments)} arguments that no pickler passes")
 
 
 _NDARRAY = _Global("numpy.ndarray")
@@ -281,7 +284,7 @@ _RECONSTRUCT = _Global("numpy._reconstruct")
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler to which `_KNOWN` is all there is."""
+    """Unpickler that knows no globals except `_KNOWN`."""
 
     _KNOWN: ClassVar[dict[tuple[str, str], object]] = {
         ("numpy", "ndarray"): _NDARRAY,
@@ -313,11 +316,11 @@ class _PlainUnpickler(pickle.Unpickler):
         return self._KNOWN[module, name]
 
 
-# From what was unpickled to arrays.
+# From unpickled objects to arrays.
 
 
 def _array_of(file: str, found: object, what: str) -> np.ndarray:
-    """Return the array that a stand-in describes; the bytes are shared with the pickle, not copied."""
+    """Return the array that a stand-in describes; it shares the bytes of the pickle."""
     if not isinstance(found, _Array):
         raise DatasetFormatError.of(file, f"{what} of {type(found).__name__.lstrip('_')}", "a numpy array")
     state = found.state
@@ -348,7 +351,7 @@ def _array_of(file: str, found: object, what: str) -> np.ndarray:
 
 
 def _read_labels(path: Path) -> np.ndarray:
-    """Return the one-hot rows of a y, ty or ally file, checked."""
+    """Return the checked one-hot rows of a y, ty or ally file."""
     one_hot = _array_of(path.name, _read_pickle(path), "labels")
     if one_hot.ndim != 2 or not 1 <= one_hot.shape[1] <= MAX_CLASSES:
         found = f"labels of shape {list(one_hot.shape)}"
@@ -413,7 +416,7 @@ def _read_graph(path: Path) -> dict[int, list[int]]:
 
 
 def _shown(found: object) -> str:
-    """Return a thing for a message; only numbers as they are, the text of others has no bounds."""
+    """Return text about an object for a message. Only numbers are shown; the text of others may be unbounded."""
     return str(found)[:80] if type(found) is int else f"of {type(found).__name__.lstrip('_')}"
 
 

@@ -1,14 +1,13 @@
-"""A data set as it is in its files: plain numpy arrays, checked once; every reader returns this.
+"""A data set as it is in its files: plain numpy arrays, checked once. Every reader returns a `RawDataset`.
 
-`RawDataset` is what lies between the file formats and the graph classes of the package: a reader makes
-one, and whatever wants graphs, feature stores or item sets is built from it. This module also holds the
-few rules that the readers share: how undirected edges are written, how sparse rows become dense
-features, and how big a thing a file may ask for.
+`RawDataset` stands between the file formats and the graph classes of the package: graphs, feature stores
+and item sets are built from it. This module also holds the rules that the readers share: the order of
+undirected edges, the conversion of sparse rows to dense features, and the limits on sizes in a file.
 
 Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id
-inside the graph, the three parts of the split disjoint). Refused with ValueError: arrays that do not.
-Refused with `DatasetFormatError`: files that are ragged, truncated, corrupt or hostile; no other
-exception comes out of a reader because of what is in a file.
+inside the graph, the three parts of the split disjoint). Arrays that do not fit raise ValueError. Ragged,
+truncated, corrupt or hostile files raise `DatasetFormatError`; the content of a file makes a reader raise
+no other error.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class DatasetFormatError(ValueError):
 
     @classmethod
     def of(cls, file: str, found: str, expected: str, remedy: str = "") -> DatasetFormatError:
-        """Return the error for `file`; without `remedy` the reader is told to fetch the file again."""
+        """Return the error for `file`. Without `remedy` the message says to fetch the file again."""
         remedy = remedy or "Fetch the file again from where it was published."
         return cls(f"{file}: found {found}; expected {expected}. {remedy}")
 
@@ -42,17 +41,16 @@ class RawDataset:
     """The arrays of one data set.
 
     Args:
-        name: For messages.
+        name: Used in messages.
         num_nodes: Nodes are 0..num_nodes - 1.
-        edge_index: int64[2, num_edges], directed edges, row 0 the source and row 1 the destination; they
-            are the in-edges of row 1.
-        node_features: By name, arrays of shape [num_nodes, ...].
-        labels: int64[num_nodes], the class of each node, -1 where there is none.
-        class_names: One for each class; numbers as text where the files name none.
+        edge_index: int64[2, num_edges], directed edges: row 0 has the sources, row 1 the destinations.
+        node_features: Arrays of shape [num_nodes, ...] by name.
+        labels: int64[num_nodes], the class of each node, -1 for none.
+        class_names: One for each class; numbers as text if the files name none.
         split: int64 node ids of train, validation and test, disjoint; None if the files have no split.
-        edge_features: By name, arrays of shape [num_edges, ...], in the order of edge_index.
+        edge_features: Arrays of shape [num_edges, ...] by name, in the order of edge_index.
     Raises:
-        TypeError: An array is none, or not of the dtype above.
+        TypeError: A value is not an array, or has another dtype than the one above.
         ValueError: Shapes do not fit each other, or an id is out of range.
     """
 
@@ -120,23 +118,23 @@ class RawDataset:
 
 
 def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Return the undirected simple graph of some edges, each edge in both directions.
+    """Return the undirected simple graph of the given edges, each edge in both directions.
 
     Args:
         sources: int64[n], each in [0, num_nodes).
-        destinations: int64[n], likewise.
+        destinations: int64[n], each in [0, num_nodes).
         num_nodes: At most 2**31, so that a pair of nodes fits an int64.
     Returns:
-        int64[2, m], sorted by (destination, source); self loops and repeats are left out.
+        int64[2, m], sorted by (destination, source), without self loops and repeats.
         O(n log n).
     """
     return simple_edges(np.r_[sources, destinations], np.r_[destinations, sources], num_nodes)
 
 
 def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Return edges as int64[2, m], sorted by (destination, source), self loops and repeats left out.
+    """Return edges as int64[2, m], sorted by (destination, source), without self loops and repeats.
 
-    The arguments are those of `both_directions`; no direction is added. O(n log n).
+    The arguments are those of `both_directions`, but the edges keep their direction. O(n log n).
     """
     apart = sources != destinations
     pairs = np.unique(destinations[apart] * num_nodes + sources[apart])
@@ -144,15 +142,15 @@ def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) 
 
 
 def csr_ids(file: str, what: str, indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Return the row of each entry of a CSR matrix, int64[num_entries], after checking the matrix.
+    """Check a CSR matrix and return the row of each entry, int64[num_entries].
 
     Args:
-        file, what: For the message.
-        indptr, indices: Arrays of integers, any integer dtype.
-        shape: Rows and columns.
+        file, what: The file and the matrix, for messages.
+        indptr, indices: Arrays of any integer dtype.
+        shape: Numbers of rows and columns.
     Raises:
-        DatasetFormatError: indptr has another length than rows + 1, does not begin with 0, falls, or does
-            not end with the number of entries; a column is out of range; an array is none of integers.
+        DatasetFormatError: The length of indptr is not rows + 1; indptr does not start at 0, descends, or
+            does not end at the number of entries; a column is out of range; an array has no integer dtype.
     """
     for part, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -179,14 +177,14 @@ def csr_ids(file: str, what: str, indptr: np.ndarray, indices: np.ndarray, shape
 def dense_rows(
     file: str, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int], dtype: Any
 ) -> np.ndarray:
-    """Return the dense matrix with `values` at (rows, columns), a new array; repeated places add up.
+    """Return a new dense matrix with `values` at (rows, columns); values at the same place add up.
 
     Args:
-        file: For the message.
-        rows, columns, values: [n] each; ids in range.
-        shape, dtype: Of the result.
+        file: For messages.
+        rows, columns, values: [n] each; all rows and columns are in range.
+        shape, dtype: The shape and dtype of the result.
     Raises:
-        DatasetFormatError: The result would exceed `MAX_FEATURE_BYTES`; nothing is allocated then.
+        DatasetFormatError: The result would exceed `MAX_FEATURE_BYTES`. Raised before it is allocated.
     """
     num_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
     if max(num_bytes, *shape) > MAX_FEATURE_BYTES:
@@ -200,7 +198,7 @@ def dense_rows(
 def normalised(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
     """Return the values of sparse rows as float32, scaled so that each row has an L1 norm of 1.
 
-    Rows whose values are all zero stay so. O(len(values) + num_rows).
+    A row of zeros stays zero. O(len(values) + num_rows).
 
     Args:
         rows: int64[n], the row of each value, in [0, num_rows).
@@ -215,11 +213,11 @@ def normalised(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarra
 
 
 def checked_labels(file: str, labels: np.ndarray, num_classes: int | None) -> tuple[np.ndarray, int]:
-    """Return labels as int64 and the number of classes, which is the highest label + 1 where not given.
+    """Return labels as int64, and the number of classes: `num_classes`, or if None the highest label + 1.
 
     Raises:
         DatasetFormatError: Labels are not one dimension of integers, or a label is outside
-            [-1, num_classes); without num_classes the bound is `MAX_CLASSES`.
+            [-1, num_classes). If num_classes is None, the bound is `MAX_CLASSES`.
     """
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DatasetFormatError.of(file, f"labels of {labels.dtype}{list(labels.shape)}", "one dimension of integers")

@@ -1,4 +1,4 @@
-"""The embedded data set: what its maker makes of an index, and what its reader makes of the file."""
+"""The embedded data set: the maker (index to file) and the reader (file to data set)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_depends_are_real_packages_with_every_alternative_and_no_self_loop():
         "alpha": ["libbeta", "zeta"],  # Pre-Depends counts, Recommends does not
         "folded-one": [],
         "gamma": [],
-        "libbeta": [],  # itself and a name that no stanza bears
+        "libbeta": [],  # depends on itself and on a name without a stanza
         "python3": [],
         "zeta": ["alpha", "folded-one", "gamma", "libbeta", "python3"],
     }
@@ -135,7 +135,7 @@ def test_words_are_of_the_first_line_of_the_description_alone():
         "alpha": ["3rd", "edition", "strategy", "tools"],
         "folded-one": [],
         "gamma": ["game"],
-        "libbeta": ["tools"],  # its name says beta, its description does not
+        "libbeta": ["tools"],  # "beta" is in its name but not in its description
         "python3": [],
         "zeta": ["game", "strategy", "tools", "zeta"],
     }
@@ -208,12 +208,12 @@ def test_a_file_beyond_the_limit_is_refused_and_not_written(tmp_path, monkeypatc
     assert not (tmp_path / "out.npz").exists()
 
 
-# The reader, on a tiny file of the maker's.
+# The reader, on a tiny file from the maker.
 
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """Puts a tiny data set in the place of the embedded one; gives its arrays and a way to change them."""
+    """Replace the embedded data set by a tiny one; return its arrays and a function that changes them."""
     monkeypatch.setattr(debian, "files", lambda package: tmp_path)
     arrays = maker.make_arrays(maker.read_packages(INDEX.splitlines()), min_descriptions=1)
 
@@ -343,7 +343,7 @@ def test_the_embedded_file_is_small_and_holds_no_names():
 
 
 def test_description_words_tell_the_section_far_better_than_the_most_frequent_class(embedded):
-    """Naive Bayes on the words; the ridge classifier of the documentation does better still."""
+    """Naive Bayes on the words; the ridge classifier of the documentation is better still."""
     words, labels = embedded.node_features["words"].astype(np.int64), embedded.labels
     train, _, test = embedded.split
     counts = np.zeros((len(embedded.class_names), 2_221))

@@ -85,7 +85,7 @@ def read(content: bytes | dict[str, np.ndarray], split: int = 0) -> RawDataset:
         return read_npz(path, split)
 
 
-# What is read.
+# What the readers return.
 
 
 def test_the_benchmark_layout_gives_both_directions_and_rows_of_norm_one():
@@ -304,7 +304,7 @@ def test_an_archive_with_changed_bytes_is_refused_or_still_valid(layout, compres
 def test_an_array_with_changed_bytes_is_refused_or_still_valid(chosen, changes):
     layout, key = chosen
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:  # the check sums are right here, unlike above
+    with zipfile.ZipFile(stream, "w") as archive:  # the checksums are right here, unlike above
         for name, array in LAYOUTS[layout]().items():
             member = io.BytesIO()
             np.save(member, array)
@@ -320,7 +320,7 @@ def test_an_array_with_changed_bytes_is_refused_or_still_valid(chosen, changes):
 
 
 class Harm:
-    """Pickles as a call that leaves a file behind."""
+    """Its pickle is a call that writes a file."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker

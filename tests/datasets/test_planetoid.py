@@ -1,4 +1,4 @@
-"""Reading Planetoid files: the real ones, made-up ones, broken ones, and ones that mean harm."""
+"""Reading Planetoid files: real, made-up, broken and hostile ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEST_IDS = [8, 6, 9]  # node 7 is a gap, as CiteSeer has them
 NEIGHBOURS = {0: [1, 2, 2], 1: [0, 1], 2: [0], 3: [4], 4: [], 5: [6], 6: [5, 8], 7: [], 8: [6], 9: [0]}
 
 
-# A pickler of what Python 2 wrote, protocol 2, so that the made-up files look like the published ones.
+# A pickler that writes protocol 2 like Python 2, so that the made-up files look like the published ones.
 
 
 def py2_int(number: int) -> bytes:
@@ -95,7 +95,7 @@ def tiny_files() -> dict[str, bytes]:
 
 
 def write(folder: Path, **instead: bytes) -> Path:
-    """Write the tiny set, some files replaced; `index` stands for test.index."""
+    """Write the tiny set with some files replaced; `index` replaces test.index."""
     if "index" in instead:
         instead["test.index"] = instead.pop("index")
     for suffix, content in (tiny_files() | instead).items():
@@ -109,7 +109,7 @@ def read_with(suffix: str, content: bytes) -> RawDataset:
         return read_planetoid(Path(folder))
 
 
-# What is read.
+# What the reader returns.
 
 
 def test_rows_of_tx_go_to_the_nodes_of_test_index_in_file_order(tmp_path):
@@ -306,7 +306,7 @@ def test_any_bytes_in_place_of_a_pickle_are_refused(suffix, content):
         read_with(suffix, content)
 
 
-# Files that mean harm. Each would leave a file behind, or call `harm`, if it ran.
+# Hostile files. Each would write a file, or call `harm`, if it ran.
 
 harmed: list[object] = []
 
@@ -317,7 +317,7 @@ def harm(*arguments: object) -> object:
 
 
 class Reduced:
-    """Pickles as a call of anything."""
+    """Its pickle is a call of any function."""
 
     def __init__(self, function: object, *arguments: object) -> None:
         self.call = (function, arguments)
@@ -327,7 +327,7 @@ class Reduced:
 
 
 def harmful(marker: Path) -> list[object]:
-    """Objects whose pickles write `marker` when they are loaded the plain way."""
+    """Objects whose pickles write `marker` when pickle.loads reads them."""
     shell, code = f"echo harm > '{marker}'", f"open({str(marker)!r}, 'w').close()"
     array = np.empty(1, dtype=object)
     array[0] = Reduced(os.system, shell)
@@ -421,7 +421,7 @@ def test_the_registry_of_pickle_extensions_is_not_consulted():
     try:
         harmed.clear()
         content = b"\x80\x02\x84" + struct.pack("<i", 0x7FFF0001) + b")R."
-        assert pickle.loads(content) == {}  # the plain way calls it, and keeps it in pickle's cache
+        assert pickle.loads(content) == {}  # pickle.loads calls it, and keeps it in pickle's cache
         harmed.clear()
         with pytest.raises(DatasetFormatError, match="EXT4"):
             read_with("graph", content)
@@ -464,7 +464,7 @@ def test_what_stands_for_a_global_cannot_be_changed(tmp_path, known, state):
 def test_a_known_global_called_in_another_way_is_refused(known, call):
     for suffix in PICKLED:
         if known.startswith(b"ccollections") and call == b")R" and suffix == "graph":
-            continue  # an empty graph; it is refused for its size
+            continue  # an empty graph: refused for its size
         with pytest.raises(DatasetFormatError):
             read_with(suffix, py2(known + call))
 

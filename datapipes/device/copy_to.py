@@ -1,4 +1,4 @@
-"""CopyTo: moves a minibatch to a device, all of it."""
+"""CopyTo: copies all tensors of a minibatch to a device."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from datapipes.minibatch import MiniBatch
 
 @register_stage("copy_to")
 class CopyTo(MiniBatchTransformer):
-    """Copy every tensor of the minibatch to `device`; those that are there already are shared.
+    """Copy every tensor of the minibatch to `device`; tensors that are there already are shared.
 
     Args:
         device: "cpu", "cuda", "cuda:1" or a torch.device.
-        non_blocking: let copies from page-locked memory to a GPU run on the current stream without waiting for them;
-            work queued on that stream sees the copied values.
+        non_blocking: do not wait for copies from page-locked memory to a GPU. They run on the current stream, so work
+            queued on that stream sees the copied values.
     Raises:
         ValueError: The device does not exist here; checked when the chain is built.
     """

@@ -1,4 +1,4 @@
-"""CopyTo: every tensor on the device; a device that is not here is refused when the chain is built."""
+"""CopyTo: every tensor is on the device; a missing device is refused when the chain is built."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machin
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")], ids=str)
-def test_copying_to_where_it_is_shares_the_tensors(device):
+def test_a_copy_to_the_same_device_shares_the_tensors(device):
     stage = fetched().copy_to(device)
     assert stage.device == torch.device("cpu")
     assert digests(stage) == digests(fetched())

@@ -1,21 +1,25 @@
 """Make the embedded data set of the package, the graph of Debian's packages, from a `Packages` index.
 
-Run: python -m datapipes.datasets.make_debian_packages [--packages FILE] OUT.npz
+Run: python tools/make_debian_packages.py [--packages FILE] OUT.npz
 
-A node is a binary package of the index (Debian 12 "bookworm", component main, amd64), in the order of
-the names; of several stanzas with one name the first is taken. An edge says that a package depends on
-another: Depends and Pre-Depends, every alternative of `a | b`, versions and architecture qualifiers
-left aside, names that no stanza bears (virtual packages) dropped, no self loops, each pair once. The
-features are the words of the one-line description: runs of ASCII letters and digits in lower case, of
-two characters or more and with a letter among them, that stand in `MIN_DESCRIPTIONS` descriptions or
-more and are no stop words. The package's name is not read for words. The label is the archive section
-without its component. The split goes by a hash of the source package, so that the binaries of one
-source, which often share most of a description, never sit on two sides.
+Nodes: the binary packages of the index (Debian 12 "bookworm", component main, amd64), sorted by name. Of
+several stanzas with one name the first counts.
 
-Invariant: equal indices give equal bytes (fixed time stamps, fixed order), and the file holds no
-package, source or maintainer name. Refused: an index without packages, a stanza without a name, and an
-output that would exceed `MAX_FILE_BYTES`. Without --packages the index is looked for where
-`apt-get update` leaves it; compressed ones are read through apt-helper, so run this on Debian.
+Edges: package a depends on package b, by Depends or Pre-Depends. Every alternative of `a | b` counts.
+Versions and architecture qualifiers are ignored. Names without a stanza (virtual packages) are dropped.
+There are no self loops, and each pair occurs once.
+
+Features: the words of the one-line description. A word is a run of ASCII letters and digits in lower
+case, of at least two characters with a letter among them, that is no stop word and occurs in at least
+`MIN_DESCRIPTIONS` descriptions. The package's name does not count as words.
+
+Label: the archive section without its component. Split: by a hash of the source package, so that the
+binaries of one source, which often share most of a description, are in the same part.
+
+Invariant: equal indices give equal bytes (fixed time stamps, fixed order). The file holds no package,
+source or maintainer name. Refused: an index without packages, a stanza without a name, and an output that
+would exceed `MAX_FILE_BYTES`. Without --packages the index is read from where `apt-get update` leaves it.
+Compressed indices are read with apt-helper, so run this on Debian.
 """
 
 from __future__ import annotations
@@ -57,10 +61,11 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 @dataclass(frozen=True)
 class Package:
-    """What is used of one stanza.
+    """The used fields of one stanza.
 
-    `depends` are the names in Depends and Pre-Depends, alternatives included, real or not; `source` is
-    the source package's name, the package's own where the stanza names none; `section` is "" if missing.
+    `depends` has the names in Depends and Pre-Depends, with all alternatives, whether such packages exist
+    or not. `source` is the name of the source package, or the package's own if the stanza names none.
+    `section` is "" if missing.
     """
 
     name: str
@@ -73,8 +78,8 @@ class Package:
 def read_stanzas(lines: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield the used fields of each stanza of a `Packages` index.
 
-    Stanzas are parted by blank lines. Lines that begin with white space continue the field above; they
-    are kept for dependencies and dropped for the description, of which only the first line is used.
+    Blank lines separate stanzas. A line that begins with white space continues the field above. Such lines
+    are kept for dependencies and dropped for the description: only its first line is used.
     """
     stanza: dict[str, str] = {}
     field = ""
@@ -105,7 +110,7 @@ def dependency_names(field: str) -> list[str]:
 
 
 def read_packages(lines: Iterable[str]) -> list[Package]:
-    """Return the packages of an index, sorted by name; of several stanzas with one name the first.
+    """Return the packages of an index, sorted by name. Of several stanzas with one name the first counts.
 
     Raises:
         ValueError: The index has no packages, or a stanza has no `Package` field.
@@ -162,13 +167,13 @@ def make_arrays(
 
     Args:
         packages: As from `read_packages`, sorted by name, each name once.
-        release: What the index was, stored as it is.
-        min_descriptions: In how many descriptions a word must stand to be a feature.
+        release: The release of the index, stored as given.
+        min_descriptions: In how many descriptions a word must occur to become a feature.
     Returns:
-        `format` and `release`, text of no dimension; `depends_degree`[n] and `depends_ids`[edges], the
-        ascending ids of what each package depends on; `word_degree`[n] and `word_ids`, the ascending
-        ids of the words of each description; `vocabulary`, sorted; `label`[n], -1 for no section;
-        `class_names`, sorted; `split`[n], 0 train, 1 validation, 2 test. Integers are of the smallest
+        `format` and `release`, 0-d text; `depends_degree`[n] and `depends_ids`[edges], the ascending ids
+        of the dependencies of each package; `word_degree`[n] and `word_ids`, the ascending ids of the
+        words of each description; `vocabulary`, sorted; `label`[n], -1 for no section; `class_names`,
+        sorted; `split`[n], 0 train, 1 validation, 2 test. Degrees and ids have the smallest unsigned
         dtype that fits. O(size of the index).
     """
     ids = {package.name: number for number, package in enumerate(packages)}
@@ -204,10 +209,10 @@ def _smallest(numbers: Sequence[int]) -> np.ndarray:
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> int:
-    """Write arrays as a deflated npz whose bytes depend on the arrays alone; return its size in bytes.
+    """Write arrays as a deflated npz whose bytes depend only on the arrays; return its size in bytes.
 
     Raises:
-        ValueError: The file would exceed `MAX_FILE_BYTES`; nothing is written then.
+        ValueError: The file would exceed `MAX_FILE_BYTES`. Raised before anything is written.
     """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -228,10 +233,10 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> int:
 
 
 def default_index() -> Path:
-    """Return where apt keeps the index of bookworm's main for amd64.
+    """Return the path where apt keeps the index of bookworm main for amd64.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no such file.
     """
     found = sorted(LISTS_FOLDER.glob(LISTS_PATTERN))
     if not found:
@@ -243,7 +248,7 @@ def default_index() -> Path:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of an index; a plain file is read here, a compressed one by apt-helper."""
+    """Return the lines of an index. A compressed file is read with apt-helper."""
     if path.suffix in _COMPRESSED:
         command = [APT_HELPER, "cat-file", str(path)]
         content = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
@@ -253,9 +258,9 @@ def read_lines(path: Path) -> list[str]:
 
 
 def release_of(path: Path) -> str:
-    """Return which release an index of apt's is, with its date, from the InRelease file beside it.
+    """Return the release and date of an index that apt keeps, from the InRelease file beside it.
 
-    `DEFAULT_RELEASE` if there is no such file or it lacks the fields.
+    Returns `DEFAULT_RELEASE` if there is no such file or it lacks the fields.
     """
     stem, marker, _ = path.name.partition("_main_binary-amd64_Packages")
     signed = path.with_name(f"{stem}_InRelease")

@@ -1,6 +1,6 @@
 """Write datapipes/chain/functional.pyi: the methods that registered stages add to every stage, for editors.
 
-Run: make stubs   (a test fails where the file and the registered constructors differ)
+Run: make stubs   (a test fails if the file differs from the registered constructors)
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _method_text(name: str, cls: type, modules: set[str]) -> str:
             )
         texts.append(text)
     if hasattr(cls, name) and not getattr(cls, name).__qualname__.startswith("Stage."):
-        # the class has a method of this name as well: only a signature that promises nothing can be overridden by both
+        # The class also has its own method of this name. Only a signature without promises fits both.
         return f"    def {name}(self, *args: Any, **kwargs: Any) -> Any: ..."
     modules.add(cls.__module__)
     return f"    def {name}({', '.join(texts)}) -> {cls.__module__}.{cls.__qualname__}: ..."

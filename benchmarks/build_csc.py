@@ -1,11 +1,13 @@
 """How fast does coo_to_csc (CSCGraph.from_edge_index) group edges by destination, on one thread?
 
-20M edges over 1M nodes, int64 ids, in random order: a power-law graph made here, or --graph's edges shuffled. Against
-scipy's coo_matrix.tocsc, as it comes (sorts each column, adds parallel edges up) and told that nothing is to be added
-up, with the edge ids as data: then it gives our result, and is compared with it. scipy turns the ids into int32 before
-the clock starts. Against the plain way, torch.sort(stable=True) and a gather, and against the limit: a memcpy of src
-and dst, with indptr filled, into memory that is already there or new, as a result is. All in alternation, median of 5;
-the peak is resident memory above the inputs, the result included. Run: python benchmarks/build_csc.py --graph GRAPH
+Input: 20M edges over 1M nodes, int64 ids, in random order; a power-law graph made here, or the edges of --graph
+shuffled. Compared with scipy's coo_matrix.tocsc twice: by default (sorts each column, adds up parallel edges), and with
+the flag that nothing needs adding up and the edge ids as data. The second gives our result and is checked against it.
+scipy converts the ids to int32 before the clock starts. Also compared with the plain way, torch.sort(stable=True) and a
+gather. The limit is a memcpy of src and dst plus filling indptr, into memory that exists already, or into new memory
+like that of a result. All in alternation, median of 5. The peak is the resident memory above the inputs, result
+included.
+Run: python benchmarks/build_csc.py --graph GRAPH
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 99cefe3, median of 3): 78.6 M edges/s, int32 ids
 82.5; scipy 10.7 (7.3 x), nothing added up 38.8 (2.0 x); torch.sort 8.4 (9.4 x); memcpy 767, into new memory 70 (1.12
 x). At commit 98f7208 69 and 75, scipy 16.2 and 13.1 (4.3 x and 5.8 x). Peak 16.6 bytes/edge, 16.4 of them the result;
@@ -61,7 +63,7 @@ def main() -> None:
         shape = (num_nodes, num_nodes)
         summed = scipy.sparse.coo_matrix((np.ones(num_edges), (src, dst)), shape)
         kept = scipy.sparse.coo_matrix((np.arange(num_edges), (src, dst)), shape)
-        kept.has_canonical_format = True  # tocsc then leaves columns and parallel edges as they are
+        kept.has_canonical_format = True  # tocsc then neither sorts columns nor adds up parallel edges
         works |= {"scipy tocsc": summed.tocsc, "scipy tocsc, nothing added up": kept.tocsc}
     peaks = {name: peak_bytes(work) for name, work in works.items()}
     check(works, edges)
@@ -69,7 +71,7 @@ def main() -> None:
     limits = {"memcpy": memcpy, "memcpy into new memory": lambda: (edges.copy(), indptr.copy())}
     sides = {name: rate_of(work, num_edges) for name, work in (works | limits).items()}
     rates = alternate(sides, args.repeats, 1)
-    num_bytes = 4 * src.nbytes + indptr.nbytes  # src and dst read, indices, order and indptr written
+    num_bytes = 4 * src.nbytes + indptr.nbytes  # reads src and dst; writes indices, order and indptr
     for name, rate in rates.items():
         figures[f"{name} (M edges/s)"] = rate / 1e6
         figures[f"{name} (ns/edge)"] = 1e9 / rate
@@ -85,7 +87,7 @@ def main() -> None:
 
 
 def shuffled_edges(folder: Path | None) -> tuple[np.ndarray, int]:
-    """Return (int64[2, num_edges], num_nodes) of load_graph's graph, its edges in a seeded random order."""
+    """Return (int64[2, num_edges], num_nodes): the edges of load_graph's graph in a seeded random order."""
     graph, _ = load_graph(folder, 1_000_000, 20_000_000)
     dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr.numpy()))
     shuffle = np.random.default_rng(1).permutation(graph.num_edges)
@@ -93,7 +95,7 @@ def shuffled_edges(folder: Path | None) -> tuple[np.ndarray, int]:
 
 
 def check(works: dict[str, Callable[[], Any]], edges: np.ndarray) -> None:
-    """Fail unless all sides give our result; where parallel edges are added up, our columns sorted without them."""
+    """Fail unless all sides give our result; for a side that adds up parallel edges, our columns sorted and unique."""
     ours = works["coo_to_csc"]()
     assert all(map(np.array_equal, works["coo_to_csc, int32 ids"](), ours))
     assert all(map(np.array_equal, works["torch.sort"](), ours))
@@ -110,7 +112,7 @@ def check(works: dict[str, Callable[[], Any]], edges: np.ndarray) -> None:
 
 
 def rate_of(work: Callable[[], Any], num_edges: int) -> Callable[[int], float]:
-    """Return a side for alternate: edges per second of one call."""
+    """Return a side for `alternate`: edges per second of one call."""
     return lambda _: num_edges / timed(work)[0]
 
 

@@ -1,18 +1,19 @@
 """How much faster is ShmChannel than torch.multiprocessing.Queue and a pickling queue, and how near to a bare wake-up?
 
-Two processes; messages are dicts of 5 float32 tensors, 1 KB to 64 MB in all, and the message of a sampled minibatch
-(1,024 seeds, fanouts [15, 10, 5]). Rate: a sender sends messages of fresh tensors as fast as it may, a receiver reads a
-byte of every page of every tensor, and the time ends when it has read the last one; MpChannel is shown beside the queue
-that it wraps; the pickling queue is multiprocessing.Queue with NumPy arrays. Latency: one message of 1 KB after every
-200 us of work of the sender, from before `send` to after `recv`, 50th percentile; the bare hop is a futex wake from C++
-to C++ in the same rhythm. Answers: half the time from `send` until the receiver's answer through a second channel is
-there. Transports in alternation, median of 9; received tensors are compared first.
+Two processes. Messages are dicts of 5 float32 tensors, 1 KB to 64 MB in total, and the message of a sampled minibatch
+(1,024 seeds, fanouts [15, 10, 5]). Rate: the sender sends messages of fresh tensors as fast as it can; the receiver
+reads one byte of every page of every tensor; the time ends when it has read the last one. MpChannel is shown beside the
+queue that it wraps. The pickling queue is multiprocessing.Queue with NumPy arrays. Latency: one message of 1 KB after
+every 200 us of work in the sender, from before `send` to after `recv`, 50th percentile. The bare hop is a futex wake
+from C++ to C++ at the same pace. Answers: half the time from `send` until the receiver's answer arrives through a
+second channel. Transports in alternation, median of 9; received tensors are compared first.
 Run: python benchmarks/channel.py --graph GRAPH
 Result (2-core AMD EPYC VM, shared, commit d58dfdf): 4 MB 8.0 GB/s against 0.70 of the torch queue (11.5 x), 16 MB 7.9
 against 0.80 (9.9 x), 64 MB 9.2 x, 1 MB 24 x, the minibatch (5.6 MB) 8.1 against 0.37 (21.8 x); the pickling queue 7.0 x
 at 1 MB, 16.5 x at 4 MB. 1 KB: bare hop 50 us, ShmChannel 64 us in one tensor and 74 us in five, pickling queue 309 us,
-torch queue 3.3 ms; answers 8.2 us, since neither side sleeps. What is beyond the hop depends on how deep the receiver's
-core slept: other runs on the idle machine (hops of 39 to 50 us) gave 2 to 20 us for one tensor, 19 to 29 us for five.
+torch queue 3.3 ms; answers 8.2 us, since neither side sleeps. The time beyond the hop depends on how deep the core of
+the receiver slept: other runs on the idle machine (hops of 39 to 50 us) gave 2 to 20 us for one tensor, 19 to 29 us for
+five.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ Message = dict[str, Any]
 
 
 class Transport:
-    """A queue between this process and a receiver of its own; `pack` and `unpack` are part of its cost."""
+    """A queue between this process and a receiver process; its cost includes `pack` and `unpack`."""
 
     def __init__(self, name: str, queue: Any, send: Callable[[Message], Any], recv: Callable[[], Message]) -> None:
         context = multiprocessing.get_context("fork")
         self.name, self.queue, self.send = name, queue, send
         self._orders, orders = context.Pipe()
-        self._had = mmap.mmap(-1, PAGE)  # how many messages the receiver has had
+        self._had = mmap.mmap(-1, PAGE)  # counts the messages the receiver has received
         self._receiver = context.Process(target=receive, args=(orders, recv, self._had), daemon=True)
         self._receiver.start()
 
@@ -66,8 +67,10 @@ class Transport:
         return self._orders.recv()
 
     def rate(self, message: Message, count: int) -> float:
-        """Return bytes per second of `count` messages, each of tensors of its own: a queue of torch moves a tensor to
-        shared memory when it sends it first, and would not copy it again.
+        """Return bytes per second of `count` messages.
+
+        Each message has new tensors: a queue of torch moves a tensor to shared memory when it first sends it, and would
+        not copy it again.
         """
         messages = [{key: tensor.clone() for key, tensor in message.items()} for _ in range(count)]
         self.order("touch", count)
@@ -87,7 +90,7 @@ class Transport:
             sent.append(time.perf_counter())
             self.send(message)
             ends = time.perf_counter() + BOUND_S
-            while int.from_bytes(self._had[:4], "little") < number:  # the next one shall find it asleep
+            while int.from_bytes(self._had[:4], "little") < number:  # wait until it is asleep again
                 work(PACE_S / 10)
                 if time.perf_counter() > ends:
                     raise RuntimeError(f"{self.name}: the receiver does not go on")
@@ -106,8 +109,8 @@ class Transport:
 
 
 def receive(orders: Any, recv: Callable[[], Message], had: mmap.mmap) -> None:
-    """The receiving process: does as it is told, and answers when it is done."""
-    torch.set_num_threads(1)  # also since OpenMP threads of the parent do not exist here
+    """Run in the receiving process: do what each request asks, and answer when it is done."""
+    torch.set_num_threads(1)  # the OpenMP threads of the parent do not exist here
     while True:
         what, count = orders.recv()
         if what == "end":
@@ -131,12 +134,12 @@ def receive(orders: Any, recv: Callable[[], Message], had: mmap.mmap) -> None:
 
 
 def work(seconds: float) -> None:
-    """Work as sampling does: without a pause, and without the GIL, which a queue needs for its thread here."""
+    """Work like sampling: without a pause and without the GIL, which the thread of a queue needs in this process."""
     _core.send_futex_hops(IDLE_WORD, 1, seconds)
 
 
 def touch(message: Message) -> int:
-    """Read a byte of every page."""
+    """Read one byte of every page."""
     total = 0
     for value in message.values():
         total += int(value.numpy().reshape(-1).view(np.uint8)[::PAGE].sum())
@@ -177,7 +180,7 @@ def transports() -> list[Transport]:
 
 
 def bare_hop() -> tuple[Transport, Callable[[int], float]]:
-    """Return (its process, a side for alternate): the median seconds of a hop that carries nothing."""
+    """Return (receiver process, a side for `alternate`): the median seconds of a bare hop."""
     word = mmap.mmap(-1, PAGE)
     transport = Transport("bare hop", word, lambda _: None, lambda: word)
 
@@ -205,7 +208,7 @@ def latency_figures(sides: list[Transport], args: argparse.Namespace) -> dict[st
 
 
 def answers(message: Message) -> float:
-    """Return the median seconds of half a round trip: there through one channel, back through another."""
+    """Return the median seconds of half a round trip through one channel and back through another."""
     there, back = (dp.ShmChannel(capacity=16, shm_size="1MB") for _ in range(2))
     process = multiprocessing.get_context("fork").Process(target=answer_all, args=(there, back), daemon=True)
     process.start()

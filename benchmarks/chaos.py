@@ -1,9 +1,9 @@
 """Does every minibatch arrive exactly once when workers of a DataLoader are killed, and how long is the wait?
 
 Worker processes get SIGKILL at random moments while epochs are read: --kills in all, 50 to 500 ms apart; 1,024 seeds,
-fanouts [15, 10, 5], node features. What arrives is held against what the chain gives without workers, digest by digest;
-in the end no worker, descriptor or mapping may be left. max_restarts is the default, so a minibatch that is hit more
-than three times ends the run with PeerDied, which is then counted as a failure.
+fanouts [15, 10, 5], node features. Each minibatch is compared by digest with the one that the chain makes without
+workers. At the end no worker, descriptor or mapping may be left. max_restarts is the default: if kills hit the same
+minibatch more than three times, the run ends with PeerDied, which counts as a failure.
 Run: python benchmarks/chaos.py --graph GRAPH
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commits 5be9c11 and c66de65): 200 kills, 480 and 440
 minibatches, each once, longest pause 0.35 and 0.50 s, nothing left. With 20 to 200 ms between kills one run of three
@@ -34,7 +34,7 @@ BOUND_S = 60.0
 
 
 class Killer(threading.Thread):
-    """Kills a random worker every now and then, until it has killed enough or is told to stop."""
+    """Kills a random worker at random times, until it has killed enough or is asked to stop."""
 
     def __init__(self, kills: int, seed: int) -> None:
         super().__init__(daemon=True)
@@ -75,7 +75,7 @@ def main() -> None:
     wanted = [minibatch.digest() for minibatch in chain]
 
     warm = dp.DataLoader(chain, args.workers, channel=args.channel, multiprocessing_context=args.context)
-    list(warm)  # the server from which workers are forked stays, and is not a leftover
+    list(warm)  # starts the server that forks workers; it stays and does not count as left over
     warm.close()
     before = left_over()
     loader = dp.DataLoader(chain, args.workers, channel=args.channel, multiprocessing_context=args.context)

@@ -1,6 +1,4 @@
-"""What the benchmarks share: the graph, alternation of both sides in one run, the physical limits, the peer's
-interpreter.
-"""
+"""Helpers of the benchmarks: the graph, alternating the sides in one run, physical limits, the peer's interpreter."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ import torch
 import datapipes as dp
 from datapipes import _core
 
-PEER_BOUND_S = 180.0  # for one measurement of the peer, which first loads the graph
+PEER_BOUND_S = 180.0  # for one measurement of the peer; the first one includes loading the graph
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that every benchmark has."""
+    """Return a parser with the options of every benchmark."""
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--graph", type=Path, help="folder with indptr.npy, indices.npy (int64) and feat.npy")
     arguments.add_argument("--json", type=Path, help="write the figures to this file")
@@ -55,7 +53,7 @@ def load_graph(
 
 
 def alternate(sides: dict[str, Callable[[int], float]], repeats: int, warm_ups: int = 2) -> dict[str, float]:
-    """Return the median of what each side measures (a rate), taken in turn; `side(round)` does one measurement."""
+    """Return the median rate of each side, measured in turn; `side(round)` does one measurement."""
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for i in range(warm_ups + repeats):
         for name, side in sides.items():
@@ -73,9 +71,9 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 class RandomLines:
-    """The limit of random access: lines a second, read at random from `num_bytes` with many reads under way at once.
+    """Measure the limit of random access: lines per second, read from `num_bytes` with many reads under way at once.
 
-    1 GiB is far beyond any cache, so a line then costs what a cache miss costs.
+    1 GiB is far larger than any cache, so each line then costs a cache miss.
     """
 
     def __init__(self, num_bytes: int = 2**30, threads: int = 1, num_reads: int = 2**19) -> None:
@@ -89,13 +87,13 @@ class RandomLines:
 
 
 def memcpy(num_bytes: int) -> Callable[[int], float]:
-    """Return a side for alternate: bytes per second of a copy into memory that is already there."""
+    """Return a side for `alternate`: bytes per second of a copy into memory that exists already."""
     source, target = np.ones(num_bytes, dtype=np.uint8), np.zeros(num_bytes, dtype=np.uint8)
     return lambda _: num_bytes / timed(lambda: np.copyto(target, source))[0]
 
 
 def with_threads(threads: int, side: Callable[[int], float]) -> Callable[[int], float]:
-    """Return `side` measured with that many threads for torch and our kernels."""
+    """Return `side` measured with so many threads for torch and our kernels."""
 
     def measure(round_: int) -> float:
         torch.set_num_threads(threads)
@@ -108,9 +106,9 @@ def with_threads(threads: int, side: Callable[[int], float]) -> Callable[[int], 
 
 
 def peak_bytes(work: Callable[[], Any]) -> float:
-    """Return by how much resident memory rose at most during one call; nan where the system does not tell."""
+    """Return the peak rise of resident memory during one call; nan if the system does not tell."""
     try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from what is resident
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak restarts at the resident memory
     except OSError:
         return float("nan")
     before = _resident_bytes("VmRSS")
@@ -119,22 +117,22 @@ def peak_bytes(work: Callable[[], Any]) -> float:
 
 
 def _resident_bytes(field: str) -> float:
-    """Return a field of /proc/self/status, which is in KiB, in bytes."""
+    """Return a field of /proc/self/status in bytes; the file has it in KiB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 class Peer:
-    """GraphBolt in an interpreter of its own, one measurement for each line it is sent.
+    """GraphBolt in its own interpreter. It does one measurement for each line it is sent.
 
-    All its processes are stopped while we measure: threads of its DataLoader poll, and would take part of a core.
+    All its processes are stopped while we measure, because threads of its DataLoader poll and take part of a core.
     """
 
     def __init__(self, python: Path, graph: Path | None, what: str) -> None:
         if graph is None:
             raise SystemExit("--peer-python needs --graph DIR: the peer reads the same files.")
         script = Path(__file__).with_name("peer_graphbolt.py")
-        environment = {**os.environ, "DGLBACKEND": "pytorch"}  # else it first says that it chose one
+        environment = {**os.environ, "DGLBACKEND": "pytorch"}  # otherwise it prints which backend it chose
         self._process = subprocess.Popen(
             [str(python), str(script), str(graph), what],
             stdin=subprocess.PIPE,
@@ -143,8 +141,8 @@ class Peer:
             env=environment,
             start_new_session=True,
         )
-        atexit.register(self._signal, signal.SIGKILL)  # where a benchmark fails, stopped ones would stay for good
-        self.measure(0)  # once it has loaded the graph, it rests
+        atexit.register(self._signal, signal.SIGKILL)  # if a benchmark fails, stopped processes would stay for ever
+        self.measure(0)  # loads the graph; then its processes are stopped
 
     def measure(self, round_: int) -> float:
         """Return the peer's rate in this round."""

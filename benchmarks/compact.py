@@ -1,10 +1,10 @@
 """How fast does compact relabel ids, on one thread?
 
-The ids are the picks of the outermost hop of minibatches of 1,024 seeds, fanouts [15, 10, 5]: about 430,000, of which
-half are distinct. int64 and int32 ids, the direct map and the hash map (that graphs of more than 2^25 nodes get).
-Against torch.unique(return_inverse=True) and numpy.unique, which sort and give another order of the distinct ids, and
-against the floor: one random line for each id, from memory of the size of the direct map. All in alternation, median of
-9. Run: python benchmarks/compact.py --graph GRAPH
+The ids are the picks of the outermost hop of minibatches of 1,024 seeds, fanouts [15, 10, 5]: about 430,000, half of
+them distinct. int64 and int32 ids; the direct map and the hash map (used for graphs of more than 2^25 nodes). Compared
+with torch.unique(return_inverse=True) and numpy.unique, which sort and so return the distinct ids in another order. The
+floor is one random line per id, from memory of the size of the direct map. All in alternation, median of 9.
+Run: python benchmarks/compact.py --graph GRAPH
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 99cefe3): 108 M ids/s (9.3 ns), int32 112, hash map
 46; torch.unique 29 (3.7 x), numpy.unique 16 (6.8 x), floor 266 (0.41 x).
 """

@@ -1,12 +1,13 @@
 """How many minibatches a second does a whole chain deliver on two cores, without worker processes?
 
-1,024 seeds, fanouts [15, 10, 5], node features (400 bytes a node on the benchmark graph), through DataLoader: sampling
-and fetching overlap in two threads (prefetch), torch.get_num_threads() is 2. Beside it: the same on one core's worth of
-threads, without overlap, with a transform and a copy_to that change nothing (what carrying a minibatch through a stage
-costs), and by hand: prefetch(2) alone. Against GraphBolt 2.1.0's DataLoader with 0, 1 and 2 workers in its own
-interpreter (--peer-python; its best counts), and against the limit of two cores: the time of sampling and of gathering,
-each measured alone on two threads, added up. The consumer only takes the minibatches. All in alternation, one second a
-measurement, median of 9. Run: python benchmarks/end_to_end.py --graph GRAPH --peer-python PYTHON
+1,024 seeds, fanouts [15, 10, 5], node features (400 bytes per node on the benchmark graph), through DataLoader:
+sampling and fetching overlap in two threads (prefetch), torch.get_num_threads() is 2. Beside it, the same: with one
+thread; without overlap; with a transform and a copy_to that change nothing, which shows the cost of a stage; and by
+hand, with prefetch(2) alone. Compared with GraphBolt 2.1.0's DataLoader with 0, 1 and 2 workers in its own interpreter
+(--peer-python; its best counts). The limit of two cores is the time of sampling plus that of gathering, each measured
+alone on two threads. The consumer only takes the minibatches. All in alternation, one second per measurement, median of
+9.
+Run: python benchmarks/end_to_end.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 99cefe3): 63.6 minibatches/s; without overlap 55.8,
 with one thread 37.6; GraphBolt 8.0, 8.2 and 7.7 with 0, 1 and 2 workers (7.8 x its best). 1.05 of what sampling (141)
 and gathering (107) alone add up to: the two cores are used. At commit 9ddbb91 64.8 and 8.7 (7.5 x).
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 class Delivery:
-    """Minibatches per second of a stage, over about one second; it is built anew for each measurement and closed."""
+    """Minibatches per second of a stage over about one second. Each measurement builds the stage anew and closes it."""
 
     def __init__(self, build: Callable[[], dp.Stage]) -> None:
         self._build = build

@@ -1,11 +1,11 @@
 """How fast does fetch_feature (FeatureFetcher over a TensorFeature) gather rows, and how far is that from memcpy?
 
 First the stage: the input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on
-the benchmark graph), on one thread and on two; against torch's index_select into fresh memory, as a call of it gives,
-and into memory that is already there, and against GraphBolt 2.1.0's feature store in its own interpreter
-(--peer-python). Then 250,000 random rows of 4, 16, 64 and 400 bytes and 62,500 of 4,096 bytes from 1 GiB (4 and 16
-bytes: 4M rows), on one thread, against both index_selects. The limits: memcpy of the same bytes, and one random line
-read for each line of the rows. All in alternation, median of 9.
+the benchmark graph), on one thread and on two. Compared with torch's index_select, into fresh memory (its default) and
+into memory that exists already, and with GraphBolt 2.1.0's feature store in its own interpreter (--peer-python). Then
+250,000 random rows of 4, 16, 64 and 400 bytes and 62,500 of 4,096 bytes from 1 GiB (4 and 16 bytes: 4M rows), on one
+thread, compared with both index_selects. The limits are a memcpy of the same bytes, and one random read per line of the
+rows. All in alternation, median of 9.
 Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commits 9ddbb91 and 99cefe3): 5.1 and 5.3 GB/s, with two
 threads 8.8 and 9.1; index_select 1.24 and 1.31 (4.1 x and 4.0 x), into memory that is there 4.91 and 5.20 (1.04 x and
@@ -61,7 +61,7 @@ def stage_figures(args, peer: Peer | None) -> dict[str, float]:
     num_bytes = sum(map(len, nodes)) * features[0].nbytes
 
     def rate(work):
-        """Bytes per second over all minibatches; each result is let go before the next."""
+        """Bytes per second over all minibatches; each result is released before the next."""
         return lambda _: num_bytes / sum(timed(lambda i=i: work(i))[0] for i in range(len(nodes)))
 
     def reused(i: int) -> None:
@@ -94,7 +94,7 @@ def width_figures(width: int, repeats: int) -> dict[str, float]:
     def rate(work):
         return lambda _: num_bytes / timed(work)[0]
 
-    lines = (width + LINE - 4) / LINE if width > LINE // 2 else 1.0  # of a row, on average over where it begins
+    lines = (width + LINE - 4) / LINE if width > LINE // 2 else 1.0  # per row, averaged over its offset in a line
     sides = {
         "TensorFeature.read": rate(lambda: feature.read(ids)),
         "index_select": rate(lambda: table.index_select(0, ids)),

@@ -2,11 +2,11 @@
 
 1,024 seeds, fanouts [15, 10, 5], node features (400 bytes a node on the benchmark graph); torch.get_num_threads() is 2.
 Workers 0, 1 and 2, as processes (forkserver; fork for comparison) and as threads, over the graph in memory and over
-the same graph saved and mapped; against GraphBolt 2.1.0's DataLoader with 0, 1 and 2 workers in its own interpreter
-(--peer-python; its best counts). Each side keeps its workers, gets one second a measurement, in alternation, median of
-9. Then: seconds until the first minibatch of a new loader, with the server that forks workers running or not; of the
-next epoch with workers that stay (ended epochs of 12 minibatches, median); and the private memory of a worker (USS)
-beyond that of a process of the same server that has made nothing.
+the same graph saved and mapped. Compared with GraphBolt 2.1.0's DataLoader with 0, 1 and 2 workers in its own
+interpreter (--peer-python; its best counts). Each side keeps its workers; one second per measurement, in alternation,
+median of 9. Then the seconds until the first minibatch: of a new loader, with the server that forks workers running or
+not, and of the next epoch with workers that stay (median over epochs of 12 minibatches). Last the private memory (USS)
+of a worker, minus that of an idle process of the same server.
 Run: python benchmarks/loader.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared and noisy, 1M nodes / 20M edges, commits f0d6d10, 6810c4a and c66de65): 0 workers
 41.2, 40.9 and 40.3 minibatches/s; 1 process 0.84, 0.96 and 0.93 of that, 2 processes 0.97, 0.99, 1.06, mapped 0.97,
@@ -39,14 +39,14 @@ EPOCHS = 9
 
 
 class Delivery:
-    """Minibatches per second of a loader over about one second of an epoch that goes on from turn to turn."""
+    """Minibatches per second of a loader over about one second. The epoch continues in the next measurement."""
 
     def __init__(self, loader: dp.DataLoader) -> None:
         self._loader = loader
         self._stream = iter(loader)
 
     def __call__(self, _: int) -> float:
-        for _ in range(8):  # what was made ahead while others were measured
+        for _ in range(8):  # skip minibatches made ahead while other sides were measured
             self._next()
         done, began = 0, time.perf_counter()
         while time.perf_counter() - began < ROUND_S:
@@ -63,13 +63,13 @@ class Delivery:
 
 
 def private_bytes(pid: int) -> float:
-    """Return the bytes that no other process has mapped."""
+    """Return the bytes that only this process has mapped."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     return sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 def idle(ready: multiprocessing.synchronize.Event, end: multiprocessing.synchronize.Event) -> None:
-    """Be a process that has imported what a worker imports, and has done nothing."""
+    """Run in a process that has imported what a worker imports, and do nothing."""
     torch.set_num_threads(1)
     ready.set()
     end.wait(60)
@@ -99,7 +99,7 @@ def first_seconds(loader: dp.DataLoader) -> float:
 
 
 def later_epochs(loader: dp.DataLoader) -> float:
-    """Return the median seconds until the first minibatch of an epoch, after others were read to their end."""
+    """Return the median seconds until the first minibatch of an epoch, after earlier epochs were read to the end."""
     found = []
     for _ in range(EPOCHS):
         began = time.perf_counter()

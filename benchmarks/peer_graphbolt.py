@@ -1,9 +1,9 @@
 """Runs in the peer's interpreter: measures GraphBolt 2.1.0 once for each line on standard input and prints the rate.
 
 Arguments: GRAPH (folder) and "sample" (edges per second, sampled and compacted), "gather" (bytes per second of
-feature rows) or "end_to_end_W" (minibatches per second of its DataLoader with W workers, node features included). One
-thread, but two for its DataLoader without workers; 1,024 seeds, fanouts [15, 10, 5] with the hop next to the seeds
-last, as in ours.
+feature rows) or "end_to_end_W" (minibatches per second of its DataLoader with W workers, node features included). It
+uses one thread, two for its DataLoader without workers. 1,024 seeds, fanouts [15, 10, 5]; as in ours, the last fanout
+is that of the hop next to the seeds.
 """
 
 import sys

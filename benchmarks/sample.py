@@ -1,14 +1,15 @@
 """How fast does sample_neighbor (NeighborSampler) sample and compact, and how far is that from the memory limit?
 
-1,024 seeds, fanouts [15, 10, 5], frontiers "all" and "new", the stage as users call it (ItemSampler included). Edges
-counted are those in the blocks. One thread. Against GraphBolt 2.1.0 in its own interpreter (--peer-python), against
-NumPy (picks with replacement by one multiplication, np.unique), and against the floor: as many random lines as the
-minibatch must touch (one of a neighbor list and one of the id map an edge, one of indptr a destination), read with many
-under way at once. The floor is given for lines that miss every cache (from 1 GiB), and for lines from memory of the
-size that each structure has, part of which caches hold. All in alternation, half a second a measurement, median of 9.
-Two threads inside a minibatch against one, and the floor with two against one: turns of 0.1 s, median of 25.
-Small minibatches (32 seeds, [5, 5]): what the chain takes beyond the kernel. --int32-only leaves the sides with int64
-ids out, for graphs too large to hold both. Run: python benchmarks/sample.py --graph GRAPH --peer-python PYTHON
+1,024 seeds, fanouts [15, 10, 5], frontiers "all" and "new", the stage as users call it (ItemSampler included), one
+thread. The edges in the blocks count. Compared with GraphBolt 2.1.0 in its own interpreter (--peer-python) and with
+NumPy (picks with replacement by one multiplication, np.unique). The floor is as many random lines as the minibatch must
+touch, read with many under way at once: per edge one line of a neighbor list and one of the id map, per destination one
+of indptr. It is given for lines that miss every cache (from 1 GiB), and for lines from memory of the size of each
+structure, part of which is cached. All in alternation, half a second per measurement, median of 9. Then two threads
+inside a minibatch and one, and the floor with two and one: turns of 0.1 s, median of 25. Then small minibatches (32
+seeds, [5, 5]): the time of the chain beyond the kernel. --int32-only leaves out the sides with int64 ids, for graphs
+too large to hold both.
+Run: python benchmarks/sample.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commits 9ddbb91 and 99cefe3): frontier all 43.3 and 41.1 M
 edges/s (23.1 and 24.3 ns/edge), new 41.4 and 41.5, int32 ids 46.3 and 45.8; GraphBolt 4.76 and 4.92 (9.1 x and 8.4
 x), NumPy 5.0 and 4.7. Time over the floor: 1.17 and 1.19 where every line misses, 1.91 and 2.14 where caches hold
@@ -28,7 +29,7 @@ from datapipes import _core
 
 ROUND_S = 0.5
 FANOUTS = [15, 10, 5]
-MAP_BYTES = 4  # of the id map, a node
+MAP_BYTES = 4  # of the id map, per node
 
 
 def main() -> None:
@@ -85,7 +86,7 @@ def main() -> None:
 
 
 def scaling_figures(items: dp.Stage, graph: dp.CSCGraph) -> dict[str, float | str]:
-    """What a second thread gives to sampling and to the floor, in short turns, so that other load meets all sides."""
+    """Measure what a second thread adds to sampling and to the floor. Turns are short, so other load hits all sides."""
     sides = {
         "1 thread": Sampling(items.sample_neighbor(graph, FANOUTS), 0.1),
         "2 threads": with_threads(2, Sampling(items.sample_neighbor(graph, FANOUTS), 0.1)),
@@ -127,7 +128,7 @@ class Sampling:
         return edges / spent
 
     def peak_bytes_per_edge(self) -> float:
-        """Resident memory that one minibatch takes at its most, when the pool has nothing for it."""
+        """Peak resident memory of one minibatch when the pool is empty."""
         made: list[dp.MiniBatch] = []
         _core.pool_trim()
         peak = peak_bytes(lambda: made.append(next(self._stream)))
@@ -159,7 +160,7 @@ def numpy_rate(graph: dp.CSCGraph, round_: int) -> float:
 
 
 def small_minibatches(graph: dp.CSCGraph, num: int = 2_000) -> dict[str, float | str]:
-    """What the chain takes for a minibatch of 32 seeds beyond the kernel, both over the same seeds and keys."""
+    """The time of the chain for a minibatch of 32 seeds beyond the kernel's, both over the same seeds and keys."""
     stream = iter(dp.ItemSampler(dp.ItemSet(graph.num_nodes), 32, shuffle=True, seed=2).sample_neighbor(graph, [5, 5]))
     seeds = [next(stream).seeds.numpy() for _ in range(num)]
     indptr, indices, _ = graph.arrays()

@@ -1,11 +1,12 @@
 """How fast do ItemSampler and DistributedItemSampler make the minibatches of seeds, on one thread?
 
 A shuffled epoch over 4M items with labels (two int64 tensors), batch sizes 1,024 and 65,536, and the first minibatch of
-an epoch, which needs no permutation of the whole. Against the plain way, torch.randperm once an epoch and two
-index_selects a minibatch (the permutation is part of its time), and against the limit: memcpy of the bytes handed out.
-All in alternation, median of 9. Run: python benchmarks/seeds.py
+an epoch, which needs no permutation of all items. Compared with the plain way: torch.randperm once per epoch (counted
+in its time) and two index_selects per minibatch. The limit is a memcpy of the bytes handed out. All in alternation,
+median of 9.
+Run: python benchmarks/seeds.py
 Result (2-core AMD EPYC VM, shared, commit 99cefe3): 65,536 seeds 13.6 M items/s (1.45 x randperm and index, memcpy
-548), 1,024 seeds 5.7 M items/s, 0.18 ms a minibatch (0.78 x: half of it is what a minibatch costs whatever its size).
+548), 1,024 seeds 5.7 M items/s, 0.18 ms a minibatch (0.78 x: half of that time does not depend on the batch size).
 The first minibatch comes after 0.6 ms; torch.randperm of the epoch alone takes 91 ms.
 """
 
@@ -20,7 +21,7 @@ import datapipes as dp
 
 NUM_ITEMS = 4_000_000
 BYTES_PER_ITEM = 16  # id and label
-SHARE = 16  # a sixteenth of an epoch is measured at a time
+SHARE = 16  # one measurement covers 1/16 of an epoch
 
 
 def main() -> None:

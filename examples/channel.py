@@ -2,9 +2,9 @@
 
 Run: python examples/channel.py [--channel shm | mp]
 
-`shm` is ShmChannel: one copy into shared memory, and received tensors lie there. `mp` is MpChannel, over a queue of
-torch.multiprocessing. Both are used in the same way. The consumer receives one epoch whole, leaves the next one early,
-and then meets an error: the producer's, with the traceback of the line that failed there.
+`shm` is ShmChannel: one copy into shared memory, where the received tensors lie. `mp` is MpChannel, over a queue of
+torch.multiprocessing. Both are used in the same way. The consumer receives one whole epoch and leaves the next one
+early. Then it receives an error of the producer, with the traceback of the line that failed there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 import datapipes as dp
 
 EPOCHS = 2
-BATCHES = 6  # in an epoch
-TIMEOUT_S = 60  # no wait of a working producer is that long
+BATCHES = 6  # messages in an epoch
+TIMEOUT_S = 60  # a working producer never takes so long
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--channel", choices=["shm", "mp"], default="shm", help="what carries the messages")
     args = parser.parse_args()
 
-    # Either one holds four messages: a producer that is ahead by more waits.
+    # Either channel holds four messages; a producer that is further ahead waits.
     channel = dp.ShmChannel(capacity=4, shm_size="16MB") if args.channel == "shm" else dp.MpChannel(maxsize=4)
     context = multiprocessing.get_context("spawn")
     received = context.Event()
@@ -39,11 +39,11 @@ def main() -> None:
             received.set()
             producer.join(TIMEOUT_S)
         finally:
-            producer.kill()  # does nothing where it has ended
+            producer.kill()  # does nothing if it has ended
 
 
 def produce(channel: dp.ChannelBase, received: Event) -> None:
-    """Send two epochs, and the error that ends the third. Runs in the other process."""
+    """Send two epochs, then an error instead of the third. Runs in the other process."""
     try:
         for epoch in range(EPOCHS + 1):
             for index in range(BATCHES):
@@ -51,18 +51,18 @@ def produce(channel: dp.ChannelBase, received: Event) -> None:
             channel.end_epoch()
     except Exception as error:
         channel.send_error(error)
-    received.wait(TIMEOUT_S)  # for MpChannel, whose tensors need their sender until they are received
+    received.wait(TIMEOUT_S)  # for MpChannel: its sender must live until the tensors are received
 
 
 def make_batch(epoch: int, index: int) -> dict[str, torch.Tensor]:
-    """Return a message. Any dense tensors do, under any names."""
+    """Return a message: any dense tensors under any names."""
     if epoch == EPOCHS:
         raise ValueError(f"there is no data for epoch {epoch}")
     return {"features": torch.full((256, 64), float(index)), "position": torch.tensor([epoch, index])}
 
 
 def consume(channel: dp.ChannelBase) -> None:
-    """Receive all that the producer sends, and print it."""
+    """Receive and print everything that the producer sends."""
     for message in channel.messages(timeout=TIMEOUT_S):  # `for message in channel` waits without a timeout
         show(message)
     print("epoch 0 has ended")
@@ -71,7 +71,7 @@ def consume(channel: dp.ChannelBase) -> None:
         show(message)
         if int(message["position"][1]) == 2:
             break
-    channel.reset()  # what is left of the epoch is dropped, in the channel and on its way into it
+    channel.reset()  # drops the rest of the epoch, both in the channel and still to be sent
     print("left epoch 1 early")
 
     try:
@@ -80,7 +80,7 @@ def consume(channel: dp.ChannelBase) -> None:
         print(f"the producer sent {error!r}\nwhere it failed: {str(error.__cause__).strip()}")
 
     if isinstance(channel, dp.ShmChannel):
-        del message  # its memory is free again once its tensors are gone
+        del message  # the memory of a message is reused once its tensors are gone
         print("what the channel counted:")
         for name, value in channel.stats().items():
             print(f"  {name:12s} {value:g}")

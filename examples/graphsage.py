@@ -1,8 +1,7 @@
 """GraphSAGE on blocks, in plain torch: the model that the examples train.
 
-Each layer adds a linear map of a node's own vector to one of the mean over its in-edges (Hamilton et al., 2017).
-Where edges have a "direction" (in the embedded data: depends on, is needed by) each direction has a mean and a map
-of its own.
+Each layer adds two linear maps: one of a node's own vector, one of the mean over its in-edges (Hamilton et al., 2017).
+If edges have a "direction" (in the embedded data: depends on, is needed by), each direction has its own mean and map.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import datapipes as dp
 
 
 class WordEncoder(nn.Module):
-    """The sum of the vectors of a node's words: a linear map of the bag of words that never makes the bag.
+    """The sum of the vectors of a node's words: a linear map of the bag of words, computed without the dense bag.
 
-    `words` is int [n, max_words], filled up with `num_words`. While training, a word is left out with probability
+    `words` is int [n, max_words], padded with `num_words`. During training a word is left out with probability
     `dropout`.
     """
 
@@ -39,7 +38,7 @@ class WordEncoder(nn.Module):
 
 
 class RowEncoder(nn.Sequential):
-    """A linear map of rows of numbers, of any dtype, [n, ...]."""
+    """A linear map of rows of numbers [n, ...] of any dtype."""
 
     def __init__(self, row_width: int, width: int, dropout: float) -> None:
         super().__init__(nn.Flatten(), nn.Dropout(dropout), nn.Linear(row_width, width))
@@ -49,7 +48,7 @@ class RowEncoder(nn.Sequential):
 
 
 class SAGELayer(nn.Module):
-    """One layer: own vector and, for each direction of the edges, the mean of the neighbors' vectors."""
+    """One layer over a node's own vector and, for each direction of the edges, the mean of the neighbors' vectors."""
 
     def __init__(self, width: int, out_width: int, num_directions: int) -> None:
         super().__init__()
@@ -58,7 +57,7 @@ class SAGELayer(nn.Module):
         self.neighbors = nn.ModuleList(nn.Linear(width, out_width, bias=False) for _ in range(num_directions))
 
     def forward(self, block: dp.Block, h: Tensor, direction: Tensor | None) -> Tensor:
-        """Return [num_dst, out_width]; `direction` is uint8 [num_edges], a bit for each direction that an edge has."""
+        """Return [num_dst, out_width]; `direction` is uint8 [num_edges], one bit per direction of an edge."""
         result = self.own(h[: block.num_dst])
         for bit, linear in enumerate(self.neighbors):
             kept = None if direction is None else (direction >> bit & 1).bool()
@@ -71,7 +70,7 @@ class GraphSAGE(nn.Module):
 
     Args:
         encoder: features [n, ...] -> [n, width].
-        widths: of the input of each layer and of the scores: one more than there are blocks.
+        widths: the input width of each layer, then the number of scores: one entry more than blocks.
         num_directions: 1, or the number of bits in the edge feature "direction".
     """
 
@@ -91,9 +90,9 @@ class GraphSAGE(nn.Module):
 
 
 def mean_of_neighbors(block: dp.Block, h: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Return [num_dst, width]: the mean of `h` over the (kept) in-edges of each destination, 0 where there are none.
+    """Return [num_dst, width]: the mean of `h` over the (kept) in-edges of each destination, 0 without in-edges.
 
-    An embedding bag adds the rows up without a copy of one row for each edge.
+    An embedding bag adds up the rows without making one copy of a row per edge.
     """
     indptr, indices = block.indptr, block.indices.long()
     if kept is not None:
@@ -103,5 +102,5 @@ def mean_of_neighbors(block: dp.Block, h: Tensor, kept: Tensor | None = None) ->
 
 
 def offsets_of(counts: Tensor) -> Tensor:
-    """Return int64 [n + 1]: 0 and the running sums of `counts`."""
+    """Return int64 [n + 1]: 0, then the running sums of `counts`."""
     return F.pad(counts.long().cumsum(0), (1, 0))

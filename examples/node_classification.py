@@ -2,11 +2,11 @@
 
 Run: python examples/node_classification.py [--data debian | FOLDER] [--seed N] [--out FOLDER]
 
-`--data debian` (the default) is the embedded graph of Debian's packages: guess the archive section of a package.
-FOLDER may hold Planetoid files or an .npz that `dp.datasets.open` knows. Prints loss and accuracy of each epoch, the
-test accuracy of the epoch that was best on the validation nodes, and the time of each stage; `--out` also writes
-learning_curve.png and pipeline.svg. Training minibatches are sampled in `--workers` processes; their bits, and so the
-accuracy, do not depend on how many there are.
+`--data debian` (the default) is the embedded graph of Debian's packages; the task is to predict the archive section of
+a package. FOLDER may hold Planetoid files or an .npz that `dp.datasets.open` reads. Prints loss and accuracy of each
+epoch, the test accuracy of the epoch with the best validation accuracy, and the time of each stage. `--out` also writes
+learning_curve.png and pipeline.svg. Training minibatches are sampled in `--workers` processes; their number does not
+change the minibatches, and so not the accuracy.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def train(
 
 
 def print_stage_rates(loader: dp.DataLoader) -> None:
-    """Print what a minibatch costs in each stage of the training loader, and how long the model waited for one."""
+    """Print the time per minibatch in each stage of the training loader, and how long the model waited for one."""
     print("stage                            ms a minibatch   minibatches/s")
     stats = loader.stats()
     channel = stats.pop("channel", None)

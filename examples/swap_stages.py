@@ -1,10 +1,10 @@
-"""Compare two samplers by exchanging one stage: the rest of the chain, the model and the seed stay the same.
+"""Compare two samplers by replacing one stage; the rest of the chain, the model and the seed stay the same.
 
 Run: python examples/swap_stages.py [--data debian | FOLDER] [--epochs N]
 
-The first chain samples in every hop for all nodes found so far (frontier "all"). The second is made from it by
-`replaced`: it draws once for each node, in the hop after it appears (frontier "new"). Prints what a minibatch holds
-and costs, and how well each chain trains.
+The first chain samples in every hop for all nodes found so far (frontier "all"). `replaced` makes the second chain from
+it, which samples once for each node, in the hop after its first occurrence (frontier "new"). Prints the size and the
+time of a minibatch, and how well each chain trains.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     chains = {"all": every_hop, "new": once}
     measured = {
         name: measure(pipe) for _ in range(3) for name, pipe in chains.items()
-    }  # in turn; the last round counts
+    }  # both chains in turn; the last round counts
     print(f"{'frontier':10s} {'nodes':>9s} {'edges':>9s} {'minibatches/s':>14s} {'loss':>8s} {'validation':>11s}")
     for name, pipe in chains.items():
         nodes, edges, rate = measured[name]
@@ -42,14 +42,12 @@ def main() -> None:
 
 
 def sample_once(old: dp.NeighborSampler) -> dp.NeighborSampler:
-    """Return the sampler that takes the place of `old`, over the same source."""
+    """Return the sampler that replaces `old`, over the same source."""
     return dp.NeighborSampler(old.source, old.graph, old.fanouts, return_edge_ids=old.return_edge_ids, frontier="new")
 
 
 def measure(pipe: dp.Stage) -> tuple[float, float, float]:
-    """Return the mean number of nodes and edges of a minibatch of one epoch, and minibatches per second without a
-    model.
-    """
+    """Return the mean nodes and edges per minibatch of one epoch, and the minibatches per second without a model."""
     nodes = edges = count = 0
     began = time.perf_counter()
     for minibatch in pipe:

@@ -1,6 +1,4 @@
-"""What training needs besides the model: the pipeline of a data set, an epoch, an evaluation. Shared by the
-examples.
-"""
+"""The parts of training that the examples share, besides the model: pipeline, training epoch, evaluation."""
 
 from __future__ import annotations
 
@@ -16,15 +14,13 @@ import datapipes as dp
 
 try:
     from tqdm import tqdm
-except ImportError:  # bars are a comfort: without them the epochs are printed all the same
+except ImportError:  # progress bars are optional; the epochs are printed without them too
     tqdm = None
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a data set is trained: two kinds suit all that `dp.datasets` opens, and the command line changes each
-    value.
-    """
+    """Settings of training. Two sets of values suit all data sets of `dp.datasets`; the command line overrides any."""
 
     fanouts: tuple[int, ...] = (10, 10)
     batch_size: int = 1024
@@ -48,7 +44,7 @@ def settings_for(data: dp.datasets.Dataset) -> Settings:
 
 
 def node_key(data: dp.datasets.Dataset) -> str:
-    """Return the node feature to train on: word ids where there are some, since they are shorter than the bag."""
+    """Return the node feature to train on: word ids if there are some, since they are shorter than the bag."""
     return "words" if ("node", None, "words") in data.features else "feat"
 
 
@@ -66,8 +62,9 @@ def pipeline(
     shuffle: bool,
     seed: int = 0,
 ) -> dp.Stage:
-    """Return the chain of stages: seeds, their neighborhood, its features. Training and evaluation differ in the
-    arguments only.
+    """Return the chain of stages: seeds, their neighborhood, its features.
+
+    Training and evaluation use the same chain with other arguments.
     """
     pipe = dp.ItemSampler(items, batch_size, shuffle=shuffle, seed=seed)
     pipe = pipe.sample_neighbor(data.graph, list(fanouts), return_edge_ids=has_direction(data))
@@ -89,7 +86,7 @@ def make_model(data: dp.datasets.Dataset, settings: Settings) -> GraphSAGE:
 
 
 def scores(model: GraphSAGE, minibatch: dp.MiniBatch) -> Tensor:
-    """Return the model's scores [num_seeds, num_classes], a row for each seed of the minibatch."""
+    """Return the model's scores [num_seeds, num_classes], one row per seed of the minibatch."""
     (features,) = minibatch.node_features.values()
     edge_features = minibatch.edge_features or [{}] * minibatch.num_layers
     directions = [given.get("direction") for given in edge_features]
@@ -103,7 +100,7 @@ def train_epoch(
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
     title: str = "train",
 ) -> tuple[float, float]:
-    """Train on one epoch of `loader`; return the mean loss and the accuracy on it."""
+    """Train on one epoch of `loader`; return its mean loss and accuracy."""
     model.train()
     loss_sum = correct = count = 0.0
     for minibatch in bar(loader, title):
@@ -122,7 +119,7 @@ def train_epoch(
 
 @torch.no_grad()
 def evaluate(model: GraphSAGE, data: dp.datasets.Dataset, items: dp.ItemSet, title: str = "evaluate") -> float:
-    """Return the accuracy on `items` with all neighbors: the training chain with fanout -1."""
+    """Return the accuracy on `items` with all neighbors: the chain of training with fanout -1."""
     model.eval()
     pipe = pipeline(data, items, [-1] * len(model.layers), 2048, shuffle=False)
     correct = 0
@@ -133,7 +130,7 @@ def evaluate(model: GraphSAGE, data: dp.datasets.Dataset, items: dp.ItemSet, tit
 
 
 def bar(loader: dp.DataLoader, title: str) -> Iterator[dp.MiniBatch]:
-    """Return the minibatches of one epoch, with a progress bar where tqdm is installed and a person is watching."""
+    """Return the minibatches of one epoch, with a progress bar if tqdm is installed and the output is a terminal."""
     if tqdm is None:
         return iter(loader)
     return iter(tqdm(loader, desc=title, leave=False, disable=None, unit="minibatch"))

@@ -1,4 +1,4 @@
-"""Small graphs, chains and checks that the stage tests share. A child process imports this module too."""
+"""Small graphs, chains and checks for the stage tests. Child processes import this module too."""
 
 import re
 import threading
@@ -16,7 +16,7 @@ NUM_NODES = 40
 NUM_ITEMS = 22
 BATCH_SIZE = 4  # six minibatches, the last one shorter
 PREFETCH_THREAD = "datapipes-prefetch-"  # and a number
-BOUND_S = 20.0  # longest wait for what should happen at once
+BOUND_S = 20.0  # longest wait for an event that should happen at once
 
 
 # --- graphs and features
@@ -28,7 +28,7 @@ def graph_of(columns: list[list[int]], **arguments) -> dp.CSCGraph:
 
 
 def small_graph(dtype: torch.dtype = torch.int64, *, with_edge_ids: bool = True) -> dp.CSCGraph:
-    """40 nodes and 200 edges of uneven degree, edge ids in an order of their own."""
+    """40 nodes of uneven degree and 200 edges; the edge ids are not the positions."""
     indptr, indices = strategies.random_graph(NUM_NODES, 200, rng_seed=1)
     edge_ids = np.random.default_rng(2).permutation(len(indices)) if with_edge_ids else None
     return dp.CSCGraph(indptr, indices, edge_ids=edge_ids).with_index_dtype(dtype)
@@ -77,7 +77,7 @@ def distributed_chain() -> dp.Stage:
     return fetched(sampled(dp.DistributedItemSampler(item_set(), 4, rank=1, world_size=2, shuffle=True, seed=5)))
 
 
-# The contract suite runs over these, and over each stage that is registered: a new stage needs an entry.
+# The contract suite runs over these. Every registered stage needs an entry.
 BUILDERS: dict[str, Callable[[], dp.Stage]] = {
     "copy_to": lambda: fetched().copy_to("cpu"),
     "fetch_feature": fetched,

@@ -1,15 +1,16 @@
-"""The protocol of csrc/shm/PROTOCOL.md as a small program, and the search through everything it can do.
+"""The protocol of csrc/shm/PROTOCOL.md as a small program, and a search through all its states.
 
-`Channel` is the page: every decision made under the mutex returns the stores it leads to, in the order of the page,
-and a process is nothing but the list of the stores it still has to make. One atomic action on the shared memory is one
-step, so `explore` visits every interleaving of the steps of all processes, and a death between any two of them.
+`Channel` implements the page. Every decision under the mutex returns the stores that follow from it, in the order of
+the page. The state of a process is the list of the stores it still has to make. One atomic action on shared memory is
+one step. `explore` visits every interleaving of the steps of all processes, with a death between any two steps.
 
-What holds the search down, and why it hides nothing:
-- The holder of the mutex runs alone until it unlocks, and so does who writes into its extent, their own deaths aside:
-  nobody else may look at what they store meanwhile, and whoever does is found out when it reads, writes or overlaps.
-- A receiver reads a message in the step that lets go of it, where anything that came in its way has left its mark.
-- A word to wait on is kept as "has it changed since I read it", one bit in each process.
-- A FREE slot is filled with rubbish (`dropped` included), so whoever relies on what is left in it is found out.
+Four reductions keep the search small. None hides an error:
+- The holder of the mutex runs without interleaving until it unlocks, and so does a sender while it writes its extent;
+  both can still die. No other process may look at these stores. One that does is caught when it reads, writes or
+  overlaps.
+- A receiver reads a message in the same step in which it lets go of it. An earlier overwrite is still visible then.
+- A word to wait on is kept as one bit per process: "changed since I read it".
+- A FREE slot is filled with garbage (`dropped` included), so a process that relies on old content is caught.
 """
 
 import gc
@@ -20,14 +21,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 FREE, WRITING, READY, HELD = "FREE", "WRITING", "READY", "HELD"
-RUNS, ENDED, DEAD = "runs", "ended", "dead"  # or the word on which the process sleeps
+RUNS, ENDED, DEAD = "runs", "ended", "dead"  # a sleeping process has the word it sleeps on instead
 READABLE, WRITABLE = "readable", "writable"
-HERE, LEFT = "here", "left"  # and FREE: states of an entry in the table of peers
-UNSENT, SENT, TAKEN, FENCED, REFUSED = "unsent", "sent", "taken", "fenced", "refused"  # what became of a message
+HERE, LEFT = "here", "left"  # states of an entry in the table of peers, besides FREE
+UNSENT, SENT, TAKEN, FENCED, REFUSED = "unsent", "sent", "taken", "fenced", "refused"  # the fates of a message
 
 Op = tuple[Any, ...]  # a name and its arguments
 Ops = tuple[Op, ...]
-Message = tuple[int, int]  # which process sends it, and its how many-th it is
+Message = tuple[int, int]  # the sending process, and the number of the message in that process
 
 
 class Slot(NamedTuple):
@@ -54,17 +55,17 @@ class Peer(NamedTuple):
 class Process(NamedTuple):
     state: str
     todo: Ops
-    entry: int | None  # its place in the table of peers
-    at: int = 0  # messages it has sent, or given up
+    entry: int | None  # its index in the table of peers
+    at: int = 0  # number of messages it has sent or given up
     held: tuple[int, ...] = ()
-    told: int = 0  # deaths it was told
-    fresh: bool = False  # the word is still what it read
+    told: int = 0  # number of deaths it was told
+    fresh: bool = False  # the word has not changed since it was read
     leaving: bool = False
 
 
 @dataclass(slots=True)
 class World:
-    """All that is shared, all that is local, and what the checks remember (`fates`, `died`)."""
+    """The shared state, the local state of every process, and what the checks remember (`fates`, `died`)."""
 
     slots: list[Slot]
     cells: list[Any]
@@ -75,14 +76,14 @@ class World:
     by_address: tuple[int, ...] = ()
     ready: tuple[int, ...] = ()
     free: tuple[int, ...] = ()
-    busy: int = 0  # how many are WRITING or READY
+    busy: int = 0  # number of slots WRITING or READY
     next_sequence: int = 0
     fence: int = 0
     delivered: int = 0
     turn: int | None = None
-    deaths: tuple[int, int] = (0, 0)  # recorded: that matter to senders, to receivers
+    deaths: tuple[int, int] = (0, 0)  # recorded deaths that matter to senders, to receivers
     mutex: int | None = None
-    dirty: bool = False  # a holder died
+    dirty: bool = False  # a process died while it held the mutex
     died: int = 0
 
     def freeze(self) -> tuple[Any, ...]:
@@ -115,7 +116,7 @@ def thaw(state: tuple[Any, ...]) -> World:
 
 
 class Violation(AssertionError):
-    """Something that the page promises does not hold; the message ends with the steps that lead there."""
+    """A promise of the page is broken; the message ends with the steps that lead there."""
 
 
 def require(truth: bool, what: str) -> None:
@@ -125,18 +126,18 @@ def require(truth: bool, what: str) -> None:
 
 @dataclass(frozen=True)
 class Config:
-    """Who takes part. Processes are numbered: senders, then receivers, then resetters, then latecomers."""
+    """The processes that take part, numbered in this order: senders, receivers, resetters, latecomers."""
 
-    senders: tuple[tuple[tuple[int, int], ...], ...]  # of each the messages: size, epoch
-    receivers: tuple[int, ...]  # of each how many messages it keeps; it lets go of the newest first
+    senders: tuple[tuple[tuple[int, int], ...], ...]  # the messages of each sender: (size, epoch)
+    receivers: tuple[int, ...]  # how many messages each receiver keeps; it lets go of the newest first
     resetters: int = 0
-    late: tuple[tuple[tuple[int, int], ...], ...] = ()  # senders that register when they find an entry
+    late: tuple[tuple[tuple[int, int], ...], ...] = ()  # senders that register once there is a free entry
     units: int = 4
     slots: int = 3
     capacity: int = 2
     deaths: int = 0
-    mortal: tuple[int, ...] | None = None  # None: everybody
-    ticks: bool = False  # the 100 ms are up now and then, also where nobody died
+    mortal: tuple[int, ...] | None = None  # the processes that may die; None: all
+    ticks: bool = False  # the 100 ms of a wait may pass at any time, also if nobody died
     impatient: tuple[int, ...] = ()  # senders that may give up while they wait
     leave_holding: bool = False  # receivers close before they let go
     marked: bool = True  # peers are known as senders and receivers from the start
@@ -144,7 +145,7 @@ class Config:
 
 @dataclass
 class Channel:
-    """The page. Methods that end in `_ops` return stores in order; a test breaks the protocol by overriding one."""
+    """The protocol. Methods that end in `_ops` return stores in order; a test overrides one to break the protocol."""
 
     config: Config
     messages: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
@@ -176,7 +177,7 @@ class Channel:
             self.settle(w, me)
         return w
 
-    # --- What a process does next when it has done what it decided
+    # --- What a process does next after the steps of its last decision
 
     def plan_ops(self, w: World, me: int) -> Ops:
         p = w.processes[me]
@@ -196,7 +197,7 @@ class Channel:
     # --- Section 3: waiting
 
     def wait_ops(self, word: str, why: str) -> Ops:
-        return (("see",), ("flag", word), ("lock", why))  # and, where it may not go on, ("sleep", word)
+        return (("see",), ("flag", word), ("lock", why))  # then ("sleep", word) if it may not go on
 
     def wake_ops(self, *words: str) -> Ops:
         return tuple(("exchange", word) for word in words)
@@ -214,7 +215,7 @@ class Channel:
         return (("delivered", epoch + 1), ("tag", slot, HELD, me), ("unqueue", slot), ("busy", -1))
 
     def free_ops(self, w: World, slot: int) -> Ops:
-        """Abandon, release, drop and reap: they differ in who may."""
+        """The stores of abandon, release, drop and reap; only who may do them differs."""
         after: Ops = (("unlink", slot), ("refree", slot))
         if w.slots[slot].state == READY:
             after += (("unqueue", slot),)
@@ -229,7 +230,7 @@ class Channel:
         return (("turn", None),) if w.turn == entry else ()
 
     def rebuild_ops(self, w: World) -> Ops:
-        # A reset that was interrupted is finished here: the tags alone do not say that a message is unwanted.
+        # Finish an interrupted reset: the tags alone do not say that a message is unwanted.
         what = ("stale", "by_address", "ready", "free", "busy")
         return (*(("rebuild", name) for name in what), ("mend",))
 
@@ -240,7 +241,7 @@ class Channel:
     # --- Rules of section 2
 
     def first_fit(self, w: World, size: int) -> int | None:
-        """The place of the first gap that is large enough, from the list by address."""
+        """Return the offset of the first gap that is large enough, from the list by address."""
         end = 0
         for slot in w.by_address:
             begin, length = w.slots[slot].begin, w.slots[slot].size
@@ -250,14 +251,14 @@ class Channel:
         return end if self.config.units - end >= size else None
 
     def leaves_half(self, w: World, slots: set[int]) -> bool:
-        """Is there a gap of half of the data bytes between these?"""
+        """Return whether these slots leave a gap of half of the data bytes."""
         end = largest = 0
         for begin, size in sorted((w.slots[slot].begin, w.slots[slot].size) for slot in slots):
             largest, end = max(largest, begin - end), begin + size
         return 2 * max(largest, self.config.units - end) >= self.config.units
 
     def may_keep(self, w: World, slot: int) -> bool:
-        # Slots run out as bytes do: one that is not held must remain.
+        # Slots can run out like bytes: at least one must not be held.
         held = {i for i, s in enumerate(w.slots) if s.state == HELD and not s.dropped} | {slot}
         return self.leaves_half(w, held) and len(held) < self.config.slots
 
@@ -271,15 +272,15 @@ class Channel:
         return peer.state != FREE and w.processes[peer.process].state == DEAD
 
     def mark_ops(self, peer: Peer, entry: int, what: str) -> Ops:
-        """A peer is known as a sender or receiver from its first call, before it waits."""
+        """Mark a peer as a sender or receiver at its first call, before it waits."""
         return () if getattr(peer, what) else (("mark", entry, what), ("look", "send" if what == "sent" else "take"))
 
     def others_can(self, w: World, entry: int, what: str, only: str) -> bool:
-        """Is another peer here that has sent (received), or done nothing yet?"""
+        """Return whether another peer is here that has sent (received), or done nothing yet."""
         others = (p for i, p in enumerate(w.peers) if i != entry and p.state == HERE)
         return any(getattr(p, what) or not getattr(p, only) for p in others if p.process not in self.resetters)
 
-    # --- What a process decides when it has the mutex
+    # --- Decisions under the mutex
 
     def look_send(self, w: World, me: int) -> Ops:
         p = w.processes[me]
@@ -337,7 +338,7 @@ class Channel:
         return (("unlock",), ("sleep", READABLE))
 
     def wake_taken_ops(self) -> Ops:
-        return self.wake_ops(WRITABLE)  # no bytes became free, but one of `capacity` did
+        return self.wake_ops(WRITABLE)  # frees no bytes, but one message of `capacity`
 
     def look_reset(self, w: World, me: int) -> Ops:
         drops = (op for slot in w.ready if w.slots[slot].epoch < w.delivered for op in self.free_ops(w, slot))
@@ -345,13 +346,13 @@ class Channel:
         return (fence, *drops, ("unlock",), *self.wake_ops(WRITABLE), ("end",))
 
     def look_leave(self, w: World, me: int) -> Ops:
-        # Only those wait for it who wait for the other side: waking both would be two words for one.
+        # Only processes that wait for the other side wait for this one, so one word is enough.
         word = READABLE if me in self.messages else WRITABLE
         left = (("entry", w.processes[me].entry, LEFT), ("unlock",), *self.wake_ops(word))
         return left if w.processes[me].held else (*left, ("end",))
 
     def look_reap(self, w: World, me: int) -> Ops:
-        """Whether it has ended is judged under the mutex: the entry may belong to somebody else by now."""
+        """Judge under the mutex whether the process has ended: the entry may belong to another one by now."""
         for entry, peer in enumerate(w.peers):
             if self.has_ended(w, peer):
                 return (*self.reap_ops(w, entry), ("look", "reap_more"))
@@ -362,7 +363,7 @@ class Channel:
         return (*ops, *self.wake_ops(READABLE, WRITABLE)) if ops == (("unlock",),) else ops
 
     def look_register(self, w: World, me: int) -> Ops:
-        """Where the table is full, an entry of somebody who has ended is made free first."""
+        """If the table is full, free the entry of a process that has ended first."""
         for entry, peer in enumerate(w.peers):
             if peer.state == FREE:
                 return (("identity", entry), ("entry", entry, HERE), ("unlock",))
@@ -378,7 +379,7 @@ class Channel:
         w.flags[word] = True
 
     def do_lock(self, w: World, me: int, why: str) -> None:
-        """Looks at once: what others may change from here on is only `dropped`, as if it had been a moment before."""
+        """Lock and look in one step: from here on others can change only `dropped`, which could have come before."""
         w.mutex = me
         if w.dirty:
             self.prepend(w, me, (*self.rebuild_ops(w), ("look", why)))
@@ -448,7 +449,7 @@ class Channel:
         w.next_sequence += 1
 
     def do_tag(self, w: World, me: int, slot: int, state: str, owner: int | None) -> None:
-        """The store that makes a transition real; what becomes of messages is noted and judged here."""
+        """Make the store of a transition's tag; record and check the fate of the message."""
         s = w.slots[slot]
         if state == FREE:
             if s.state == READY:
@@ -526,7 +527,7 @@ class Channel:
     def do_mend(self, w: World, me: int) -> None:
         w.dirty = False
 
-    # --- The steps that nobody else can see: made together with the one before
+    # --- Steps that no other process can see: made together with the step before
 
     def do_next(self, w: World, me: int) -> None:
         w.processes[me] = w.processes[me]._replace(at=w.processes[me].at + 1)
@@ -549,7 +550,7 @@ class Channel:
     # --- Running it
 
     def derived(self, w: World) -> dict[str, Any]:
-        """What can be computed from the tags."""
+        """Return the state that can be computed from the tags."""
         used = [i for i, s in enumerate(w.slots) if s.state != FREE]
         ready = [i for i in used if w.slots[i].state == READY]
         return {
@@ -570,7 +571,7 @@ class Channel:
         w.processes[me] = w.processes[me]._replace(todo=ops + w.processes[me].todo)
 
     def settle(self, w: World, me: int) -> None:
-        """Make the steps nobody sees, and decide what comes next."""
+        """Make the steps that no other process can see, and decide what comes next."""
         while (p := w.processes[me]).state == RUNS:
             if not p.todo:
                 w.processes[me] = p._replace(todo=self.plan_ops(w, me))
@@ -580,7 +581,7 @@ class Channel:
                 return
 
     def do_first(self, w: World, me: int) -> str:
-        """Take the first thing to do, do it, and return its name."""
+        """Make the first step to do, and return its name."""
         p = w.processes[me]
         name, *arguments = p.todo[0]
         w.processes[me] = p._replace(todo=p.todo[1:])
@@ -595,7 +596,7 @@ class Channel:
             self.settle(w, me)
 
     def is_private(self, w: World, me: int) -> bool:
-        """Is its next step one that no step of another process can come in the way of?"""
+        """Return whether no step of another process can interfere with its next step."""
         p = w.processes[me]
         if p.state != RUNS:
             return False
@@ -615,7 +616,7 @@ class Channel:
             w.mutex, w.dirty = None, True
 
     def tick(self, w: World, me: int) -> None:
-        """The 100 ms are up: see who lives, then wait anew."""
+        """After the 100 ms: check who lives, then wait again."""
         todo = (("lock", "reap"),) if any(self.has_ended(w, peer) for peer in w.peers) else ()
         w.processes[me] = w.processes[me]._replace(state=RUNS, todo=todo)
         self.settle(w, me)
@@ -632,7 +633,7 @@ class Channel:
         return p.todo[0][0] != "lock" or w.mutex is None
 
     def moves(self, w: World) -> Iterator[tuple[str, int, Callable[[World, int], None]]]:
-        """Everything that can happen now: its kind, to whom, and how."""
+        """Return everything that can happen now: its kind, to which process, and how."""
         everybody = range(len(w.processes))
         alone = next((me for me in everybody if self.is_private(w, me)), None)
         for me in everybody if alone is None else (alone,):
@@ -656,7 +657,7 @@ class Channel:
         return all(p.state in (ENDED, DEAD) or p.todo == waits for p in w.processes) and w.mutex is None
 
     def check(self, w: World) -> None:
-        """In every state; what was found good is not looked at again when only the processes have moved on."""
+        """Check every state. The shared part is not checked again if only local states changed."""
         kept = frozenset(slot for p in w.processes for slot in p.held)
         at_rest = w.mutex is None and not w.dirty
         derived = (w.by_address, w.ready, w.free, w.busy) if at_rest else None
@@ -690,13 +691,13 @@ class Channel:
         require(all(a[1] <= b[0] for a, b in pairwise(ends)), f"extents overlap: {ends}")
         busy = sum(s.state != HELD for s in used)
         require(busy <= self.config.capacity, f"{busy} messages wait; capacity {self.config.capacity}")
-        held = {slot for slot in kept if w.slots[slot].state == HELD}  # that all are is seen when they are read
+        held = {slot for slot in kept if w.slots[slot].state == HELD}  # reading a message checks that its slot is held
         require(self.leaves_half(w, held), f"{kept} are held and leave no gap of half")
         numbers = [s.sequence for s in used if s.state == READY]
         require(len(set(numbers)) == len(numbers), f"sequence numbers repeat: {numbers}")
 
     def check_sleepers(self, w: World) -> None:
-        """Whoever sleeps could not go on, or somebody is about to wake it: where nobody dies no tick is needed."""
+        """Check that each sleeper cannot go on or is about to be woken: without deaths no tick is needed."""
         for me, p in enumerate(w.processes):
             if p.state not in (READABLE, WRITABLE):
                 continue
@@ -709,7 +710,7 @@ class Channel:
             )
 
     def check_end(self, w: World) -> None:
-        """When nobody has anything left to do: the next one to come would find everything as it was."""
+        """Check the state when no process has anything left to do: a newcomer must find everything in order."""
         receives = any(w.processes[me].state == ENDED for me in self.keeps)
         for me, fates in enumerate(w.fates):
             if w.processes[me].state == ENDED:
@@ -742,11 +743,11 @@ class Report:
 def explore(channel: Channel, *, shortest: bool = False) -> Report:
     """Visit every state and return how many there are, or raise Violation with the steps that lead to it.
 
-    Checked besides: from every state the end can be reached without a further death, and only ticks go in circles.
-    `shortest` searches breadth first: slower to find something, and what it finds has the fewest steps.
+    Also check that the end can be reached from every state without a further death, and that only ticks form circles.
+    With `shortest` the search is breadth first: it takes longer to find an error, but with the fewest steps.
     """
     collects = gc.isenabled()
-    gc.disable()  # nothing here is garbage, and looking for it doubles the time
+    gc.disable()  # the search makes no garbage, and looking for it doubles the time
     try:
         return visit(channel, shortest)
     finally:
@@ -818,7 +819,7 @@ def unable_to_reach(count: int, ends: list[int], edges: list[tuple[int, int]]) -
 
 
 def on_a_circle(count: int, edges: list[tuple[int, int]]) -> int | None:
-    """Return a state that can be reached from a circle, where there is one."""
+    """Return a state that can be reached from a circle, or None."""
     after: list[list[int]] = [[] for _ in range(count)]
     incoming = [0] * count
     for a, b in edges:

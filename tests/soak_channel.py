@@ -1,9 +1,9 @@
-"""Kill senders and receivers of a ShmChannel with SIGKILL, at any instruction, and see that nobody else is hurt.
+"""Kill senders and receivers of a ShmChannel with SIGKILL, at any instruction, and check that no other one is hurt.
 
-Three senders and two receivers work on a small channel without a pause; one of them, or now and then all of one kind,
-is killed and replaced. After each kill every survivor goes on, or is told PeerDied, within the bound. At the end every
-message was received once: but for one that a killed receiver may have had in its hands, none is lost, and none comes
-twice, out of order or with other bytes. Nothing is left: no memory of the channel in use, no process, no descriptor.
+Three senders and two receivers work on a small channel without a pause. One of them, or sometimes all of one kind, is
+killed and replaced. After each kill every survivor makes progress, or gets PeerDied, within the bound. At the end every
+message was received once, in order and with the right bytes; only a message that a killed receiver was holding may be
+lost. Nothing is left: no memory of the channel in use, no process, no descriptor.
 Run: python tests/soak_channel.py --kills 1000 --minutes 5   (or make soak)
 """
 
@@ -26,7 +26,7 @@ import datapipes as dp
 
 SENDERS, RECEIVERS = 3, 2
 MOST_SENT = 20_000  # messages of one sender
-EVERY_ALL = 40  # kills, after which all senders or all receivers are killed at once
+EVERY_ALL = 40  # after so many kills, all senders or all receivers are killed at once
 BOUND_S = 1.0
 
 # Columns of the table of workers.
@@ -44,7 +44,7 @@ class Worker:
 
 
 class Soak:
-    """The channel, its workers, and what they write down in memory that all share."""
+    """The channel, its workers, and their records in memory that all processes share."""
 
     def __init__(self, kills: int, rng_seed: int, bound_s: float) -> None:
         self.context = multiprocessing.get_context("fork")
@@ -138,7 +138,7 @@ class Soak:
             self.survive()
 
     def survive(self) -> None:
-        """Wait until every worker has done something, or was told, since now."""
+        """Wait until every worker has made progress, or got PeerDied, from now on."""
         before = self.table[:, :2].sum(axis=1)
         began = time.perf_counter()
         behind = list(self.workers)
@@ -153,7 +153,7 @@ class Soak:
     def soak(self, kills: int, until: float) -> None:
         for sends in (*[True] * SENDERS, *[False] * RECEIVERS):
             self.start(sends)
-        self.bound_s, bound_s = 30.0, self.bound_s  # while they start for the first time
+        self.bound_s, bound_s = 30.0, self.bound_s  # longer for the first start
         self.survive()
         self.bound_s = bound_s
         while self.killed < kills and time.monotonic() < until:
@@ -164,7 +164,7 @@ class Soak:
             self.kill(victims)
 
     def finish(self) -> None:
-        """Let the senders end, receive what is left, and count."""
+        """Let the senders end, receive the remaining messages, and count."""
         self.stop[0] = 1
         senders = [worker for worker in self.workers if worker.sends]
         for worker in senders:
@@ -206,7 +206,7 @@ def value_of(sender: int, number: int) -> int:
 
 
 def run(kills: int, rng_seed: int, minutes: float, bound_s: float = BOUND_S) -> int:
-    """Kill so many processes, or as many as `minutes` allow; return how many. AssertionError where one is hurt."""
+    """Kill so many processes, or as many as `minutes` allow; return their number. AssertionError if others are hurt."""
     descriptors = len(os.listdir("/proc/self/fd"))
     soak = Soak(kills, rng_seed, bound_s)
     try:

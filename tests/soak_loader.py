@@ -1,10 +1,9 @@
-"""Begin, read, leave, resume and close epochs of many loaders at random, beside each other, and kill their workers.
+"""Begin, read, leave, resume and close epochs of many loaders at random, side by side, and kill their workers.
 
-Loaders of every kind (processes and threads, "shm" and "mp", in order and not) read the same chain. At each turn one of
-them is asked for a minibatch, which has to be the right one by its digest and its place; or its epoch is left for the
-next, or goes on in a loader of another kind, by its state; or one worker of all is killed. Waits are bounded: a
-minibatch that is lost ends in TimeoutError. At the end nothing is left: no process, no thread, no descriptor, no memory
-of a channel.
+Loaders of every kind (processes and threads, "shm" and "mp", in order and not) read the same chain. Each turn does one
+of these: ask a loader for a minibatch and check its digest and index; leave its epoch for the next one; resume its
+epoch, by its state, in a loader of another kind; kill one worker of any loader. Waits are bounded, so a lost minibatch
+ends in TimeoutError. At the end nothing is left: no process, no thread, no descriptor, no memory of a channel.
 Run: python tests/soak_loader.py --minutes 5   (or make soak)
 """
 
@@ -26,8 +25,8 @@ import worker_stages as ws
 
 import datapipes as dp
 
-BOUND_S = 60.0  # many processes start beside each other
-MOST_KILLS = 1_000_000  # no loader is to give up
+BOUND_S = 60.0  # many processes start at the same time
+MOST_KILLS = 1_000_000  # so that no loader gives up
 P_KILL, P_SWITCH, P_LEAVE = 0.01, 0.03, 0.15
 
 OF_WORKERS = {"max_restarts": MOST_KILLS}
@@ -46,14 +45,14 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @functools.lru_cache(maxsize=64)
 def expected(epoch: int) -> dict[int, str]:
-    """Return the digests of an epoch by index, as the chain gives them without a loader."""
+    """Return the digests of an epoch by index, from the chain without a loader."""
     chain = ws.worker_chain()
     chain.set_epoch(epoch)
     return {minibatch.index: minibatch.digest() for minibatch in chain}
 
 
 class Reader:
-    """A loader, and what its epoch still has to give."""
+    """A loader, and the minibatches that its epoch still has to deliver."""
 
     def __init__(self, kind: str, before: Reader | None = None) -> None:
         self.kind = kind
@@ -65,7 +64,7 @@ class Reader:
             self.left = before.left
 
     def begin(self) -> None:
-        """Begin the next epoch, wherever this one stands."""
+        """Begin the next epoch, even if this one is not finished."""
         self.stream = iter(self.loader)
         self.epoch = self.loader.state_dict()["epoch"]
         self.left = dict(expected(self.epoch))
@@ -86,7 +85,7 @@ class Reader:
 
 
 def kill_one(choice: random.Random) -> int:
-    """Kill one of the workers that run; return how many were killed."""
+    """Kill one running worker; return how many were killed (0 or 1)."""
     pids = [child.pid for child in active_children() if child.name.startswith("datapipes-worker")]
     if pids:
         os.kill(choice.choice(pids), signal.SIGKILL)  # type: ignore[arg-type]
@@ -94,7 +93,7 @@ def kill_one(choice: random.Random) -> int:
 
 
 def soak(rng_seed: int, until: float) -> dict[str, int]:
-    """Do all this until then; return how often what was done."""
+    """Take random turns until the time `until`; return how often each action was taken."""
     choice = random.Random(rng_seed)
     kinds = list(KINDS)
     readers = [Reader(kind) for kind in kinds]
@@ -120,7 +119,7 @@ def soak(rng_seed: int, until: float) -> dict[str, int]:
 
 
 def held() -> dict[str, int]:
-    """Return what this process holds: descriptors, memories of channels, threads, children."""
+    """Return the numbers of descriptors, channel memories, threads and children of this process."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         channels = sum("datapipes-channel" in line for line in maps)
     return {
@@ -132,8 +131,8 @@ def held() -> dict[str, int]:
 
 
 def run(rng_seed: int, minutes: float) -> dict[str, int]:
-    """Return how often what was done; AssertionError where something is wrong or left."""
-    for kind in KINDS:  # what multiprocessing starts once and keeps
+    """Return how often each action was taken; AssertionError if something is wrong or left over."""
+    for kind in KINDS:  # start the processes that multiprocessing starts once and keeps
         with dp.DataLoader(ws.worker_chain(), timeout=BOUND_S, **KINDS[kind]) as loader:
             list(loader)
     before = held()
@@ -148,7 +147,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for another such run")
     args = parser.parse_args()
-    logging.getLogger("datapipes").setLevel(logging.ERROR)  # else each worker that is killed is told of
+    logging.getLogger("datapipes").setLevel(logging.ERROR)  # hide the warnings about killed workers
     print(f"seed {args.seed}")
     print(run(args.seed, args.minutes))
     return 0

@@ -1,7 +1,7 @@
-"""What the kernel tests draw from: graphs, seeds, fanouts, keys and directed hubs; and one statistical check.
+"""Hypothesis strategies of the kernel tests: graphs, seeds, fanouts, keys and hubs; and one statistical check.
 
-The sampler keeps a node's picks in one of three forms, by degree (up to 64 or more) and by how many are drawn
-(up to 512 or more). Drawn graphs reach the first two; `star` makes the hubs that reach the third.
+The sampler keeps the picks of a node in one of three forms, by degree (up to 64, or more) and by the number of picks
+(up to 512, or more). Drawn graphs reach the first two forms; `star` makes hubs that reach the third.
 """
 
 from typing import NamedTuple
@@ -41,7 +41,7 @@ def graph_of(columns: list[list[int]], dtype=np.int64) -> Graph:
 
 
 def star(degree: int, dtype=np.int64) -> Graph:
-    """Node 0 has the in-edges 1, 2 .. degree in this order; nobody else has any."""
+    """Node 0 has the in-edges 1, 2 .. degree in this order; no other node has any."""
     return graph_of([list(range(1, degree + 1)), *([] for _ in range(degree))], dtype)
 
 
@@ -83,7 +83,7 @@ def seeds_in(draw, graph: Graph) -> np.ndarray:
 def assert_uniform(counts, trials: int, per_trial: int = 1) -> None:
     """Chi-square: each of `trials` trials hit `per_trial` distinct cells of `counts`, all equally likely.
 
-    The statistic must lie within 5 standard deviations of its mean; fixed keys make the verdict a fixed one.
+    The statistic must lie within 5 standard deviations of its mean. The keys are fixed, so the verdict is too.
     """
     counts = np.asarray(counts, dtype=np.float64)
     cells = len(counts)

@@ -1,4 +1,4 @@
-"""Benchmarks: every stage is measured by one, and each says what it asks, how to run it and what came out."""
+"""Benchmarks: every stage has one, and each docstring has a question, a command and the last result."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ def test_every_stage_that_starts_or_ends_a_chain_is_measured(stage):
 
 @needs_sources
 @pytest.mark.parametrize("stage", ["transform", "prefetch", "copy_to"])
-def test_what_only_carries_is_measured_in_a_whole_chain(stage):
+def test_stages_that_only_carry_are_measured_in_a_whole_chain(stage):
     assert "end_to_end" in measured_by(stage)
 
 

@@ -1,4 +1,4 @@
-"""The examples that need no data: each runs as its docstring says, and prints what it promises."""
+"""The examples that need no data: each runs with the command in its docstring and prints what it promises."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ def output_of(name: str, *arguments: str) -> str:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr  # of another process
+    assert "Traceback" not in done.stderr  # none from another process either
     assert "leaked" not in done.stderr
     return done.stdout
 

@@ -1,7 +1,7 @@
 """Golden digests: the bits of docs/semantics.md at stream version 1.
 
 A digest here may change only together with STREAM_VERSION. Each is checked twice: against the package, and against a
-message that the plain Python twin builds from the page alone.
+message that the plain Python twin builds from that page alone.
 """
 
 import numpy as np
@@ -51,8 +51,9 @@ def test_the_twin_gives_the_golden_digest(name):
 
 
 def edges() -> tuple[list[int], list[int]]:
-    """Sources and destinations by plain arithmetic, so that no generator's stream has to stay as it is; degrees 0 to
-    about 60.
+    """Sources and destinations by plain arithmetic, with degrees from 0 to about 60.
+
+    No random generator is used, since the stream of a generator may change.
     """
     sources = [(i * i * 31 + i * 7 + 5) % NUM_NODES for i in range(NUM_EDGES)]
     destinations = [(i * 13 % NUM_NODES) * (i * 29 % NUM_NODES) // NUM_NODES for i in range(NUM_EDGES)]

@@ -1,7 +1,7 @@
-"""Memory: a long run keeps to what it had after its first minibatches, and an id map costs 4 bytes a node.
+"""Memory: a long run takes no more than after its first minibatches, and an id map takes 4 bytes per node.
 
-Each measurement is made in a process of its own, so that no other test's memory is counted. Private memory, clean and
-dirty, is what would be free again if the process ended; what it shares with others is left out.
+Each measurement runs in its own process, so that the memory of other tests does not count. Private memory, clean and
+dirty, is the memory that would be free if the process ended; memory shared with others does not count.
 """
 
 import gc
@@ -37,7 +37,7 @@ print(json.dumps(getattr(test_memory_growth, sys.argv[2])(*json.loads(sys.argv[3
 
 
 def in_a_child(function, *arguments, environment=None) -> list:
-    """Return what a function of this module finds in a fresh process."""
+    """Return the result of a function of this module that runs in a fresh process."""
     child = subprocess.run(
         [sys.executable, "-c", CHILD, str(Path(__file__).parent), function.__name__, json.dumps(arguments)],
         capture_output=True,
@@ -50,7 +50,7 @@ def in_a_child(function, *arguments, environment=None) -> list:
 
 
 def private_bytes() -> int:
-    """Return the memory that belongs to this process alone, once Python's own garbage is gone."""
+    """Return the private memory of this process, after a garbage collection."""
     gc.collect()
     lines = SMAPS_ROLLUP.read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
@@ -60,21 +60,21 @@ def private_bytes() -> int:
 
 READ_AT = (50, 1_000, 2_000)  # minibatches
 
-# A minibatch holds about 1.7 MB here, most of it in recycled memory, and from one reading to the next a few more or
-# fewer of them may be under way: two sampled and two whole ones held ready, one in the making in each thread, one with
-# the consumer. Freed blocks that the C allocator holds for the next come on top. Seen were 0.03 to 3.9 MiB.
+# A minibatch holds about 1.7 MB here, most of it in recycled memory. The number of minibatches under way varies between
+# readings: at most two sampled and two complete ones wait, each thread makes one, the consumer has one. Freed blocks
+# that the C allocator keeps come on top. Measured: 0.03 to 3.9 MiB.
 MAX_GROWTH_BYTES = 8 * MIB
 
-# glibc gives a thread a heap of its own while another thread is alive. A loader starts a thread in each epoch, and when
-# the last one has not quite ended, the new one gets a further heap, of about 10 MB here. It happens in some runs, and
-# ends when there are as many heaps as threads at a time; seen were 1.5 to 18 MiB. With one heap for all threads the
-# small bound holds for a loader too.
+# glibc gives a thread its own heap while another thread is alive. A loader starts a thread in each epoch. If the last
+# thread has not quite ended, the new one gets another heap, of about 10 MB here. This happens in some runs, until there
+# are as many heaps as threads at a time. Measured: 1.5 to 18 MiB. With one heap for all threads the small bound holds
+# for a loader too.
 MAX_GROWTH_BYTES_WITH_HEAPS = 32 * MIB
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 
-# What is lost in small pieces would pass under those bounds, up to 4 kB a minibatch. But a lost tensor is a lost Python
-# object too, and these the interpreter counts to the last one: half a block a minibatch is allowed, seen were 210 in
-# all.
+# A leak in small pieces, up to 4 kB per minibatch, would stay below those bounds. But a leaked tensor is a leaked
+# Python object too, and the interpreter counts these exactly. Half a block per minibatch is allowed; measured were 210
+# in all.
 MAX_GROWTH_BLOCKS = (READ_AT[-1] - READ_AT[0]) // 2
 
 
@@ -93,7 +93,7 @@ def chain_of(kind: str, kept: list[torch.Tensor]) -> dp.Stage:
 def growth_of(kind: str) -> list[tuple[int, int]]:
     """Return by how many bytes and interpreter's blocks the process grew after the first reading."""
     chain, readings, done = chain_of(kind, []), [], 0
-    while True:  # more than five epochs, and with a loader as many threads
+    while True:  # more than five epochs; with a loader, each has its own thread
         for _ in chain:
             done += 1
             if done in READ_AT:
@@ -127,16 +127,16 @@ def test_a_stage_that_keeps_8_kb_of_each_minibatch_is_noticed():
 
 NUM_NODES = 4_000_000
 MAP_BYTES = 4 * NUM_NODES
-TOLERANCE_BYTES = 3 * MIB  # the minibatch itself, a stack, and up to a huge page at the end of the map
+TOLERANCE_BYTES = 3 * MIB  # for the minibatch itself, a stack, and up to one huge page at the end of the map
 NUM_THREADS = 6
 
 
 def rises_of_sampling(direct_limit: int) -> list[int]:
-    """Return by how much memory has risen after this thread sampled, after it did again, after a second thread did, and
-    after several more did one after the other.
+    """Return the rises of memory: after this thread sampled, after it sampled again, after a second thread did, and
+    after several more did in turn.
     """
     num_edges = 1_000
-    indptr = np.empty(NUM_NODES + 1, dtype=np.int64)  # written in place: freed temporaries would blur the reading
+    indptr = np.empty(NUM_NODES + 1, dtype=np.int64)  # filled in place: freed temporaries would distort the reading
     indptr[:num_edges] = np.arange(num_edges)
     indptr[num_edges:] = num_edges
     indices = np.arange(num_edges, dtype=np.int64) * (NUM_NODES // num_edges)

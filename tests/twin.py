@@ -1,8 +1,8 @@
 """The plain Python twin of the C++ core: slow, obvious, in Python integers.
 
-It is written from docs/semantics.md alone, section by section, and shares neither code nor ideas with csrc/,
-so that equal results are evidence that both say what the page says. It refuses only what the page refuses;
-arguments are otherwise trusted. Ids come as any sequence of integers and leave as lists of int.
+It is written from docs/semantics.md alone, section by section, and shares neither code nor ideas with csrc/.
+So equal results are evidence that both follow the page. It refuses only what the page refuses and trusts all
+other arguments. Ids are given as any sequence of integers and returned as lists of int.
 """
 
 import hashlib
@@ -95,7 +95,7 @@ def shuffled(n: int, key: int) -> list[int]:
 
 
 def feistel_at(n: int, key: int, x: int) -> int:
-    """Place x of the permutation of n > 2^16 items: a Feistel network with cycle walking."""
+    """Return entry x of the permutation of n > 2^16 items: a Feistel network with cycle walking."""
     b = (n - 1).bit_length()
     r = b // 2
     l = b - r  # noqa: E741  the page's name
@@ -112,12 +112,12 @@ def feistel_at(n: int, key: int, x: int) -> int:
 
 
 def permutation(n: int, key: int) -> list[int]:
-    """The whole order of n items."""
+    """Return the whole order of n items."""
     return shuffled(n, key) if n <= 2**16 else [feistel_at(n, key, x) for x in range(n)]
 
 
 def permutation_at(n: int, key: int, x: int) -> int:
-    """One place of the order of n items."""
+    """Return one entry of the order of n items."""
     return shuffled(n, key)[x] if n <= 2**16 else feistel_at(n, key, x)
 
 
@@ -176,7 +176,7 @@ def sample_hop(
     replace: bool,
     key: int,
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return the offsets of each seed's picks, the neighbors picked (global ids) and their positions."""
+    """Return the offsets of each seed's picks, the picked neighbors (global ids) and their positions."""
     offsets, neighbors, positions = [0], [], []
     for v in map(int, seeds):
         for position in picks_of(indptr, v, fanout, replace, key):
@@ -187,7 +187,7 @@ def sample_hop(
 
 
 def compact(ids: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the distinct ids by first occurrence, and the place among them of each id."""
+    """Return the distinct ids by first occurrence, and the local id of each id."""
     local_ids: dict[int, int] = {}
     local = [local_ids.setdefault(v, len(local_ids)) for v in map(int, ids)]
     return list(local_ids), local
@@ -229,7 +229,7 @@ def sample_neighbors(
 
 
 def coo_to_csc(src: Sequence[int], dst: Sequence[int], num_nodes: int) -> tuple[list[int], list[int], list[int]]:
-    """Return indptr, indices and the place of each in-edge among the edges given; edges keep their order."""
+    """Return indptr, indices and, for each in-edge, its index among the given edges; edges keep their order."""
     indptr, order = [0], []
     for v in range(num_nodes):
         order += [edge for edge, destination in enumerate(dst) if destination == v]
@@ -248,8 +248,8 @@ def gather_rows(rows: Sequence[bytes], ids: Sequence[int]) -> list[bytes]:
 def digest(message: Mapping[str, np.ndarray | tuple[str, np.ndarray]]) -> str:
     """Return the digest of a message.
 
-    A value is an array, or `(dtype name, array)` where NumPy lacks the dtype or calls it otherwise: then the
-    array holds the same bits under another dtype, for example uint16 for bfloat16.
+    A value is an array, or `(dtype name, array)` if NumPy lacks the dtype or has another name for it. The array
+    then holds the same bits in another dtype, for example uint16 for bfloat16.
     """
 
     def integer(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Stages, functions and a channel for the tests of workers; a worker that is not forked imports this module."""
+"""Stages, functions and a channel for the tests of workers. A worker that is not forked imports this module."""
 
 import asyncio
 import multiprocessing
@@ -21,7 +21,7 @@ EPOCHS = 3
 
 
 def worker_chain() -> dp.Stage:
-    """A chain with something of everything before and after the cut."""
+    """A chain with every kind of stage before and after the cut."""
     return sampled().transform(keep_most).fetch_feature(small_store(), ["feat"], ["weight"]).transform(double)
 
 
@@ -30,27 +30,27 @@ def double(minibatch: dp.MiniBatch) -> dp.MiniBatch:
 
 
 def tell_process(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-    """Leave the pid of the process, and the number of the thread, in `timestamps`."""
+    """Store the pid of the process and the number of the thread in `timestamps`."""
     return minibatch.replace(timestamps=torch.tensor([os.getpid(), threading.get_ident()]))
 
 
 def tell_priority(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-    """Leave the niceness of the process in `timestamps`."""
+    """Store the niceness of the process in `timestamps`."""
     return minibatch.replace(timestamps=torch.tensor([os.getpriority(os.PRIO_PROCESS, 0)]))
 
 
 def print_held() -> None:
-    """Print the signals that this process holds back."""
+    """Print the signals that this process blocks."""
     print(signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)
 
 
 def tell_handler(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-    """Leave in `timestamps` whether SIGTERM is handled as in any process."""
+    """Store in `timestamps` whether SIGTERM has its default handler."""
     return minibatch.replace(timestamps=torch.tensor([signal.getsignal(signal.SIGTERM) is signal.SIG_DFL]))
 
 
 def tell_private_memory(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-    """Leave the bytes that only this process has mapped, in `timestamps`."""
+    """Store the bytes that only this process has mapped in `timestamps`."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
     private = sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
     return minibatch.replace(timestamps=torch.tensor([private]))
@@ -71,11 +71,11 @@ def grow(minibatch: dp.MiniBatch) -> dp.MiniBatch:
 
 
 class OwnError(RuntimeError):
-    """An error that is not built in."""
+    """An error type that is not built in."""
 
 
 class PickyError(Exception):
-    """An error that is not made of one text."""
+    """An error whose constructor takes more than one text."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(one, two)
@@ -116,7 +116,7 @@ def die(minibatch: dp.MiniBatch) -> dp.MiniBatch:
 
 
 class DieOnce(dp.MiniBatchTransformer):
-    """Kills its process at minibatch BAD, but only where `mark` is not there yet."""
+    """Kills its process at minibatch BAD unless the file `mark` exists already."""
 
     def __init__(self, source: dp.Stage, mark: str) -> None:
         super().__init__(source)
@@ -130,7 +130,7 @@ class DieOnce(dp.MiniBatchTransformer):
 
 
 class Wait(dp.MiniBatchTransformer):
-    """Waits at one minibatch until a file is there, at most a minute."""
+    """Waits at one minibatch until a file exists, at most a minute."""
 
     def __init__(self, source: dp.Stage, index: int, file: str) -> None:
         super().__init__(source)
@@ -188,7 +188,7 @@ class RemoteStore(dp.FeatureStore):
 
 
 class QueueChannel(dp.ChannelBase):
-    """The least that is a channel: two methods, and NumPy arrays through a queue of multiprocessing."""
+    """A minimal channel: two methods that send NumPy arrays through a queue of multiprocessing."""
 
     def __init__(self, method: str = "forkserver") -> None:
         self._queue = multiprocessing.get_context(method).Queue()

@@ -1,4 +1,4 @@
-"""FeatureFetcher: rows follow input nodes and edge ids; what is missing is refused when the chain is built."""
+"""FeatureFetcher: rows follow input nodes and edge ids; a missing feature is refused when the chain is built."""
 
 import sys
 
@@ -41,7 +41,7 @@ def test_a_feature_may_have_more_rows_than_the_graph_nodes():
 
 
 class Squares(dp.Feature):
-    """A feature of a user's own: the square of the id."""
+    """A user-defined feature: the square of the id."""
 
     count, shape = 1000, ()
 
@@ -107,7 +107,7 @@ def test_what_the_minibatch_lacks_is_refused():
 
 
 def test_an_id_without_a_row_is_refused_and_the_feature_named():
-    """Where a stage in between changes the ids, the read finds out."""
+    """A stage in between may change the ids, so `read` checks them."""
     chain = sampled().transform(lambda minibatch: minibatch.replace(input_nodes=minibatch.input_nodes + 1000))
     with pytest.raises(
         IndexError, match=r"fetch_feature: node feature 'feat': gather_rows: row id must be in"
@@ -118,7 +118,7 @@ def test_an_id_without_a_row_is_refused_and_the_feature_named():
 
 
 class Short(dp.Feature):
-    """Gives fewer rows than it is asked for."""
+    """Returns fewer rows than it is asked for."""
 
     count = 1000
     shape = (2,)

@@ -189,7 +189,7 @@ def test_given_memory_that_overlaps_what_is_read_is_refused():
     rows = torch.arange(20.0).reshape(5, 4)
     with pytest.raises(ValueError, match="out overlaps the rows"):
         dp.TensorFeature(rows).read(torch.tensor([3, 4]), out=rows[1:3])
-    both = torch.zeros(101, dtype=torch.int64)  # the ids would become what is read
+    both = torch.zeros(101, dtype=torch.int64)  # the output would overwrite the ids
     with pytest.raises(ValueError, match="out overlaps the ids"):
         dp.TensorFeature(torch.full((100,), 2**50)).read(both[:-1], out=both[1:])
 
@@ -198,7 +198,7 @@ def test_given_memory_that_overlaps_what_is_read_is_refused():
 @pytest.mark.parametrize("offset", [0, 1])
 def test_many_rows_go_into_given_memory_wherever_it_begins(width, offset):
     rows = torch.arange(30_000 * width, dtype=torch.float32).reshape(30_000, width)
-    apart = torch.stack((rows, rows), 1)[:, 0]  # rows that lie apart
+    apart = torch.stack((rows, rows), 1)[:, 0]  # rows with gaps between them
     ids = torch.randint(30_000, (2_500_000 // width,), generator=torch.Generator().manual_seed(1))
     memory = torch.zeros(ids.numel() * width + offset)
     for table in (rows, apart):
@@ -207,7 +207,7 @@ def test_many_rows_go_into_given_memory_wherever_it_begins(width, offset):
 
 
 class Doubled(dp.TensorFeature):
-    """A subclass that reads otherwise."""
+    """A subclass with its own `read`."""
 
     def read(self, ids, *, out=None):
         return 2 * super().read(ids, out=out)

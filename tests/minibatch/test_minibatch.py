@@ -20,7 +20,7 @@ def block_of(num_dst: int, num_src: int, columns: list[list[int]]) -> dp.Block:
 
 
 def full_minibatch() -> dp.MiniBatch:
-    """Every field is set."""
+    """A minibatch with every field set."""
     minibatch = next(iter(fetched()))
     num_seeds, num_nodes = len(minibatch.seeds), len(minibatch.input_nodes)
     return minibatch.replace(
@@ -29,7 +29,7 @@ def full_minibatch() -> dp.MiniBatch:
 
 
 def as_arrays(message):
-    """The message as the twin takes it."""
+    """The message in the form that the twin takes."""
     arrays = {}
     for key, tensor in message.items():
         name = str(tensor.dtype).removeprefix("torch.")
@@ -117,7 +117,7 @@ def test_map_tensors_reaches_every_tensor_once():
     assert mapped.input_nodes.data_ptr() != minibatch.input_nodes.data_ptr()
 
 
-def test_to_the_device_where_it_is_shares_the_tensors():
+def test_to_the_same_device_shares_the_tensors():
     minibatch = full_minibatch()
     there = minibatch.to("cpu")
     assert there is not minibatch

@@ -1,4 +1,4 @@
-"""MiniBatch.to_pyg: what PyG's own NeighborLoader gives, and equal results layer by layer."""
+"""MiniBatch.to_pyg: the same as PyG's own NeighborLoader, and equal results layer by layer."""
 
 import sys
 import warnings
@@ -56,7 +56,7 @@ def test_with_the_frontier_of_all_nodes_a_column_is_kept_once():
         assert sum(block.num_edges for block in minibatch.blocks) > sum(data.num_sampled_edges)
         layer_of_node = torch.arange(4).repeat_interleave(torch.tensor(data.num_sampled_nodes))
         layer_of_edge = torch.arange(3).repeat_interleave(torch.tensor(data.num_sampled_edges))
-        assert torch.equal(layer_of_node[data.edge_index[1]], layer_of_edge)  # each node has in-edges of one hop only
+        assert torch.equal(layer_of_node[data.edge_index[1]], layer_of_edge)  # all in-edges of a node are of one hop
         assert torch.equal(data.weight, data.e_id.half())
         assert len(data.e_id) == data.edge_index.shape[1]
         repeated += 1
@@ -71,7 +71,7 @@ def test_each_node_keeps_the_picks_of_the_hop_where_it_is_first_a_destination():
 
 
 class Sage(torch.nn.Module):
-    """Two SAGE layers in float64, by blocks or by PyG's layers."""
+    """Two SAGE layers in float64, over blocks or over PyG's layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from strategies import ID_DTYPES
 
 from datapipes import _core
 
-HASHED, DIRECT = 0, 2**20  # direct_limit: up to so many nodes the map is direct
+HASHED, DIRECT = 0, 2**20  # values of direct_limit: up to so many nodes the map is direct
 
 
 @pytest.mark.parametrize("direct_limit", [HASHED, DIRECT])

@@ -1,4 +1,4 @@
-"""NeighborSampler: the whole Python path equals the plain twin; what cannot be sampled is refused."""
+"""NeighborSampler: the whole Python path equals the plain twin; bad seeds and graphs are refused."""
 
 import numpy as np
 import pytest
@@ -162,7 +162,7 @@ def test_arguments_that_are_not_allowed_are_refused(change, error, found, allowe
 
 
 def sample(seeds, graph: dp.CSCGraph | None = None, fanouts=(-1, -1)) -> dp.MiniBatch:
-    """One minibatch of any seeds, also such as no ItemSet holds."""
+    """One minibatch of any seeds, also of seeds that no ItemSet allows."""
     start = dp.ItemSampler(dp.ItemSet(1), 1).transform(lambda minibatch: minibatch.replace(seeds=seeds))
     return next(iter(start.sample_neighbor(graph or small_graph(), fanouts)))
 
@@ -210,6 +210,6 @@ def test_a_graph_that_contradicts_itself_ends_in_an_error_or_is_not_met(indptr, 
     except (ValueError, IndexError) as error:
         text = str(error)
     else:
-        assert fanout != -1  # all in-edges are read, so the fault is met
+        assert fanout != -1  # with -1 all in-edges are read, so the sampler must find the fault
         text = "graph" if set(nodes) == {0, 1, 2} else f"found {nodes}"
     assert "graph" in text

@@ -1,4 +1,4 @@
-"""One hop of drawing: counts, sets, order and uniformity of the picks, bit for bit those of the twin."""
+"""One hop of drawing: counts, sets, order and uniformity of the picks, equal to the twin's bit for bit."""
 
 from collections import Counter
 from itertools import combinations

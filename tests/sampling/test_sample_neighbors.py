@@ -1,4 +1,4 @@
-"""All hops of a minibatch in one call: bit for bit the twin's, on either map, in any thread; never a crash."""
+"""All hops of a minibatch in one call: equal to the twin's bit for bit, with either map, in any thread; no crash."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +14,7 @@ from strategies import ID_DTYPES, Graph, csc_graphs, fanouts, graph_of, int64s, 
 
 from datapipes import _core
 
-HASHED, DIRECT = 0, 2**20  # direct_limit: up to so many nodes the map is direct
+HASHED, DIRECT = 0, 2**20  # values of direct_limit: up to so many nodes the map is direct
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def test_more_picks_than_an_array_can_hold_are_refused():
 
 @st.composite
 def garbage(draw, dtype) -> np.ndarray:
-    """A short array of small and extreme numbers, often only of such as occur in a small graph."""
+    """A short array of small and extreme numbers; often only of numbers that occur in a small graph."""
     extremes = [np.iinfo(dtype).min, np.iinfo(np.int32).min, np.iinfo(np.int32).max, np.iinfo(dtype).max]
     number = draw(st.sampled_from([st.integers(0, 6), st.integers(-3, 12) | st.sampled_from(extremes)]))
     return np.array(draw(st.lists(number, max_size=12)), dtype=dtype)

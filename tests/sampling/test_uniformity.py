@@ -1,12 +1,12 @@
-"""Draws are uniform: chi-square tests of positions, bins, pairs and whole sets, in every form a node's picks are kept.
+"""Draws are uniform: chi-square tests of positions, bins, pairs and whole sets, for every form of keeping the picks.
 
-A chi-square test cannot prove exactness; that rests on equality with the twin and on the rejection of section 1.3. It
-shows what a bias would do. The known wrong recipes at the end must fail the same checks, and the right one must pass,
-so a check that is blind would be seen. Among the wrong ones is a half of the positions 3 % likelier than the other.
+A chi-square test cannot prove exactness; equality with the twin and the rejection of section 1.3 do that. It shows that
+a bias would be noticed: the known wrong recipes at the end must fail the same checks, and the right one must pass. One
+wrong recipe makes half of the positions 3 % likelier than the other half.
 
-A check is passed while its p-value is in (LEVEL, 1 - LEVEL): a p-value next to 1 means counts that are more even than
-independent draws can be. All keys are fixed, so a verdict is a fixed one. The file makes about 250 checks at most 2e-5
-each: new keys would fail a right sampler once in 200 times, whereas the wrong recipes end below 1e-12.
+A check passes if its p-value is in (LEVEL, 1 - LEVEL). A p-value next to 1 means counts that are more even than
+independent draws can be. All keys are fixed, so the verdicts are fixed too. The file makes about 250 checks at a level
+of at most 2e-5 each: with new keys a right sampler would fail once in 200 times. The wrong recipes end below 1e-12.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ import torch
 from datapipes import _core
 
 LEVEL = 1e-5
-NUM_PICKS = 1_000_000  # a case draws so many, or leaves out so many where the complement is drawn
-MAX_OUTPUT = 8_000_000  # but returns no more than this many
-MIN_EXPECTED = 5  # below this in a cell the chi-square approximation is not to be trusted
+NUM_PICKS = 1_000_000  # picks per case; if the complement is drawn, positions left out per case
+MAX_OUTPUT = 8_000_000  # the most picks that a case returns
+MIN_EXPECTED = 5  # the chi-square approximation needs so many expected draws per cell
 KEEP, REPLACE = False, True  # whether an in-edge may be drawn again
 
 
@@ -41,13 +41,13 @@ def assert_plausible(p_values: dict[str, float]) -> None:
 
 
 def draws(degree: int, fanout: int, *, num_nodes: int, num_keys: int, replace: bool = KEEP) -> np.ndarray:
-    """Draw for `num_nodes` nodes of equal degree under each of `num_keys` keys; all rows are streams of their own.
+    """Draw for `num_nodes` nodes of equal degree under each of `num_keys` keys; each row is a stream of its own.
 
-    Epoch, minibatch and hop vary from key to key as they do in practice. The seed belongs to the case: with the same
-    words in all cases, one unlucky stretch of them would be seen in each.
+    Epoch, minibatch and hop vary from key to key as they do in practice. Each case has its own seed: with the same
+    random words in all cases, one unlucky stretch would show in each.
     """
     indptr = np.arange(num_nodes + 1, dtype=np.int64) * degree
-    indices = np.zeros(num_nodes * degree, dtype=np.int32)  # whose edges they are does not matter here
+    indices = np.zeros(num_nodes * degree, dtype=np.int32)  # the neighbors do not matter here
     nodes = np.arange(num_nodes, dtype=np.int64)
     rows = np.empty((num_keys, num_nodes, fanout), dtype=np.int32)
     for i in range(num_keys):
@@ -58,7 +58,7 @@ def draws(degree: int, fanout: int, *, num_nodes: int, num_keys: int, replace: b
 
 
 def many_draws(degree: int, fanout: int, *, replace: bool = KEEP) -> np.ndarray:
-    """Draw as often as the case needs, over many keys and as many nodes as fit into 600,000 edges."""
+    """Draw as often as the case needs, over many keys and so many nodes that there are at most 600,000 edges."""
     telling = fanout if replace else min(fanout, degree - fanout)
     trials = min(NUM_PICKS // telling, MAX_OUTPUT // fanout)
     num_nodes = min(600_000 // degree, 1_000, trials)
@@ -69,16 +69,16 @@ def many_draws(degree: int, fanout: int, *, replace: bool = KEEP) -> np.ndarray:
 
 
 def bin_p_values(rows: np.ndarray, degree: int, *, replace: bool = KEEP) -> dict[str, float]:
-    """Counts in 16 bins, in 256 bins and of each position, as far as enough is expected in each.
+    """Test the counts in 16 bins, in 256 bins and of each position, where each bin expects enough draws.
 
     Let a bin hold the share p of n positions, and X count the picks of one draw in it. With replacement the counts
     are multinomial: Var X = k p (1 - p), Cov(X, Y) = -k p q. A k-subset gives a hypergeometric X; variance and
     covariance are those of the multinomial times (n - k) / (n - 1), since later picks avoid earlier ones. Over many
     independent draws the counts O are then normal with this covariance, so
         sum over bins of (O - E)^2 / E * (n - 1) / (n - k)
-    is chi-square with one degree of freedom less than bins. For bins of one position it is the test that each
-    position is included with probability k / n.
-    Few bins find a bias that is smooth or has a threshold; single positions find one that is local.
+    is chi-square; its degrees of freedom are the number of bins - 1. With bins of one position, this tests that each
+    position is included with probability k / n. Few bins find a bias that is smooth or has a threshold; single
+    positions find a local one.
     """
     trials, fanout = rows.shape
     spread = 1.0 if replace else (degree - fanout) / (degree - 1)
@@ -95,7 +95,7 @@ def bin_p_values(rows: np.ndarray, degree: int, *, replace: bool = KEEP) -> dict
 
 
 def pair_p_values(rows: np.ndarray, degree: int) -> dict[str, float]:
-    """Joint inclusion of two positions, which has probability k(k - 1) / (n(n - 1)).
+    """Test the joint inclusion of two positions, which has probability k(k - 1) / (n(n - 1)).
 
     Let D(i, j) be the count of a pair less its expectation. Its covariance depends only on how many positions two
     pairs share, so its eigenspaces are those of the Johnson scheme J(n, 2): the constants, where a count of fixed
@@ -119,7 +119,7 @@ def pair_p_values(rows: np.ndarray, degree: int) -> dict[str, float]:
 
 
 def cell_p_value(cells: np.ndarray, num_cells: int) -> float:
-    """Trials that fall each into one of `num_cells` equally likely cells."""
+    """Test trials that each fall into one of `num_cells` equally likely cells."""
     expected = len(cells) / num_cells
     assert expected >= MIN_EXPECTED
     counts = np.bincount(cells, minlength=num_cells)
@@ -128,7 +128,7 @@ def cell_p_value(cells: np.ndarray, num_cells: int) -> float:
 
 
 def set_p_values(rows: np.ndarray, degree: int) -> dict[str, float]:
-    """All k-subsets of n positions; ascending picks c1 < c2 .. are set number C(c1, 1) + C(c2, 2) + .."""
+    """Test all k-subsets of n positions; ascending picks c1 < c2 .. are set number C(c1, 1) + C(c2, 2) + .."""
     fanout = rows.shape[1]
     binomials = np.array([[comb(c, i + 1) for i in range(fanout)] for c in range(degree)])
     numbers = binomials[rows, np.arange(fanout)].sum(axis=1)
@@ -200,7 +200,7 @@ def test_streams_next_to_each_other_are_independent(replace):
         assert_plausible({name: cell_p_value(cells.ravel(), degree**2)})
 
 
-# --- wrong recipes fail: what peers do, in NumPy, judged by the same statistics
+# --- wrong recipes fail: those of other systems, in NumPy, under the same statistics
 
 
 def floyd(bounded: Callable[[int], np.ndarray], degree: int, fanout: int) -> np.ndarray:
@@ -218,7 +218,7 @@ def right(rng: np.random.Generator, degree: int, fanout: int, trials: int) -> np
 
 
 def modulo_j(rng: np.random.Generator, degree: int, fanout: int, trials: int) -> np.ndarray:
-    """Modulo j where j + 1 is due: an upper position gets in only when a pick is taken already."""
+    """Modulo j instead of j + 1: an upper position is drawn only if a pick is taken already."""
     return floyd(lambda n: rng.integers(0, max(n - 1, 1), trials), degree, fanout)
 
 
@@ -233,17 +233,17 @@ def one_stream_for_two(rng: np.random.Generator, degree: int, fanout: int, trial
 
 
 def repeats(rng: np.random.Generator, degree: int, fanout: int, trials: int) -> np.ndarray:
-    """Drawn with replacement where none was asked for."""
+    """Draws with replacement although none was asked for."""
     return np.sort(rng.integers(0, degree, (trials, fanout)), axis=1)
 
 
 def window(rng: np.random.Generator, degree: int, fanout: int, trials: int) -> np.ndarray:
-    """A random start and its successors: every position is as likely as it should be, pairs and sets are not."""
+    """A random start and its successors: positions have the right probability, pairs and sets do not."""
     return np.sort((rng.integers(0, degree, (trials, 1)) + np.arange(fanout)) % degree, axis=1)
 
 
 def tilted(rng: np.random.Generator, degree: int, fanout: int, trials: int) -> np.ndarray:
-    """The lower half of the range 3 % likelier than the upper."""
+    """Makes the lower half of the range 3 % likelier than the upper half."""
 
     def bounded(n: int) -> np.ndarray:
         pick = rng.integers(0, n, trials)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ LAYERS = [
 ]
 
 # Upwards, resolved when it is called or only by type checkers: each entry is a decision.
+
+MOST_LINES = 400  # of a module: what can be read in one sitting
+MEDIAN_LINES = 120
 
 
 class Import(NamedTuple):
@@ -135,6 +139,14 @@ def test_imports_that_are_wrong_are_found():
     assert list(imported_modules(ast.parse("from . import run").body[0], PACKAGE / "chain" / "state.py")) == [
         "datapipes.chain.run"
     ]
+
+
+def test_the_top_of_the_package_holds_folders_and_modules_stay_short():
+    modules = [path for path in SOURCES if path.name != "__init__.py"]
+    assert [path.name for path in modules if path.parent == PACKAGE] == []
+    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+    assert statistics.median(lengths.values()) <= MEDIAN_LINES
 
 
 # --- importing

@@ -1,4 +1,4 @@
-"""The arrays that a CSCGraph is made of: what converters and storage give and take."""
+"""The arrays of a CSCGraph, as converters return them and as storage reads and writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class CSCArrays(NamedTuple):
-    """The arguments of CSCGraph, not checked yet."""
+    """The arguments of CSCGraph, unchecked."""
 
     indptr: Tensor
     indices: Tensor

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "gather/gather_rows.h"
 #include "bindings/numpy.h"
+#include "gather/gather_rows.h"
 
 namespace datapipes {
 namespace {

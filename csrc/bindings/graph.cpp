@@ -1,9 +1,9 @@
 // bind_graph.cpp: names, shapes and ownership of the graph kernels.
 #include <pybind11/pybind11.h>
 
+#include "bindings/numpy.h"
 #include "graph/coo_to_csc.h"
 #include "graph/validate.h"
-#include "bindings/numpy.h"
 
 namespace datapipes {
 namespace {

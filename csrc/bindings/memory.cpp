@@ -1,9 +1,9 @@
 // bind_memory.cpp: the pool of recycled outputs as seen from Python, and the limit of random reads.
 #include <pybind11/pybind11.h>
 
+#include "bindings/numpy.h"
 #include "common/buffer_pool.h"
 #include "limits/read_lines.h"
-#include "bindings/numpy.h"
 #include "sampling/id_map_shelf.h"
 
 namespace datapipes {

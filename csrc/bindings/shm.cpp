@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "bindings/frame.h"
-#include "limits/futex_hop.h"
 #include "bindings/numpy.h"
+#include "limits/futex_hop.h"
 #include "shm/memory_left.h"
 #include "shm/queue.h"
 #include "shm/segment.h"

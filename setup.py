@@ -6,8 +6,9 @@ from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
 from setuptools import setup
 
 ROOT = Path(__file__).parent
-SOURCES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cpp") if "tests" not in path.parts)
-HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.h"))
+FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".cpp"))
+KERNELS = [str(path) for path in FILES if path.suffix == ".cpp" and path.parts[1] not in ("bindings", "tests")]
+UNITS = ["csrc/bindings/module.cpp", "csrc/bindings/shm.cpp"]  # they include the other bindings: pybind11 is read twice
 
 ParallelCompile("DATAPIPES_BUILD_JOBS", default=0).install()
 
@@ -15,9 +16,9 @@ setup(
     ext_modules=[
         Pybind11Extension(
             "datapipes._core",
-            SOURCES,
+            UNITS + KERNELS,
             include_dirs=["csrc"],
-            depends=HEADERS,
+            depends=[str(path) for path in FILES],
             cxx_std=20,
             # -ffp-contract=off: equal bits on every machine, with or without fused multiply-add.
             extra_compile_args=["-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-g0"],

@@ -44,7 +44,7 @@ std::byte* given_rows(Bytes& out, const RowTable& rows, std::int64_t num_ids, co
 }
 
 template <class Id>
-void bind_for(py::module_& m) {
+void bind_gather_for(py::module_& m) {
   m.def(
       "gather_rows",
       [](const Bytes& table, const Array<Id>& ids, std::optional<Bytes> out, int num_threads) -> py::array {
@@ -75,8 +75,8 @@ void bind_for(py::module_& m) {
 }  // namespace
 
 void bind_gather(py::module_& m) {
-  bind_for<std::int32_t>(m);
-  bind_for<std::int64_t>(m);
+  bind_gather_for<std::int32_t>(m);
+  bind_gather_for<std::int64_t>(m);
 }
 
 }  // namespace datapipes

@@ -9,7 +9,7 @@ namespace datapipes {
 namespace {
 
 template <class Id>
-void bind_for(py::module_& m) {
+void bind_graph_for(py::module_& m) {
   m.def(
       "coo_to_csc",
       [](const Array<Id>& src, const Array<Id>& dst, std::int64_t num_nodes, std::int64_t partition_from) {
@@ -36,8 +36,8 @@ void bind_for(py::module_& m) {
 }  // namespace
 
 void bind_graph(py::module_& m) {
-  bind_for<std::int32_t>(m);
-  bind_for<std::int64_t>(m);
+  bind_graph_for<std::int32_t>(m);
+  bind_graph_for<std::int64_t>(m);
 }
 
 }  // namespace datapipes

@@ -1,13 +1,14 @@
-// module.cpp: the extension module datapipes._core; each bind_*.cpp adds the kernels of one folder.
-#include <pybind11/pybind11.h>
+// module.cpp: the extension module datapipes._core, and the bindings of all kernels on arrays. They are one translation unit:
+// each further one would read pybind11 and generate its code again, which takes longer than a folder's bindings. The other unit
+// is shm.cpp, so that two processors share the work.
+#include "bindings/gather.cpp"
+#include "bindings/graph.cpp"
+#include "bindings/memory.cpp"
+#include "bindings/random.cpp"
+#include "bindings/sampling.cpp"
 
 namespace datapipes {
-void bind_random(pybind11::module_& m);
-void bind_sampling(pybind11::module_& m);
-void bind_gather(pybind11::module_& m);
-void bind_graph(pybind11::module_& m);
-void bind_memory(pybind11::module_& m);
-void bind_shm(pybind11::module_& m);
+void bind_shm(py::module_& m);
 }  // namespace datapipes
 
 PYBIND11_MODULE(_core, m) {

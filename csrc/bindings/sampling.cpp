@@ -26,7 +26,7 @@ HopRequest hop_request(std::int64_t fanout, bool replace, std::uint64_t key) {
 }
 
 template <class Id>
-void bind_for(py::module_& m) {
+void bind_sampling_for(py::module_& m) {
   m.def(
       "sample_hop",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const Array<std::int64_t>& seeds, std::int64_t fanout,
@@ -98,8 +98,8 @@ void bind_for(py::module_& m) {
 }  // namespace
 
 void bind_sampling(py::module_& m) {
-  bind_for<std::int32_t>(m);
-  bind_for<std::int64_t>(m);
+  bind_sampling_for<std::int32_t>(m);
+  bind_sampling_for<std::int64_t>(m);
 }
 
 }  // namespace datapipes

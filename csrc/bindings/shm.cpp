@@ -13,7 +13,7 @@
 #include <system_error>
 #include <vector>
 
-#include "bindings/frame.h"
+#include "bindings/frame.cpp"  // one translation unit; see module.cpp
 #include "bindings/numpy.h"
 #include "limits/futex_hop.h"
 #include "shm/memory_left.h"

@@ -2,14 +2,17 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
-LOCK := $(shell cksum < requirements.lock | cut -d' ' -f1)
-READY := $(VENV)/.ready-$(LOCK)
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
+KEY := $(shell cat requirements-run.lock requirements.lock | cksum | cut -d' ' -f1)
+TOOLS := $(VENV)/.tools-$(KEY)
+LIBRARIES := $(VENV)/.libraries-$(KEY)
+DEVELOP := $(VENV)/.develop-$(KEY)
 CORE := $(VENV)/.core
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
 
 MINUTES ?= 5
 
-.PHONY: help setup build demo test check bench soak stubs clean
+.PHONY: help run build demo test check bench soak stubs clean
 help:
 	@echo "make demo   train GraphSAGE on the embedded data; pictures go to demo/"
 	@echo "make test   every test that needs no GPU"
@@ -18,28 +21,42 @@ help:
 	@echo "make soak   the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
 	@echo "make stubs  write datapipes/chain/functional.pyi anew"
 
-# The environment belongs to one lock file: another one makes a new environment.
-$(READY): requirements.lock
+# The environment belongs to the lock files: others make a new one. First comes what compiles the C++ core.
+$(TOOLS): requirements-run.lock requirements.lock
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(PIP) $$(grep -E '^(setuptools|pybind11)==' requirements-run.lock)
 	touch $@
 
-$(CORE): $(READY) setup.py pyproject.toml $(CXX_FILES)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+$(LIBRARIES): $(TOOLS)
+	$(PIP) --requirement requirements-run.lock
 	touch $@
 
-setup: $(READY)
-build: $(CORE)
+$(DEVELOP): $(LIBRARIES)
+	$(PIP) --requirement requirements.lock
+	touch $@
 
-demo: build
+$(CORE): $(TOOLS) setup.py pyproject.toml $(CXX_FILES)
+	$(PIP) --no-build-isolation --no-deps --editable .
+	touch $@
+
+# pip waits for the disk where the compiler does not, so both run at once; each shows its output when it ends.
+TOGETHER := +@$(MAKE) --no-print-directory --jobs=2 --output-sync=target
+
+run: $(TOOLS)
+	$(TOGETHER) $(LIBRARIES) $(CORE)
+
+build: $(TOOLS)
+	$(TOGETHER) $(DEVELOP) $(CORE)
+
+demo: run
 	$(RUN) examples/node_classification.py --out demo
 
 test: build
 	$(RUN) -m pytest
 
 check: build
+	$(RUN) -m pip check
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy

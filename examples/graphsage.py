@@ -59,9 +59,12 @@ class SAGELayer(nn.Module):
     def forward(self, block: dp.Block, h: Tensor, direction: Tensor | None) -> Tensor:
         """Return [num_dst, out_width]; `direction` is uint8 [num_edges], one bit per direction of an edge."""
         result = self.own(h[: block.num_dst])
-        for bit, linear in enumerate(self.neighbors):
-            kept = None if direction is None else (direction >> bit & 1).bool()
-            result = result + linear(mean_of_neighbors(block, h, kept))
+        if direction is None:
+            ways = [torch.ones_like(block.indices, dtype=torch.bool)]
+        else:
+            ways = [(direction >> bit & 1).bool() for bit in range(len(self.neighbors))]
+        for linear, mean in zip(self.neighbors, means_of_neighbors(block, h, ways), strict=True):
+            result = result + linear(mean)
         return result
 
 
@@ -84,21 +87,37 @@ class GraphSAGE(nn.Module):
         """Return scores [num_dst of the last block, num_classes]."""
         h = self.encoder(features)
         for layer, block, direction in zip(self.layers, blocks, directions, strict=True):
-            h = F.dropout(F.relu(layer.norm(h)), self.dropout, self.training)
+            h = dropout(F.relu(layer.norm(h)), self.dropout if self.training else 0.0)
             h = layer(block, h, direction)
         return h
 
 
-def mean_of_neighbors(block: dp.Block, h: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Return [num_dst, width]: the mean of `h` over the (kept) in-edges of each destination, 0 without in-edges.
+def means_of_neighbors(block: dp.Block, h: Tensor, ways: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return one tensor [num_dst, width] for each of `ways`, bool [num_edges]: the mean of `h` over the in-edges in it,
+    0 without in-edges.
 
-    An embedding bag adds up the rows without making one copy of a row per edge.
+    An embedding bag adds up the rows without making one copy of a row per edge. All ways share one bag, since each bag
+    costs a gradient as large as `h`.
     """
-    indptr, indices = block.indptr, block.indices.long()
-    if kept is not None:
-        indptr, indices = offsets_of(kept)[indptr], indices[kept]
-    summed = F.embedding_bag(indices, h, indptr, mode="sum", include_last_offset=True)
-    return summed / indptr.diff().clamp(min=1).unsqueeze(1)
+    indices = block.indices.long()
+    indptr = offsets_of(torch.cat([offsets_of(kept)[block.indptr].diff() for kept in ways]))
+    summed = F.embedding_bag(
+        torch.cat([indices[kept] for kept in ways]), h, indptr, mode="sum", include_last_offset=True
+    )
+    return (summed / indptr.diff().clamp(min=1).unsqueeze(1)).chunk(len(ways))
+
+
+def dropout(h: Tensor, probability: float) -> Tensor:
+    """Return `h` with each entry zeroed with `probability`, a multiple of 1/256, and the others scaled up.
+
+    torch.nn.functional.dropout draws one random number per entry, a fifth of a training step; this draws one per 8.
+    """
+    if probability == 0:
+        return h
+    left_out = round(256 * probability)
+    words = torch.empty(-(-h.numel() // 8), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
+    kept = words.view(torch.uint8)[: h.numel()].view(h.shape) >= left_out
+    return h * kept * (256 / (256 - left_out))
 
 
 def offsets_of(counts: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import os
 import time
 from pathlib import Path
 
@@ -34,6 +35,9 @@ def main() -> None:
         f"{settings}"
     )
 
+    # The other half is for the workers and the rest of the machine: torch's threads wait for each other in every
+    # operation, so one that shares its processor stops them all.
+    torch.set_num_threads(args.threads or max(1, len(os.sched_getaffinity(0)) // 2))
     torch.manual_seed(args.seed)
     model = make_model(data, settings)
     pipe = pipeline(data, data.train_set, settings.fanouts, settings.batch_size, shuffle=True, seed=args.seed)
@@ -112,6 +116,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--split", type=int, default=0, help="split of the files, or seed of a random one")
     parser.add_argument("--seed", type=int, default=0, help="of the model, the order of the seeds and the sampling")
     parser.add_argument("--workers", type=int, default=2, help="processes that sample; 0 samples in a thread")
+    parser.add_argument("--threads", type=int, help="of torch; half of the processors by default")
     parser.add_argument("--out", type=Path, help="folder for the pictures")
     for field in dataclasses.fields(Settings):
         if field.name == "fanouts":

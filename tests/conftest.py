@@ -1,4 +1,9 @@
-"""Settings for every test: Hypothesis draws the same examples in every run and keeps no database."""
+"""Settings for every test: Hypothesis draws the same examples in every run and keeps no database; children of the fork
+server have torch when they begin; gc.collect looks only at what the tests make.
+"""
+
+import gc
+import multiprocessing
 
 from hypothesis import HealthCheck, settings
 
@@ -10,3 +15,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("default")
+
+multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datapipes.processes.preload"])
+
+
+def pytest_collection_finish() -> None:
+    """Set the objects of torch and of the other modules apart: each of hundreds of gc.collect would visit them all."""
+    gc.collect()
+    gc.freeze()

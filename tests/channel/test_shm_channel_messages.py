@@ -5,8 +5,6 @@ import fcntl
 import os
 import random
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from channels import attached_again, number_of, numbered
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import fetched, refused
+from scripts import run_script
 
 import datapipes as dp
 from datapipes import _core
@@ -227,8 +226,7 @@ assert channel.recv(timeout=0)["good"].tolist() == [1]
 
 @pytest.mark.parametrize("kind", WITHOUT_MEMORY)
 def test_a_tensor_without_memory_does_not_crash_the_sender(kind):
-    script = SEND_IT.format(make=WITHOUT_MEMORY[kind])
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ended = run_script(SEND_IT.format(make=WITHOUT_MEMORY[kind]))
     assert ended.returncode == 0, ended.stderr
     assert "refused:" in ended.stdout or ended.stdout == "sent: [0.0, 0.0, 0.0]\n"
 
@@ -306,7 +304,7 @@ for sizes in ((0, 2**62, 2**62), (2**62, 2**62, 0), (2**62, 0, 2**62)):
         pass
     print("lives")
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ended = run_script(script)
     assert (ended.returncode, ended.stdout) == (0, "lives\n" * 3), ended.stderr
 
 

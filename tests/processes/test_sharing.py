@@ -38,12 +38,6 @@ DTYPES = [getattr(torch, name) for name in NAMES if hasattr(torch, name)]  # the
 WITHOUT_VALUES = {"is empty", "has no width", "is empty, of a large one"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_children():
-    """Preload the fork server with the imports of its children, like DataLoader; no effect if a server runs already."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "datapipes"])
-
-
 # --- values, and what a child sees of them
 
 

@@ -22,9 +22,12 @@ from datapipes import _core
 
 SMAPS_ROLLUP = Path("/proc/self/smaps_rollup")
 
-pytestmark = pytest.mark.skipif(
-    not SMAPS_ROLLUP.exists(), reason="private memory is read from /proc/self/smaps_rollup, which only Linux has"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(
+        not SMAPS_ROLLUP.exists(), reason="private memory is read from /proc/self/smaps_rollup, which only Linux has"
+    ),
+]
 
 MIB = 2**20
 

@@ -264,6 +264,7 @@ def test_a_receiver_learns_that_all_senders_have_ended(ends):
             in_thread(channel.recv, None).result(BOUND_S)
 
 
+@pytest.mark.alone
 def test_survivors_go_on_when_the_maker_is_killed_and_nothing_is_left():  # W7
     def make(there):
         made = dp.ShmChannel(4, "8MB"), dp.ShmChannel(4, "8MB")

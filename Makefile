@@ -10,16 +10,18 @@ DEVELOP := $(VENV)/.develop-$(KEY)
 CORE := $(VENV)/.core
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
 
+BENCHMARKS := $(filter-out %/common.py %/peer_graphbolt.py, $(sort $(wildcard benchmarks/*.py)))  # but helpers
+
 MINUTES ?= 5
 
-.PHONY: help run build demo test check bench soak stubs clean
+.PHONY: help run build demo test check bench soak stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo   train GraphSAGE on the embedded data; pictures go to demo/"
 	@echo "make test   every test that needs no GPU"
 	@echo "make check  lint, types, layers, C++ tests under sanitizers"
 	@echo "make bench  the benchmarks, with ratios taken in one run"
 	@echo "make soak   the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
-	@echo "make stubs  write datapipes/chain/functional.pyi anew"
+	@echo "make stubs  write the generated files anew: the __init__ files and functional.pyi"
 
 # The environment belongs to the lock files: others make a new one. First comes what compiles the C++ core.
 $(TOOLS): requirements-run.lock requirements.lock
@@ -66,16 +68,9 @@ check: build
 	$(RUN) -m pytest -q tests/test_layers.py
 	CXX=$${CXX:-g++} bash csrc/tests/run.sh
 
-bench: build
-	$(RUN) benchmarks/seeds.py
-	$(RUN) benchmarks/sample.py
-	$(RUN) benchmarks/compact.py
-	$(RUN) benchmarks/gather.py
-	$(RUN) benchmarks/build_csc.py
-	$(RUN) benchmarks/channel.py
-	$(RUN) benchmarks/end_to_end.py
-	$(RUN) benchmarks/loader.py
-	$(RUN) benchmarks/chaos.py --kills 50
+bench: build $(BENCHMARKS)
+$(BENCHMARKS): build
+	$(RUN) $@
 
 soak: build
 	$(RUN) tests/soak_channel.py --kills 1000 --minutes $(MINUTES)
@@ -83,6 +78,7 @@ soak: build
 	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build
+	$(RUN) tools/write_inits.py
 	$(RUN) tools/write_stub.py
 
 clean:

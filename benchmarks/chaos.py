@@ -60,7 +60,7 @@ def left_over() -> tuple[int, int]:
 
 def main() -> None:
     arguments = parser(__doc__ or "")
-    arguments.add_argument("--kills", type=int, default=200)
+    arguments.add_argument("--kills", type=int, default=50)
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     arguments.add_argument("--channel", default="shm")

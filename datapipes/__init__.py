@@ -4,27 +4,29 @@ The public names. Start with README.md; docs/semantics.md says what a minibatch 
 """
 
 from datapipes import datasets
+from datapipes.base.errors import ChannelClosed, EndOfEpoch, PeerDied, QueueTimeoutError, RemoteError
 from datapipes.base.rng import STREAM_VERSION, RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.channel import (
-    ChannelBase,
-    ChannelClosed,
-    EndOfEpoch,
-    MpChannel,
-    PeerDied,
-    QueueTimeoutError,
-    RemoteError,
-    ShmChannel,
-)
-from datapipes.device import CopyTo
-from datapipes.features import Feature, FeatureFetcher, FeatureStore, TensorFeature
-from datapipes.graph import CSCGraph
-from datapipes.loader import DataLoader, FromNode, Prefetcher
-from datapipes.minibatch import CSC, Block, MiniBatch, SampledSubgraph
-from datapipes.sampling import NeighborSampler, Picks, Sampled, Sampler
-from datapipes.seeds import DistributedItemSampler, ItemSampler, ItemSet
+from datapipes.channel.base import ChannelBase
+from datapipes.channel.mp_channel import MpChannel
+from datapipes.channel.shm_channel import ShmChannel
+from datapipes.device.copy_to import CopyTo
+from datapipes.features.feature import Feature, TensorFeature
+from datapipes.features.feature_fetcher import FeatureFetcher
+from datapipes.features.feature_store import FeatureStore
+from datapipes.graph.csc_graph import CSCGraph
+from datapipes.loader.data_loader import DataLoader
+from datapipes.loader.from_node import FromNode
+from datapipes.loader.prefetcher import Prefetcher
+from datapipes.minibatch.block import CSC, Block, SampledSubgraph
+from datapipes.minibatch.minibatch import MiniBatch
+from datapipes.sampling.neighbor_sampler import NeighborSampler
+from datapipes.sampling.sampler import Picks, Sampled, Sampler
+from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
+from datapipes.seeds.item_sampler import ItemSampler
+from datapipes.seeds.item_set import ItemSet
 
 __version__ = "0.1.0"
 

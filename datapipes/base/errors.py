@@ -14,6 +14,8 @@ import torch
 
 from datapipes.base.codec import Message
 
+__all__ = ["ChannelClosed", "EndOfEpoch", "PeerDied", "QueueTimeoutError", "RemoteError"]
+
 
 class QueueTimeoutError(TimeoutError):
     """The timeout passed before there was room or a message. The channel stays usable."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datapipes import _core
 from datapipes.base.checks import check_int
 
+__all__ = ["STREAM_VERSION", "RngKey"]
+
 STREAM_VERSION: int = _core.STREAM_VERSION
 MAX_SEED = 2**64 - 1
 MAX_EPOCH = 2**32 - 1

@@ -11,6 +11,8 @@ import keyword
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+__all__ = ["register_stage"]
+
 _Class = TypeVar("_Class", bound=type)
 _registry: dict[str, type] = {}
 

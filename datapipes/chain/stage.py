@@ -21,6 +21,8 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.chain.state import State, make_state, parse_state
 from datapipes.minibatch import MiniBatch
 
+__all__ = ["MiniBatchTransformer", "SeedStage", "Stage", "StreamStage"]
+
 _S = TypeVar("_S", bound="Stage")
 
 

@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar, cast
 from datapipes.chain.numbering import Numbering, Numbers
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 
+__all__ = ["StageGraph"]
+
 _S = TypeVar("_S", bound=StageBase)
 _K = TypeVar("_K", bound=StageBase)
 

@@ -19,6 +19,8 @@ from datapipes.base.checks import check_int
 from datapipes.base.codec import Message
 from datapipes.base.errors import EndOfEpoch, error_from_message, error_to_message
 
+__all__ = ["ChannelBase"]
+
 END_OF_EPOCH = "#END_OF_EPOCH"
 ERROR = "#ERROR"
 MOST_SECONDS = 1e9  # thirty years; a longer timeout counts as none

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
+from torch.utils.dlpack import from_dlpack
+from torch.utils.dlpack import to_dlpack as to_dlpack  # type: ignore[attr-defined]
 
 from datapipes.base.checks import dtype_name
 from datapipes.channel.base import check_item
-
-__all__ = ["as_dtype", "from_capsule", "plain", "to_dlpack"]
 
 _HAS_DLPACK = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),

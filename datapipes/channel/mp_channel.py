@@ -22,6 +22,8 @@ from datapipes.base.errors import (
 )
 from datapipes.channel.base import ChannelBase, check_message, check_timeout
 
+__all__ = ["MpChannel"]
+
 _MESSAGE, _END, _ERROR = range(3)
 T = TypeVar("T")
 

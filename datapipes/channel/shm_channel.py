@@ -22,6 +22,8 @@ from datapipes.channel.frame import as_dtype, from_capsule, plain, to_dlpack
 from datapipes.channel.pinning import Pinning
 from datapipes.processes.endings import how_it_ended
 
+__all__ = ["ShmChannel"]
+
 _MESSAGE, _END, _ERROR = range(3)  # Kind of csrc/shm/state.h
 _MOST_CAPACITY = 2**20
 

@@ -3,4 +3,9 @@
 from datapipes.datasets.dataset import Dataset, debian_packages, open
 from datapipes.datasets.raw import DatasetFormatError
 
-__all__ = ["Dataset", "DatasetFormatError", "debian_packages", "open"]
+__all__ = [
+    "Dataset",
+    "DatasetFormatError",
+    "debian_packages",
+    "open",
+]

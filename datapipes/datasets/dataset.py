@@ -19,6 +19,8 @@ from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph
 from datapipes.seeds import ItemSet
 
+__all__ = ["Dataset", "debian_packages", "open"]
+
 TRAIN_PER_CLASS = 20
 VALIDATION_PER_CLASS = 30
 

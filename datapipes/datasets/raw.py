@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["DatasetFormatError"]
+
 MAX_FEATURE_BYTES = 8 * 2**30
 MAX_CLASSES = 2**16
 

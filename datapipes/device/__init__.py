@@ -2,4 +2,6 @@
 
 from datapipes.device.copy_to import CopyTo
 
-__all__ = ["CopyTo"]
+__all__ = [
+    "CopyTo",
+]

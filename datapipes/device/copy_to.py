@@ -11,6 +11,8 @@ from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.minibatch import MiniBatch
 
+__all__ = ["CopyTo"]
+
 
 @register_stage("copy_to")
 class CopyTo(MiniBatchTransformer):

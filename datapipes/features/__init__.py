@@ -4,4 +4,9 @@ from datapipes.features.feature import Feature, TensorFeature
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
 
-__all__ = ["Feature", "FeatureFetcher", "FeatureStore", "TensorFeature"]
+__all__ = [
+    "Feature",
+    "FeatureFetcher",
+    "FeatureStore",
+    "TensorFeature",
+]

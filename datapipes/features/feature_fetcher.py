@@ -18,6 +18,8 @@ from datapipes.features.feature_store import FeatureRequest, FeatureStore
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling import Sampler
 
+__all__ = ["FeatureFetcher"]
+
 
 @register_stage("fetch_feature")
 class FeatureFetcher(MiniBatchTransformer):

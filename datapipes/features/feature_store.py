@@ -9,6 +9,8 @@ from torch import Tensor
 
 from datapipes.features.feature import Feature
 
+__all__ = ["FeatureStore"]
+
 FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name)
 FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
 

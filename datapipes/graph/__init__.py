@@ -2,4 +2,6 @@
 
 from datapipes.graph.csc_graph import CSCGraph
 
-__all__ = ["CSCGraph"]
+__all__ = [
+    "CSCGraph",
+]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import scipy.sparse
     import torch_geometric.data
 
+__all__ = ["CSCGraph"]
+
 _Arrays = tuple[NDArray[np.int64], NDArray[Any], "NDArray[np.int64] | None"]
 
 

@@ -4,4 +4,8 @@ from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.from_node import FromNode
 from datapipes.loader.prefetcher import Prefetcher
 
-__all__ = ["DataLoader", "FromNode", "Prefetcher"]
+__all__ = [
+    "DataLoader",
+    "FromNode",
+    "Prefetcher",
+]

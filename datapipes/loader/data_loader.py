@@ -27,6 +27,8 @@ from datapipes.loader.trace import write_trace
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
 
+__all__ = ["DataLoader"]
+
 
 class DataLoader(StreamStage):
     """Iterate over the minibatches of a chain, prepared in the background.

@@ -16,6 +16,8 @@ from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.minibatch import MiniBatch
 
+__all__ = ["FromNode"]
+
 
 class FromNode(StreamStage):
     """A torchdata node, which gives MiniBatches, as the start of a chain."""

@@ -21,6 +21,8 @@ from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
 
+__all__ = ["Prefetcher"]
+
 THREADS = "datapipes-prefetch"
 LOOK_S = 0.5  # how often a waiting reader looks whether the thread still lives
 JOIN_S = 10.0  # how long closing waits for a minibatch that is being made

@@ -3,4 +3,9 @@
 from datapipes.minibatch.block import CSC, Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
 
-__all__ = ["CSC", "Block", "MiniBatch", "SampledSubgraph"]
+__all__ = [
+    "CSC",
+    "Block",
+    "MiniBatch",
+    "SampledSubgraph",
+]

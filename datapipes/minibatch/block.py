@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+__all__ = ["CSC", "Block", "SampledSubgraph"]
+
 TensorMap = Callable[[Tensor], Tensor]
 
 

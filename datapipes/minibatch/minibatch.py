@@ -18,6 +18,8 @@ from datapipes.minibatch.pyg_data import pyg_data
 if TYPE_CHECKING:
     import torch_geometric.data
 
+__all__ = ["MiniBatch"]
+
 
 @dataclass(slots=True, eq=False)
 class MiniBatch:

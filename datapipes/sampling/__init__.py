@@ -3,4 +3,9 @@
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
 
-__all__ = ["NeighborSampler", "Picks", "Sampled", "Sampler"]
+__all__ = [
+    "NeighborSampler",
+    "Picks",
+    "Sampled",
+    "Sampler",
+]

@@ -23,6 +23,8 @@ from datapipes.graph import CSCGraph
 from datapipes.minibatch import Block
 from datapipes.sampling.sampler import Sampled, Sampler
 
+__all__ = ["NeighborSampler"]
+
 
 @register_stage("sample_neighbor")
 class NeighborSampler(Sampler):

@@ -20,6 +20,8 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph import CSCGraph
 from datapipes.minibatch import Block, MiniBatch
 
+__all__ = ["Picks", "Sampled", "Sampler"]
+
 MAX_HOPS = 256
 
 

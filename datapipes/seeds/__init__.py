@@ -4,4 +4,8 @@ from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
-__all__ = ["DistributedItemSampler", "ItemSampler", "ItemSet"]
+__all__ = [
+    "DistributedItemSampler",
+    "ItemSampler",
+    "ItemSet",
+]

@@ -14,6 +14,8 @@ from datapipes.base.checks import check_bool, check_int
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
+__all__ = ["DistributedItemSampler"]
+
 
 class DistributedItemSampler(ItemSampler):
     """Start this rank's share of the minibatches; every rank gets the same number.

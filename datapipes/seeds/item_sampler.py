@@ -19,6 +19,8 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.seeds.item_set import ItemSet
 
+__all__ = ["ItemSampler"]
+
 SHUFFLED_WHOLE = 2**16  # up to so many items, the order of an epoch is computed at once and kept
 
 

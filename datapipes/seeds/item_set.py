@@ -14,6 +14,8 @@ from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
 from datapipes.base.codec import probe_digest
 from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 
+__all__ = ["ItemSet"]
+
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 
 

@@ -1,31 +1,29 @@
 """What every stage keeps to: it pickles, restarts, resumes at every step to the bit, and closes twice.
 
-The suite runs over each stage that the package registers, over the samplers and over the DataLoader. A new stage joins
-by an entry in `pipelines.BUILDERS`.
+The suite runs over each stage that the package registers, over the samplers and over the DataLoader. contract.py
+says how a new stage joins.
 """
 
 import copy
 import json
 import pickle
 
+import contract
 import pytest
 import torch
-from pipelines import BUILDERS, assert_ended, digests, prefetch_threads
+from contract import REGISTERED
+from pipelines import as_it_is, assert_ended, digests, prefetch_threads
 
 import datapipes as dp
-from datapipes.chain.functional import registered_stages
-
-REGISTERED = [name for name, cls in registered_stages().items() if cls.__module__.startswith("datapipes.")]
 
 
-@pytest.fixture(params=sorted({*BUILDERS, *REGISTERED}))
+@pytest.fixture(params=contract.CHAINS)
 def build(request):
     """Build a chain that ends in the stage under test; each call builds a fresh one."""
-    assert request.param in BUILDERS, f"add a chain that ends in {request.param!r} to BUILDERS in tests/pipelines.py"
     built = []
 
     def build_one() -> dp.Stage:
-        built.append(BUILDERS[request.param]())
+        built.append(contract.build(request.param))
         return built[-1]
 
     yield build_one
@@ -43,7 +41,21 @@ def epochs(build):
 def test_the_builder_ends_in_the_stage_it_is_named_after(build, request):
     name = request.node.callspec.params["build"]
     if name in REGISTERED:
-        assert type(build()) is registered_stages()[name]
+        assert type(build()) is REGISTERED[name]
+
+
+@pytest.mark.parametrize("name", sorted(REGISTERED))
+def test_the_functional_form_equals_the_constructor(name):
+    functional_form, constructor = contract.forms(name)
+    assert type(functional_form) is type(constructor) is REGISTERED[name]
+    assert repr(functional_form) == repr(constructor)
+    assert digests(functional_form) == digests(constructor)
+
+
+def test_transform_chains_a_function_after_every_stage(build, epochs):
+    stage = build().transform(as_it_is)
+    assert type(stage) is dp.MiniBatchTransformer
+    assert digests(stage) == epochs[0]
 
 
 def test_an_epoch_is_not_empty_and_the_next_one_differs(epochs):

@@ -6,10 +6,12 @@ Then the next epoch begins.
 
 import itertools
 import json
+from functools import partial
 
+import contract
 import pytest
 import torchdata.nodes as tn
-from pipelines import BUILDERS, as_it_is, fetched, refused
+from pipelines import as_it_is, fetched, refused
 
 import datapipes as dp
 
@@ -19,7 +21,7 @@ def as_digest(minibatch: dp.MiniBatch) -> str:
 
 
 HOLDERS = {
-    **BUILDERS,
+    **{name: partial(contract.build, name) for name in contract.CHAINS},
     "from_node": lambda: dp.FromNode(tn.Mapper(fetched(), as_it_is)),
     "torchdata_mapper": lambda: tn.Mapper(fetched(), as_digest),
     "torchdata_mapper_of_loader": lambda: tn.Mapper(dp.DataLoader(fetched()), as_digest),

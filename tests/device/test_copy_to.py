@@ -6,6 +6,15 @@ from pipelines import digests, fetched, refused
 
 import datapipes as dp
 
+
+def contract_chain() -> dp.Stage:
+    return fetched().copy_to("cpu")
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    return fetched().copy_to("cpu", non_blocking=False), dp.CopyTo(fetched(), "cpu", non_blocking=False)
+
+
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 
 

@@ -9,6 +9,15 @@ from pipelines import NUM_NODES, fetched, items, refused, sampled, small_graph, 
 import datapipes as dp
 
 
+def contract_chain() -> dp.Stage:
+    return fetched()
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    functional = sampled().fetch_feature(small_store(), node_feature_keys=["feat"])
+    return functional, dp.FeatureFetcher(sampled(), small_store(), ["feat"])
+
+
 def test_rows_follow_the_input_nodes_and_the_edge_ids():
     store = small_store()
     for minibatch in fetched():

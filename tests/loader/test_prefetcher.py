@@ -26,6 +26,15 @@ from pipelines import (
 
 import datapipes as dp
 
+
+def contract_chain() -> dp.Stage:
+    return fetched().prefetch(2)
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    return items().prefetch(3), dp.Prefetcher(items(), 3)
+
+
 WRAP: dict[str, Callable[..., dp.Stage]] = {
     "prefetch": lambda chain, timeout=None: chain.prefetch(2, timeout=timeout),
     "data_loader": lambda chain, timeout=None: dp.DataLoader(chain, timeout=timeout),

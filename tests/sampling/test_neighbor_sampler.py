@@ -12,6 +12,15 @@ from strategies import csc_graphs, rng_seeds
 import datapipes as dp
 
 
+def contract_chain() -> dp.Stage:
+    return sampled()
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    functional = items().sample_neighbor(small_graph(), [2, 1], replace=True, frontier="new")
+    return functional, dp.NeighborSampler(items(), small_graph(), [2, 1], replace=True, frontier="new")
+
+
 def twin_of(
     graph: dp.CSCGraph, seeds: torch.Tensor, rng: dp.RngKey, fanouts, *, replace, frontier
 ) -> twin.Neighborhood:

@@ -11,11 +11,10 @@ import os
 import time
 from collections.abc import Iterator
 
-from datapipes.base.errors import add_note
+from datapipes.base.errors import PeerDied, add_note
 from datapipes.base.log import logger
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage_base import SeedBase
-from datapipes.channel import PeerDied
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
 from datapipes.minibatch import MiniBatch
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from datapipes.base.codec import Message
+from datapipes.base.errors import PeerDied, QueueTimeoutError
 from datapipes.base.log import logger
-from datapipes.channel import ChannelBase, MpChannel, PeerDied, QueueTimeoutError, ShmChannel
+from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 
 LOOK_S = 0.5  # how often a thread that listens looks whether it still should
 _WAKE = "#wake"

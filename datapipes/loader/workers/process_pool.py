@@ -20,12 +20,12 @@ import torch
 
 from datapipes import _core
 from datapipes.base.codec import Message
-from datapipes.base.errors import add_note, error_from_message
+from datapipes.base.errors import ChannelClosed, add_note, error_from_message
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.channel import ChannelBase, ChannelClosed, MpChannel, ShmChannel
+from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.board import Board, Row
 from datapipes.loader.workers.envelope import Opener

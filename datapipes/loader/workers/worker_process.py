@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from datapipes.base.errors import error_to_message
+from datapipes.base.errors import ChannelClosed, PeerDied, error_to_message
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.channel import ChannelClosed, PeerDied, ShmChannel
+from datapipes.channel import ShmChannel
 from datapipes.loader.workers.board import OwnRow
 from datapipes.loader.workers.envelope import num_bytes_of, to_messages
 from datapipes.loader.workers.pool import Outcome, Task, work

@@ -1,0 +1,78 @@
+"""Write the `__init__` files of the package: they export the names that its modules list in `__all__`.
+
+A folder exports the names of its modules. The package exports those of all folders, except that a folder in NAMESPACES
+is exported as a whole (`dp.datasets.open`). The docstring and the version of an `__init__` are kept as they are.
+
+Run: make stubs   (a test fails where a file is out of date)
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "datapipes"
+NAMESPACES = ("datasets", "distributed")
+
+
+def public_names(module: Path) -> list[str]:
+    """Return what a module lists in `__all__`."""
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return []
+
+
+def exports(folder: Path) -> dict[str, list[str]]:
+    """Return {module: public names} of a folder and the folders in it."""
+    found = {}
+    for module in sorted(folder.rglob("*.py")):
+        if module.name != "__init__.py" and (names := public_names(module)):
+            found[".".join(module.relative_to(PACKAGE.parent).with_suffix("").parts)] = names
+    return found
+
+
+def init_text(folder: Path) -> str:
+    """Return the text of a folder's `__init__`, or of the package's."""
+    init = folder / "__init__.py"
+    tree = ast.parse(init.read_text(encoding="utf-8"))
+    docstring = ast.get_docstring(tree, clean=False)
+    parts = [f'"""{docstring}"""\n']
+    is_root = folder == PACKAGE
+    spaces = [name for name in NAMESPACES if is_root and (folder / name).is_dir()]
+    found = {module: names for module, names in exports(folder).items() if module.split(".")[1] not in spaces}
+    imports = [f"from datapipes import {name}\n" for name in spaces]
+    imports += [_statement(f"from {module} import ", sorted(found[module], key=_isort)) for module in sorted(found)]
+    if imports:
+        parts.append("".join(imports))
+    parts += [f'__version__ = "{version}"\n' for version in _versions(tree)]
+    names = sorted([*spaces, *(name for listed in found.values() for name in listed)], key=_isort)
+    if names:
+        parts.append("__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n")
+    return "\n".join(parts)
+
+
+def inits() -> dict[Path, str]:
+    """Return {path: text} of all `__init__` files."""
+    return {init: init_text(init.parent) for init in sorted(PACKAGE.rglob("__init__.py"))}
+
+
+def _versions(tree: ast.Module) -> list[str]:
+    """Return the version that an `__init__` states, if it does."""
+    assignments = [node for node in tree.body if isinstance(node, ast.Assign)]
+    return [ast.literal_eval(node.value) for node in assignments if ast.unparse(node.targets[0]) == "__version__"]
+
+
+def _statement(begin: str, names: list[str]) -> str:
+    line = f"{begin}{', '.join(names)}\n"
+    return line if len(line) <= 121 else f"{begin}(\n" + "".join(f"    {name},\n" for name in names) + ")\n"
+
+
+def _isort(name: str) -> tuple[int, str]:
+    """Order names as the linter does: CONSTANTS, Classes, functions."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+if __name__ == "__main__":
+    for path, text in inits().items():
+        path.write_text(text, encoding="utf-8")

@@ -62,7 +62,7 @@ class Call:
             return
         place = f"epoch {self._epoch}, minibatch {self._index}"
         if isinstance(error, (StopIteration, StopAsyncIteration)):  # would end the epoch as if it were complete
-            name = calls.numbering.name(self._stage)
+            name = calls.numbering.of(self._stage).name
             raise RuntimeError(
                 f"{name}: its function raised {type(error).__name__} at {place}. Return None to drop a minibatch, or "
                 "give next() a default."

@@ -15,6 +15,7 @@ __all__ = ["register_stage"]
 
 _Class = TypeVar("_Class", bound=type)
 _registry: dict[str, type] = {}
+_names: dict[type, str] = {}  # the other way round: every call of a stage asks for its name
 
 
 class FunctionalForms:
@@ -49,6 +50,7 @@ def register_stage(name: str) -> Callable[[_Class], _Class]:
         functional_form.__qualname__ = f"Stage.{name}"
         functional_form.__doc__ = f"Functional form of {cls.__qualname__}.\n\n{inspect.getdoc(cls)}"
         _registry[name] = cls
+        _names[cls] = name
         setattr(FunctionalForms, name, functional_form)
         return cls
 
@@ -62,7 +64,7 @@ def registered_stages() -> dict[str, type]:
 
 def functional_name(cls: type) -> str:
     """Return the functional name of a registered stage class, of others the class name in snake case."""
-    for name, known in _registry.items():
-        if known is cls:
-            return name
+    name = _names.get(cls)
+    if name is not None and _registry.get(name) is cls:
+        return name
     return "".join(f"_{char.lower()}" if char.isupper() and i else char.lower() for i, char in enumerate(cls.__name__))

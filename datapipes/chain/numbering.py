@@ -17,13 +17,18 @@ class Numbers(NamedTuple):
 
     Attributes:
         name: its functional name.
-        place: its position among the stages that make, change or move minibatches; None for a carrier.
-        ordinal: its position among the stages that may draw; None for the others.
+        label: the name under which its calls are counted: "2 fetch_feature", or "prefetch" for a carrier. The number is
+            its place among the stages that make, change or move minibatches.
+        where: how errors name it: "stage 2 (fetch_feature)".
+        ordinal: its place among the stages that may draw; None for the others.
+        works: whether it has a place; a carrier has none.
     """
 
     name: str
-    place: int | None
+    label: str
+    where: str
     ordinal: int | None
+    works: bool
 
 
 class Numbering:
@@ -38,31 +43,29 @@ class Numbering:
         self._numbers = numbers
         self._rng_seed = rng_seed
 
+    def of(self, stage: object) -> Numbers:
+        """Return what a stage is called."""
+        return self._numbers[id(stage)]
+
     def ordinal(self, stage: object) -> int | None:
         """Return the stage's number in the random key; None for a stage that does not draw."""
         return self._numbers[id(stage)].ordinal
 
-    def name(self, stage: object) -> str:
-        """Return the stage's functional name."""
-        return self._numbers[id(stage)].name
-
     def label(self, stage: object) -> str:
-        """Return the name under which the stage's calls are counted: "2 fetch_feature", or "prefetch" for a carrier."""
-        name, place, _ = self._numbers[id(stage)]
-        return name if place is None else f"{place} {name}"
+        """Return the name under which the stage's calls are counted."""
+        return self._numbers[id(stage)].label
 
     def where(self, stage: object) -> str:
-        """Return how errors name the stage: "stage 2 (fetch_feature)"."""
-        name, place, _ = self._numbers[id(stage)]
-        return f"stage {name}" if place is None else f"stage {place} ({name})"
+        """Return how errors name the stage."""
+        return self._numbers[id(stage)].where
 
     def labels(self) -> list[str]:
         """Return the labels of all stages that have a place, in the order of their places."""
-        return [f"{place} {name}" for name, place, _ in self._numbers.values() if place is not None]
+        return [numbers.label for numbers in self._numbers.values() if numbers.works]
 
     def key(self, stage: object, epoch: int, index: int) -> RngKey | None:
         """Return the stage's random key at a minibatch; None for a stage that does not draw, and without a seed."""
-        ordinal = self.ordinal(stage)
+        ordinal = self._numbers[id(stage)].ordinal
         if ordinal is None or self._rng_seed is None:
             return None
         return RngKey(self._rng_seed, epoch, index, ordinal)

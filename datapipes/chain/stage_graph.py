@@ -52,7 +52,8 @@ class StageGraph(Generic[_S]):
         for stage in self._walk:
             works = not isinstance(stage, CarrierBase)
             draws = works and stage.draws
-            numbers[id(stage)] = Numbers(stage.name, place if works else None, ordinal if draws else None)
+            label, where = (f"{place} {stage.name}", f"stage {place} ({stage.name})") if works else (stage.name,) * 2
+            numbers[id(stage)] = Numbers(stage.name, label, where, ordinal if draws else None, works)
             place, ordinal = place + works, ordinal + draws
         seeds = self.find(SeedBase)
         return Numbering(numbers, seeds[0].rng_seed if seeds else None)

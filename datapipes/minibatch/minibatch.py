@@ -136,8 +136,12 @@ class MiniBatch:
 
     def _plain_fields(self) -> dict[str, Tensor]:
         """Return those of PLAIN_FIELDS that are set."""
-        values = ((name, getattr(self, name)) for name in PLAIN_FIELDS)
-        return {name: value for name, value in values if value is not None}
+        found = {}
+        for name in PLAIN_FIELDS:
+            value = getattr(self, name)
+            if value is not None:
+                found[name] = value
+        return found
 
     def __repr__(self) -> str:
         shown = [f"epoch={self.epoch}, index={self.index}"]

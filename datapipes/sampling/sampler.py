@@ -119,10 +119,10 @@ class Sampler(MiniBatchTransformer):
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         seeds = check_seeds(self.name, minibatch.seeds)
-        nodes, local_seeds, hops = self.sample(seeds.reshape(-1), self.rng_of(minibatch))
-        return minibatch.replace(
-            input_nodes=nodes, compacted_seeds=local_seeds.reshape(seeds.shape), blocks=list(reversed(hops))
-        )
+        nodes, local_seeds, hops = self.sample(seeds.view(-1), self.rng_of(minibatch))
+        if seeds.ndim > 1:
+            local_seeds = local_seeds.view(seeds.shape)
+        return minibatch.replace(input_nodes=nodes, compacted_seeds=local_seeds, blocks=hops[::-1])
 
     def fingerprint(self) -> Fingerprint:
         return {

@@ -14,7 +14,7 @@ BENCHMARKS := $(filter-out %/common.py %/peer_graphbolt.py, $(sort $(wildcard be
 
 MINUTES ?= 5
 
-.PHONY: help run build demo test check bench soak stubs clean $(BENCHMARKS)
+.PHONY: help run build all-of-run all-of-build demo test check bench soak stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo   train GraphSAGE on the embedded data; pictures go to demo/"
 	@echo "make test   every test that needs no GPU"
@@ -46,10 +46,16 @@ $(CORE): $(TOOLS) setup.py pyproject.toml $(CXX_FILES)
 TOGETHER := +@$(MAKE) --no-print-directory --jobs=2 --output-sync=target
 
 run: $(TOOLS)
-	$(TOGETHER) $(LIBRARIES) $(CORE)
+	$(TOGETHER) all-of-run
 
 build: $(TOOLS)
-	$(TOGETHER) $(DEVELOP) $(CORE)
+	$(TOGETHER) all-of-build
+
+all-of-run: $(LIBRARIES) $(CORE)
+	@:
+
+all-of-build: $(DEVELOP) $(CORE)
+	@:
 
 demo: run
 	$(RUN) examples/node_classification.py --out demo

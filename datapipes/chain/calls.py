@@ -1,4 +1,4 @@
-"""The calls of stages: each gets its random key, is timed, and says where it was when an error passes it."""
+"""The calls of stages. A call gives its stage the random key, is timed, and adds its place to an error it raises."""
 
 from __future__ import annotations
 

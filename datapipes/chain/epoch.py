@@ -31,7 +31,7 @@ class Position(NamedTuple):
 class EpochContext:
     """What the stages of a running epoch share.
 
-    It holds no reader and not the last stage: a thread that keeps it keeps neither alive.
+    It holds neither a reader nor the last stage, so a thread that keeps the context keeps neither of them alive.
 
     Attributes:
         calls: the calls of the chain's stages, under their labels.
@@ -39,8 +39,8 @@ class EpochContext:
         start: the first step of this rank that is wanted.
         ahead: later steps that were already delivered out of order; skip them.
         node_state: the state at which a FromNode goes on.
-        stopped: set when nobody reads the epoch any more; whoever waits for a minibatch then gives up.
-        waiting_for: says which worker the epoch waits for at the moment; "" if it waits for none.
+        stopped: set when the epoch has no reader any more; a thread that waits for a minibatch then gives up.
+        waiting_for: returns a sentence on what the epoch waits for at the moment; "" if it waits for nothing.
     """
 
     def __init__(self, calls: Calls, position: Position) -> None:
@@ -54,7 +54,7 @@ class EpochContext:
 
     def steps(self, num_steps: int) -> Iterable[int]:
         """Return the steps of this rank that are still wanted, in order."""
-        ahead = self.ahead  # a generator that held the context would keep alive what waits by it
+        ahead = self.ahead  # a generator that held the context would close a reference cycle through waiting_for
         return (step for step in range(self.start, num_steps) if step not in ahead)
 
     def whereabouts(self) -> str:
@@ -62,7 +62,7 @@ class EpochContext:
         return self.waiting_for() or self.calls.whereabouts()
 
     def of_chain(self, calls: Calls) -> EpochContext:
-        """Return this epoch for another chain that makes its minibatches, as the rewritten one of a DataLoader."""
+        """Return a context of this epoch for another chain that makes its minibatches, such as a DataLoader's plan."""
         inner = copy.copy(self)
         inner.calls = calls
         self.waiting_for = inner.whereabouts

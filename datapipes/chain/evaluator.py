@@ -1,7 +1,7 @@
-"""The minibatch of an index, stage by stage.
+"""Make the minibatch of an index, stage by stage.
 
-Up to its first carrier a chain is a function of (epoch, index). Evaluating that function is all that replay, resume and
-workers do; who evaluates it, where and in which order changes no bit.
+Up to its first carrier a chain is a function of (epoch, index). Replay, resume and workers only evaluate this function;
+who evaluates it, where and in which order changes no bit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Evaluator:
     def apply(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
         """Return what one stage makes of the minibatches of its sources."""
         if isinstance(stage, CarrierBase):
-            return inputs[0]  # it would carry this minibatch on unchanged
+            return inputs[0]  # a carrier passes minibatches on unchanged
         with self.calls.of(stage, epoch, index) as rng:
             if isinstance(stage, SeedBase):
                 assert rng is not None
@@ -94,7 +94,7 @@ def concurrency_of(stage: StageBase) -> int:
 
 
 def _is_asked_to_end() -> bool:
-    """Return whether the running task was cancelled from outside (Python 3.10 cannot tell)."""
+    """Return whether the running task was cancelled from outside; always True in Python 3.10, which cannot tell."""
     task: Any = asyncio.current_task()
     return bool(task.cancelling()) if hasattr(task, "cancelling") else True
 

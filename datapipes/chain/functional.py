@@ -63,7 +63,7 @@ def registered_stages() -> dict[str, type]:
 
 
 def functional_name(cls: type) -> str:
-    """Return the functional name of a registered stage class, of others the class name in snake case."""
+    """Return the functional name of a registered stage class; for any other class, its name in snake case."""
     name = _names.get(cls)
     if name is not None and _registry.get(name) is cls:
         return name

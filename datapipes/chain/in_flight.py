@@ -1,8 +1,7 @@
 """Keep several coroutines in flight and deliver their results in order.
 
-Stages that wait for others (a server, a disk) define `async transform_async`; the coroutines of a run share one
-event loop in a thread of its own, so that it makes no difference whether the caller runs a loop as well (as
-notebooks do).
+A stage that waits for something else (a server, a disk) defines `async transform_async`. The coroutines of a run share
+one event loop in a thread of its own, so the caller may run an event loop as well (as notebooks do).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-JOIN_S = 10.0  # how long ending waits for a coroutine that does not give way
+JOIN_S = 10.0  # seconds that close() waits for a coroutine that does not give way
 
 
 class LoopThread:
@@ -60,8 +59,8 @@ class LoopThread:
 class InFlight(Iterator[T]):
     """The results of `coroutines` in their order, with up to `window` of them running.
 
-    An error of the iterable that gives the coroutines comes after the results that were under way, and does not end the
-    iterator: whether there is more is the iterable's to say. An error of a coroutine ends it.
+    If the iterable raises, the running coroutines deliver first, then its error is raised. The next call may continue.
+    An error of a coroutine ends the iterator.
     """
 
     def __init__(self, coroutines: Iterable[Coroutine[Any, Any, T]], window: int) -> None:
@@ -71,7 +70,7 @@ class InFlight(Iterator[T]):
         self._ended = False
         self._late_error: BaseException | None = None
         self._thread = LoopThread()
-        self.close = weakref.finalize(self, self._thread.close)  # also when collected, and at exit
+        self.close = weakref.finalize(self, self._thread.close)  # runs also when this object is collected, and at exit
 
     def __next__(self) -> T:
         self._thread.refuse_other_processes()

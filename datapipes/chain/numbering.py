@@ -35,7 +35,7 @@ class Numbering:
     """The numbers of all stages of one graph.
 
     Args:
-        numbers: by `id(stage)`.
+        numbers: the Numbers of each stage, by `id(stage)`.
         rng_seed: the seed of the first ItemSampler; None without one.
     """
 
@@ -64,7 +64,7 @@ class Numbering:
         return [numbers.label for numbers in self._numbers.values() if numbers.works]
 
     def key(self, stage: object, epoch: int, index: int) -> RngKey | None:
-        """Return the stage's random key at a minibatch; None for a stage that does not draw, and without a seed."""
+        """Return the stage's random key at a minibatch; None if it does not draw or there is no seed."""
         ordinal = self._numbers[id(stage)].ordinal
         if ordinal is None or self._rng_seed is None:
             return None

@@ -1,7 +1,7 @@
 """A running epoch: the stream of minibatches that leaves a chain, and how far it has been read.
 
-Up to its first carrier a chain is evaluated index by index (evaluator.py). A carrier opens a stream of its own; what
-stands after it maps over that stream.
+Up to its first carrier a chain is evaluated index by index (evaluator.py). A carrier opens a stream of its own; the
+stages after it map over that stream.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Run(Iterator[MiniBatch]):
         return minibatch
 
     def _count(self, step: int) -> None:
-        """Note that `step` was delivered: every step that is `window` or more before it was delivered or dropped."""
+        """Record that `step` was delivered; so every step <= step - window was delivered or dropped before."""
         self.ahead.add(step)
         self.next_step = max(self.next_step, step - self._window + 1)
         while self.next_step in self.ahead:
@@ -66,10 +66,10 @@ class Run(Iterator[MiniBatch]):
         self.ahead = {ahead for ahead in self.ahead if ahead > self.next_step}
 
     def close(self) -> None:
-        """End the epoch and what runs for it."""
+        """End the epoch and everything that runs for it."""
         self._context.stopped.set()
         close_stream(self._stream)
-        # A reader that keeps this object keeps neither workers nor the memory of a channel.
+        # Whoever still keeps this object then keeps neither workers nor the memory of a channel alive.
         self._stream = iter(())
         self._context.waiting_for = str
 
@@ -111,7 +111,10 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
 
 
 class _Mapped(Iterator[MiniBatch | None]):
-    """`fn` of each minibatch; it outlives an error of the source (a timeout can be waited out), not one of `fn`."""
+    """The results of `fn` for each minibatch.
+
+    An error of `fn` ends it. An error of the source does not, since a timeout can be waited out.
+    """
 
     def __init__(self, fn: Callable[[MiniBatch], MiniBatch | None], source: Iterator[MiniBatch]) -> None:
         self._fn = fn
@@ -125,12 +128,12 @@ class _Mapped(Iterator[MiniBatch | None]):
         try:
             return self._fn(given)
         except BaseException:
-            self._broken = True  # going on would leave a minibatch out
+            self._broken = True  # to continue would skip a minibatch
             raise
 
 
 class _Delivery(Iterator[MiniBatch]):
-    """The minibatches that no stage dropped; closing it closes what it is made of."""
+    """The minibatches that no stage dropped; closing it closes the streams it is made of."""
 
     def __init__(self, made: Iterator[MiniBatch | None], *sources: Iterator[MiniBatch]) -> None:
         self._made = made

@@ -67,7 +67,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         return graph.replace_each(cls, fn).root
 
     def __len__(self) -> int:
-        """Minibatches an epoch, before any are dropped."""
+        """Number of minibatches in an epoch, before any are dropped."""
         return StageGraph(self).num_steps
 
     def __bool__(self) -> bool:
@@ -81,7 +81,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
     def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
         """Begin the next epoch, or go on where `initial_state` (from `state_dict()`) ended.
 
-        A state of an epoch's end leaves an empty rest, as torchdata's Loader expects; the epoch after it is the next.
+        After a state of an epoch's end this run is empty, as torchdata's Loader expects; the next epoch comes after it.
 
         Raises:
             ValueError: The state was saved by another pipeline; the message names what differs.
@@ -93,7 +93,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         state = self._pending if initial_state is None else initial_state
         self._pending = None
         position = Position(self._next_epoch) if state is None else parse_state(self, state)
-        if position.ended and initial_state is None:  # load_state_dict of an epoch's end: straight to the next
+        if position.ended and initial_state is None:  # load_state_dict() of an epoch's end: begin the next
             position = Position(position.epoch + 1)
         check_epoch(self.name, position.epoch)
         self._run = Run(self, position)
@@ -110,7 +110,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         return make_state(self, self._run, self._next_epoch, self._pending)
 
     def state_dict(self) -> State:
-        """Return the state to resume from: where it is loaded, the next `iter` gives the rest, bit for bit."""
+        """Return the state to resume from. After it is loaded, the next `iter` gives the rest, bit for bit."""
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -130,8 +130,8 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self._pending = None
 
     def close(self) -> None:
-        """End the running epoch, its threads, and what this stage and those before it keep between epochs, as a
-        DataLoader its workers; may be called twice. The stage cannot be iterated afterwards.
+        """End the running epoch, its threads, and everything that this stage and those before it keep between epochs,
+        such as the workers of a DataLoader. May be called twice. The stage cannot be iterated afterwards.
         """
         if self._run is not None:
             self._pending = self.get_state()  # state_dict() still tells where the epoch stood
@@ -160,12 +160,12 @@ class SeedStage(SeedBase, Stage):
 class MiniBatchTransformer(TransformerBase, Stage):
     """One minibatch in, one new minibatch out, or None to drop it (its index stays used).
 
-    Subclasses define `transform`, or pass `fn`. A stage of several sources takes them as a list and its `transform`
-    gets one minibatch of each, of the same index. The result must depend on the minibatch alone; randomness comes
-    from `minibatch.rng.hop_key()`.
+    Subclasses define `transform`, or pass `fn`. A stage of several sources takes them as a list; its `transform`
+    gets one minibatch of each source, all of the same index. The result must depend on the minibatch alone; randomness
+    comes from `minibatch.rng.hop_key()`.
 
-    A stage that waits for others may define `async transform_async(minibatch)` instead and set `concurrency`: that
-    many are kept in flight, and the minibatches still leave in order.
+    A stage that waits for something else may define `async transform_async(minibatch)` instead and set `concurrency`:
+    that many calls are kept in flight, and the minibatches still leave in order.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
         return self.fn(*args, **kwargs)
 
     def rng_of(self, minibatch: MiniBatch) -> RngKey:
-        """Return the key of this stage's random choices for `minibatch`, also where `transform` is called by hand.
+        """Return the key of this stage's random choices for `minibatch`, also if `transform` is called by hand.
 
         Raises:
             ValueError: No ItemSampler upstream gives a seed, or the class says that it does not draw.
@@ -244,7 +244,7 @@ class StreamStage(CarrierBase, Stage):
 
 
 class _EpochIterator(Iterator[MiniBatch]):
-    """One epoch of a stage. It ends with an error, not by taking over, once the stage has begun another."""
+    """One epoch of a stage. Once the stage has begun another epoch, this iterator raises; it never reads that one."""
 
     def __init__(self, stage: Stage, run: Run) -> None:
         self._stage = stage

@@ -1,4 +1,4 @@
-"""What a stage is to a graph, an epoch and a state: its name, sources and arguments, and what it does to a minibatch.
+"""The base classes of stages: a stage has a name, sources and arguments, and does something with minibatches.
 
 There are three kinds, and every stage is of exactly one:
 
@@ -66,11 +66,11 @@ class StageBase:
 
     @property
     def arguments(self) -> Arguments:
-        """The constructor's (args, kwargs): what the stage is copied, pickled and rebuilt from."""
+        """The constructor's (args, kwargs); the stage is copied, pickled and rebuilt from them."""
         return self._arguments
 
     def with_sources(self: _B, *sources: StageBase) -> _B:
-        """Return this stage built anew over other inputs, with the same arguments otherwise."""
+        """Return a new stage over other sources, with the same arguments otherwise."""
         if len(sources) != len(self.sources):
             raise ValueError(
                 f"{self.name}: with_sources got {len(sources)} stages and needs {len(self.sources)}, one for each "
@@ -105,7 +105,7 @@ class StageBase:
 
 
 class SeedBase(StageBase):
-    """Starts minibatches: maps (epoch, index) to seeds. Its `rng_seed` decides all that is random in the chain."""
+    """Starts minibatches: maps (epoch, index) to seeds. Its `rng_seed` decides every random choice of the chain."""
 
     rng_seed: int
     rank: int = 0
@@ -114,12 +114,12 @@ class SeedBase(StageBase):
     @property
     @abstractmethod
     def num_steps(self) -> int:
-        """Minibatches an epoch on this rank."""
+        """Number of minibatches in an epoch on this rank."""
 
     @property
     @abstractmethod
     def num_batches(self) -> int:
-        """Minibatches an epoch over all ranks, padding left out."""
+        """Number of minibatches in an epoch over all ranks, padding left out."""
 
     @abstractmethod
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
@@ -131,10 +131,10 @@ class SeedBase(StageBase):
 
 
 class TransformerBase(StageBase):
-    """Makes one minibatch of one minibatch of each source.
+    """Makes one minibatch from one minibatch of each source.
 
-    A stage that waits for others (a server, a disk) defines `async transform_async(*minibatches)` instead of
-    `transform`; `concurrency` of its calls are kept in flight.
+    A stage that waits for something else (a server, a disk) defines `async transform_async(*minibatches)` instead of
+    `transform`; up to `concurrency` of its calls are in flight at once.
     """
 
     concurrency: int = 1
@@ -145,7 +145,7 @@ class TransformerBase(StageBase):
 
 
 class CarrierBase(StageBase):
-    """Carries minibatches on without changing them, in its own way.
+    """Passes minibatches on unchanged, in its own way.
 
     Attributes:
         window: step i is delivered only after every step <= i - window; 1 means in order.
@@ -156,13 +156,14 @@ class CarrierBase(StageBase):
 
     @abstractmethod
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        """Return an iterator over the epoch from `context.start`; calling one of `streams` starts that source's part.
+        """Return an iterator over the epoch from step `context.start` on.
 
-        What it starts ends when the iterator is closed or collected.
+        Calling one of `streams` starts the stream of that source. Everything that `open` starts ends when the iterator
+        is closed or collected.
         """
 
     def node_state(self) -> Any:
-        """Return the position of a stage without sources, which keeps its own order."""
+        """Return the position of a stage that has no sources and keeps its own order; None for the others."""
         return None
 
 
@@ -176,7 +177,7 @@ def _own_containers(value: Any) -> Any:
 
 
 def _swapped(value: Any, new: dict[int, StageBase]) -> Any:
-    """Return `value` with the stages that `new` gives for those in it."""
+    """Return `value` with each stage in it replaced by `new[id(stage)]`, if `new` has one."""
     if isinstance(value, StageBase):
         return new.get(id(value), value)
     if type(value) in (list, tuple):

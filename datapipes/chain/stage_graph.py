@@ -20,7 +20,7 @@ _K = TypeVar("_K", bound=StageBase)
 
 
 class StageGraph(Generic[_S]):
-    """All stages that `root` takes minibatches from, and `root`; Generic in what they are all known to be (Stage)."""
+    """`root` and all stages before it. Generic in the class that all of them are known to have (Stage)."""
 
     def __init__(self, root: _S) -> None:
         if not isinstance(root, StageBase):
@@ -79,7 +79,7 @@ class StageGraph(Generic[_S]):
 
     @property
     def num_steps(self) -> int:
-        """Minibatches an epoch on this rank."""
+        """Number of minibatches in an epoch on this rank."""
         if not self.find(SeedBase):
             raise TypeError(
                 f"{self.root.name}: has no length, since no ItemSampler starts this chain. Count while iterating."
@@ -87,13 +87,15 @@ class StageGraph(Generic[_S]):
         return self.seed_stage.num_steps
 
     def replace(self, old: StageBase, new: _S) -> StageGraph[_S]:
-        """Return a graph with `new` for `old`; stages that read it are rebuilt, the others are shared."""
+        """Return a graph with `new` in place of `old`; stages after `old` are rebuilt, the others are shared."""
         if not any(stage is old for stage in self._walk):
             raise ValueError(f"StageGraph.replace: {old!r} is not in this chain. Pass a stage that walk() gives.")
         return self._rebuild(lambda stage, rebuilt: new if stage is old else rebuilt)
 
     def replace_each(self, cls: type[_K], fn: Callable[[_K], _S]) -> StageGraph[_S]:
-        """Return a graph with `fn(stage)` for every stage that is a `cls`; `fn` sees it over its new sources.
+        """Return a graph with `fn(stage)` in place of every stage that is a `cls`.
+
+        `fn` gets each stage already rebuilt over its new sources.
 
         Raises:
             ValueError: There is no such stage.
@@ -115,7 +117,7 @@ class StageGraph(Generic[_S]):
         return self._rebuild(swap)
 
     def refuse_jumps(self, where: str) -> None:
-        """Raise ValueError where a stage decides by itself which epoch comes next."""
+        """Raise ValueError if a stage decides by itself which epoch comes next."""
         for stage in self.find(CarrierBase):
             if not stage.sources:
                 raise ValueError(
@@ -144,9 +146,9 @@ class StageGraph(Generic[_S]):
 
     def _check_lengths(self) -> None:
         starts = [stage for stage in self._walk if not stage.sources]
-        plans = {(s.num_steps, s.rank, s.world_size) for s in starts if isinstance(s, SeedBase)}
-        if len(plans) > 1:
-            found = ", ".join(f"{steps} minibatches (rank {rank} of {size})" for steps, rank, size in sorted(plans))
+        lengths = {(s.num_steps, s.rank, s.world_size) for s in starts if isinstance(s, SeedBase)}
+        if len(lengths) > 1:
+            found = ", ".join(f"{steps} minibatches (rank {rank} of {size})" for steps, rank, size in sorted(lengths))
             raise ValueError(
                 f"{self.root.name}: its ItemSamplers give {found}; stages that are joined must have equally many. "
                 "Change batch_size or drop_last."

@@ -1,4 +1,4 @@
-"""The state of an epoch between two minibatches: made, and checked when it is loaded."""
+"""The state of an epoch between two minibatches: how it is made, and how it is checked when it is loaded."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ State = dict[str, Any]
 
 
 def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
-    """Return what decides the content of the chain's minibatches, as plain values by name; new ones each time."""
+    """Return the arguments that decide the content of the chain's minibatches, by name; copies, as plain values."""
     entries: dict[str, Any] = {"stream_version": STREAM_VERSION}
     for stage in graph:
         ordinal = graph.ordinal(stage)
         if ordinal is None:
             continue
-        # One name for all that starts minibatches: a rank of several may take over from a single process.
+        # All seed stages share one name, so that a rank of several may resume the state of a single process.
         name = "item_sampler" if isinstance(stage, SeedBase) else stage.name
         prefix = f"{ordinal}.{name}"
         entries.update({f"{prefix}.{key}": copy.deepcopy(value) for key, value in stage.fingerprint().items()})
@@ -31,7 +31,7 @@ def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
 
 
 def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
-    """Return the state of `root`: where the running or finished epoch stands, or that the next one has not begun."""
+    """Return the state of `root`: the position in the running or finished epoch, or the beginning of the next one."""
     if run is None and pending is not None:
         return copy.deepcopy(pending)
     graph = StageGraph(root)
@@ -45,7 +45,7 @@ def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State
     if run and run.finished:
         state["ended"] = True
     elif run and run.ahead:
-        # Delivered out of order: the position is of this rank alone.
+        # Delivered out of order: these indices are valid for this rank alone.
         ahead = sorted(seeds[0].index_of(step) for step in run.ahead)
         state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
     for stage in graph.find(CarrierBase):

@@ -1,4 +1,4 @@
-"""Where a chain is cut: what stands before the cut runs in workers, the rest in the caller's process."""
+"""Where a chain is cut: the stages before the cut run in workers, the others in the caller's process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from datapipes.minibatch import MiniBatch
 
 
 class Cut(StreamStage):
-    """Marks the place of the cut; it carries minibatches on as they are."""
+    """Marks the place of the cut; it passes minibatches on unchanged."""
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         return streams[0]()
@@ -26,13 +26,13 @@ class Cut(StreamStage):
 def cut(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a Cut before the first stage that `options.cut` names; without workers, `graph` itself.
 
-    `options.cut` is a functional name, a class (subclasses count) or "end". "fetch_feature", the default, is the first
-    FeatureFetcher whose store is not read in workers (`fetch_in_worker`); without one, the first CopyTo; without that
-    too, the end.
+    `options.cut` is a functional name, a class (subclasses count) or "end". The default, "fetch_feature", means the
+    first FeatureFetcher whose store is not read in workers (`fetch_in_worker`). If there is none, it means the first
+    CopyTo; if there is none of these either, the end.
 
     Raises:
-        TypeError, ValueError: It names no such stage; a join stands after it; or a stage before it cannot run in a
-            worker.
+        TypeError, ValueError: `options.cut` names no stage of the chain; sources are joined after the cut; or a stage
+            before the cut cannot run in a worker.
     """
     before = _place_of(graph, options.cut)
     if options.num_workers == 0:
@@ -70,7 +70,7 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
             "'end'."
         )
     if not found[0].sources:
-        raise ValueError(f"data_loader: cut is {place!r}, before which there is nothing. Name a later stage, or 'end'.")
+        raise ValueError(f"data_loader: cut is {place!r}, but no stage stands before it. Name a later stage, or 'end'.")
     return found[0]
 
 
@@ -83,5 +83,5 @@ def _check_before(graph: Graph) -> None:
 
 
 def _is_alone(graph: Graph, stage: Stage) -> bool:
-    """Return whether nothing but `stage` reads its source."""
+    """Return whether `stage` is the only reader of its source."""
     return sum(stage.source is source for reader in graph for source in reader.sources) == 1

@@ -1,7 +1,7 @@
 """DataLoader: runs a chain so that the next minibatches are made while the consumer works.
 
-It plans with an ordered list of pure passes over a copy of the chain (passes.py); the chain it was given is
-untouched and can feed other loaders. It is a Stage itself: stages chained after it run in the caller's process.
+An ordered list of pure passes (passes.py) rewrites the chain into the plan of the loader. The chain itself stays as it
+is and can feed other loaders. A DataLoader is a Stage too: stages chained after it run in the caller's process.
 """
 
 from __future__ import annotations
@@ -34,36 +34,37 @@ class DataLoader(StreamStage):
     """Iterate over the minibatches of a chain, prepared in the background.
 
     Each `iter(loader)` is the next epoch, also after a `break`; `len(loader)` counts its minibatches. Minibatches are
-    the same bits for any number of workers, threads and start method, and after any of them died. The arguments of the
-    stages are read when the workers start: whoever changes an array in place builds a new loader.
+    the same bits for any number of workers or threads and any start method, and also after a worker has died. Workers
+    read the arguments of the stages when they start: after you change an array in place, build a new loader.
 
     Args:
         datapipe: the last stage of a chain; it stays as it is.
-        num_workers: workers that make minibatches up to the cut. 0: the part before the first feature fetch runs in a
-            thread of this process, and the options of workers have no effect (the log names them, at level INFO).
-        persistent_workers: keep the workers between epochs; else they end with each.
-        max_uva_threads: for the gathers of this chain that read host memory from a GPU; it has none as yet, so only
+        num_workers: workers that make minibatches up to the cut. With 0 the stages before the first feature fetch run
+            in a thread of this process, and the options of workers have no effect (the log names them, at level INFO).
+        persistent_workers: keep the workers between epochs; otherwise they end with each epoch.
+        max_uva_threads: threads of gathers that read host memory from a GPU. No stage has such a gather yet, so only
             the default is allowed.
-        worker_method: "process", or "thread": nothing is copied, but what stages do in Python waits for one another.
-        prefetch_factor: minibatches that each worker makes ahead; without workers, those held ready: that many sampled
-            ones for the feature fetch, and that many whole ones for the consumer. 1 or more.
-        in_order: deliver in the order of the indices. False delivers as they are made; each still comes once, with
-            the same bits. Nothing is made more than num_workers * (prefetch_factor + 1) minibatches beyond the first
-            that is missing, so a very slow one still ends in waiting.
+        worker_method: "process" or "thread". Threads copy nothing, but the Python code of their stages runs in one
+            thread at a time.
+        prefetch_factor: minibatches that each worker makes ahead, 1 or more. Without workers: sampled minibatches held
+            ready for the feature fetch, and as many complete ones held ready for the consumer.
+        in_order: deliver in the order of the indices. False delivers each minibatch as soon as it is made; each still
+            comes once, with the same bits. No minibatch is made more than num_workers * (prefetch_factor + 1) beyond
+            the first missing one, so a very slow minibatch still holds up the others in the end.
         timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as something works on it.
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
-        worker_init_fn: called with the number of the worker, in it, before its first minibatch.
+        worker_init_fn: called in each worker with the worker's number, before its first minibatch.
         channel: how minibatches come from worker processes: "shm" (ShmChannel), "mp" (an MpChannel for each worker) or
-            a channel of your own, for this loader alone, which stays open. One that does not survive the death of a
-            sender, such as a queue of multiprocessing, whose lock a killed process can keep, ends in a timeout then.
+            a channel of your own, which serves this loader alone and stays open. After the death of a sender some
+            channels end in a timeout, such as a multiprocessing queue: a killed process can keep its lock.
         shm_size: size of the "shm" channel, as an int or text ("1GB"). None fits it to the first minibatch; later ones
             that are larger come in parts.
-        max_restarts: how often a minibatch is made again when the worker that makes it dies.
+        max_restarts: how often a minibatch is made again after the worker that was making it died.
         cut: where the chain is cut: a functional name, a stage class, or "end". The default is before the first
             FeatureFetcher whose store is in this machine's memory; else before the first CopyTo; else at the end.
-        overlap: do what follows the cut in a thread of its own while the consumer works.
+        overlap: run the stages after the cut in a thread of their own while the consumer works.
     Raises:
-        TypeError, ValueError, RuntimeError: An argument is not allowed, or a plan cannot work; the message says why.
+        TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
     """
 
     def __init__(
@@ -116,8 +117,9 @@ class DataLoader(StreamStage):
         return stream_of(self._plan.root, context.of_chain(calls))
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return one minibatch again, by its epoch and global index, or None if a stage drops it; nothing else
-        moves. It is made in this process.
+        """Make the minibatch of an epoch and a global index again and return it, or None if a stage drops it.
+
+        It is made in this process. The state of the loader and its running epoch do not change.
         """
         check_epoch("data_loader: minibatch", epoch)
         graph = StageGraph(self.source)
@@ -141,8 +143,8 @@ class DataLoader(StreamStage):
         "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
         consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for sampling.
         "channel" counts what came through the present or last ShmChannel from worker processes, see ShmChannel.stats:
-        many `send_waits` say that the workers are faster than what follows them, many `recv_waits` that they are
-        slower. Workers that are not persistent have a new one each epoch.
+        many `send_waits` mean that the workers are faster than the stages after them, many `recv_waits` that they are
+        slower. Workers that are not persistent get a new channel each epoch.
         """
         shown = self._clock.stats()
         for stage in self._plan.find(Workers):

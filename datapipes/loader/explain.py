@@ -1,7 +1,7 @@
 """Show where each stage of a rewritten chain runs: as text, and as a picture.
 
-A lane is a thread of execution, or several workers that do the same; a Prefetcher or Workers end one, so what stands
-before them runs in a thread or in workers of its own.
+A lane is one thread, or several workers that do the same. A Prefetcher or a Workers stage ends a lane: the stages
+before it run in a thread or in workers of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Lane:
 
 
 def lanes(graph: StageGraph[Stage]) -> list[Lane]:
-    """Return the lanes of a planned graph, first the one where minibatches start; the last is the caller's."""
+    """Return the lanes of a plan in the direction of the minibatches; the last one is the caller's thread."""
     found = [Lane("caller's thread")]
     threads = 0
     for stage in graph:

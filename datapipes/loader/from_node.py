@@ -20,7 +20,7 @@ __all__ = ["FromNode"]
 
 
 class FromNode(StreamStage):
-    """A torchdata node, which gives MiniBatches, as the start of a chain."""
+    """Starts a chain with a torchdata node that gives MiniBatches."""
 
     def __init__(self, node: BaseNode[MiniBatch]) -> None:
         super().__init__()

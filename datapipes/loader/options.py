@@ -1,7 +1,7 @@
 """The options of a DataLoader: checked once, frozen, and handed whole to every pass and to the workers.
 
-An option that cannot take effect is refused. One exception: `num_workers` may be set to 0 while the options of workers
-stay as they are, so that it can be swept; then the log names them, at level INFO.
+An option that cannot take effect is refused. There is one exception, so that `num_workers` can be swept: if it is 0,
+the options of workers are allowed and have no effect; the log names them, at level INFO.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OF_PROCESSES = ("multiprocessing_context", "channel", "shm_size", "max_restarts"
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """What DataLoader is given besides the chain; its docstring says what each option does.
+    """The arguments of DataLoader besides the chain; its docstring says what each of them does.
 
     Raises:
         TypeError, ValueError: An option is not allowed, or cannot take effect beside the others.
@@ -82,7 +82,7 @@ class LoaderOptions:
         return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
 
     def log_unused(self) -> None:
-        """Name in the log the options of workers that are given where there are none."""
+        """Name in the log the options of workers that are given without workers."""
         unused = [name for name in self.changed() if name in OF_WORKERS]
         if self.num_workers == 0 and unused:
             logger.info("%s: num_workers is 0, so %s have no effect", WHERE, unused)

@@ -26,8 +26,8 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
 
     Raises:
         ValueError: Worker processes would copy to a GPU.
-        TypeError: A stage cannot be pickled, and so not be passed on to a worker process.
-        RuntimeError: Workers are to be forked from a process that uses CUDA.
+        TypeError: A stage cannot be pickled, so it cannot be passed on to a worker process.
+        RuntimeError: Workers would be forked from a process that uses CUDA.
     """
     if options.num_workers == 0:
         return graph
@@ -52,9 +52,9 @@ def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a Prefetcher at its end, so that the next minibatches are made while the consumer works.
 
     In a chain that copies to a GPU the Prefetcher stands before the first such copy: the caller's thread queues
-    copies, on its current stream. Left alone are: a chain that starts at a FromNode, since nothing may read ahead of
-    it; one that copies to a GPU and joins sources, since a join cannot stand behind a Prefetcher; and one that ends in
-    Workers, which run ahead themselves.
+    copies, on its current stream. Three chains stay as they are: one that starts at a FromNode, since nothing may read
+    ahead of it; one that copies to a GPU and joins sources, since a join cannot stand behind a Prefetcher; and one that
+    ends in Workers, which run ahead themselves.
     """
     if not options.overlap or any(not stage.sources for stage in graph.find(StreamStage)):
         return graph
@@ -71,16 +71,16 @@ def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a Prefetcher before its first FeatureFetcher: it samples the next minibatches while the
-    features of this one are fetched.
+    """Return `graph` with a Prefetcher before its first FeatureFetcher: its thread samples the next minibatches while
+    the features of this one are fetched.
 
-    Left alone are: a plan with workers, which sample beside the fetch already; one without a thread at its end; a chain
-    that samples nothing before the fetch, has a copy to a GPU or a Prefetcher before it, has another carrier, which
-    plans for itself, or joins sources after it.
+    These graphs stay as they are: one with workers, which sample beside the fetch already; one without a thread at its
+    end; one that samples nothing before the fetch; one with a copy to a GPU or a Prefetcher before the fetch; one with
+    another carrier, such as a DataLoader, which overlaps its stages itself; and one that joins sources after the fetch.
     """
     fetchers = [stage for stage in single_line(graph) if isinstance(stage, FeatureFetcher)]
-    plans_for_itself = any(not isinstance(stage, Prefetcher) for stage in graph.find(StreamStage))
-    if not graph.find(Overlap) or not fetchers or plans_for_itself:
+    has_other_carrier = any(not isinstance(stage, Prefetcher) for stage in graph.find(StreamStage))
+    if not graph.find(Overlap) or not fetchers or has_other_carrier:
         return graph
     first = fetchers[0]
     before: Graph = StageGraph(first.source)
@@ -90,8 +90,9 @@ def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with `options.timeout` at the last Prefetcher or Workers of the plan: it is the consumer's wait
-    that is limited, threads in between wait for as long as something works on their minibatch.
+    """Return `graph` with `options.timeout` at its last Prefetcher or Workers.
+
+    Only the consumer's wait is limited. A thread in between waits for as long as something works on its minibatch.
 
     Raises:
         ValueError: The plan runs in the consumer's thread alone, but options of threads are given.

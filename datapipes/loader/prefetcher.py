@@ -1,7 +1,7 @@
 """Prefetcher: makes minibatches ahead of the consumer in a thread of its own, in order.
 
-The thread holds the source chain and a bounded queue, never the Prefetcher or its reader: when the reader is closed,
-collected or the interpreter exits, the thread is told to stop and is waited for, for a bounded time.
+The thread holds the source chain and a bounded queue, never the Prefetcher or its reader. When the reader is closed or
+collected, or the interpreter exits, the thread is told to stop and is joined within a bounded time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from datapipes.minibatch import MiniBatch
 __all__ = ["Prefetcher"]
 
 THREADS = "datapipes-prefetch"
-LOOK_S = 0.5  # how often a waiting reader looks whether the thread still lives
-JOIN_S = 10.0  # how long closing waits for a minibatch that is being made
+LOOK_S = 0.5  # seconds after which a waiting reader checks again that the thread is alive
+JOIN_S = 10.0  # seconds that closing waits for a minibatch that is being made
 
 
 @register_stage("prefetch")
 class Prefetcher(StreamStage):
-    """Make up to `depth` minibatches ahead in a background thread; the kernels and torch let it run beside the
-    consumer.
+    """Make up to `depth` minibatches ahead in a background thread.
+
+    The thread runs beside the consumer, since the kernels and torch release the GIL.
 
     Args:
         depth: minibatches held ready, 1 or more.
@@ -57,7 +58,7 @@ class Prefetcher(StreamStage):
 
     @property
     def thread_name(self) -> str:
-        """Return the name of the thread, which is its own among those of a chain."""
+        """Return the name of the thread, unique within the chain."""
         before = len(StageGraph(self.source).find(Prefetcher))
         return f"{THREADS}-{before + 1}"
 
@@ -72,7 +73,7 @@ class Overlap(Prefetcher):
 
     @property
     def name(self) -> str:
-        """Return that of a Prefetcher, which it is."""
+        """Return the name of a Prefetcher, since an Overlap is one."""
         return functional_name(Prefetcher)
 
     def with_timeout(self, timeout: float | None) -> Overlap:
@@ -81,7 +82,7 @@ class Overlap(Prefetcher):
 
 
 class _Queue:
-    """A bounded queue between one thread that makes minibatches and one reader, which either side can end."""
+    """A bounded queue between one thread that makes minibatches and one reader; either side can end it."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -92,7 +93,7 @@ class _Queue:
         self.error: BaseException | None = None
 
     def put(self, minibatch: MiniBatch) -> bool:
-        """Hand a minibatch over; False when the reader has left."""
+        """Append a minibatch as soon as there is room; return False if the reader has left."""
         with self.changed:
             self.changed.wait_for(lambda: self.stopped or len(self.ready) < self.depth)
             self.ready.append(minibatch)
@@ -134,10 +135,10 @@ class _Reader(Iterator[MiniBatch]):
         self._thread.start()
         self.close = weakref.finalize(
             self, _stop, self._process, self._queue, self._thread, context.stopped
-        )  # also when collected, and at exit
+        )  # runs also when this object is collected, and at exit
 
     def __next__(self) -> MiniBatch:
-        if os.getpid() != self._process:  # asked before the lock: it may have been held when the process forked
+        if os.getpid() != self._process:  # before the lock, which may have been held when the process forked
             raise RuntimeError(
                 "prefetch: this epoch was begun in another process, and its thread is not in a forked child. Call "
                 "iter() again in this process."
@@ -151,7 +152,7 @@ class _Reader(Iterator[MiniBatch]):
                     error, queue.error = queue.error, None
                     raise error
                 if not self._thread.is_alive():
-                    raise RuntimeError("prefetch: its thread ended without a word. Call iter() again.")
+                    raise RuntimeError("prefetch: its thread ended without a minibatch or an error. Call iter() again.")
                 waited = time.monotonic() - began
                 if self._timeout is not None and waited >= self._timeout:
                     raise TimeoutError(
@@ -167,7 +168,8 @@ class _Reader(Iterator[MiniBatch]):
         return minibatch
 
 
-_here = threading.local()  # of a thread that makes minibatches: `makes` is True, and `ending` once it makes no more
+# In a thread that makes minibatches `makes` is True; `ending` is True too once it makes no more.
+_here = threading.local()
 
 
 def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Queue) -> None:
@@ -190,10 +192,10 @@ def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Qu
 def _stop(process: int, queue: _Queue, thread: threading.Thread, stopped: threading.Event) -> None:
     if os.getpid() != process:
         return  # a forked child has a copy of the queue, perhaps locked for good, and no thread
-    stopped.set()  # nobody reads the epoch: what the thread may be waiting for is not wanted
+    stopped.set()  # the epoch has no reader: a thread that waits for a minibatch of it gives up
     queue.stop()
-    # A thread that makes minibatches may collect another epoch's reader, and must not wait: what it would wait for may
-    # be waiting for its own minibatches. Its own reader's thread it does wait for, when it ends.
+    # The garbage collector may run this in a thread that makes minibatches, for the reader of another epoch. Such a
+    # thread must not join: the other one may be waiting for its minibatches. While it ends, it may join.
     may_wait = not getattr(_here, "makes", False) or getattr(_here, "ending", False)
     if may_wait and thread is not threading.current_thread():
         thread.join(JOIN_S)

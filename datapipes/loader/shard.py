@@ -13,10 +13,10 @@ from datapipes.minibatch import MiniBatch
 
 
 class Sharded(SeedStage):
-    """The minibatches of `sampler`, those that this process is told to make: it materialises no others.
+    """The minibatches of `sampler`, by index: each process makes only those that it is told to make.
 
-    Which process makes a minibatch does not change its bits, so there is no fixed share: the dispatcher gives the next
-    index to a worker that is free, and what a worker had when it died to the one that takes its place.
+    The bits of a minibatch do not depend on the process that makes it, so no worker has a fixed share. The dispatcher
+    gives the next index to a free worker, and the indices of a worker that died to the one in its place.
     """
 
     def __init__(self, sampler: SeedStage) -> None:
@@ -56,7 +56,7 @@ def shard(graph: Graph, options: LoaderOptions) -> Graph:
     `graph` itself.
 
     Raises:
-        ValueError: A chain starts with something that cannot, since it keeps an order of its own.
+        ValueError: A chain starts with a stage that keeps an order of its own, which workers cannot share.
     """
     if options.num_workers == 0:
         return graph

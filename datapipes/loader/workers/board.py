@@ -1,6 +1,6 @@
-"""The board: shared memory in which each worker process writes what it is making.
+"""The board: shared memory in which each worker process writes the task it is making.
 
-When a worker dies, its row says which minibatch was in its hands; the death is charged to that minibatch. Only the
+When a worker dies, its row says which task it was making; the death is charged to that minibatch. Only the
 worker writes its row, except that the pool clears it before it starts the worker. A row is a cache line of int64
 numbers. No lock is needed: the pool reads the row of a process that has ended, or reads one only to describe it.
 """
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     """What a worker has written.
 
     Attributes:
-        task: what it is making; None if it makes nothing.
+        task: the task it is making; None if it makes nothing.
         seconds: how long it has been making it.
         is_ready: whether it has started and can make minibatches.
     """
@@ -67,9 +67,9 @@ class OwnRow:
         self._row[_READY] = 1
 
     def begin(self, task: Task) -> None:
-        """Write what this worker is making, and since when, by a clock that all processes share."""
+        """Write which task this worker is making, and since when, by a clock that all processes share."""
         self._row[: _SINCE + 1] = [*task.numbers(), time.monotonic_ns()]
 
     def end(self) -> None:
-        """Write that it makes nothing any more."""
+        """Write that this worker makes nothing."""
         self._row[_SINCE] = 0

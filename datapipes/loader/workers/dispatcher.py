@@ -1,8 +1,9 @@
-"""Gives the minibatches of an epoch out to workers and delivers what they make: each once, in order or as it comes.
+"""Gives the tasks of an epoch to workers and delivers each outcome once, in order or as they come.
 
-Any worker can make any minibatch, and makes the same bits; so what a worker had in hand when it died is made again by
-another, and what arrives twice is dropped. Tasks are given out at most `window` minibatches ahead of the first that is
-not settled (delivered or dropped): that bounds what is held, here and in the channel.
+Any worker can make any minibatch, with the same bits. So the tasks of a worker that died are given to the one in its
+place, and an outcome that arrives twice is dropped. A step is settled once its minibatch was delivered or dropped. Only
+the `window` steps from the first one that is not settled are given out; this bounds the memory that is held here and in
+the channel.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from datapipes.chain.stage_base import SeedBase
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
 from datapipes.minibatch import MiniBatch
 
-LOOK_S = 0.1  # how often is looked whether anybody still reads
+LOOK_S = 0.1  # seconds between two checks that the epoch still has a reader
 
 
 class Dispatcher(Iterator[MiniBatch]):
@@ -42,7 +43,7 @@ class Dispatcher(Iterator[MiniBatch]):
         max_restarts: int,
     ) -> None:
         self._pool = pool
-        # Not the context itself: it asks this object what it waits for, and each would keep the other.
+        # Not the context itself: its `waiting_for` refers to this object, and a cycle would keep both alive.
         self._epoch, self._clock, self._stopped = context.epoch, context.calls.clock, context.stopped
         self._seeds = seeds
         self._waiting = waiting
@@ -52,14 +53,14 @@ class Dispatcher(Iterator[MiniBatch]):
         self._process = os.getpid()
         self._generation = pool.begin()
         self._steps = iter(context.steps(seeds.num_steps))
-        self._next_step = next(self._steps, None)  # to be given out
-        self._low = context.start  # all before it is settled
+        self._next_step = next(self._steps, None)  # the next to give out
+        self._low = context.start  # the first step that is not settled
         self._settled: set[int] = set(context.ahead)
         self._window = pool.num_workers * pool.tasks_each
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
-        self._made: dict[int, Outcome] = {}  # steps that are made and not delivered
+        self._made: dict[int, Outcome] = {}  # by step: made and not yet delivered
         self._deaths: dict[int, list[Death]] = {}  # by the index that was being made
-        # by worker: in a row, before it had begun, while no other made anything
+        # Consecutive deaths during start-up since the last outcome, per worker.
         self._early_deaths = [0] * pool.num_workers
         self._broken = False
         self._waits = False
@@ -68,8 +69,8 @@ class Dispatcher(Iterator[MiniBatch]):
     def __next__(self) -> MiniBatch:
         if os.getpid() != self._process:
             raise RuntimeError(
-                "data_loader: this epoch was begun in another process, and its workers are not those of a forked "
-                "child. Call iter() again in this process."
+                "data_loader: this epoch was begun in another process, and a forked child cannot use the workers of "
+                "its parent. Call iter() again in this process."
             )
         began = time.monotonic()
         while not self._broken:
@@ -109,7 +110,7 @@ class Dispatcher(Iterator[MiniBatch]):
     # --- delivering ---------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Outcome | None:
-        """Return the next minibatch that can be delivered; raise the error that stands in its place."""
+        """Return the next outcome that can be delivered; raise its error if it has one."""
         while self._made:
             self._settle()
             step = self._low if self._in_order else next(iter(self._made))
@@ -117,7 +118,7 @@ class Dispatcher(Iterator[MiniBatch]):
                 return None
             outcome = self._made.pop(step)
             if outcome.error is not None:
-                self._broken = True  # going on would leave a minibatch out
+                self._broken = True  # to continue would skip a minibatch
                 add_note(outcome.error, f"in worker {outcome.worker}")
                 raise outcome.error
             self._settled.add(step)
@@ -138,7 +139,7 @@ class Dispatcher(Iterator[MiniBatch]):
         try:
             event = self._pool.receive(left)
         except BaseException:
-            self._broken = True  # what was being received may be lost
+            self._broken = True  # an outcome may be lost with the error
             raise
         finally:
             self._waits = False
@@ -151,7 +152,7 @@ class Dispatcher(Iterator[MiniBatch]):
         index = outcome.task.index
         for call in outcome.calls:
             self._clock.add_call(call)
-        self._early_deaths = [0] * self._pool.num_workers  # there is progress
+        self._early_deaths = [0] * self._pool.num_workers  # an outcome came, so workers can start
         if not outcome.replaced and index in self._with[outcome.worker]:
             self._with[outcome.worker].remove(index)
         step = (index - self._seeds.rank) // self._seeds.world_size
@@ -168,10 +169,10 @@ class Dispatcher(Iterator[MiniBatch]):
             if len(deaths) > self._max_restarts:
                 self._broken = True
                 raise PeerDied(
-                    f"data_loader: minibatch {task.index} of epoch {task.epoch} was in the hands of {len(deaths)} "
-                    f"workers that died; the last was worker {death.worker} (pid {death.pid}): {death.how}. Look what "
-                    f"its stages do with this minibatch, as with loader.minibatch({task.epoch}, {task.index}); use "
-                    "fewer workers or smaller minibatches where memory runs out; or raise max_restarts.",
+                    f"data_loader: {len(deaths)} workers died while they made minibatch {task.index} of epoch "
+                    f"{task.epoch}; the last was worker {death.worker} (pid {death.pid}): {death.how}. Try the stages "
+                    f"on this minibatch with loader.minibatch({task.epoch}, {task.index}); use fewer workers or "
+                    "smaller minibatches if memory runs out; or raise max_restarts.",
                     [each.pid for each in deaths],
                 )
         elif not death.had_begun:
@@ -179,10 +180,10 @@ class Dispatcher(Iterator[MiniBatch]):
             if not death.by_signal or self._early_deaths[death.worker] > self._max_restarts:
                 self._broken = True
                 raise PeerDied(
-                    f"data_loader: worker {death.worker} (pid {death.pid}) died while it started: {death.how}. Look at "
-                    "what it has written to stderr. A script that starts workers does so below "
-                    "`if __name__ == '__main__':`; a program read from stdin cannot be imported by them and needs "
-                    "multiprocessing_context='fork' or worker_method='thread'.",
+                    f"data_loader: worker {death.worker} (pid {death.pid}) died while it started: {death.how}. Read "
+                    "what it has written to stderr. A script must start workers below `if __name__ == '__main__':`. "
+                    "Workers cannot import a program read from stdin; it needs multiprocessing_context='fork' or "
+                    "worker_method='thread'.",
                     [death.pid],
                 )
         doing = "was idle" if task is None else f"was making minibatch {task.index} of epoch {task.epoch}"
@@ -198,13 +199,13 @@ class Dispatcher(Iterator[MiniBatch]):
         for index in again:
             self._give(death.worker, index)
 
-    # --- what is told -------------------------------------------------------------------------------------------------
+    # --- whereabouts --------------------------------------------------------------------------------------------------
 
     def _waiting_for(self) -> str:
         return self._describe() if self._waits else ""
 
     def _describe(self) -> str:
-        """Say which minibatch is waited for, and what the worker does that has it."""
+        """Return a sentence on the minibatch that is waited for and on the worker that has it."""
         index = self._seeds.index_of(self._low)
         for worker, indices in enumerate(self._with):
             if index in indices:

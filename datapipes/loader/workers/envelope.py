@@ -1,4 +1,4 @@
-"""What travels from a worker process: a minibatch as a message with a label, in parts where the channel is too small.
+"""An outcome on its way from a worker process: a message with a label, or several if the channel is too small for one.
 
 A label is a tensor of integers under a key of its own, so that any channel can carry it.
 """
@@ -21,8 +21,8 @@ from datapipes.minibatch import MiniBatch
 
 LABEL = "#label"  # int64 [8]: see Label
 CALLS = "#calls"  # float64 [number, 4]: stage, began, seconds, minibatch
-FORM = "#form"  # of a message in parts, with the first of them: JSON {key: shape}
-PLACES = "#places"  # int64 [number, 2]: tensor of the form, first value
+FORM = "#form"  # in the first part of a message in parts: JSON {key: shape}
+PLACES = "#places"  # int64 [number, 2], for each piece: number of its tensor in the form, place of its first value
 
 MADE, DROPPED, FAILED = range(3)
 _OVERHEAD = 192  # bytes that a tensor takes beyond its own in a channel: its name, and rounding up
@@ -30,10 +30,10 @@ _OVERHEAD = 192  # bytes that a tensor takes beyond its own in a channel: its na
 
 @dataclass(frozen=True)
 class Label:
-    """Whose outcome a message is.
+    """The outcome that a message belongs to.
 
     Attributes:
-        pool: A random number, so that a message of another loader is told apart.
+        pool: A random number that tells this loader's messages from another loader's.
         life: How often the worker was started before this time.
         last: Whether no part of the outcome follows.
     """
@@ -80,8 +80,8 @@ def to_messages(
 
 
 def num_bytes_of(message: Message) -> int:
-    """Return what a message with its label takes in a channel at most."""
-    dense = {key: tensor for key, tensor in message.items() if tensor.layout == torch.strided}  # it refuses others
+    """Return the most bytes that a message with its label takes in a channel."""
+    dense = {key: tensor for key, tensor in message.items() if tensor.layout == torch.strided}  # channels refuse others
     return _OVERHEAD + sum(tensor.nbytes + _OVERHEAD + len(key.encode()) for key, tensor in dense.items())
 
 
@@ -127,15 +127,15 @@ class _Whole:
 
 
 class Opener:
-    """Makes outcomes of messages, as they come from all workers."""
+    """Turns the messages of all workers into outcomes."""
 
     def __init__(self, pool: int, stages: Sequence[str]) -> None:
         self._pool = pool
         self._stages = list(stages)
-        self._whole: dict[int, _Whole] = {}  # of the workers whose outcome has not come to its end
+        self._whole: dict[int, _Whole] = {}  # by worker: an outcome that is not complete yet
 
     def open(self, message: Message) -> tuple[Label, Outcome | None]:
-        """Return the label, and the outcome where the message is the last of it.
+        """Return the label, and the outcome if this message completes it.
 
         Raises:
             RuntimeError: The message is not from a worker of this pool.
@@ -148,7 +148,7 @@ class Opener:
         if PLACES in body:
             whole = self._whole.get(label.worker)
             if whole is None or whole.life != label.life:
-                return label, None  # of a worker that died before it had sent all
+                return label, None  # from a worker that died before it had sent all parts
             whole.add(body)
             if not label.last:
                 return label, None
@@ -156,7 +156,7 @@ class Opener:
         return label, self._outcome(label, body)
 
     def forget(self, worker: int) -> None:
-        """Drop what a worker has sent in part."""
+        """Drop the incomplete outcome of a worker."""
         self._whole.pop(worker, None)
 
     def _label_of(self, message: Message) -> Label:

@@ -1,4 +1,4 @@
-"""Where the outcomes of worker processes arrive: one shared-memory channel, or queues that a thread each listens to."""
+"""Where the outcomes of worker processes arrive: one ShmChannel, or several channels with a listening thread each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from datapipes.base.errors import PeerDied, QueueTimeoutError
 from datapipes.base.log import logger
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 
-LOOK_S = 0.5  # how often a thread that listens looks whether it still should
+LOOK_S = 0.5  # seconds between two checks of a listening thread that it should go on
 _WAKE = "#wake"
-_SENDER_GONE = (ConnectionError, FileNotFoundError, EOFError)  # where tensors are fetched from a process that has ended
+_SENDER_GONE = (ConnectionError, FileNotFoundError, EOFError)  # fetching tensors from a process that has ended
 
 
 class Inbox(ABC):
@@ -29,11 +29,11 @@ class Inbox(ABC):
         """Return the next message; None after `timeout` seconds, or earlier when a worker has died."""
 
     def close(self) -> None:  # noqa: B027  a default
-        """Listen no more."""
+        """Stop listening."""
 
 
 class ShmInbox(Inbox):
-    """One ShmChannel for all workers; it survives what happens to any of them."""
+    """One ShmChannel for all workers; it survives the death of any of them."""
 
     def __init__(self, channel: ShmChannel) -> None:
         self._channel = channel
@@ -55,7 +55,7 @@ class ThreadInbox(Inbox):
         self._threads: list[threading.Thread] = []
 
     def listen(self, channel: ChannelBase, sender: Any = None) -> None:
-        """Take messages from a channel too; where it has one `sender`, a process, until that lives no more."""
+        """Receive messages from one more channel; if it has one `sender`, a process, until that process has ended."""
         if sender is None:
             self._channels.append(channel)
         thread = threading.Thread(
@@ -82,7 +82,7 @@ class ThreadInbox(Inbox):
         self._wake()
         ends = time.monotonic() + 2 * LOOK_S
         for thread in self._threads:
-            thread.join(max(ends - time.monotonic(), 0.0))  # else it could take what is meant for the next
+            thread.join(max(ends - time.monotonic(), 0.0))  # or it could take a message for the next inbox
 
     def _wake(self) -> None:
         for channel in self._channels:  # a thread may wait in recv without a limit
@@ -107,15 +107,16 @@ def _listen(
                 return
             continue
         except BaseException as error:
-            # What a killed sender leaves half written, or its tensors' memory that went with it, is made again.
+            # A killed sender leaves a message half written, or takes the memory of its tensors with it. The dispatcher
+            # has the minibatch made again.
             if sender is not None:
                 if _lives_on(sender, ended):
                     logger.warning("data_loader: a message of pid %s cannot be read (%r)", sender.pid, error)
-                    sender.kill()  # so that what it has made is made again
+                    sender.kill()  # the dispatcher then gives its tasks out again
                 return
             if not had_one and isinstance(channel, MpChannel) and isinstance(error, _SENDER_GONE):
-                continue  # of workers that have ended before
-            if not ended.wait(0.05):  # a moment, so that a death shows before its error is told
+                continue  # a message of a worker that had ended before
+            if not ended.wait(0.05):  # a moment, so that a death is found before the error it causes
                 arrived.put(error)
             continue
         had_one = True
@@ -124,7 +125,7 @@ def _listen(
 
 
 def _lives_on(sender: Any, ended: threading.Event) -> bool:
-    """Return whether a sender whose messages cannot be read lives; one that was killed may take a moment to be gone."""
+    """Return whether a sender stays alive for LOOK_S seconds, since a killed process may take a moment to end."""
     ends = time.monotonic() + LOOK_S
     while time.monotonic() < ends:
         if not _lives(sender) or ended.wait(0.05):

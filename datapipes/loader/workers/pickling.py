@@ -1,4 +1,4 @@
-"""What cannot be passed on to a worker process is refused when the loader is built."""
+"""Refuse stages that cannot be passed on to a worker process, when the loader is built."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from datapipes.chain.stage_graph import StageGraph
 
 
 def refuse_unpicklable(graph: StageGraph[Stage], worker_init_fn: Any) -> None:
-    """Refuse what cannot be passed on to a process that is not forked, by the name of its stage."""
+    """Raise TypeError if a stage or worker_init_fn cannot be pickled for a worker process; the message names it."""
     for stage in graph:
         _refuse(graph.numbering.where(stage), (type(stage), *stage.arguments))
     _refuse("worker_init_fn", worker_init_fn)
@@ -32,8 +32,8 @@ def _refuse(what: str, value: Any) -> None:
 
 
 class _Trial(pickle.Pickler):
-    """Pickles what a stage was built from, as processes/sharing.py does; what is large, and the stages before it,
-    are left out.
+    """Pickles the arguments of a stage as processes/sharing.py does, but without tensors, arrays and the stages before
+    it.
     """
 
     def persistent_id(self, value: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""What the dispatcher sees of workers: a pool to which tasks are given and from which outcomes come.
+"""The workers as the dispatcher sees them: a pool that takes tasks and returns outcomes.
 
 Threads (thread_pool.py) and processes (process_pool.py) are pools; `work` is what a worker of either does.
 """
@@ -26,14 +26,14 @@ Take = Callable[[bool], "Task | None"]
 
 @dataclass(frozen=True)
 class Task:
-    """A minibatch to be made. Of an older generation nobody wants it any more."""
+    """A minibatch to be made. A task of an older generation is stale; drop it."""
 
     generation: int
     epoch: int
     index: int
 
     def numbers(self) -> tuple[int, int, int]:
-        """Return what a Task is made of."""
+        """Return (generation, epoch, index)."""
         return self.generation, self.epoch, self.index
 
 
@@ -46,11 +46,11 @@ class Outcome:
     minibatch: MiniBatch | None = None
     error: Exception | None = None
     calls: list[Call] = field(default_factory=list)
-    replaced: bool = False  # whether that worker died since
+    replaced: bool = False  # whether that worker has died and was started again since
 
 
 class Death(NamedTuple):
-    """A worker ended; `task` is what it was making, None where it was making nothing or had not begun."""
+    """A worker ended. `task` is the task it was making; None if it was idle or had not begun."""
 
     worker: int
     pid: int
@@ -72,15 +72,15 @@ class Pool(ABC):
 
     @abstractmethod
     def begin(self) -> int:
-        """Begin an epoch and return its generation; tasks of older ones are not wanted any more."""
+        """Begin an epoch and return its generation; tasks of older generations become stale."""
 
     @abstractmethod
     def give(self, worker: int, task: Task) -> None:
-        """Give a task to a worker, which has fewer than `tasks_each`. Does not block."""
+        """Give a task to a worker that has fewer than `tasks_each`. Does not block."""
 
     @abstractmethod
     def receive(self, timeout: float) -> Outcome | Death | None:
-        """Return what happened next, in any order; None after about `timeout` seconds."""
+        """Return the next outcome or death, of any worker; None after about `timeout` seconds."""
 
     @abstractmethod
     def replace(self, worker: int) -> None:
@@ -91,7 +91,7 @@ class Pool(ABC):
         """Say in a few words what a worker is doing."""
 
     def stats(self) -> dict[str, float]:
-        """Return counts of what stands between the workers and this process."""
+        """Return the counts of the channel between the workers and this process; {} if there is none."""
         return {}
 
     @abstractmethod
@@ -100,8 +100,8 @@ class Pool(ABC):
 
 
 def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker has at most: the one that it makes and those ahead, or as many as asynchronous
-    stages have in flight.
+    """Return how many tasks a worker has at most: the one it is making and those ahead, or, if that is more, as many as
+    its asynchronous stages keep in flight.
     """
     return max(prefetch_factor + 1, async_window(StageGraph(root)))
 
@@ -110,8 +110,8 @@ def work(worker: int, root: Stage, take: Take, begins: Callable[[Task], None]) -
     """Yield the outcome of each task, in the order of the tasks.
 
     Args:
-        take: returns the next task; told not to wait, None where there is none yet. None after a wait ends the work.
-        begins: told of the task that is being made, the oldest of several.
+        take: `take(False)` returns None if no task is ready. `take(True)` blocks; None then means stop.
+        begins: called with the task that is being made; of several in flight, with the oldest.
     """
     graph = StageGraph(root)
     window = async_window(graph)
@@ -164,11 +164,11 @@ class _Maker:
 
 
 def as_error(raised: BaseException) -> Exception:
-    """Return what a stage raised; SystemExit and its like as an error: a stage ends neither worker nor consumer."""
+    """Return `raised` as an Exception: a stage that raises SystemExit or the like must not end worker or consumer."""
     if isinstance(raised, Exception):
         return raised
     error = RuntimeError(
-        f"a stage raised {type(raised).__name__}: {raised}. Raise an error, or return None to drop it."
+        f"a stage raised {type(raised).__name__}: {raised}. Raise an error, or return None to drop the minibatch."
     )
     error.__cause__ = raised
     for note in getattr(raised, "__notes__", []):

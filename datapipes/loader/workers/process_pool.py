@@ -1,7 +1,7 @@
-"""Workers as processes: started, told what to make, watched, and started again when they die.
+"""Workers as processes: started, given tasks, watched, and started again when they die.
 
-Each has a pipe for tasks and a row of the board, shared memory in which it writes what it is making; outcomes come
-through an inbox (inbox.py). A worker that has died is found by its sentinel, and what it was making by its row.
+Each worker has a pipe for tasks, and a row of the board (board.py) in which it writes the task it is making. Outcomes
+come through an inbox (inbox.py). The sentinel of a worker tells that it has died, and its row which task it was making.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from datapipes.processes.endings import how_it_exited
 from datapipes.processes.sharing import Packed
 from datapipes.processes.start import Context, no_interrupt, prepare_server
 
-LOOK_S = 0.1  # how often is looked whether all workers live
-_KEPT = 4  # minibatches beyond those that are being made for which the channel has room
+LOOK_S = 0.1  # seconds between two checks that all workers live
+_KEPT = 4  # the channel has room for this many minibatches beyond those that are being made
 _LEAST_SIZE = 2**22
-_SHARE = 4  # of the memory that is left, the part that a channel takes at most by itself
+_SHARE = 4  # a channel whose size nobody chose takes at most 1 / _SHARE of the memory that is left
 
-_generations = itertools.count(1)  # of all pools, so that one knows what an earlier one has left in a channel
+_generations = itertools.count(1)  # shared by all pools: messages that an earlier pool left in a channel are stale
 
 
 class ProcessPool(Pool):
     """Processes that make minibatches of the chain that ends in `root`.
 
     Args:
-        number: names the loader in messages, so that those of another are told apart.
+        number: identifies the loader in messages, to tell them from another loader's.
         chain: (root, worker_init_fn) as it is passed on to the workers.
         context: how processes are started.
         pin: whether minibatches are copied to a GPU from the channel's memory.
@@ -86,7 +86,7 @@ class ProcessPool(Pool):
         self._events: deque[Outcome | Death] = deque()
         self._looked = 0.0
         self._closed = False
-        self._changing = threading.RLock()  # workers come and go; `close` may be called beside all else
+        self._changing = threading.RLock()  # held while workers start or end; `close` may run in another thread
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -96,8 +96,8 @@ class ProcessPool(Pool):
         began = time.monotonic()
         if multiprocessing.current_process().daemon:
             raise RuntimeError(
-                "data_loader: it would start worker processes in a worker process, which can have none of its own. Use "
-                "worker_method='thread' or num_workers=0 there."
+                "data_loader: worker processes cannot be started in a worker process. Use worker_method='thread' or "
+                "num_workers=0 there."
             )
         prepare_server(self._context)
         self._board = Board(self.num_workers)
@@ -118,7 +118,7 @@ class ProcessPool(Pool):
         )
 
     def _make_channel(self) -> None:
-        """Make the channel, if it is known by now how large it must be."""
+        """Make the channel, if its size is known already."""
         if isinstance(self._wanted_channel, ChannelBase):
             self._channel = self._wanted_channel
             inbox: Inbox = ShmInbox(self._channel) if isinstance(self._channel, ShmChannel) else ThreadInbox()
@@ -126,13 +126,13 @@ class ProcessPool(Pool):
             if isinstance(inbox, ThreadInbox):
                 inbox.listen(self._channel)
         elif self._wanted_channel == "mp":
-            self._inbox = ThreadInbox()  # and a queue for each worker: one that is killed can leave a lock taken
+            self._inbox = ThreadInbox()  # with a channel for each worker: a killed one can leave its lock taken
         elif self._shm_size is not None:
             self._use(ShmChannel(self._capacity, self._shm_size))
 
     @property
     def _capacity(self) -> int:
-        return 4 * self.num_workers * self.tasks_each + 16  # outcomes of an epoch that was left may still wait
+        return 4 * self.num_workers * self.tasks_each + 16  # outcomes of an abandoned epoch may still wait
 
     def _use(self, channel: ShmChannel) -> None:
         if self._pin:
@@ -162,7 +162,7 @@ class ProcessPool(Pool):
         try:
             try:
                 process = self._begin_process(start)
-            except (EOFError, ConnectionError):  # the server that forks them has ended; this starts another
+            except (EOFError, ConnectionError):  # the fork server has ended; this starts another
                 process = self._begin_process(start)
         except BaseException:
             here.close()
@@ -196,7 +196,7 @@ class ProcessPool(Pool):
     def begin(self) -> int:
         self._generation = next(_generations)
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
-            self._channel.reset(self._generation)  # a worker that waits for room drops what it wants to send
+            self._channel.reset(self._generation)  # a worker that waits for room then drops its stale message
         self._events.clear()
         for number, worker in enumerate(self._workers):
             worker.forget_tasks()
@@ -246,8 +246,8 @@ class ProcessPool(Pool):
             return self._inbox.get(timeout)
         except Exception:
             if isinstance(self._inbox, ShmInbox):
-                raise  # a death leaves nothing in it that cannot be read
-            # Of the user's own channel: what a worker that died has left half sent is made again.
+                raise  # a death leaves nothing unreadable in a ShmChannel
+            # In a channel of the user a dead worker may have left half a message; that minibatch is made again.
             self._look()
             if self._closed or not self._events:
                 raise
@@ -261,7 +261,7 @@ class ProcessPool(Pool):
         self._events.append(outcome)
 
     def _look(self) -> None:
-        """Look what workers say, and whether they live."""
+        """Read the workers' messages in the pipes, and check that the workers live."""
         self._looked = time.monotonic()
         for number, worker in enumerate(self._workers):
             for said in worker.heard():
@@ -274,7 +274,7 @@ class ProcessPool(Pool):
                 self._events.append(self._death_of(number, worker))
 
     def _give_channel(self, size: int) -> None:
-        """Make the channel, for minibatches of so many bytes, if it is not on its way already."""
+        """Make the channel for minibatches of `size` bytes and pass it to all workers, unless that was done before."""
         if self._channel is None:
             room = (min(self.num_workers * self.tasks_each, self._num_steps) + _KEPT) * size
             wanted = max(room + room // 2, 8 * size)
@@ -292,8 +292,9 @@ class ProcessPool(Pool):
         raised = error_from_message(parts, own_types=True)
         add_note(
             raised,
-            f"in worker {number} (pid {self._workers[number].pid}) before its first minibatch. What the workers get is "
-            "pickled; functions and classes must be importable there, or use multiprocessing_context='fork'.",
+            f"in worker {number} (pid {self._workers[number].pid}) before its first minibatch. Workers get their "
+            "stages and worker_init_fn pickled; make functions and classes importable there, or use "
+            "multiprocessing_context='fork'.",
         )
         return raised
 
@@ -308,7 +309,7 @@ class ProcessPool(Pool):
         assert self._board is not None
         return self._board.row(worker)
 
-    # --- what is told -------------------------------------------------------------------------------------------------
+    # --- whereabouts and counts ---------------------------------------------------------------------------------------
 
     def whereabouts(self, worker: int) -> str:
         who = f"worker {worker} (pid {self._workers[worker].pid})"
@@ -343,7 +344,7 @@ class ProcessPool(Pool):
         for worker in self._workers:
             worker.ask_to_end()
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
-            self._channel.close()  # who waits in send is told
+            self._channel.close()  # a worker that waits in send then gets ChannelClosed
 
     def _end_processes(self) -> None:
         for ask_to_end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):

@@ -1,4 +1,4 @@
-"""What a pool and its worker processes say to each other, besides outcomes: the start, and the pipe."""
+"""What a pool sends to its worker processes: the arguments of their start, and the messages in their pipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from datapipes.channel import ChannelBase
 from datapipes.processes.sharing import Packed
 
-# The first byte of what the pool says through the pipe.
+# The first byte of each message that the pool sends through the pipe.
 TASK = b"T"  # then the numbers of a Task, int64 each
 END = b"E"
 CHANNEL = b"C"  # then the descriptor of a ShmChannel
@@ -27,8 +27,8 @@ class Start:
         chain: (last stage before the cut, worker_init_fn).
         board: see board.py.
         channel: where outcomes go; None if the pool makes one once it knows how large a minibatch is.
-        own_channel: whether the pool made the channel, so that epochs can be left behind in it.
-        explicit_size: whether the user has chosen its size, so that what does not fit is refused.
+        own_channel: whether the pool made the channel; then it can drop messages of older generations from it.
+        explicit_size: whether the user has chosen its size; then a minibatch that does not fit is refused.
         num_threads: how many threads a kernel of this package may use.
     """
 

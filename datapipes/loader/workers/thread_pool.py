@@ -1,5 +1,7 @@
-"""Workers as threads of this process: nothing is copied, and the kernels run side by side. They share the stages, whose
-functions must not keep state of their own; what they do in Python waits for the GIL.
+"""Workers as threads of this process: nothing is copied, and the kernels run side by side.
+
+The threads share the stages, so the functions of stages must not keep state of their own. Their Python code waits for
+the GIL.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from datapipes.chain.stage import Stage
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, as_error, tasks_for_each, work
 
-JOIN_S = 5.0  # how long closing waits for a minibatch that is being made
+JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
 
 
 class _State:
-    """What the threads share with the pool; it does not hold the pool, so that that one can be collected."""
+    """What the threads share with the pool. It does not hold the pool, so the pool can be collected."""
 
     def __init__(self, num_workers: int) -> None:
         self.generation = 0
@@ -98,7 +100,7 @@ class ThreadPool(Pool):
 
 def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | None, num_threads: int) -> None:
     def take(wait: bool) -> Task | None:
-        while not state.closed:  # asked again, for the None that ends the work comes only once
+        while not state.closed:  # checked each time, since the None that ends the work comes only once
             try:
                 task = state.tasks[worker].get(block=wait)
             except queue.Empty:
@@ -122,5 +124,5 @@ def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | 
                 begins(None)
                 state.outcomes.put(outcome)
             return
-    while (task := take(True)) is not None:  # each minibatch that it should make tells why it cannot
+    while (task := take(True)) is not None:  # worker_init_fn failed: answer each task with its error
         state.outcomes.put(Outcome(worker, task, error=error))

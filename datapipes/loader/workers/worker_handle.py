@@ -1,4 +1,4 @@
-"""A worker process as its pool sees it: what is said to it, what is heard from it, and whether it lives."""
+"""A worker process as its pool sees it: the messages to it and from it, and whether it lives."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _UNKNOWN = 255  # exit code of a process whose exit status was collected elsewhe
 
 
 class WorkerHandle:
-    """A worker process as its pool sees it: the process, the pool's end of the pipe, and what is still to be said."""
+    """A worker process as its pool sees it: the process, the pool's end of the pipe, and the messages still to send."""
 
     def __init__(self, process: Any, pipe: Connection, life: int, channel: ChannelBase | None) -> None:
         self.process = process
         self.pid: int = process.pid
         self.connection = pipe
         self.life = life
-        self.channel = channel  # where it has one of its own
-        self.told = False  # that it has died
+        self.channel = channel  # a channel of its own; None if all workers share one
+        self.told = False  # whether its death was reported
         self._unsaid: deque[tuple[bool, Callable[[Connection], None]]] = deque()
-        self._says = threading.RLock()  # the pool can be closed while another thread still reads
+        self._says = threading.RLock()  # held while sending: another thread may close the pool meanwhile
 
     def has_ended(self) -> bool:
-        """Return whether the process is gone, also where somebody else has waited for it."""
+        """Return whether the process has ended, also if its exit status was collected elsewhere."""
         return bool(connection.wait([self.process.sentinel], 0))
 
     def give(self, task: Task) -> None:
@@ -59,26 +59,26 @@ class WorkerHandle:
         self._say(lambda pipe: pipe.send_bytes(END))
 
     def _say(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
-        """Say something through the pipe; later where the worker does not read and the pipe is full."""
+        """Send a message through the pipe; keep it for later if the worker does not read and the pipe is full."""
         with self._says:
             self._unsaid.append((is_task, how))
         self.say_rest()
 
     def forget_tasks(self) -> None:
-        """Drop the tasks that were not said yet."""
+        """Drop the tasks that were not sent yet."""
         with self._says:
             self._unsaid = deque((is_task, how) for is_task, how in self._unsaid if not is_task)
 
     def say_rest(self) -> None:
-        with self._says, suppress(OSError):  # it has died, which is found when somebody looks
+        with self._says, suppress(OSError):  # the worker has died; the pool finds that by the sentinel
             while self._unsaid and _has_room(self.connection):
-                first = self._unsaid[0]  # stays until it is said: an interrupt may come between
+                first = self._unsaid[0]  # stays until it is sent: an interrupt may come in between
                 first[1](self.connection)
                 if self._unsaid and self._unsaid[0] is first:
                     self._unsaid.popleft()
 
     def heard(self) -> list[dict[str, Any]]:
-        """Return what the worker has said since."""
+        """Return the messages that the worker has sent since the last call."""
         found = []
         with suppress(EOFError, OSError):
             while self.connection.poll(0):
@@ -92,7 +92,7 @@ class WorkerHandle:
         self.process.join(END_S)
         if self.process.exitcode is None and self.has_ended():
             self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
-        with suppress(ValueError):  # it still runs, though it was killed: the system holds it
+        with suppress(ValueError):  # it was killed and still runs: the system holds it
             self.process.close()
 
 

@@ -1,5 +1,6 @@
-"""What a worker process does: it takes tasks from a pipe and sends outcomes through the channel until it is told to end
-or the process that started it has ended.
+"""A worker process: it takes tasks from a pipe and sends outcomes through the channel.
+
+It works until it is told to end, or until the process that started it has ended.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from datapipes.loader.workers.start import CHANNEL, TASK, Start
 from datapipes.processes.parent import end_with_parent
 from datapipes.processes.sharing import Packed
 
-NICENESS = 5  # what is asked for first is what the consumer waits for: its own work has precedence where cores are few
+NICENESS = 5  # if cores are few, the consumer's own work goes first
 
 
 def main(start: Start) -> None:
-    """Run a worker until it is to end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; who started this one decides
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which was blocked meanwhile
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler that was forked along is the caller's
+    """Run a worker until it is told to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # after a fork the handler is the caller's
     signal.set_wakeup_fd(-1)
-    torch.set_num_threads(1)  # first of all: after a fork OpenMP has no threads any more, and would wait for them
+    torch.set_num_threads(1)  # before any kernel: after a fork OpenMP would wait for threads that are gone
     end_with_parent()
     with contextlib.suppress(OSError):  # some sandboxes know no priorities
         os.nice(NICENESS)
@@ -58,11 +59,11 @@ def main(start: Start) -> None:
                 sender.send(outcome)
                 row.end()
     except (ChannelClosed, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the pool has ended: nobody wants what this worker makes
+        pass  # the pool has ended: the outcomes have no receiver any more
 
 
 class _Tasks:
-    """The tasks that the pool has given, those of older generations left out."""
+    """The tasks that the pool has given, without those of older generations."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -73,7 +74,7 @@ class _Tasks:
 
     def take(self, wait: bool) -> Task | None:
         while not self._ended:
-            while self._connection.poll(0):  # first all that was said: it may say that what waits is not wanted
+            while self._connection.poll(0):  # read all messages first: they may make waiting tasks stale
                 self._read()
             self._drop_old()
             if self._waiting:
@@ -107,7 +108,7 @@ class _Tasks:
 
 
 class _Sender:
-    """Sends outcomes; asks the pool for a channel where it has none yet."""
+    """Sends outcomes; asks the pool for a channel if there is none yet."""
 
     def __init__(self, start: Start, tasks: _Tasks, stages: list[str]) -> None:
         self._start = start
@@ -120,7 +121,7 @@ class _Sender:
             self._send(outcome)
         except (ChannelClosed, PeerDied):
             raise
-        except Exception as error:  # a minibatch that no channel takes, as one with a sparse tensor
+        except Exception as error:  # the channel refuses the minibatch, for example a sparse tensor
             if self._start.own_channel and isinstance(error, (OSError, EOFError)):
                 raise  # the pool is gone
             self._send(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
@@ -143,7 +144,7 @@ class _Sender:
 
 
 def _checked(outcome: Outcome, most_bytes: int) -> Outcome:
-    """Return the outcome, or an error in its place where it needs a larger channel than the user has chosen."""
+    """Return the outcome, or one with an error if it needs a larger channel than the user has chosen."""
     if outcome.minibatch is None:
         return outcome
     size = num_bytes_of(outcome.minibatch.to_message())

@@ -1,4 +1,4 @@
-"""Workers: the stage behind which a chain runs in worker processes or threads."""
+"""Workers: a stage that has the chain before it run in worker processes or threads."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from datapipes.processes.start import context_of, refuse_unsafe_fork
 class Workers(StreamStage):
     """Make the minibatches of `source` in workers; the pass `put_in_workers` puts it at the cut.
 
-    The workers start with the first epoch, and end with `close`, with the object, or, unless they are persistent, with
+    The workers start with the first epoch. They end on `close`, with this object, or, if they are not persistent, with
     each epoch.
 
     Args:
         options: those of the DataLoader, which has checked them.
         pin: whether minibatches are copied to a GPU from the channel's memory.
         timeout: seconds to wait for a minibatch; None waits as long as a worker works on it. The pass
-            `limit_the_consumers_wait` sets it where the consumer reads from the workers themselves.
+            `limit_the_consumers_wait` sets it if the consumer reads from the workers directly.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Workers(StreamStage):
         super().__init__(source)
         unsharded = [stage.name for stage in StageGraph(source).find(SeedStage) if not isinstance(stage, Sharded)]
         if unsharded:
-            raise ValueError(f"workers: {unsharded} give no minibatches out by index. Run the pass `shard` first.")
+            raise ValueError(f"workers: {unsharded} cannot give out minibatches by index. Run the pass `shard` first.")
         self.options = options
         self.pin = pin
         self.timeout = timeout
@@ -50,8 +50,7 @@ class Workers(StreamStage):
         self.context = context_of(options.multiprocessing_context) if is_process else None
         self.window = 1 if options.in_order else options.num_workers * tasks_for_each(source, options.prefetch_factor)
         self._running = _Running()
-        # Also at exit, and from the beginning: there what was registered first is called last, so the threads that read
-        # from the workers have ended by then.
+        # Registered before any reader thread: exit handlers run in reverse, so readers end before workers.
         weakref.finalize(self, self._running.end)
         self._number = secrets.randbits(62)
         self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
@@ -89,7 +88,7 @@ class Workers(StreamStage):
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
     def stats(self) -> dict[str, float]:
-        """Return the counts of the channel; of the last one where the workers have ended."""
+        """Return the counts of the channel; of the last one if the workers have ended."""
         if self._running.pool is not None:
             self._stats = self._running.pool.stats() or self._stats
         return self._stats
@@ -100,7 +99,7 @@ class Workers(StreamStage):
         self._running.end()
 
     def _end(self, pool: Pool) -> None:
-        """End the workers of an epoch, unless they have ended and others have begun."""
+        """End the workers of an epoch, unless other workers have taken their place."""
         if pool is self._running.pool:
             self.end_workers()
 
@@ -122,11 +121,11 @@ class Workers(StreamStage):
 
 
 class _Running:
-    """The pool of a Workers stage, which outlives it until it was ended."""
+    """Holds the pool of a Workers stage, so that the stage's finalizer can end the pool after the stage is gone."""
 
     def __init__(self) -> None:
         self.pool: Pool | None = None
-        self.process = 0  # whose pool it is
+        self.process = 0  # pid of the process that started the pool
 
     def end(self) -> None:
         pool, self.pool = self.pool, None
@@ -145,7 +144,7 @@ class _ThenEnd(Iterator[MiniBatch]):
         try:
             return next(self._minibatches)
         except TimeoutError:
-            raise  # it can be waited out
+            raise  # the next call can go on waiting
         except BaseException:
             self._end()
             raise

@@ -7,9 +7,9 @@ import signal
 
 
 def how_it_ended(pid: int) -> str | None:
-    """Return how a child of this process ended, such as "killed by SIGKILL"; None where the system does not tell.
+    """Return how a child of this process ended, such as "it was killed by SIGKILL".
 
-    The child can still be waited for.
+    None if the child runs or the system does not tell. The exit status is not collected: the child can be waited for.
     """
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -23,7 +23,7 @@ def how_it_ended(pid: int) -> str | None:
 def how_it_exited(code: int | None) -> str:
     """Return in words what an exit code says; below 0 it is the number of the signal that ended the process."""
     if code is None:
-        return "it ended, and how was told to somebody else"
+        return "it ended; its exit status was collected elsewhere"
     if code >= 0:
         return f"it exited with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)

@@ -12,7 +12,7 @@ _ORPHAN = 3  # exit code of a worker whose parent has ended
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it has ended, whatever it is doing then."""
+    """End this process as soon as the one that started it has ended, whatever this one is doing."""
     parent = parent_process()
     if parent is None or parent.pid is None:
         return

@@ -1,11 +1,11 @@
-"""Imported last by the server that worker processes are forked from.
+"""Imported last by the fork server, from which worker processes are forked.
 
-The server is started with Ctrl-C held back, which would end it while it imports. From here on it ignores Ctrl-C by
-itself, and must not hold it back any more: what it forks, also for others, would never see one.
+The server starts with SIGINT blocked, since Ctrl-C would end it while it imports. From here on it ignores SIGINT by
+itself. Unblock SIGINT, or every process forked from here inherits the block.
 """
 
 import signal
 
 while signal.SIGINT in signal.sigpending():
-    signal.sigwait({signal.SIGINT})  # it was meant for the program
+    signal.sigwait({signal.SIGINT})  # this Ctrl-C was meant for the program
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""How worker processes are started: with which context, by which server, and what cannot reach them."""
+"""How worker processes are started: in which context, by which server, and when a fork is refused."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ Context = multiprocessing.context.BaseContext
 
 
 def context_of(method: str | Context | None) -> Context:
-    """Return the context in which workers are started: a start method, a context, or None for the default."""
+    """Return the context in which workers are started: a given one, or that of a start method (None: forkserver)."""
     if isinstance(method, Context):
         return method
     return multiprocessing.get_context(method or "forkserver")
 
 
 def prepare_server(context: Context) -> None:
-    """Start what multiprocessing needs for new processes, and let the server that they are forked from, if it is still
-    to start, import what all workers need.
-    """
+    """Start the helper processes of multiprocessing. A fork server that starts here imports what all workers need."""
     if context.get_start_method() == "fork":
         return
-    resource_tracker.ensure_running()  # now: it would lift the hold on Ctrl-C
+    resource_tracker.ensure_running()  # now: to start it later would unblock SIGINT
     if context.get_start_method() == "forkserver":
         wanted = list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
         own = ("torch", "datapipes", "datapipes.processes.preload")
@@ -39,8 +37,10 @@ def prepare_server(context: Context) -> None:
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Let Ctrl-C wait: raised while a process forks, it would be lost, and leave a lock of logging taken; and it would
-    end a process that still imports.
+    """Block SIGINT for a while.
+
+    A KeyboardInterrupt that is raised while a process forks is lost and leaves a lock of logging taken. Ctrl-C would
+    also end a process that still imports.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -50,7 +50,7 @@ def no_interrupt() -> Iterator[None]:
 
 
 def refuse_unsafe_fork(context: Context) -> None:
-    """Refuse to fork a process that has begun to use CUDA: its children could do nothing with it but crash."""
+    """Raise RuntimeError if a process that uses CUDA would be forked: its children would crash when they use CUDA."""
     if context.get_start_method() == "fork" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise RuntimeError(
             "data_loader: multiprocessing_context is 'fork', but this process has initialised CUDA, which does not "

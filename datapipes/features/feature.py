@@ -25,8 +25,8 @@ class Feature(ABC):
         """Return the rows at `ids`, int32 or int64 [n], repeats allowed: a tensor [n, *shape] of `dtype`.
 
         Args:
-            out: memory for the rows, which is then returned; by default a new tensor is. A feature that is only read
-                by a FeatureFetcher may leave this argument out.
+            out: memory for the rows, which is filled and returned; by default a new tensor is returned. A feature that
+                only a FeatureFetcher reads may leave this argument out.
         Raises:
             IndexError: An id is not in [0, count).
         """
@@ -39,11 +39,11 @@ class Feature(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Shape of one row; () for a number each."""
+        """Shape of one row; () if a row is one number."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the values; by default that of a read of no rows. Define it where reading is costly."""
+        """Dtype of the values; by default found by reading no rows. Define it if reading is costly."""
         return self.read(torch.empty(0, dtype=torch.int64)).dtype
 
 
@@ -75,9 +75,9 @@ class TensorFeature(Feature):
         """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; on `torch.get_num_threads()` threads.
 
         Args:
-            out: memory for the rows, which is then returned: [n, *shape] of the same dtype, contiguous, in host memory
-                (pinned, say), apart from the rows and the ids. By default the rows lie in memory that earlier
-                minibatches have left.
+            out: memory for the rows, which is filled and returned: [n, *shape] of the same dtype, contiguous, in host
+                memory (it may be pinned), not overlapping the rows or the ids. By default the rows lie in memory
+                recycled from earlier minibatches.
         """
         wanted = check_index_tensor("TensorFeature", "ids", ids)
         if out is not None:

@@ -1,7 +1,7 @@
 """FeatureFetcher: reads the features of a minibatch's nodes and edges.
 
-What is missing or too short is refused when the chain is built, as far as the stages upstream tell: the graph that
-is sampled, and whether edge ids are there.
+A feature that is missing or too short is refused when the chain is built, as far as the sampler upstream tells: it
+knows the graph, and whether the blocks have edge ids.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FeatureFetcher(MiniBatchTransformer):
 
     Args:
         feature_store: where the features are.
-        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. What an earlier stage
-            fetched under other names stays. Where nothing was sampled, node features are those of 1-D seeds.
+        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. Features that an earlier
+            stage fetched under other names stay. If nothing was sampled, node features are those of 1-D seeds.
     Raises:
         KeyError: The store has no such feature.
         ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids, or edge features are asked
@@ -124,7 +124,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return list(names)
 
     def _check_upstream(self) -> None:
-        """Hold the features against what the nearest sampler upstream will give."""
+        """Check the features against the graph and the edge ids of the nearest sampler upstream."""
         samplers = StageGraph(self).find(Sampler)
         if not samplers:
             return

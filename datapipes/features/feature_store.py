@@ -70,8 +70,8 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """Return the rows of each request (domain, type, name, ids), in their order; by default one `read` each.
 
-        A FeatureFetcher makes one such call for a minibatch. A store whose rows are elsewhere overrides it, so that
-        each peer gets one request.
+        A FeatureFetcher makes one such call for a minibatch. A store whose rows lie in other processes overrides it,
+        so that each peer gets one request.
 
         Raises:
             IndexError: An id has no row; the message names the feature.

@@ -111,7 +111,7 @@ class SampledSubgraph:
 
     @property
     def original_edge_ids(self) -> Tensor | None:
-        """int64 [num_edges] ids of the edges in the whole graph, or None when they were not asked for."""
+        """int64 [num_edges] ids of the edges in the whole graph; None if the sampler does not return them."""
         return self.block.edge_ids
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""MiniBatch: what flows between stages. A stage returns a new minibatch and leaves the one it was given."""
+"""MiniBatch: what flows between stages. A stage returns a new minibatch and does not change the one it was given."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MiniBatch:
         timestamps: [n], the time of each seed.
         batch: [num_nodes], the seed whose tree a node belongs to (disjoint sampling).
         epoch, index: the position of this minibatch; with the seed they decide all its content.
-        rng: random key of the stage that is looking at it; set by the runtime, not part of the message.
+        rng: random key of the stage that works on the minibatch; set by the runtime, not part of the message.
     """
 
     seeds: Tensor | None = None
@@ -91,7 +91,7 @@ class MiniBatch:
         return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> MiniBatch:
-        """Return the minibatch in page-locked memory, from which copies to a GPU run on their own. Needs CUDA."""
+        """Return the minibatch in page-locked memory, so that copies to a GPU can be asynchronous. Needs CUDA."""
         return self.map_tensors(lambda tensor: tensor.pin_memory())
 
     def to_message(self) -> Message:
@@ -112,7 +112,7 @@ class MiniBatch:
         """Return the minibatch that `to_message` flattened; its tensors are those of the message.
 
         Raises:
-            ValueError: A key is not one of the grammar, or a hop lacks a part; the message names it.
+            ValueError: A key does not fit the grammar, or a hop lacks a part; the message names it.
         """
         return cls(**fields_of(message))
 

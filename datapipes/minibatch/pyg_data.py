@@ -1,9 +1,8 @@
 """A minibatch as PyG's `Data`, in the shape that PyG's own NeighborLoader gives.
 
 In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it.
-`frontier="new"` samples that way. With `frontier="all"` older nodes are drawn for again in later hops; here each
-node then keeps the picks of the hop in which it is first a destination, which are distributed as PyG's, and the
-later ones are left out.
+`frontier="new"` samples that way. With `frontier="all"` later hops draw for older nodes again; then each node keeps
+only the picks of the hop in which it is first a destination, which are distributed as in PyG.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ class NeighborSampler(Sampler):
     Args:
         graph: the graph to sample from.
         fanouts: in-edges drawn per node, one entry a hop, from the input layer to the seeds: the last entry is the
-            hop next to the seeds.
-            -1 keeps all in-edges, 0 none.
+            hop next to the seeds. -1 keeps all in-edges, 0 none.
         replace: draw with replacement; -1 still keeps each in-edge once.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the

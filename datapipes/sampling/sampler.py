@@ -104,7 +104,7 @@ class Sampler(MiniBatchTransformer):
 
         Raises:
             IndexError: A seed is not a node of the graph.
-            TypeError, ValueError: What `draw` returned are not in-edges of the nodes.
+            TypeError, ValueError: `draw` returned something other than in-edges of the nodes.
         """
         nodes, local_seeds = self._number(seeds.to(self.graph.indices.dtype))
         hops = []
@@ -138,7 +138,7 @@ class Sampler(MiniBatchTransformer):
         return {**shown, "return_edge_ids": True} if self.return_edge_ids else shown
 
     def _checked(self, nodes: Tensor, picks: Any) -> Picks:
-        """Return the picks of a hop; what is no Picks of in-edges of `nodes` is refused."""
+        """Return the picks of a hop; raise TypeError or ValueError if they are not in-edges of `nodes`."""
         if not isinstance(picks, tuple) or len(picks) != 2 or not all(isinstance(part, Tensor) for part in picks):
             raise TypeError(f"{self.name}: draw must return Picks, got {type(picks).__name__}. Return Picks(...).")
         indptr, positions = picks

@@ -1,6 +1,6 @@
 // dlpack.h: memory handed to any array library under the DLPack ABI (version 0 structures, capsules named "dltensor"; see
-// https://dmlc.github.io/dlpack/latest/c_api.html). Used where NumPy has no name for a dtype, as for bfloat16. The owner of the
-// memory is let go by whichever thread drops the last view, with or without the GIL.
+// https://dmlc.github.io/dlpack/latest/c_api.html). Used because NumPy has no name for some dtypes, such as bfloat16. The
+// thread that drops the last view releases the owner of the memory, with or without the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -30,7 +30,7 @@ struct Array {
   std::int32_t num_dims;
   Type type;
   std::int64_t* shape;
-  std::int64_t* strides;  // none: row-major
+  std::int64_t* strides;  // null: row-major
   std::uint64_t byte_offset;
 };
 struct Managed {
@@ -47,7 +47,7 @@ struct Owned {
 
 }  // namespace dlpack
 
-// A capsule that an array library takes over once: row-major `shape` at `data`, which `keeper` keeps.
+// Returns a capsule that an array library takes over once: row-major `shape` at `data`, which `keeper` keeps alive.
 inline pybind11::object to_dlpack(void* data, dlpack::Type type, std::vector<std::int64_t> shape,
                                   std::shared_ptr<const void> keeper) {
   auto owned = std::make_unique<dlpack::Owned>();
@@ -63,7 +63,7 @@ inline pybind11::object to_dlpack(void* data, dlpack::Type type, std::vector<std
   owned->managed.context = owned.get();
   owned->managed.let_go = [](dlpack::Managed* managed) { delete static_cast<dlpack::Owned*>(managed->context); };
   PyObject* const capsule = PyCapsule_New(&owned->managed, "dltensor", [](PyObject* unused) {
-    if (PyCapsule_IsValid(unused, "dltensor") == 0) return;  // it was taken over, which renames it
+    if (PyCapsule_IsValid(unused, "dltensor") == 0) return;  // a library took it over and renamed it
     auto* const managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(unused, "dltensor"));
     managed->let_go(managed);
   });

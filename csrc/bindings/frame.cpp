@@ -19,7 +19,7 @@ namespace py = pybind11;
 namespace {
 
 constexpr std::int32_t kHostMemory = 1, kPinnedMemory = 3;
-constexpr std::size_t kMostDims = 64;  // as many as torch has
+constexpr std::size_t kMostDims = 64;  // the most that torch allows
 
 [[noreturn]] void damaged(const char* what) {
   throw std::invalid_argument(std::string("ShmChannel.recv: ") + what +
@@ -40,10 +40,10 @@ bool is_row_major(const dlpack::Array& array) {
 std::uint64_t bytes_of(const dlpack::Array& array) {
   std::uint64_t bytes = array.type.bits / 8;
   for (std::int32_t d = 0; d < array.num_dims; ++d) bytes *= static_cast<std::uint64_t>(array.shape[d]);
-  return bytes;  // of a tensor that exists: no overflow
+  return bytes;  // cannot overflow, since the tensor exists
 }
 
-// The dtypes that both sides know by DLPack's name; frame.py gives the others one of these.
+// Whether DLPack names the dtype; frame.py turns a tensor of any other dtype into one of these.
 bool is_known(const dlpack::Type& type) {
   switch (type.code) {
     case dlpack::kInt:
@@ -62,7 +62,7 @@ bool is_known(const dlpack::Type& type) {
   }
 }
 
-// What DLPack says of a tensor that can be pointed at; none for one that cannot.
+// Returns what DLPack says of a tensor that can be sent from where it lies; null for any other tensor.
 const dlpack::Array* pointed_at(const py::object& capsule) {
   const auto* const managed = static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw py::error_already_set();
@@ -85,7 +85,7 @@ void append(std::string& bytes, T value) {
 }  // namespace
 
 Frame::Frame(const py::dict& message, const py::object& to_dlpack, const py::object& plain) {
-  // plain() may let other threads run, which may change the dict that they have.
+  // A copy: plain() may let other threads run, and they may change the caller's dict.
   const auto mine = py::reinterpret_steal<py::dict>(PyDict_Copy(message.ptr()));
   if (!mine) throw py::error_already_set();
   const auto count = mine.size();
@@ -114,7 +114,7 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
   py::object capsule;
   const dlpack::Array* array = nullptr;
   if (name != nullptr) {
-    // DLPack would hand out the values without their sign, or not conjugated.
+    // DLPack knows no negative or conjugate bit: it would hand out the values without their sign, or not conjugated.
     static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
     static PyObject* const is_conj = PyUnicode_InternFromString("is_conj");
     if (says_no(tensor, is_neg)) {
@@ -123,7 +123,7 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
       if (array != nullptr && array->type.code == dlpack::kComplex && !says_no(tensor, is_conj)) array = nullptr;
     }
   }
-  if (PyErr_Occurred() != nullptr) PyErr_Clear();  // plain() finds the same, and says it better
+  if (PyErr_Occurred() != nullptr) PyErr_Clear();  // plain() finds the same error and words it better
   if (array == nullptr) {
     const auto made = py::cast<py::tuple>(plain(key, tensor));
     dtype = py::cast<std::string>(made[1]);
@@ -154,7 +154,7 @@ struct Entry {
   py::object key;
   dlpack::Type type;
   std::uint8_t num_dims;
-  std::string dtype;  // where DLPack has none
+  std::string dtype;  // its name, if DLPack has none for it
 };
 using Schema = std::vector<Entry>;
 
@@ -183,7 +183,7 @@ Schema parse(std::string_view schema) {
   return parsed;
 }
 
-// Under the GIL. The same few schemas come again and again; where they do not, the memory of them is bounded.
+// Needs the GIL. A few schemas come again and again, so each is parsed once; the cache is bounded if there are many.
 std::shared_ptr<const Schema> parsed_once(std::string_view schema) {
   constexpr std::size_t kMost = 256, kLongest = 1 << 16;
   static auto* const known = new std::unordered_map<std::string, std::shared_ptr<const Schema>>();  // outlives the interpreter
@@ -216,7 +216,7 @@ py::dict message_of(const shm::Received& received, const py::object& from_dlpack
     dims += entry.num_dims * 8ULL;
     const bool empty = std::ranges::find(shape, 0) != shape.end();
     const std::uint64_t most = empty ? std::numeric_limits<std::int64_t>::max() : all - std::min(at, all);
-    std::uint64_t bytes = entry.type.bits / 8;  // where it is empty: of what the strides reach over
+    std::uint64_t bytes = entry.type.bits / 8;  // of an empty tensor: of the span of its strides
     for (const auto size : shape) {
       if (size < 0 || bytes > most / std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1)) damaged("a shape");
       bytes *= std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1);

@@ -4,10 +4,11 @@
 //   head     uint32 bytes of the head, version, number of tensors, bytes of the schema
 //            schema: for each tensor uint32 length of its key, uint8 length of its dtype's name (0: DLPack has the dtype), uint8
 //            DLPack code, uint8 bytes of a value, uint8 number of dimensions, the key (UTF-8), the name; filled up to a multiple
-//            of 8 all sizes of all tensors, int64
+//            of 8
+//            all sizes of all tensors, int64
 //   tensors  row-major, each at the next multiple of shm::kAlignment
 //
-// What changes from message to message of one kind is behind the schema, so a receiver parses each schema once, and keeps it.
+// Messages of one kind differ only behind the schema, so a receiver parses each schema once and keeps the result.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -28,10 +29,8 @@ struct Head {
   std::uint32_t bytes, version, num_tensors, schema_bytes;
 };
 
-// A message on its way out. Tensors that are dense, contiguous and in host memory are only pointed at, and kept until this is
-// gone.
-//   plain(key, tensor) -> (tensor, name of its dtype or ""): called for any other value; returns what can be pointed at, or
-//   raises
+// A message on its way out. Tensors that are dense, contiguous and in host memory are not copied; the Frame keeps them alive.
+//   plain(key, tensor) -> (tensor, name of its dtype or ""): called for any other value; returns such a tensor, or raises
 class Frame {
  public:
   Frame(const pybind11::dict& message, const pybind11::object& to_dlpack, const pybind11::object& plain);
@@ -47,7 +46,7 @@ class Frame {
 
 // A message that was received, as a dict of tensors that keep its memory.
 //   from_dlpack(capsule) -> tensor;  as_dtype(tensor, name) -> the tensor as a dtype that DLPack has no name for
-// Throws std::invalid_argument where its bytes make no sense.
+// Throws std::invalid_argument if the bytes are no message.
 pybind11::dict message_of(const shm::Received& received, const pybind11::object& from_dlpack, const pybind11::object& as_dtype);
 
 }  // namespace datapipes

@@ -1,4 +1,4 @@
-// bind_gather.cpp: names, shapes and ownership of the row gather.
+// gather.cpp: names, shapes and ownership of the row gather.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -26,14 +26,14 @@ bool overlap(const std::byte* one, std::int64_t one_bytes, const std::byte* othe
   return one < other + other_bytes && other < one + one_bytes;
 }
 
-// The caller's memory for the rows: as many, without gaps, writable, and apart from the table and the ids, which are read
-// meanwhile.
+// Returns the caller's memory for the rows. Throws unless it has room for exactly these rows, is contiguous and writable, and
+// overlaps neither the table nor the ids, which are read while it is written.
 std::byte* given_rows(Bytes& out, const RowTable& rows, std::int64_t num_ids, const void* ids, std::int64_t ids_bytes) {
   if (out.ndim() != 2 || out.shape(0) != num_ids || out.shape(1) != rows.row_bytes || (out.flags() & py::array::c_style) == 0) {
     throw std::invalid_argument("gather_rows: out must be contiguous, " + std::to_string(num_ids) + " rows of " +
                                 std::to_string(rows.row_bytes) + " bytes. Allocate it for these ids.");
   }
-  auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws where it is read-only
+  auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws if it is read-only
   const std::int64_t table_bytes = rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0;
   const bool with_table = overlap(to, out.size(), rows.data, table_bytes);
   if (out.size() > 0 && (with_table || overlap(to, out.size(), static_cast<const std::byte*>(ids), ids_bytes))) {

@@ -1,4 +1,4 @@
-// bind_graph.cpp: names, shapes and ownership of the graph kernels.
+// graph.cpp: names, shapes and ownership of the graph kernels.
 #include <pybind11/pybind11.h>
 
 #include "bindings/numpy.h"

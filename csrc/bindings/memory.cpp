@@ -1,4 +1,4 @@
-// bind_memory.cpp: the pool of recycled outputs as seen from Python, and the limit of random reads.
+// memory.cpp: the pool of recycled outputs as seen from Python, and the limit of random reads.
 #include <pybind11/pybind11.h>
 
 #include "bindings/numpy.h"

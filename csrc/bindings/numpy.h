@@ -22,8 +22,8 @@ namespace datapipes {
 
 namespace py = pybind11;
 
-// Lets other Python threads run while a kernel does. Once the interpreter ends, a daemon thread cannot have the GIL again, and
-// unwinding it would end the process with an error: such a thread rests here until the process is gone.
+// Lets other Python threads run while a kernel does. Once the interpreter ends, a daemon thread cannot take the GIL again, and
+// unwinding the thread would end the process with an error. So the thread sleeps here until the process is gone.
 class GilRelease {
  public:
   GilRelease() : state_(PyEval_SaveThread()) {}
@@ -31,7 +31,7 @@ class GilRelease {
   GilRelease& operator=(const GilRelease&) = delete;
   ~GilRelease() { take_back(); }
 
-  // For a kernel that waits: lets the handlers of signals run, and throws what one of them raises (Ctrl-C).
+  // For a kernel that waits: runs the signal handlers, and throws the error that one of them raises (Ctrl-C).
   void look_at_signals() {
     take_back();
     std::exception_ptr raised;

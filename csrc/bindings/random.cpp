@@ -1,4 +1,4 @@
-// bind_random.cpp: names, shapes and ownership of the random kernels; nothing is decided here.
+// random.cpp: names, shapes and ownership of the random kernels.
 #include <pybind11/pybind11.h>
 
 #include "bindings/numpy.h"

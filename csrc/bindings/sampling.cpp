@@ -1,4 +1,4 @@
-// bind_sampling.cpp: names, shapes and ownership of the sampling kernels; arrays are viewed and wrapped under the GIL.
+// sampling.cpp: names, shapes and ownership of the sampling kernels; arrays are viewed and wrapped under the GIL.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

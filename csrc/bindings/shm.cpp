@@ -1,5 +1,5 @@
-// bind_shm.cpp: shared memory, and the queue in it, as Python sees them: times in seconds, messages as dicts of tensors
-// (frame.h), errors as those of datapipes.base.errors. The waits let the GIL go, and look at signals every 100 ms.
+// shm.cpp: shared memory, and the queue in it, as Python sees them: times in seconds, messages as dicts of tensors
+// (frame.h), errors as those of datapipes.base.errors. The waits release the GIL, and look at signals every 100 ms.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -169,6 +169,6 @@ void bind_shm(py::module_& m) {
 }  // namespace datapipes
 #else
 namespace datapipes {
-void bind_shm(pybind11::module_&) {}  // needs memfd and futex; datapipes.channel says so where it is asked for
+void bind_shm(pybind11::module_&) {}  // needs memfd and futex; datapipes.channel says so when a channel is built
 }  // namespace datapipes
 #endif

@@ -104,7 +104,7 @@ def start_at(stage: dp.Stage, epoch: int) -> Iterator[dp.MiniBatch]:
 
 @contextmanager
 def refused(error: type[Exception], *, stage: str, found: str, allowed: str, remedy: str = r"\. [A-Z]\w+"):
-    """Expect an error whose text says stage, what was found, what is allowed and what to do (a second sentence)."""
+    """Expect an error whose text names the stage and says what was found, what is allowed and what to do."""
     with pytest.raises(error) as caught:
         yield caught
     text = str(caught.value)

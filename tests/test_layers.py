@@ -35,9 +35,7 @@ LAYERS = [
     "cli",
 ]
 
-# Upwards, resolved when it is called or only by type checkers: each entry is a decision.
-
-MOST_LINES = 400  # of a module: what can be read in one sitting
+MOST_LINES = 400  # of a module, so that it can be read in one sitting
 MEDIAN_LINES = 120
 
 
@@ -50,7 +48,7 @@ class Import(NamedTuple):
 
 
 def layer_of(module: str) -> str:
-    """The part of `datapipes.part.module`; "" for the package itself."""
+    """Return the part of `datapipes.part.module`; "" for the package itself."""
     return [*module.split("."), ""][1]
 
 
@@ -64,7 +62,7 @@ ROOT = PACKAGE.name
 
 
 def imported_modules(node: ast.AST, path: Path) -> Iterator[str]:
-    """The modules of the package that an import statement names; `from folder import module` names the module."""
+    """Yield the modules of the package that an import statement names; `from folder import module` names the module."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
@@ -80,7 +78,7 @@ def imported_modules(node: ast.AST, path: Path) -> Iterator[str]:
 
 
 def all_imports() -> list[Import]:
-    """All imports but those of the package's own __init__, which gathers the public names."""
+    """Return all imports but those of the package's own __init__, which gathers the public names."""
     return [
         Import(module, name, f"{path.relative_to(PACKAGE)}:{node.lineno}")
         for module, path in MODULES.items()
@@ -91,7 +89,7 @@ def all_imports() -> list[Import]:
 
 
 def circles(edges: set[tuple[str, str]]) -> list[list[str]]:
-    """The groups of modules that reach each other, each sorted."""
+    """Return the groups of modules that reach each other, each sorted."""
     reached = {importer: {importer} for edge in edges for importer in edge}
     for _ in reached:
         grown = {
@@ -106,7 +104,7 @@ def circles(edges: set[tuple[str, str]]) -> list[list[str]]:
 
 
 def upward(imports: list[Import]) -> list[str]:
-    """The imports of a folder that does not stand above the importer's in LAYERS."""
+    """Return the imports of a folder that does not stand above the importer's folder in LAYERS."""
     wrong = []
     for importer, imported, place in imports:
         below, above = layer_of(importer), layer_of(imported)
@@ -184,7 +182,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def after_import():
-    """What a fresh process finds changed and newly loaded after `import datapipes`."""
+    """Return what `import datapipes` has changed and loaded in a fresh process."""
     child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=120)
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout)

@@ -50,7 +50,7 @@ def tell_handler(minibatch: dp.MiniBatch) -> dp.MiniBatch:
 
 
 def tell_private_memory(minibatch: dp.MiniBatch) -> dp.MiniBatch:
-    """Store the bytes that only this process has mapped in `timestamps`."""
+    """Store in `timestamps` how many bytes only this process has mapped."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
     private = sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
     return minibatch.replace(timestamps=torch.tensor([private]))

@@ -15,7 +15,7 @@ BOUND_S = 20.0
 class Waiting(dp.MiniBatchTransformer):
     """Finishes later minibatches first; remembers how many were in flight at once.
 
-    With `meet` the first ones wait until `concurrency` of them have met, so fewer in flight would never finish.
+    With `meet` the first calls wait until `concurrency` of them are in flight, so fewer would never finish.
     """
 
     def __init__(self, source, concurrency=3, fail_at=None, meet=False):
@@ -33,7 +33,7 @@ class Waiting(dp.MiniBatchTransformer):
         if self.now == self.concurrency:
             self.met.set()
         await asyncio.wait_for(self.met.wait(), BOUND_S)
-        for _ in range(20 - minibatch.index):  # give way more often, the earlier the minibatch
+        for _ in range(20 - minibatch.index):  # an earlier minibatch gives way more often
             await asyncio.sleep(0)
         self.now -= 1
         if minibatch.index == self.fail_at:

@@ -38,7 +38,7 @@ def test_another_process_goes_on_to_the_bit_from_every_step():
     states, expected = {}, {}
     for kind in KINDS:
         chain = chain_of(kind)
-        list(chain)  # an epoch before, so that the interrupted one is not the first
+        list(chain)  # a whole epoch, so that the interrupted one is not the first
         states[kind], whole = [], []
         iterator = iter(chain)
         while True:
@@ -68,7 +68,7 @@ def state_of(chain: dp.Stage):
 
 
 def one_edge_differs() -> dp.CSCGraph:
-    """As many nodes and edges as the other graph, the same indptr and ids; one source is another."""
+    """The other graph with one source changed: equal numbers of nodes and edges, equal indptr and edge ids."""
     graph = small_graph()
     indices = graph.indices.clone()
     indices[17] = (indices[17] + 1) % graph.num_nodes

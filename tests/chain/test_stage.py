@@ -223,7 +223,7 @@ def test_replaced_gives_a_new_chain_and_leaves_the_old():
         dp.NeighborSampler, lambda stage: stage.source.sample_neighbor(stage.graph, [1], return_edge_ids=True)
     )
     assert new.source.fanouts == [1]
-    assert new.source.source is old.source.source  # what stands before is shared
+    assert new.source.source is old.source.source  # the stages before it are shared
     assert digests(new) == digests(fetched(sampled(fanouts=[1])))
     assert dp.StageGraph(old).walk() == stages
     assert digests(start_at(old, 0)) == before

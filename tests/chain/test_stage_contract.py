@@ -1,4 +1,4 @@
-"""What every stage keeps to: it pickles, restarts, resumes at every step to the bit, and closes twice.
+"""The contract of every stage: it pickles, restarts, resumes at every step to the bit, and closes twice.
 
 The suite runs over each stage that the package registers, over the samplers and over the DataLoader. contract.py
 says how a new stage joins.
@@ -74,7 +74,7 @@ def test_a_copy_starts_anew(build, epochs):
     copied = copy.copy(running)
     assert type(copied) is type(running)
     assert digests(copied) == epochs[0]
-    assert next(iter(running)).epoch == 1  # and has left the first alone
+    assert next(iter(running)).epoch == 1  # the copy did not touch the first
 
 
 def test_it_pickles_while_it_runs(build, epochs):

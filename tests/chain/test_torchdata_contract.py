@@ -1,7 +1,7 @@
-"""torchdata's contract: a state saved anywhere, loaded into a torchdata Loader over a fresh chain, leaves the rest.
+"""torchdata's contract: a torchdata Loader over a fresh chain that loads a state, saved anywhere, gives the rest.
 
-The rest of an epoch that was read to its end is empty: a Loader that restarts skips it, one that does not gives it.
-Then the next epoch begins.
+After an epoch that was read to its end the rest is empty. A Loader that restarts skips the empty rest; one that does
+not restart gives it as an empty epoch. Then the next epoch begins.
 """
 
 import itertools
@@ -36,7 +36,7 @@ def read(items) -> list[str]:
 
 
 def close(node) -> None:
-    """Close the stages in `node`; torchdata's own nodes have no way to."""
+    """Close the stages in `node`; torchdata's own nodes have no close()."""
     while not isinstance(node, dp.Stage):
         node = node.source
     node.close()

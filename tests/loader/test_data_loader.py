@@ -76,7 +76,7 @@ def test_the_first_of_two_fetches_is_where_the_threads_meet():
     assert plan_of(chain) == names
 
 
-def test_what_carries_minibatches_already_plans_for_itself():
+def test_a_chain_with_another_carrier_gets_no_thread_for_sampling():
     names = ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature", "prefetch"]
     assert plan_of(sampled().prefetch(5).fetch_feature(small_store(), ["feat"])) == names
     assert plan_of(dp.DataLoader(fetched())) == [
@@ -117,7 +117,7 @@ def test_an_error_of_either_thread_arrives_with_its_stage(where):
 
 @pytest.fixture
 def one_gpu(monkeypatch):
-    """Let the machine seem to have a GPU: plans are made, nothing runs."""
+    """Make torch report one GPU: loaders can be built, but not run."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
@@ -245,7 +245,7 @@ def test_the_picture_is_well_formed_and_names_the_stages(tmp_path, overlap):
     for name in ("item_sampler", "sample_neighbor", "fetch_feature", "transform", "copy_to"):
         assert name in texts
     assert any("thread 1 (datapipes-prefetch-1)" in text for text in texts)
-    assert "Tag(text='<&>')text='<&>'" in texts  # the tooltip, and what is seen
+    assert "Tag(text='<&>')text='<&>'" in texts  # the tooltip, and the text in the box
     assert any("<lambda>" in text for text in texts)
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "plan.svg").read_bytes()
 

@@ -19,7 +19,7 @@ KINDS = {
 }
 ACTS, REFUSED, LOGGED = "acts", "refused", "logged"
 
-# Each option away from its default, and what it comes to under each of KINDS.
+# For each option a value that is not its default, and the effect of this value under each of KINDS.
 AWAY = {
     "persistent_workers": (False, ACTS, ACTS, LOGGED),
     "max_uva_threads": (64, REFUSED, REFUSED, REFUSED),
@@ -39,7 +39,7 @@ CASES = [(name, kind) for name in AWAY for kind in KINDS]
 
 
 def shown_of(loader: dp.DataLoader) -> list[tuple]:
-    """What a plan does, stage by stage: what explain() says and what it does not."""
+    """Return the options of a plan, stage by stage, also those that explain() does not show."""
     shown = []
     for stage in loader.rewritten():
         options = stage.options if isinstance(stage, Workers) else None
@@ -83,7 +83,7 @@ def test_every_option_acts_is_refused_or_is_logged(name, kind, caplog):
         assert shown_of(loader) == shown_of(plain)
         (record,) = [each for each in caplog.records if name in each.getMessage()]
         assert record.levelno == logging.INFO
-    elif (name, kind) != ("worker_method", "thread"):  # what this kind is made of
+    elif (name, kind) != ("worker_method", "thread"):  # this option makes the kind itself
         assert shown_of(loader) != shown_of(plain)
 
 
@@ -96,7 +96,7 @@ def test_what_acts_on_workers_reaches_them(method):
         assert workers.window == 2 * 6
         for _ in loader:
             assert workers._running.pool.tasks_each == 6
-        assert workers._running.pool is None  # they end with the epoch
+        assert workers._running.pool is None  # the workers end with the epoch
     with dp.DataLoader(sampled(), **kind, timeout=33.0) as loader:
         list(loader)
         (workers,) = loader.rewritten().find(Workers)

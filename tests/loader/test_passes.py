@@ -1,4 +1,4 @@
-"""The rewrite passes: which chain comes of which, and that the one that was given stays as it is."""
+"""The rewrite passes: the chain that each of them returns; the given chain stays as it is."""
 
 import pytest
 import worker_stages as ws
@@ -44,7 +44,7 @@ def test_every_start_of_a_chain_gives_its_minibatches_out_by_index(start):
     assert shape(graph) == [Sharded, *before[1:]]
     assert dp.StageGraph(chain).find(Sharded) == []
     assert graph.seed_stage.num_steps == len(chain)
-    assert shard(graph, workers()).seed_stage is graph.seed_stage  # once is enough
+    assert shard(graph, workers()).seed_stage is graph.seed_stage  # a second pass changes nothing
 
 
 def test_all_item_samplers_of_a_chain_are_sharded():

@@ -83,7 +83,7 @@ def test_no_more_than_depth_are_made_ahead(depth):
 
     def note(minibatch):
         made.append(minibatch.index)
-        if minibatch.index == depth:  # it finds no room; the next must not begin
+        if minibatch.index == depth:  # there is no room for it; the next one must not begin
             full.set()
         return minibatch
 
@@ -97,7 +97,7 @@ def test_the_next_minibatch_is_made_while_the_consumer_works(wrap):
     gate = Gate(1)
     iterator = iter(wrap(sampled().transform(gate)))
     assert next(iterator).index == 0
-    assert gate.reached.wait(BOUND_S)  # the consumer is here and has asked for nothing
+    assert gate.reached.wait(BOUND_S)  # meanwhile the consumer has asked for nothing
     gate.opened.set()
     assert [minibatch.index for minibatch in iterator] == [1, 2, 3, 4, 5]
 
@@ -164,7 +164,7 @@ def test_a_slow_stage_ends_in_a_timeout_and_the_epoch_goes_on_afterwards(wrap):
     iterator = iter(wrap(sampled().transform(gate), timeout=0.05))
     made = []
     with pytest.raises(TimeoutError) as caught:
-        made.extend(iterator)  # gives up at the third
+        made.extend(iterator)  # the third minibatch times out
     text = str(caught.value)
     assert text.startswith(("prefetch: ", "data_loader: "))
     for part in ("0.05 s", "the limit", "2 (transform)", "minibatch 2 of", "Raise timeout"):
@@ -193,7 +193,7 @@ def threads_of(stage: dp.Stage) -> tuple[list[threading.Thread], object]:
 def test_it_ends_when_the_stage_is_closed(wrap):
     stage = wrap(fetched())
     threads, _iterator = threads_of(stage)
-    assert len(threads) == (2 if wrap is WRAP["data_loader"] else 1)  # one that samples, one that fetches
+    assert len(threads) == (2 if wrap is WRAP["data_loader"] else 1)  # one thread samples, one fetches
     stage.close()
     assert_ended(threads)
 
@@ -269,7 +269,7 @@ def test_a_forked_child_gets_an_error_and_does_not_hang():
     assert gate.reached.wait(BOUND_S)
     child = os.fork()
     if child == 0:
-        signal.alarm(30)  # ends the child should it hang
+        signal.alarm(30)  # ends the child if it hangs
         try:
             next(iterator)
         except RuntimeError as error:
@@ -304,7 +304,7 @@ def test_arguments_that_are_not_allowed_are_refused(arguments, error, found, all
 
 
 def test_a_reader_that_the_sampling_thread_collects_does_not_hold_it_up(monkeypatch):
-    """The fetching thread of that reader may be waiting for the very thread that collects it."""
+    """The fetching thread of that reader may be waiting for minibatches of the thread that collects the reader."""
     monkeypatch.setattr("datapipes.loader.prefetcher.JOIN_S", 10 * BOUND_S)
     collected: list[bool] = []
 

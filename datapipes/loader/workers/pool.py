@@ -88,7 +88,7 @@ class Pool(ABC):
 
     @abstractmethod
     def whereabouts(self, worker: int) -> str:
-        """Say in a few words what a worker is doing."""
+        """Return in a few words what a worker is doing."""
 
     def stats(self) -> dict[str, float]:
         """Return the counts of the channel between the workers and this process; {} if there is none."""

@@ -41,7 +41,7 @@ from datapipes.processes.start import Context, no_interrupt, prepare_server
 LOOK_S = 0.1  # seconds between two checks that all workers live
 _KEPT = 4  # the channel has room for this many minibatches beyond those that are being made
 _LEAST_SIZE = 2**22
-_SHARE = 4  # a channel whose size nobody chose takes at most 1 / _SHARE of the memory that is left
+_SHARE = 4  # a channel without a given size takes at most 1 / _SHARE of the memory that is left
 
 _generations = itertools.count(1)  # shared by all pools: messages that an earlier pool left in a channel are stale
 

@@ -55,7 +55,7 @@ class WorkerHandle:
         self._say(send)
 
     def ask_to_end(self) -> None:
-        """Tell the worker to end once it has made what it is making."""
+        """Tell the worker to end after the task that it is making."""
         self._say(lambda pipe: pipe.send_bytes(END))
 
     def _say(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:

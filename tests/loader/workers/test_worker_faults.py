@@ -1,4 +1,4 @@
-"""When workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing stays."""
+"""When workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing is left."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ def workers() -> list:
 
 
 def ended(pid: int) -> bool:
-    """Whether the process is gone, or dead and waited for by nobody here."""
+    """Return whether the process is gone, or a zombie that its own parent has to collect."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def ended(pid: int) -> bool:
 def wait_until(happens) -> None:
     ends = time.monotonic() + BOUND_S
     while not happens():
-        assert time.monotonic() < ends, "it does not happen"
+        assert time.monotonic() < ends, f"did not happen within {BOUND_S} s"
         threading.Event().wait(0.01)
 
 
@@ -60,7 +60,7 @@ def worker_threads() -> list[threading.Thread]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays():
-    """Each test ends its workers: none may live on, and none may be a zombie."""
+    """Check that each test has ended its workers: none is alive, and none is a zombie."""
     yield
     gc.collect()
     wait_until(lambda: not workers())
@@ -146,7 +146,7 @@ def test_a_stage_that_asks_to_exit_says_where(method):
 
 
 class FullChannel(ws.QueueChannel):
-    """It has no room for minibatch 3."""
+    """A channel that has no room for minibatch 3."""
 
     def send(self, msg, **kwargs):
         if "input_nodes" in msg and len(msg) > 0 and int(msg["#label"][5]) == ws.BAD and int(msg["#label"][6]) == 0:
@@ -290,7 +290,7 @@ def test_a_timeout_while_the_workers_start_says_so(monkeypatch):
 
 
 class RestlessChannel(ws.QueueChannel):
-    """Its first message cannot be read."""
+    """A channel whose first message cannot be read."""
 
     failed = False
 
@@ -391,9 +391,9 @@ def test_a_consumer_that_never_reads_on_leaves_nothing():
 @pytest.mark.parametrize("channel", ["shm", "mp"])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_closing_gives_all_memory_back_though_the_iterator_is_kept(channel, overlap):
-    dp.MpChannel().close()  # multiprocessing starts its tracker with the first, and keeps the pipe to it
+    dp.MpChannel().close()  # the first one starts the tracker of multiprocessing, whose pipe stays open
     before = descriptors()
-    gc.disable()  # it would find what keeps itself alive
+    gc.disable()  # the collector would hide reference cycles
     try:
         loader = dp.DataLoader(sampled(items(400)), channel=channel, overlap=overlap, **way("fork"))
         iterator = iter(loader)
@@ -479,7 +479,7 @@ if __name__ == "__main__":
 
 @contextlib.contextmanager
 def a_program(method: str, then: str, overlap: bool = True):
-    """A process that has begun an epoch; yields it and the pids of its workers."""
+    """Start a process that begins an epoch; yield it and the pids of its workers."""
     script = SCRIPT.format(tests=str(Path(__file__).parents[2]), method=method, then=then, overlap=overlap)
     with subprocess.Popen(
         [sys.executable, "-c", "import sys; exec(sys.stdin.read())"]

@@ -1,4 +1,4 @@
-"""DataLoader with workers: the same minibatches as without, however they are made and handed over."""
+"""DataLoader with workers: the same minibatches as without workers, for every kind of worker and channel."""
 
 import functools
 import itertools
@@ -61,7 +61,7 @@ def test_out_of_order_gives_each_minibatch_once(tmp_path, method):
             if len(came) == 3:
                 go.touch()
         assert came[0].index == 0
-        assert came[1].index != 1  # it waits, and holds up nobody
+        assert came[1].index != 1  # minibatch 1 waits and does not hold up the others
         assert sorted(minibatch.index for minibatch in came) == list(range(6))
         assert sorted(digests(came)) == sorted(digests(sampled(items())))
 
@@ -98,7 +98,7 @@ def test_workers_stay_between_epochs_unless_they_should_not():
         assert ws.made_by(loader) | ws.made_by(loader) == ws.made_by(loader)
     with dp.DataLoader(chain, persistent_workers=False, **way("fork")) as loader:
         assert not ws.made_by(loader) & ws.made_by(loader)
-        assert loader.stats()["channel"]["messages"] == 6  # of the last epoch
+        assert loader.stats()["channel"]["messages"] == 6  # the workers of the last epoch had a channel of their own
 
 
 @pytest.mark.parametrize("method", [*WITHOUT_SERVER, "forkserver"])
@@ -146,7 +146,8 @@ def test_a_worker_has_no_copy_of_the_graph(tmp_path, opened, method):
     large = dp.CSCGraph(torch.arange(num_nodes + 1) * degree, sources)
     if opened:
         large.save(tmp_path / "graph")
-        large = dp.CSCGraph.open(tmp_path / "graph").validate()  # reads it: pages of one process alone count as its own
+        # validate() reads all pages: a page that only one process has mapped counts as private.
+        large = dp.CSCGraph.open(tmp_path / "graph").validate()
 
     def most_private(graph: dp.CSCGraph) -> int:
         chain = dp.ItemSampler(dp.ItemSet(graph.num_nodes), graph.num_nodes, shuffle=True).sample_neighbor(graph, [2])
@@ -155,7 +156,7 @@ def test_a_worker_has_no_copy_of_the_graph(tmp_path, opened, method):
 
     small = dp.CSCGraph(torch.arange(num_nodes + 1), sources[:num_nodes])
     more = most_private(large) - most_private(small)
-    assert more < large.indices.nbytes / 2  # of which it has read all
+    assert more < large.indices.nbytes / 2  # the worker has read all of them
 
 
 # --- channels and sizes
@@ -280,7 +281,7 @@ def test_an_epoch_goes_on_with_other_workers_from_any_place(seed):
     choice = random.Random(seed)
     ways = [{"num_workers": 0}, *(way(method, workers) for method in WITHOUT_SERVER for workers in (1, 2, 3))]
     state, got = None, []
-    for _ in range(8):  # begun and broken off eight times in three epochs
+    for _ in range(8):  # eight loaders, each left early, in three epochs
         with dp.DataLoader(ws.worker_chain(), **choice.choice(ways)) as loader:
             if state is not None:
                 loader.load_state_dict(state)
@@ -295,7 +296,7 @@ def test_an_epoch_goes_on_with_other_workers_from_any_place(seed):
 
 
 @pytest.mark.parametrize("resumed", [{"num_workers": 0}, way("thread", 3, in_order=False)], ids=["alone", "workers"])
-@pytest.mark.parametrize("taken", range(1, 4))  # the other three are with the worker that waits
+@pytest.mark.parametrize("taken", range(1, 4))  # the waiting worker has the other three
 def test_an_epoch_out_of_order_goes_on_without_what_was_delivered(tmp_path, taken, resumed):
     go = tmp_path / "go"
     chain = ws.Wait(sampled(items()), 1, str(go))
@@ -359,7 +360,7 @@ def test_the_trace_shows_all_processes(tmp_path):
     spans = {(event["pid"], event["ts"], event["ts"] + event["dur"]) for event in calls if event["pid"] in sampling}
     for pid in sampling:
         times = sorted(span[1:] for span in spans if span[0] == pid)
-        assert all(end <= begin + 1 for (_, end), (begin, _) in itertools.pairwise(times))  # one after the other
+        assert all(end <= begin + 1 for (_, end), (begin, _) in itertools.pairwise(times))  # one call after the other
 
 
 def test_in_the_trace_what_runs_side_by_side_has_rows_of_its_own(tmp_path):

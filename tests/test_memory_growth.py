@@ -22,12 +22,9 @@ from datapipes import _core
 
 SMAPS_ROLLUP = Path("/proc/self/smaps_rollup")
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(
-        not SMAPS_ROLLUP.exists(), reason="private memory is read from /proc/self/smaps_rollup, which only Linux has"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not SMAPS_ROLLUP.exists(), reason="private memory is read from /proc/self/smaps_rollup, which only Linux has"
+)
 
 MIB = 2**20
 
@@ -41,12 +38,13 @@ print(json.dumps(getattr(test_memory_growth, sys.argv[2])(*json.loads(sys.argv[3
 
 def in_a_child(function, *arguments, environment=None) -> list:
     """Return the result of a function of this module that runs in a fresh process."""
+    torchs_own_threads = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     child = subprocess.run(
         [sys.executable, "-c", CHILD, str(Path(__file__).parent), function.__name__, json.dumps(arguments)],
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, **(environment or {})},
+        env={**torchs_own_threads, **(environment or {})},
     )
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout)

@@ -466,9 +466,10 @@ from multiprocessing import active_children
 
 def main():
     chain = sampled(items(400000)).transform(ws.as_it_is)
-    loader = dp.DataLoader(chain, 2, multiprocessing_context={method!r}, overlap={overlap})
-    iterator = iter(loader)
-    next(iterator)
+    loaders = [dp.DataLoader(chain, 2, multiprocessing_context={method!r}, overlap=overlap) for overlap in {overlaps}]
+    iterators = [iter(loader) for loader in loaders]
+    for iterator in iterators:
+        next(iterator)
     print(*[child.pid for child in active_children()], flush=True)
     {then}
 
@@ -478,9 +479,9 @@ if __name__ == "__main__":
 
 
 @contextlib.contextmanager
-def a_program(method: str, then: str, overlap: bool = True):
-    """Start a process that begins an epoch; yield it and the pids of its workers."""
-    script = SCRIPT.format(tests=str(Path(__file__).parents[2]), method=method, then=then, overlap=overlap)
+def a_program(method: str, then: str, overlaps: tuple[bool, ...] = (True,)):
+    """Start a process that begins an epoch of a loader for each of `overlaps`; yield it and the pids of its workers."""
+    script = SCRIPT.format(tests=str(Path(__file__).parents[2]), method=method, then=then, overlaps=overlaps)
     with subprocess.Popen(
         [sys.executable, "-c", "import sys; exec(sys.stdin.read())"]
         if method == "fork"
@@ -496,7 +497,7 @@ def a_program(method: str, then: str, overlap: bool = True):
                 program.stdin.write(script)
             program.stdin.close()
             pids = [int(pid) for pid in program.stdout.readline().split()]
-            assert len(pids) == 2, program.stderr.read()
+            assert len(pids) == 2 * len(overlaps), program.stderr.read()
             yield program, pids
             for pid in pids:
                 wait_until(lambda pid=pid: ended(pid))
@@ -512,10 +513,9 @@ def test_workers_end_when_their_parent_is_killed(method):
         program.wait(BOUND_S)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("method", PROCESSES)
-def test_workers_end_with_the_interpreter(method, overlap):
-    with a_program(method, "globals()['kept'] = loader, iterator", overlap) as (program, _):
+def test_workers_end_with_the_interpreter(method):
+    with a_program(method, "globals()['kept'] = loaders, iterators", (True, False)) as (program, _):
         assert program.wait(BOUND_S) == 0
         assert program.stderr.read() == ""
 
@@ -530,13 +530,23 @@ def test_other_processes_of_the_server_see_ctrl_c():
         assert program.wait(BOUND_S) == 0
 
 
-@pytest.mark.parametrize("overlap", [True, False])
+READ_UNTIL_INTERRUPTED = """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, iterator in enumerate(iterators, 1):
+        try:
+            print("reads", flush=True)
+            for minibatch in iterator: pass
+        except KeyboardInterrupt:
+            if number == len(iterators): raise
+"""
+
+
 @pytest.mark.parametrize("method", PROCESSES)
-def test_ctrl_c_reaches_the_consumer_and_ends_the_workers(method, overlap):
-    then = "signal.signal(signal.SIGINT, signal.default_int_handler); print('reads', flush=True); [m for m in iterator]"
-    with a_program(method, then, overlap) as (program, _):
-        assert program.stdout.readline() == "reads\n"
-        os.killpg(program.pid, signal.SIGINT)
+def test_ctrl_c_reaches_the_consumer_and_ends_the_workers(method):
+    with a_program(method, READ_UNTIL_INTERRUPTED, (True, False)) as (program, _):
+        for _ in range(2):
+            assert program.stdout.readline() == "reads\n"
+            os.killpg(program.pid, signal.SIGINT)
         assert program.wait(BOUND_S) in (1, -signal.SIGINT, 130)
         assert program.stderr.read().rstrip().endswith("KeyboardInterrupt")
 

@@ -3,7 +3,8 @@
 A registered stage brings its own chain: the test file of its module, found by its path, defines
 
 * `contract_chain()`, a chain that ends in the stage, built anew by each call;
-* `contract_forms()`, the same stage built by its functional form and by its constructor.
+* `contract_forms()`, the same stage built by its functional form and by its constructor;
+* `CONTRACT_DROPS`, how many minibatches of an epoch that chain drops, if it drops any.
 """
 
 import importlib
@@ -29,6 +30,13 @@ def build(name: str) -> dp.Stage:
 def forms(name: str) -> tuple[dp.Stage, dp.Stage]:
     """Return a registered stage by its functional form and by its constructor."""
     return _part(name, "contract_forms")
+
+
+def dropped(name: str) -> int:
+    """Return how many minibatches of an epoch the chain drops."""
+    if name in pipelines.BUILDERS:
+        return pipelines.DROPS.get(name, 0)
+    return getattr(tests_of(REGISTERED[name]), "CONTRACT_DROPS", 0)
 
 
 def _part(name: str, function: str):

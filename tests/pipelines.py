@@ -90,6 +90,9 @@ BUILDERS: dict[str, Callable[[], dp.Stage]] = {
 }
 
 
+DROPS = {"stages_after_a_loader": 1}  # minibatches an epoch, by builder
+
+
 def digests(minibatches) -> list[str]:
     return [minibatch.digest() for minibatch in minibatches]
 

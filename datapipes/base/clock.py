@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 KEPT_CALLS = 2**16  # calls that a StageClock keeps, 56 bytes each
 
 
-class Call(NamedTuple):
+class CallRecord(NamedTuple):
     """One call of a stage: when and where it ran.
 
     `began` is in seconds of time.monotonic, which all processes of a machine share.
@@ -41,9 +41,9 @@ class StageClock:
     def add(self, stage: str, began: float, index: int) -> None:
         """Count one call that ends now."""
         seconds = time.monotonic() - began
-        self.add_call(Call(stage, began, seconds, os.getpid(), threading.current_thread().name, index))
+        self.add_call(CallRecord(stage, began, seconds, os.getpid(), threading.current_thread().name, index))
 
-    def add_call(self, call: Call) -> None:
+    def add_call(self, call: CallRecord) -> None:
         """Count a call of this process or of another one."""
         entry = self._spent.setdefault(call.stage, [0.0, 0.0])
         entry[0] += 1
@@ -60,14 +60,14 @@ class StageClock:
         number = self._names.get(name)
         return self._names.setdefault(name, next(self._next_name)) if number is None else number
 
-    def last_calls(self) -> list[Call]:
+    def last_calls(self) -> list[CallRecord]:
         """Return the last calls, at most KEPT_CALLS, in the order in which they were counted."""
         if self._kept is None:
             return []
         names = {number: name for name, number in list(self._names.items())}
         rows = self._kept[self._kept[:, 0] > 0]
         return [
-            Call(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch))
+            CallRecord(names[int(stage)], began, seconds, int(process), names[int(thread)], int(minibatch))
             for _, stage, began, seconds, process, thread, minibatch in rows[rows[:, 0].argsort()].tolist()
         ]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.clock import Call
+from datapipes.base.clock import CallRecord
 
 
-def write_trace(path: str | Path, calls: Sequence[Call]) -> None:
+def write_trace(path: str | Path, calls: Sequence[CallRecord]) -> None:
     """Write `calls` as JSON: one complete event each, in microseconds, by process and thread."""
     threads: dict[tuple[int, str], int] = {}
     events: list[dict[str, Any]] = []

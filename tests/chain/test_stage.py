@@ -28,6 +28,8 @@ from pipelines import (
 import datapipes as dp
 from datapipes.chain import functional
 
+CONTRACT_DROPS = 1
+
 
 def contract_chain() -> dp.Stage:
     return sampled().transform(keep_most)

@@ -56,7 +56,7 @@ class Dispatcher(Iterator[MiniBatch]):
         self._next_step = next(self._steps, None)  # the next to give out
         self._low = context.start  # the first step that is not settled
         self._settled: set[int] = set(context.ahead)
-        self._window = pool.num_workers * pool.tasks_each
+        self._most_ahead = pool.num_workers * pool.tasks_each  # steps given out from `_low` on
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # by step: made and not yet delivered
         self._deaths: dict[int, list[Death]] = {}  # by the index that was being made
@@ -91,7 +91,7 @@ class Dispatcher(Iterator[MiniBatch]):
 
     def _give_out(self) -> None:
         self._settle()
-        while self._next_step is not None and self._next_step < self._low + self._window:
+        while self._next_step is not None and self._next_step < self._low + self._most_ahead:
             worker = min(range(self._pool.num_workers), key=lambda number: len(self._with[number]))
             if len(self._with[worker]) >= self._pool.tasks_each:
                 return
@@ -153,17 +153,24 @@ class Dispatcher(Iterator[MiniBatch]):
         for call in outcome.calls:
             self._clock.add_call(call)
         self._early_deaths = [0] * self._pool.num_workers  # an outcome came, so workers can start
-        if not outcome.replaced and index in self._with[outcome.worker]:
+        if not outcome.from_former_life and index in self._with[outcome.worker]:
             self._with[outcome.worker].remove(index)
-        step = (index - self._seeds.rank) // self._seeds.world_size
-        if step >= self._low and step not in self._settled:
-            self._made.setdefault(step, outcome)
+        if self._is_wanted(outcome.task):
+            self._made[self._step_of(index)] = outcome
+
+    def _is_wanted(self, task: Task) -> bool:
+        """Return whether the outcome of a task has not arrived yet."""
+        step = self._step_of(task.index)
+        return step >= self._low and step not in self._settled and step not in self._made
+
+    def _step_of(self, index: int) -> int:
+        return (index - self._seeds.rank) // self._seeds.world_size
 
     # --- deaths -------------------------------------------------------------------------------------------------------
 
     def _after_death(self, death: Death) -> None:
         task = death.task
-        if task is not None and task.generation == self._generation:
+        if task is not None and task.generation == self._generation and self._is_wanted(task):
             deaths = self._deaths.setdefault(task.index, [])
             deaths.append(death)
             if len(deaths) > self._max_restarts:
@@ -175,7 +182,7 @@ class Dispatcher(Iterator[MiniBatch]):
                     "smaller minibatches if memory runs out; or raise max_restarts.",
                     [each.pid for each in deaths],
                 )
-        elif not death.had_begun:
+        elif task is None and not death.was_ready:
             self._early_deaths[death.worker] += 1
             if not death.by_signal or self._early_deaths[death.worker] > self._max_restarts:
                 self._broken = True
@@ -192,7 +199,7 @@ class Dispatcher(Iterator[MiniBatch]):
             death.worker,
             death.pid,
             death.how,
-            doing if death.had_begun else "was starting",
+            doing if death.was_ready else "was starting",
         )
         self._pool.replace(death.worker)
         again, self._with[death.worker] = self._with[death.worker], []

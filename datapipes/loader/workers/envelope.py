@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.clock import Call
+from datapipes.base.clock import CallRecord
 from datapipes.base.codec import Message
 from datapipes.base.errors import error_from_message, error_to_message
 from datapipes.loader.workers.pool import Outcome, Task
@@ -173,7 +173,7 @@ class Opener:
     def _outcome(self, label: Label, body: Message) -> Outcome:
         outcome = Outcome(label.worker, label.task)
         for number, began, seconds, index in body.pop(CALLS).tolist():
-            outcome.calls.append(Call(self._stages[int(number)], began, seconds, 0, "", int(index)))
+            outcome.calls.append(CallRecord(self._stages[int(number)], began, seconds, 0, "", int(index)))
         if label.kind == FAILED:
             outcome.error = error_from_message(body, own_types=True)
         elif label.kind == MADE:

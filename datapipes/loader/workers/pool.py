@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from datapipes.base.clock import Call, StageClock
+from datapipes.base.clock import CallRecord, StageClock
 from datapipes.base.errors import add_note
 from datapipes.chain.calls import Calls
 from datapipes.chain.evaluator import Evaluator, async_window
@@ -45,8 +45,8 @@ class Outcome:
     task: Task
     minibatch: MiniBatch | None = None
     error: Exception | None = None
-    calls: list[Call] = field(default_factory=list)
-    replaced: bool = False  # whether that worker has died and was started again since
+    calls: list[CallRecord] = field(default_factory=list)
+    from_former_life: bool = False  # whether that worker has died and was started again since
 
 
 class Death(NamedTuple):
@@ -56,7 +56,7 @@ class Death(NamedTuple):
     pid: int
     how: str
     task: Task | None
-    had_begun: bool
+    was_ready: bool
     by_signal: bool = True
 
 
@@ -181,7 +181,7 @@ class _NewCalls(StageClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.calls: list[CallRecord] = []
 
-    def add_call(self, call: Call) -> None:
+    def add_call(self, call: CallRecord) -> None:
         self.calls.append(call)

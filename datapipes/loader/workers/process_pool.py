@@ -127,8 +127,10 @@ class ProcessPool(Pool):
                 inbox.listen(self._channel)
         elif self._wanted_channel == "mp":
             self._inbox = ThreadInbox()  # with a channel for each worker: a killed one can leave its lock taken
-        elif self._shm_size is not None:
-            self._use(ShmChannel(self._capacity, self._shm_size))
+        else:
+            assert self._wanted_channel == "shm"
+            if self._shm_size is not None:  # else the first outcome decides
+                self._use(ShmChannel(self._capacity, self._shm_size))
 
     @property
     def _capacity(self) -> int:
@@ -215,9 +217,9 @@ class ProcessPool(Pool):
         while not self._events:
             left = max(ends - time.monotonic(), 0.0)
             for worker in self._workers:
-                worker.say_rest()
+                worker.send_rest()
             if self._inbox is None:
-                pipes = [worker.connection for worker in self._workers if not worker.told]
+                pipes = [worker.connection for worker in self._workers if not worker.death_reported]
                 connection.wait(pipes, min(left, LOOK_S))
                 self._look()
             else:
@@ -255,7 +257,7 @@ class ProcessPool(Pool):
 
     def _take_over(self, outcome: Outcome, life: int) -> None:
         worker = self._workers[outcome.worker]
-        outcome.replaced = life != worker.life
+        outcome.from_former_life = life != worker.life
         for number, call in enumerate(outcome.calls):
             outcome.calls[number] = call._replace(process=worker.pid, thread=f"worker {outcome.worker}")
         self._events.append(outcome)
@@ -264,13 +266,13 @@ class ProcessPool(Pool):
         """Read the workers' messages in the pipes, and check that the workers live."""
         self._looked = time.monotonic()
         for number, worker in enumerate(self._workers):
-            for said in worker.heard():
+            for said in worker.messages():
                 if "bytes" in said:
                     self._give_channel(said["bytes"])
                 else:
                     raise self._failed_start(number, said["error"])
-            if not worker.told and worker.has_ended():
-                worker.told = True
+            if not worker.death_reported and worker.has_ended():
+                worker.death_reported = True
                 self._events.append(self._death_of(number, worker))
 
     def _give_channel(self, size: int) -> None:
@@ -285,7 +287,7 @@ class ProcessPool(Pool):
             assert isinstance(self._channel, ShmChannel)
             self._channel.reset(self._generation)
             for worker in self._workers:  # those that did not ask will need it too
-                worker.pass_on(self._channel)
+                worker.give_channel(self._channel)
 
     def _failed_start(self, number: int, error: dict[str, list[int]]) -> Exception:
         parts = {name: torch.tensor(part, dtype=torch.uint8) for name, part in error.items()}

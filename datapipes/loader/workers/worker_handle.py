@@ -31,9 +31,9 @@ class WorkerHandle:
         self.connection = pipe
         self.life = life
         self.channel = channel  # a channel of its own; None if all workers share one
-        self.told = False  # whether its death was reported
-        self._unsaid: deque[tuple[bool, Callable[[Connection], None]]] = deque()
-        self._says = threading.RLock()  # held while sending: another thread may close the pool meanwhile
+        self.death_reported = False  # whether its death was reported
+        self._unsent: deque[tuple[bool, Callable[[Connection], None]]] = deque()
+        self._sending = threading.RLock()  # held while sending: another thread may close the pool meanwhile
 
     def has_ended(self) -> bool:
         """Return whether the process has ended, also if its exit status was collected elsewhere."""
@@ -42,9 +42,9 @@ class WorkerHandle:
     def give(self, task: Task) -> None:
         """Tell the worker to make a minibatch."""
         said = TASK + np.array(task.numbers(), np.int64).tobytes()
-        self._say(lambda pipe: pipe.send_bytes(said), is_task=True)
+        self._send(lambda pipe: pipe.send_bytes(said), is_task=True)
 
-    def pass_on(self, channel: ShmChannel) -> None:
+    def give_channel(self, channel: ShmChannel) -> None:
         """Give the worker the channel for its outcomes."""
         descriptor = channel.descriptor
 
@@ -52,32 +52,32 @@ class WorkerHandle:
             pipe.send_bytes(CHANNEL)
             reduction.send_handle(pipe, descriptor, 0)
 
-        self._say(send)
+        self._send(send)
 
     def ask_to_end(self) -> None:
         """Tell the worker to end after the task that it is making."""
-        self._say(lambda pipe: pipe.send_bytes(END))
+        self._send(lambda pipe: pipe.send_bytes(END))
 
-    def _say(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
+    def _send(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
         """Send a message through the pipe; keep it for later if the worker does not read and the pipe is full."""
-        with self._says:
-            self._unsaid.append((is_task, how))
-        self.say_rest()
+        with self._sending:
+            self._unsent.append((is_task, how))
+        self.send_rest()
 
     def forget_tasks(self) -> None:
         """Drop the tasks that were not sent yet."""
-        with self._says:
-            self._unsaid = deque((is_task, how) for is_task, how in self._unsaid if not is_task)
+        with self._sending:
+            self._unsent = deque((is_task, how) for is_task, how in self._unsent if not is_task)
 
-    def say_rest(self) -> None:
-        with self._says, suppress(OSError):  # the worker has died; the pool finds that by the sentinel
-            while self._unsaid and _has_room(self.connection):
-                first = self._unsaid[0]  # stays until it is sent: an interrupt may come in between
+    def send_rest(self) -> None:
+        with self._sending, suppress(OSError):  # the worker has died; the pool finds that by the sentinel
+            while self._unsent and _has_room(self.connection):
+                first = self._unsent[0]  # stays until it is sent: an interrupt may come in between
                 first[1](self.connection)
-                if self._unsaid and self._unsaid[0] is first:
-                    self._unsaid.popleft()
+                if self._unsent and self._unsent[0] is first:
+                    self._unsent.popleft()
 
-    def heard(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[dict[str, Any]]:
         """Return the messages that the worker has sent since the last call."""
         found = []
         with suppress(EOFError, OSError):

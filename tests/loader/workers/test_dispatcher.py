@@ -1,0 +1,91 @@
+"""Dispatcher: over a pool that a test plays by hand, each step comes once and a death is charged where it belongs."""
+
+import pytest
+from pipelines import items
+
+import datapipes as dp
+from datapipes.base.clock import StageClock
+from datapipes.chain.calls import Calls
+from datapipes.chain.epoch import EpochContext, Position
+from datapipes.loader.workers.dispatcher import Dispatcher
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
+
+
+class PlayedPool(Pool):
+    """One worker; `events` come one by one, and `given` and `replacements` say what the dispatcher asked for."""
+
+    num_workers = 1
+    tasks_each = 3
+
+    def __init__(self, *events: Outcome | Death) -> None:
+        self.events = list(events)
+        self.given: list[int] = []
+        self.replacements = 0
+
+    def start(self) -> None: ...
+
+    def begin(self) -> int:
+        return 1
+
+    def give(self, worker: int, task: Task) -> None:
+        self.given.append(task.index)
+
+    def receive(self, timeout: float) -> Outcome | Death | None:
+        return self.events.pop(0)
+
+    def replace(self, worker: int) -> None:
+        self.replacements += 1
+
+    def whereabouts(self, worker: int) -> str:
+        return "worker 0 is played"
+
+    def close(self) -> None: ...
+
+
+def made(index: int) -> Outcome:
+    return Outcome(0, Task(1, 0, index), dp.MiniBatch(index=index))
+
+
+def died(index: int | None, was_ready: bool = True) -> Death:
+    task = None if index is None else Task(1, 0, index)
+    return Death(0, 4321, "it was killed by SIGKILL", task, was_ready)
+
+
+def dispatcher(pool: Pool, max_restarts: int = 0, in_order: bool = True) -> Dispatcher:
+    graph = dp.StageGraph(items())
+    context = EpochContext(Calls(graph.numbering, StageClock()), Position(0))
+    options = {"in_order": in_order, "timeout": None, "max_restarts": max_restarts}
+    return Dispatcher(pool, context, graph.seed_stage, "waiting", **options)
+
+
+def test_a_death_in_the_middle_of_a_minibatch_is_charged_to_it():
+    with pytest.raises(dp.PeerDied, match="1 workers died while they made minibatch 0 of epoch 0"):
+        next(dispatcher(PlayedPool(died(0))))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_death_right_after_the_outcome_was_sent_is_charged_to_nothing(in_order):
+    pool = PlayedPool(made(1), made(0), died(1), made(2))
+    minibatches = dispatcher(pool, in_order=in_order)
+    assert sorted(next(minibatches).index for _ in range(3)) == [0, 1, 2]
+    assert pool.replacements == 1
+
+
+def test_a_dead_workers_tasks_are_given_again_and_an_outcome_that_comes_twice_is_dropped():
+    pool = PlayedPool(died(0), made(0), made(0), made(1))
+    minibatches = dispatcher(pool, max_restarts=1)
+    assert [next(minibatches).index for _ in range(2)] == [0, 1]
+    assert pool.given[:6] == [0, 1, 2, 0, 1, 2]
+
+
+def test_no_more_is_given_out_than_the_pool_may_have_ahead():
+    pool = PlayedPool(made(0))
+    next(dispatcher(pool))
+    assert pool.given == [0, 1, 2]
+
+
+def test_a_worker_that_dies_while_it_starts_is_tried_as_often_as_a_minibatch():
+    pool = PlayedPool(*[died(None, was_ready=False)] * 3)
+    with pytest.raises(dp.PeerDied, match=r"worker 0 .* died while it started"):
+        next(dispatcher(pool, max_restarts=2))
+    assert pool.replacements == 2

@@ -87,7 +87,7 @@ class GraphSAGE(nn.Module):
         """Return scores [num_dst of the last block, num_classes]."""
         h = self.encoder(features)
         for layer, block, direction in zip(self.layers, blocks, directions, strict=True):
-            h = dropout(F.relu(layer.norm(h)), self.dropout if self.training else 0.0)
+            h = F.dropout(F.relu(layer.norm(h)), self.dropout, self.training)
             h = layer(block, h, direction)
         return h
 
@@ -105,19 +105,6 @@ def means_of_neighbors(block: dp.Block, h: Tensor, ways: Sequence[Tensor]) -> Se
         torch.cat([indices[kept] for kept in ways]), h, indptr, mode="sum", include_last_offset=True
     )
     return (summed / indptr.diff().clamp(min=1).unsqueeze(1)).chunk(len(ways))
-
-
-def dropout(h: Tensor, probability: float) -> Tensor:
-    """Return `h` with each entry zeroed with `probability`, a multiple of 1/256, and the others scaled up.
-
-    torch.nn.functional.dropout draws one random number per entry, a fifth of a training step; this draws one per 8.
-    """
-    if probability == 0:
-        return h
-    left_out = round(256 * probability)
-    words = torch.empty(-(-h.numel() // 8), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
-    kept = words.view(torch.uint8)[: h.numel()].view(h.shape) >= left_out
-    return h * kept * (256 / (256 - left_out))
 
 
 def offsets_of(counts: Tensor) -> Tensor:

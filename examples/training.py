@@ -25,7 +25,7 @@ class Settings:
     fanouts: tuple[int, ...] = (10, 10)
     batch_size: int = 1024
     hidden: int = 256
-    epochs: int = 10
+    epochs: int = 16
     learning_rate: float = 4e-3
     weight_decay: float = 1e-2
     dropout: float = 0.5

@@ -19,6 +19,7 @@ class Position(NamedTuple):
         node_state: the state of a stage that keeps its own order (FromNode).
         ahead: later steps that were already delivered, out of order.
         ended: whether the epoch was read to its end.
+        after_end: whether `node_state` was saved at the end of the epoch before, so that the node's next one begins.
     """
 
     epoch: int
@@ -26,6 +27,7 @@ class Position(NamedTuple):
     node_state: Any = None
     ahead: tuple[int, ...] = ()
     ended: bool = False
+    after_end: bool = False
 
 
 class EpochContext:
@@ -39,6 +41,7 @@ class EpochContext:
         start: the first step of this rank that is wanted.
         ahead: later steps that were already delivered out of order; skip them.
         node_state: the state at which a FromNode goes on.
+        after_end: whether that state was saved at the end of the epoch before.
         stopped: set when the epoch has no reader any more; a thread that waits for a minibatch then gives up.
         waiting_for: returns a sentence on what the epoch waits for at the moment; "" if it waits for nothing.
     """
@@ -49,6 +52,7 @@ class EpochContext:
         self.start = position.step
         self.ahead = frozenset(position.ahead)
         self.node_state = position.node_state
+        self.after_end = position.after_end
         self.stopped = threading.Event()
         self.waiting_for: Callable[[], str] = str
 

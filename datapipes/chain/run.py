@@ -28,7 +28,7 @@ class Run(Iterator[MiniBatch]):
         self.epoch = position.epoch
         self.next_step = position.step
         self.ahead = set(position.ahead)
-        self.finished = False
+        self.finished = position.ended
         self._error: BaseException | None = None
         self._seeds = graph.find(SeedBase)
         self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)

@@ -94,7 +94,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self._pending = None
         position = Position(self._next_epoch) if state is None else parse_state(self, state)
         if position.ended and initial_state is None:  # load_state_dict() of an epoch's end: begin the next
-            position = Position(position.epoch + 1)
+            position = Position(position.epoch + 1, node_state=position.node_state, after_end=True)
         check_epoch(self.name, position.epoch)
         self._run = Run(self, position)
         self._next_epoch = position.epoch + 1

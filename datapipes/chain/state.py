@@ -34,6 +34,8 @@ def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State
     """Return the state of `root`: the position in the running or finished epoch, or the beginning of the next one."""
     if run is None and pending is not None:
         return copy.deepcopy(pending)
+    if run is not None and run.finished and next_epoch != run.epoch + 1:
+        run = None  # set_epoch has named another epoch since
     graph = StageGraph(root)
     seeds = graph.find(SeedBase)
     state: State = {

@@ -63,6 +63,8 @@ class FeatureFetcher(MiniBatchTransformer):
             requests += [("node", None, name, nodes) for name in self.node_feature_keys]
         for edge_ids in edge_ids_of_blocks:
             requests += [("edge", None, name, edge_ids) for name in self.edge_feature_keys]
+        if not requests:
+            return minibatch.replace()
         read = iter(self._read(requests))
         changes: dict[str, Any] = {}
         if self.node_feature_keys:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,5 +14,5 @@ class CSCArrays(NamedTuple):
     indptr: Tensor
     indices: Tensor
     edge_ids: Tensor | None
-    node_attributes: dict[str, Tensor]
-    edge_attributes: dict[str, Tensor]
+    node_attributes: Mapping[str, Any] | None
+    edge_attributes: Mapping[str, Any] | None

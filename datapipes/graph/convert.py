@@ -49,7 +49,7 @@ def from_edge_index(
                 f"{edges.shape[1]}, one row for each column of edge_index."
             )
         moved[name] = tensor[order]
-    return CSCArrays(indptr, indices, order, dict(node_attributes or {}), moved)
+    return CSCArrays(indptr, indices, order, node_attributes, moved)
 
 
 def from_scipy(matrix: Any) -> CSCArrays:

@@ -34,8 +34,8 @@ def save(arrays: CSCArrays, folder: Path) -> None:
     named: list[tuple[str, str, Tensor]] = [("indptr", "", arrays.indptr), ("indices", "", arrays.indices)]
     if arrays.edge_ids is not None:
         named.append(("edge_ids", "", arrays.edge_ids))
-    named += [("node_attributes", name, value) for name, value in arrays.node_attributes.items()]
-    named += [("edge_attributes", name, value) for name, value in arrays.edge_attributes.items()]
+    named += [("node_attributes", name, value) for name, value in (arrays.node_attributes or {}).items()]
+    named += [("edge_attributes", name, value) for name, value in (arrays.edge_attributes or {}).items()]
     entries = []
     for number, (kind, name, tensor) in enumerate(named):
         # The file has a number, since an attribute name may hold characters that a file name may not.

@@ -34,6 +34,9 @@ class FromNode(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         self.node.reset(context.node_state)
+        if context.after_end:
+            next(self.node, None)  # a state of an epoch's end leaves an empty rest; then the node's next epoch begins
+            self.node.reset(None)
         return self._minibatches()
 
     def node_state(self) -> Any:

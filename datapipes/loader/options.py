@@ -51,15 +51,15 @@ class LoaderOptions:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        check_int(WHERE, "num_workers", self.num_workers, 0)
+        for name, least in (("num_workers", 0), ("max_uva_threads", 1), ("prefetch_factor", 1), ("max_restarts", 0)):
+            object.__setattr__(self, name, check_int(WHERE, name, getattr(self, name), least))
         check_bool(WHERE, "persistent_workers", self.persistent_workers)
-        if check_int(WHERE, "max_uva_threads", self.max_uva_threads, 1) != LoaderOptions.max_uva_threads:
+        if self.max_uva_threads != LoaderOptions.max_uva_threads:
             raise ValueError(
                 f"{WHERE}: max_uva_threads is {self.max_uva_threads}, but no stage of this chain reads host memory "
                 f"from a GPU; allowed: {LoaderOptions.max_uva_threads}. Leave it out."
             )
         check_choice(WHERE, "worker_method", self.worker_method, ("process", "thread"))
-        check_int(WHERE, "prefetch_factor", self.prefetch_factor, 1)
         check_bool(WHERE, "in_order", self.in_order)
         check_positive_timeout(WHERE, self.timeout)
         check_context(self.multiprocessing_context)
@@ -73,7 +73,6 @@ class LoaderOptions:
         if self.shm_size is not None:
             size = check_int(WHERE, "shm_size", parse_size(WHERE, "shm_size", self.shm_size), LEAST_SHM_SIZE)
             object.__setattr__(self, "shm_size", size)
-        check_int(WHERE, "max_restarts", self.max_restarts, 0)
         check_bool(WHERE, "overlap", self.overlap)
         self._refuse_what_has_no_effect()
 

@@ -106,6 +106,12 @@ class Sampler(MiniBatchTransformer):
             IndexError: A seed is not a node of the graph.
             TypeError, ValueError: `draw` returned something other than in-edges of the nodes.
         """
+        outside = seeds[(seeds < 0) | (seeds >= self.graph.num_nodes)]  # before an int32 graph narrows them
+        if outside.numel() > 0:
+            raise IndexError(
+                f"{self.name}: seeds must be in [0, {self.graph.num_nodes}), the nodes of the graph, got "
+                f"{int(outside[0])}. Take the seeds from the same graph."
+            )
         nodes, local_seeds = self._number(seeds.to(self.graph.indices.dtype))
         hops = []
         for hop in range(self.num_hops):
@@ -142,7 +148,6 @@ class Sampler(MiniBatchTransformer):
         if not isinstance(picks, tuple) or len(picks) != 2 or not all(isinstance(part, Tensor) for part in picks):
             raise TypeError(f"{self.name}: draw must return Picks, got {type(picks).__name__}. Return Picks(...).")
         indptr, positions = picks
-        counts = indptr.diff()
         dtypes = [dtype_name(part.dtype) for part in picks]
         if dtypes != ["int64", "int64"] or [indptr.ndim, positions.ndim] != [1, 1]:
             shapes = [list(part.shape) for part in picks]
@@ -150,6 +155,7 @@ class Sampler(MiniBatchTransformer):
                 f"{self.name}: draw returned tensors of {dtypes} {shapes}; both must be int64 of 1 dimension. Convert "
                 "them."
             )
+        counts = indptr.diff()
         ends = (int(indptr[0]), int(indptr[-1])) if indptr.numel() > 0 else None
         if indptr.shape[0] != nodes.shape[0] + 1 or ends != (0, positions.shape[0]) or bool((counts < 0).any()):
             raise ValueError(

@@ -10,6 +10,7 @@ from functools import partial
 
 import contract
 import pytest
+import torch
 import torchdata.nodes as tn
 from pipelines import as_it_is, fetched, refused
 
@@ -99,3 +100,56 @@ def test_a_state_that_ended_in_the_middle_of_an_epoch_is_refused():
         chain.load_state_dict(state)
     with refused(TypeError, stage="load_state_dict", found="got 1", allowed="True or False"):
         chain.load_state_dict({**state, "ended": 1})
+
+
+def test_set_epoch_after_an_epochs_end_is_what_the_state_says():
+    chain = fetched()
+    read(chain)
+    chain.set_epoch(10)
+    state = chain.state_dict()
+    assert (state["epoch"], state["next_index"], "ended" in state) == (10, 0, False)
+    chain.close()
+    assert chain.state_dict() == state
+    resumed = fetched()
+    resumed.load_state_dict(state)
+    assert next(iter(resumed)).epoch == 10
+
+
+def test_a_state_of_an_epochs_end_keeps_saying_so_before_anything_is_read():
+    chain = fetched()
+    read(chain)
+    end = chain.state_dict()
+    other = fetched()
+    other.reset(end)
+    assert other.state_dict() == end
+
+
+class Reshuffled(torch.utils.data.Sampler):
+    """Numbers of minibatches in another order each epoch, as torchdata's SamplerWrapper expects."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(torch.randperm(6, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+
+
+def node_chain() -> dp.FromNode:
+    minibatches = list(fetched())
+    return dp.FromNode(tn.Mapper(tn.SamplerWrapper(Reshuffled()), minibatches.__getitem__))
+
+
+def test_a_node_goes_on_with_its_own_next_epoch_after_a_state_of_an_epochs_end():
+    running = node_chain()
+    first = read(running)
+    states = [running.state_dict()]
+    second = read(running)
+    states.append(running.state_dict())
+    third = read(running)
+    assert len({tuple(first), tuple(second), tuple(third)}) == 3
+    for state, expected in zip(states, (second, third), strict=True):
+        resumed = node_chain()
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert read(resumed) == expected

@@ -492,3 +492,9 @@ def test_flipped_bytes_end_in_an_error_or_in_another_graph(saved, data, mmap):
         pass
     finally:
         (saved / path).write_bytes(whole)
+
+
+@pytest.mark.parametrize("attributes", [5, "x", [("x", torch.zeros(3))]])
+def test_attributes_of_an_edge_index_that_are_no_dict_are_refused(attributes):
+    with refused(TypeError, stage="CSCGraph", found=type(attributes).__name__, allowed="a dict"):
+        dp.CSCGraph.from_edge_index(torch.zeros(2, 1).long(), 3, node_attributes=attributes)

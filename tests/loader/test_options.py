@@ -5,6 +5,7 @@ import logging
 import threading
 from dataclasses import FrozenInstanceError, fields
 
+import numpy as np
 import pytest
 from pipelines import fetched, refused, sampled
 
@@ -108,3 +109,8 @@ def test_what_acts_on_workers_reaches_them(method):
 def test_a_cut_that_names_nothing_is_refused_without_workers_too():
     with refused(ValueError, stage="data_loader", found="'copy_to'", allowed="fetch_feature"):
         dp.DataLoader(fetched(), cut="copy_to")
+
+
+def test_numbers_of_numpy_become_ints():
+    options = LoaderOptions(num_workers=np.int8(2), prefetch_factor=np.int8(127), max_restarts=np.int64(1))
+    assert [type(value) for value in (options.num_workers, options.prefetch_factor, options.max_restarts)] == [int] * 3

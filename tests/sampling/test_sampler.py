@@ -112,7 +112,16 @@ def ends_of(nodes: torch.Tensor, each: int = 1) -> torch.Tensor:
     return torch.arange(nodes.shape[0] + 1) * each
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("seed", [40, -1, 2**32 + 1, 2**32 - 1])
+def test_a_seed_outside_the_graph_is_refused_however_wide_its_ids_are(dtype, seed):
+    chain = LastInEdges(dp.ItemSampler(dp.ItemSet(torch.tensor([3, seed])), 2), small_graph(dtype), [2])
+    with refused(IndexError, stage="last_in_edges", found=f"got {seed}", allowed=r"\[0, 40\)"):
+        next(iter(chain))
+
+
 WRONG_PICKS = {
+    "no dimension": (lambda nodes: (torch.tensor(0), torch.zeros(0).long()), ValueError, r"\[\]", "1 dimension"),
     "no picks": (lambda nodes: None, TypeError, "got NoneType", "Picks"),
     "lists": (lambda nodes: ([0], []), TypeError, "got tuple", "Picks"),
     "floats": (lambda nodes: (ends_of(nodes).float(), torch.zeros(4)), ValueError, "float32", "int64"),

@@ -29,14 +29,24 @@ def double(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     return minibatch.replace(node_features={name: 2 * rows for name, rows in minibatch.node_features.items()})
 
 
+def note(minibatch: dp.MiniBatch, *values: int) -> dp.MiniBatch:
+    """Store `values` in `timestamps`, once for each seed."""
+    return minibatch.replace(timestamps=torch.tensor([values] * len(minibatch.seeds)))
+
+
+def noted(minibatch: dp.MiniBatch) -> int:
+    """Return the first value that `note` has stored."""
+    return int(minibatch.timestamps[0, 0])
+
+
 def tell_process(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     """Store the pid of the process and the number of the thread in `timestamps`."""
-    return minibatch.replace(timestamps=torch.tensor([os.getpid(), threading.get_ident()]))
+    return note(minibatch, os.getpid(), threading.get_ident())
 
 
 def tell_priority(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     """Store the niceness of the process in `timestamps`."""
-    return minibatch.replace(timestamps=torch.tensor([os.getpriority(os.PRIO_PROCESS, 0)]))
+    return note(minibatch, os.getpriority(os.PRIO_PROCESS, 0))
 
 
 def print_held() -> None:
@@ -46,18 +56,18 @@ def print_held() -> None:
 
 def tell_handler(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     """Store in `timestamps` whether SIGTERM has its default handler."""
-    return minibatch.replace(timestamps=torch.tensor([signal.getsignal(signal.SIGTERM) is signal.SIG_DFL]))
+    return note(minibatch, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 
 
 def tell_private_memory(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     """Store in `timestamps` how many bytes only this process has mapped."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
     private = sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
-    return minibatch.replace(timestamps=torch.tensor([private]))
+    return note(minibatch, private)
 
 
 def made_by(minibatches) -> set[int]:
-    return {int(minibatch.timestamps[0]) for minibatch in minibatches}
+    return {noted(minibatch) for minibatch in minibatches}
 
 
 def grow(minibatch: dp.MiniBatch) -> dp.MiniBatch:
@@ -65,8 +75,10 @@ def grow(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     if minibatch.index == 0:
         return minibatch
     values = torch.arange(75_000) * (minibatch.index + 1)
+    num_seeds, num_nodes = len(minibatch.seeds), len(minibatch.input_nodes)
+    big = (values % 251).byte().repeat(8)[: 600_000 // num_nodes * num_nodes].reshape(num_nodes, -1)
     return minibatch.replace(
-        timestamps=values, node_features={"big": (values % 251).byte().repeat(8).reshape(-1, 3), "none": torch.empty(0)}
+        timestamps=values.reshape(num_seeds, -1), node_features={"big": big, "none": torch.empty(num_nodes, 0)}
     )
 
 
@@ -152,7 +164,7 @@ class SlowIsAsync(dp.MiniBatchTransformer):
     async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
         for _ in range(20 - minibatch.index):
             await asyncio.sleep(0)
-        return minibatch.replace(timestamps=torch.tensor([minibatch.index]))
+        return note(minibatch, minibatch.index)
 
 
 def leave(minibatch: dp.MiniBatch) -> dp.MiniBatch:
@@ -235,4 +247,4 @@ def joined() -> dp.Stage:
 
 
 def take_both(first: dp.MiniBatch, second: dp.MiniBatch) -> dp.MiniBatch:
-    return first.replace(timestamps=second.input_nodes)
+    return first.replace(timestamps=second.seeds + second.input_nodes.sum())

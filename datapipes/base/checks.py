@@ -103,3 +103,10 @@ def dtype_from_name(where: str, name: Any) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{where}: {name!r} is not the name of a dtype, such as 'float32'. The file may be corrupt.")
     return dtype
+
+
+def how_to_get_ids(tensor: torch.Tensor) -> str:
+    """Return a sentence on how to make ids of a tensor that holds none."""
+    if tensor.dtype == torch.bool:  # .long() would give the ids 0 and 1
+        return "Take the ids of the True places: mask.nonzero().flatten()."
+    return "Convert them with .long()."

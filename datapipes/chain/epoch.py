@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ class EpochContext:
         node_state: the state at which a FromNode goes on.
         after_end: whether that state was saved at the end of the epoch before.
         stopped: set when the epoch has no reader any more; a thread that waits for a minibatch then gives up.
+        drops: how many minibatches stages have dropped, by the stage's label; one for all chains of the epoch.
         waiting_for: returns a sentence on what the epoch waits for at the moment; "" if it waits for nothing.
     """
 
@@ -54,6 +56,7 @@ class EpochContext:
         self.node_state = position.node_state
         self.after_end = position.after_end
         self.stopped = threading.Event()
+        self.drops: Counter[str] = Counter()
         self.waiting_for: Callable[[], str] = str
 
     def steps(self, num_steps: int) -> Iterable[int]:

@@ -7,6 +7,7 @@ who evaluates it, where and in which order changes no bit.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 from datapipes.base.checks import check_int
@@ -15,13 +16,22 @@ from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
+from datapipes.minibatch.aligned import check_aligned
+
+NOTHING = MiniBatch()
 
 
 class Evaluator:
-    """Calls stages. It holds none of them, so a thread that keeps an evaluator keeps no stage alive."""
+    """Calls stages. It holds none of them, so a thread that keeps an evaluator keeps no stage alive.
 
-    def __init__(self, calls: Calls) -> None:
+    Args:
+        calls: the calls of the chain's stages.
+        drops: where it counts the minibatches that stages drop, by the stage's label.
+    """
+
+    def __init__(self, calls: Calls, drops: Counter[str] | None = None) -> None:
         self.calls = calls
+        self._drops: Counter[str] = Counter() if drops is None else drops
         self._slots: dict[int, asyncio.Semaphore] = {}
 
     def minibatch(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
@@ -54,9 +64,11 @@ class Evaluator:
         with self.calls.of(stage, epoch, index) as rng:
             if isinstance(stage, SeedBase):
                 assert rng is not None
-                return stage.make_minibatch(rng)
+                minibatch = stage.make_minibatch(rng)
+                check_aligned(stage.name, minibatch, NOTHING)
+                return minibatch
             assert isinstance(stage, TransformerBase)
-            return _checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
+            return self._checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
 
     async def apply_async(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
         """Return what `apply` returns; waits for a free slot of the stage's `concurrency`."""
@@ -75,7 +87,18 @@ class Evaluator:
                         f"{stage.name}: its transform_async raised CancelledError: {error}. Raise an error, or return "
                         "None to drop the minibatch."
                     ) from error
-                return _checked(stage, result, inputs[0])
+                return self._checked(stage, result, inputs[0])
+
+    def _checked(self, stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | None:
+        if result is None:
+            self._drops[self.calls.numbering.label(stage)] += 1
+            return None
+        if not isinstance(result, MiniBatch):
+            raise TypeError(
+                f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
+            )
+        check_aligned(stage.name, result, given)
+        return result.replace(epoch=given.epoch, index=given.index, rng=None)
 
 
 def is_async(stage: StageBase) -> bool:
@@ -97,13 +120,3 @@ def _is_asked_to_end() -> bool:
     """Return whether the running task was cancelled from outside; always True in Python 3.10, which cannot tell."""
     task: Any = asyncio.current_task()
     return bool(task.cancelling()) if hasattr(task, "cancelling") else True
-
-
-def _checked(stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | None:
-    if result is None:
-        return None
-    if not isinstance(result, MiniBatch):
-        raise TypeError(
-            f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
-        )
-    return result.replace(epoch=given.epoch, index=given.index, rng=None)

@@ -21,9 +21,24 @@ from datapipes.minibatch import MiniBatch
 
 
 class Run(Iterator[MiniBatch]):
-    """A running epoch of the chain that ends in `root`, and how far it has been read."""
+    """An epoch of a chain, and how far it has been read. It starts nothing before `begin`.
 
-    def __init__(self, root: StageBase, position: Position) -> None:
+    Attributes:
+        gives_empty_rest: whether it is empty where it begins at the end of an epoch; else it begins the next one.
+        has_begun: whether `begin` was called.
+        counts: whether it gave a minibatch or came to its end; if not, the epoch is not used up.
+        finished: whether it came to its end.
+    """
+
+    def __init__(self, *, gives_empty_rest: bool = False) -> None:
+        self.gives_empty_rest = gives_empty_rest
+        self.has_begun = self.counts = self.finished = False
+        self.epoch = self.next_step = 0
+        self.ahead: set[int] = set()
+        self._stream: Iterator[MiniBatch] = iter(())
+
+    def begin(self, root: StageBase, position: Position) -> None:
+        """Start the epoch of the chain that ends in `root` at `position`."""
         graph = StageGraph(root)
         self.epoch = position.epoch
         self.next_step = position.step
@@ -33,8 +48,11 @@ class Run(Iterator[MiniBatch]):
         self._seeds = graph.find(SeedBase)
         self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)
         self._context = EpochContext(Calls(graph.numbering, StageClock()), position)
+        from_its_start = position == Position(position.epoch)
+        self._must_give = from_its_start and not any(stage.may_drop_all for stage in graph)
         nothing_left = bool(self._seeds) and position.step >= self._seeds[0].num_steps
         self._stream = iter(()) if nothing_left else stream_of(root, self._context)
+        self.has_begun = True
 
     def __next__(self) -> MiniBatch:
         try:
@@ -45,17 +63,31 @@ class Run(Iterator[MiniBatch]):
                     f"epoch {self.epoch} broke off at an error before its minibatch number {self.next_step} of this "
                     "rank; it has no more to give. Load its state_dict() to try the rest again."
                 ) from self._error
-            self.finished = True
+            gave_nothing = not self.counts and not self.finished
+            self.counts = self.finished = True
+            if gave_nothing and self._must_give:
+                self._refuse_lost_epoch()
             raise
         except BaseException as error:
             self._error = error
             raise
         self._error = None
+        self.counts = True
         if self._seeds:
             self._count((minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size)
         else:
             self.next_step += 1
         return minibatch
+
+    def _refuse_lost_epoch(self) -> None:
+        """Raise RuntimeError if stages dropped all minibatches of the epoch: most likely one forgets its `return`."""
+        if self._context.drops:
+            found = ", ".join(f"{label} dropped {count}" for label, count in sorted(self._context.drops.items()))
+            raise RuntimeError(
+                f"epoch {self.epoch} gave no minibatch: {found}; a stage that returns None drops the minibatch. Return "
+                "the new minibatch. If an epoch may be empty, say may_drop_all=True where the stage is built, or "
+                "may_drop_all = True in its class."
+            ) from None
 
     def _count(self, step: int) -> None:
         """Record that `step` was delivered; so every step <= step - window was delivered or dropped before."""
@@ -67,6 +99,8 @@ class Run(Iterator[MiniBatch]):
 
     def close(self) -> None:
         """End the epoch and everything that runs for it."""
+        if not self.has_begun:
+            return
         self._context.stopped.set()
         close_stream(self._stream)
         # Whoever still keeps this object then keeps neither workers nor the memory of a channel alive.
@@ -76,7 +110,7 @@ class Run(Iterator[MiniBatch]):
 
 def stream_of(stage: StageBase, context: EpochContext) -> Iterator[MiniBatch]:
     """Return the epoch's minibatches as they leave `stage`, from this rank's step `context.start` on."""
-    return _stream(stage, context, Evaluator(context.calls))
+    return _stream(stage, context, Evaluator(context.calls, context.drops))
 
 
 def _stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:

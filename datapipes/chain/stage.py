@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from torchdata.nodes import BaseNode
 
+from datapipes.base.checks import check_bool
 from datapipes.base.rng import RngKey, check_epoch
 from datapipes.chain.epoch import Position
 from datapipes.chain.functional import FunctionalForms, register_stage
@@ -29,8 +30,9 @@ _S = TypeVar("_S", bound="Stage")
 class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # BaseNode comes without types
     """One step of an input pipeline.
 
-    `iter(stage)` starts the next epoch (0, 1, 2 ...), also after a `break`; an older iterator of the same stage then
-    ends with an error.
+    Each `iter(stage)` is the next epoch (0, 1, 2 ...), also after a `break`; an older iterator of the same stage then
+    ends with an error. An epoch counts from its first minibatch, or from its end if it gave none: an iterator that was
+    never read, or that failed before its first minibatch, uses none up.
     """
 
     def __init__(self, *sources: StageBase) -> None:
@@ -79,9 +81,11 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         return _EpochIterator(self, self._run)
 
     def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
-        """Begin the next epoch, or go on where `initial_state` (from `state_dict()`) ended.
+        """Go to the next epoch, or to where `initial_state` (from `state_dict()`) ended.
 
-        After a state of an epoch's end this run is empty, as torchdata's Loader expects; the next epoch comes after it.
+        Nothing runs before the first minibatch is asked for; until then `set_epoch` and `load_state_dict` still choose
+        what comes. After a state of an epoch's end this run is empty, as torchdata's Loader expects; the next epoch
+        comes after it.
 
         Raises:
             ValueError: The state was saved by another pipeline; the message names what differs.
@@ -89,21 +93,28 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         if self._closed:
             raise RuntimeError(f"{self.name}: is closed and cannot start an epoch; build a new one.")
         super().reset(initial_state)
+        if initial_state is not None:
+            self.load_state_dict(initial_state)
         self._end_run()
-        state = self._pending if initial_state is None else initial_state
-        self._pending = None
-        position = Position(self._next_epoch) if state is None else parse_state(self, state)
-        if position.ended and initial_state is None:  # load_state_dict() of an epoch's end: begin the next
-            position = Position(position.epoch + 1, node_state=position.node_state, after_end=True)
-        check_epoch(self.name, position.epoch)
-        self._run = Run(self, position)
-        self._next_epoch = position.epoch + 1
+        self._run = Run(gives_empty_rest=initial_state is not None)
+        self._position()  # refuses what cannot begin
+        if StageGraph(self).own_orders:
+            self._run.begin(self, self._position())  # only a node that has begun can tell its state
 
     def next(self) -> MiniBatch:
         """Return the next minibatch of the running epoch, or raise StopIteration at its end."""
-        if self._run is None:
+        run = self._run
+        if run is None:
             raise StopIteration
-        return next(self._run)
+        if run.counts:
+            return next(run)
+        if not run.has_begun:
+            run.begin(self, self._position())
+        try:
+            return next(run)
+        finally:
+            if run.counts:  # from here on the next `iter` is another epoch
+                self._next_epoch, self._pending = run.epoch + 1, None
 
     def get_state(self) -> State:
         """Return (seed, epoch, next index, fingerprint) as plain values; it does not mention workers or threads."""
@@ -114,20 +125,29 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next `iter` finish the epoch that `state` was saved in; begin the next epoch if it had ended.
+        """Make the next `iter` finish the epoch that `state` was saved in; begin the next epoch if it had ended. So
+        does an iterator that was not read yet.
 
         Raises:
             TypeError, ValueError: The state is malformed, or another pipeline's; the message names what differs.
         """
         parse_state(self, state)
-        self._end_run()
+        if self._run is not None and self._run.has_begun:
+            self._end_run()
         self._pending = dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter` start epoch `epoch`."""
+        """Make the next `iter` start epoch `epoch`. So does an iterator that was not read yet.
+
+        A position of that epoch which was loaded and not read from yet stays: training loops load a state, then name
+        its epoch.
+        """
         StageGraph(self).refuse_jumps(self.name)
         self._next_epoch = check_epoch(self.name, epoch)
-        self._pending = None
+        if self._run is not None and self._run.has_begun and not self._run.counts:
+            self._end_run()
+        if self._pending is not None and (self._pending["epoch"] != epoch or self._pending.get("ended")):
+            self._pending = None
 
     def close(self) -> None:
         """End the running epoch, its threads, and everything that this stage and those before it keep between epochs,
@@ -145,6 +165,14 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _position(self) -> Position:
+        """Return where the run that begins now begins."""
+        position = Position(self._next_epoch) if self._pending is None else parse_state(self, self._pending)
+        if position.ended and self._run is not None and not self._run.gives_empty_rest:
+            position = Position(position.epoch + 1, node_state=position.node_state, after_end=True)
+        check_epoch(self.name, position.epoch)
+        return position
 
     def _end_run(self) -> None:
         if self._run is not None:
@@ -166,10 +194,20 @@ class MiniBatchTransformer(TransformerBase, Stage):
 
     A stage that waits for something else may define `async transform_async(minibatch)` instead and set `concurrency`:
     that many calls are kept in flight, and the minibatches still leave in order.
+
+    Args:
+        fn: a function of a MiniBatch that returns a new one or None; a class that defines `transform` needs none.
+        may_drop_all: whether it is meant if the stages drop every minibatch of an epoch. If not, such an epoch ends in
+            a RuntimeError that names the stage, since most likely a `return` is missing. A class says it by its
+            attribute.
     """
 
     def __init__(
-        self, source: Stage | Sequence[Stage], fn: Callable[[MiniBatch], MiniBatch | None] | None = None
+        self,
+        source: Stage | Sequence[Stage],
+        fn: Callable[[MiniBatch], MiniBatch | None] | None = None,
+        *,
+        may_drop_all: bool = False,
     ) -> None:
         sources: Any = tuple(source) if isinstance(source, (list, tuple)) else (source,)
         super().__init__(*sources)
@@ -185,6 +223,8 @@ class MiniBatchTransformer(TransformerBase, Stage):
                 f"{self.name}: found neither fn nor a transform method; one is needed. Pass fn, or define transform."
             )
         self.fn = fn
+        if check_bool(self.name, "may_drop_all", may_drop_all):
+            self.may_drop_all = True
         if len(sources) > 1:
             StageGraph(self)  # refuses unequal lengths
 
@@ -221,7 +261,8 @@ class MiniBatchTransformer(TransformerBase, Stage):
         return RngKey(graph.seed_stage.rng_seed, minibatch.epoch, minibatch.index, ordinal)
 
     def describe(self) -> dict[str, Any]:
-        return {} if self.fn is None else {"fn": getattr(self.fn, "__qualname__", type(self.fn).__name__)}
+        fn = {} if self.fn is None else {"fn": getattr(self.fn, "__qualname__", type(self.fn).__name__)}
+        return {**fn, "may_drop_all": True} if self.may_drop_all else fn
 
 
 def _chain_or_apply(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -255,7 +296,7 @@ class _EpochIterator(Iterator[MiniBatch]):
 
     def __next__(self) -> MiniBatch:
         if self._stage._run is not self._run:
-            ended = "was closed" if self._stage._run is None else "began another epoch"
+            ended = "was closed or got another position" if self._stage._run is None else "began another epoch"
             raise RuntimeError(
                 f"{self._stage.name}: this iterator ended when the stage {ended}. Keep one iterator at a time."
             )

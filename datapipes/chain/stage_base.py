@@ -34,9 +34,15 @@ class StageBase:
         draws: whether the stage may make random choices. Only such stages have an ordinal in the random key, and only
             their fingerprints are part of the state. Stages that merely move data (FeatureFetcher, CopyTo) set it to
             False, so that adding or moving one changes no bit of any other stage.
+        fills: the fields of a minibatch that it fills with rows for the nodes and edges found so far. A sampler behind
+            it would find others, so it is refused there.
+        may_drop_all: whether it is meant if the stages drop every minibatch of an epoch; such an epoch is an error
+            otherwise.
     """
 
     draws: bool = True
+    fills: tuple[str, ...] = ()
+    may_drop_all: bool = False
     _arguments: Arguments
 
     def __new__(cls: type[_B], *args: Any, **kwargs: Any) -> _B:

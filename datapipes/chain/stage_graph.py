@@ -116,13 +116,17 @@ class StageGraph(Generic[_S]):
 
         return self._rebuild(swap)
 
+    @cached_property
+    def own_orders(self) -> list[CarrierBase]:
+        """The stages that decide by themselves which epoch comes next."""
+        return [stage for stage in self.find(CarrierBase) if not stage.sources]
+
     def refuse_jumps(self, where: str) -> None:
         """Raise ValueError if a stage decides by itself which epoch comes next."""
-        for stage in self.find(CarrierBase):
-            if not stage.sources:
-                raise ValueError(
-                    f"{where}: cannot reach another epoch of {stage.name}, which keeps its own order. Start it anew."
-                )
+        for stage in self.own_orders:
+            raise ValueError(
+                f"{where}: cannot reach another epoch of {stage.name}, which keeps its own order. Start it anew."
+            )
 
     def _rebuild(self, swap: Callable[[_S, _S], _S]) -> StageGraph[_S]:
         new: dict[int, _S] = {}

@@ -32,9 +32,11 @@ def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
 
 def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
     """Return the state of `root`: the position in the running or finished epoch, or the beginning of the next one."""
+    if run is not None and not run.has_begun:
+        run = None
     if run is None and pending is not None:
         return copy.deepcopy(pending)
-    if run is not None and run.finished and next_epoch != run.epoch + 1:
+    if run is not None and run.finished and run.counts and next_epoch != run.epoch + 1:
         run = None  # set_epoch has named another epoch since
     graph = StageGraph(root)
     seeds = graph.find(SeedBase)

@@ -53,6 +53,8 @@ class FeatureFetcher(MiniBatchTransformer):
         self.feature_store = feature_store
         self.node_feature_keys = self._check_names("node", node_feature_keys)
         self.edge_feature_keys = self._check_names("edge", edge_feature_keys)
+        fills = {"node_features": self.node_feature_keys, "edge_features": self.edge_feature_keys}
+        self.fills = tuple(field for field, names in fills.items() if names)
         self._check_upstream()
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import INDEX_DTYPES, check_bool, check_int, dtype_name
+from datapipes.base.checks import INDEX_DTYPES, check_bool, check_int, dtype_name, how_to_get_ids
 from datapipes.base.rng import RngKey
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
@@ -80,6 +80,7 @@ class Sampler(MiniBatchTransformer):
             raise TypeError(
                 f"{self.name}: graph must be a CSCGraph, got {type(graph).__name__}. Convert it, see CSCGraph.from_*."
             )
+        _refuse_fetch_before(self.name, source)
         self.graph = graph
         self.fanouts = check_fanouts(self.name, fanouts)
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
@@ -125,6 +126,9 @@ class Sampler(MiniBatchTransformer):
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         seeds = check_seeds(self.name, minibatch.seeds)
+        for field in ("node_features", "edge_features"):
+            if getattr(minibatch, field):
+                raise ValueError(_rows_left_behind(self.name, f"{field} {sorted(_names(getattr(minibatch, field)))}"))
         nodes, local_seeds, hops = self.sample(seeds.view(-1), self.rng_of(minibatch))
         if seeds.ndim > 1:
             local_seeds = local_seeds.view(seeds.shape)
@@ -180,6 +184,26 @@ class Sampler(MiniBatchTransformer):
         return torch.from_numpy(unique), torch.from_numpy(local)
 
 
+def _refuse_fetch_before(where: str, source: Stage) -> None:
+    """Raise ValueError if features fetched upstream certainly reach the sampler that is built over `source`."""
+    stage: Stage | None = source
+    while stage is not None and not stage.draws:  # a stage that draws may also take the features out again
+        if stage.fills:
+            raise ValueError(_rows_left_behind(where, f"{' and '.join(stage.fills)} of {stage!r} before it"))
+        stage = stage.source if stage.sources else None
+
+
+def _rows_left_behind(where: str, found: str) -> str:
+    return (
+        f"{where}: found {found}; their rows belong to the nodes before sampling, not to input_nodes. Fetch features "
+        "after the sampler; values of the seeds themselves go into labels, indexes or timestamps."
+    )
+
+
+def _names(features: dict[str, Tensor] | list[dict[str, Tensor]]) -> set[str]:
+    return {name for each in ([features] if isinstance(features, dict) else features) for name in each}
+
+
 def check_fanouts(where: str, fanouts: Any) -> list[int]:
     """Return `fanouts` as a list of at least one int, each -1 or more."""
     if isinstance(fanouts, Tensor):
@@ -205,7 +229,7 @@ def check_seeds(where: str, seeds: Any) -> Tensor:
         )
     if seeds.dtype not in INDEX_DTYPES:
         raise TypeError(
-            f"{where}: seeds must be int32 or int64, got {dtype_name(seeds.dtype)}. Convert them with .long()."
+            f"{where}: seeds must be int32 or int64, got {dtype_name(seeds.dtype)}. {how_to_get_ids(seeds)}"
         )
     if seeds.ndim not in (1, 2):
         raise ValueError(f"{where}: seeds must have shape [n] or [n, k], got {list(seeds.shape)}. Reshape them.")

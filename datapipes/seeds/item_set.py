@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
+from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, how_to_get_ids
 from datapipes.base.codec import probe_digest
 from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 
@@ -24,7 +25,9 @@ class ItemSet:
 
     Args:
         items: an int n for the ids 0 .. n-1; a tensor of node ids [n], pairs [n, 2] or [n, k]; or a tuple of these, of
-            equal length. NumPy arrays are viewed. Tensors may be non-contiguous or memory-mapped.
+            equal length. NumPy arrays are viewed. Tensors may be non-contiguous or memory-mapped. Seeds may also be a
+            bool mask over the nodes, [num_nodes]: the ids of its True places. Other items of the mask's length are then
+            taken at the same places; those with one row for each True place stay.
         names: the MiniBatch field of each tensor: "seeds", or a sequence such as ("seeds", "labels"). Default: the
             first names of ("seeds", "labels", "indexes", "timestamps").
     Raises:
@@ -62,12 +65,23 @@ class ItemSet:
                 self._count = check_int("ItemSet", "number of seeds", value, 0)
             else:
                 self._tensors[name] = _check_item(name, value)
+        self._take_at_mask()
         lengths = {name: int(tensor.shape[0]) for name, tensor in self._tensors.items()}
         if self._count is not None:
             lengths["seeds"] = self._count
         if len(set(lengths.values())) != 1:
             raise ValueError(f"ItemSet: items must be equally long, got {lengths}. Cut them to one length.")
         self._length = lengths["seeds"]
+
+    def _take_at_mask(self) -> None:
+        """Turn a mask into the ids of its True places, and take the other items there."""
+        mask = self._tensors.get("seeds")
+        if mask is None or mask.dtype != torch.bool:
+            return
+        ids = mask.nonzero().flatten()
+        of_mask = [name for name, tensor in self._tensors.items() if tensor.shape[0] == mask.shape[0]]
+        self._tensors.update({name: self._tensors[name][ids] for name in of_mask})
+        self._tensors["seeds"] = ids
 
     def __len__(self) -> int:
         return self._length
@@ -124,9 +138,10 @@ def _check_item(name: str, value: Any) -> Tensor:
             "chain."
         )
     if name == "seeds":
-        if tensor.dtype not in INDEX_DTYPES:
+        if tensor.dtype not in INDEX_DTYPES and not (tensor.dtype == torch.bool and tensor.ndim == 1):
             raise TypeError(
-                f"ItemSet: seeds must be int32 or int64, got {dtype_name(tensor.dtype)}. Convert them with .long()."
+                f"ItemSet: seeds must be int32 or int64, or a bool mask [num_nodes], got {dtype_name(tensor.dtype)} "
+                f"{list(tensor.shape)}. {how_to_get_ids(tensor)}"
             )
         if tensor.ndim > 2 or (tensor.ndim == 2 and tensor.shape[1] == 0):
             raise ValueError(f"ItemSet: seeds must have shape [n] or [n, k], got {list(tensor.shape)}. Reshape them.")

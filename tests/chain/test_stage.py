@@ -295,7 +295,8 @@ class DrawsAWord(dp.MiniBatchTransformer):
     """Keeps the minibatch's random key as its labels."""
 
     def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
-        return minibatch.replace(labels=torch.tensor([self.rng_of(minibatch).hop_key() % 2**62]))
+        word = self.rng_of(minibatch).hop_key() % 2**62
+        return minibatch.replace(labels=torch.full_like(minibatch.seeds, word))
 
 
 @pytest.mark.parametrize("move", [fetched, lambda: sampled().copy_to("cpu"), lambda: fetched().copy_to("cpu")])

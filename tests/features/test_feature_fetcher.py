@@ -49,6 +49,41 @@ def test_a_feature_may_have_more_rows_than_the_graph_nodes():
     assert len(list(sampled().fetch_feature(small_store(NUM_NODES + 5), ["feat"]))) == 6
 
 
+@pytest.mark.parametrize("moved", [lambda stage: stage, lambda stage: stage.copy_to("cpu").prefetch()])
+def test_a_fetch_before_the_sampler_is_refused_when_the_chain_is_built(moved):
+    with refused(ValueError, stage="sample_neighbor", found="node_features of FeatureFetcher", allowed="input_nodes"):
+        sampled(moved(items().fetch_feature(small_store(), ["feat"])))
+    with refused(ValueError, stage="sample_neighbor", found="edge_features", allowed="input_nodes"):
+        sampled(moved(sampled().fetch_feature(small_store(), None, ["weight"])))
+
+
+def test_features_that_reach_a_sampler_some_other_way_are_refused_there():
+    chain = sampled(items().fetch_feature(small_store(), ["feat"]).transform(lambda minibatch: minibatch.replace()))
+    with refused(ValueError, stage="sample_neighbor", found=r"node_features \['feat'\]", allowed="input_nodes"):
+        next(iter(chain))
+    of_edges = sampled(fetched().transform(lambda minibatch: minibatch.replace(node_features=None)))
+    with refused(ValueError, stage="sample_neighbor", found=r"edge_features \['weight'\]", allowed="input_nodes"):
+        next(iter(of_edges))
+
+
+def test_features_that_are_taken_out_before_the_sampler_are_no_matter():
+    def choose(minibatch):  # the rows decide which seeds stay
+        kept = minibatch.node_features["feat"][:, 0] < 60
+        seeds, labels = minibatch.seeds[kept], minibatch.labels[kept]
+        return minibatch.replace(seeds=seeds, labels=labels, node_features=None) if len(seeds) else None
+
+    chain = sampled(items().fetch_feature(small_store(), ["feat"]).transform(choose)).fetch_feature(
+        small_store(), ["feat"]
+    )
+    found = [int(seed) for minibatch in chain for seed in minibatch.seeds]
+    assert found
+    assert max(found) < 20
+
+
+def test_a_fetch_of_nothing_may_stand_before_the_sampler():
+    assert len(list(sampled(items().fetch_feature(small_store())))) == 6
+
+
 class Squares(dp.Feature):
     """A user-defined feature: the square of the id."""
 

@@ -83,14 +83,16 @@ def test_no_more_than_depth_are_made_ahead(depth):
 
     def note(minibatch):
         made.append(minibatch.index)
-        if minibatch.index == depth:  # there is no room for it; the next one must not begin
+        if minibatch.index == depth + 1:  # there is no room for it; the next one must not begin
             full.set()
         return minibatch
 
     iterator = iter(items(60).transform(note).prefetch(depth))
+    assert next(iterator).index == 0
     assert full.wait(BOUND_S)
-    assert made == list(range(depth + 1))
-    assert [minibatch.index for minibatch in iterator] == list(range(15)) == made
+    assert made == list(range(depth + 2))
+    assert [minibatch.index for minibatch in iterator] == list(range(1, 15))
+    assert made == list(range(15))
 
 
 def test_the_next_minibatch_is_made_while_the_consumer_works(wrap):
@@ -322,10 +324,10 @@ def test_a_reader_that_the_sampling_thread_collects_does_not_hold_it_up(monkeypa
     iterator = iter(loader)
     cycle = [iterator]
     cycle.append(cycle)
-    threads = [thread for thread in prefetch_threads() if thread not in before]
     gc.disable()
     try:
         next(iterator)
+        threads = [thread for thread in prefetch_threads() if thread not in before]
         assert forgotten.wait(BOUND_S)
         del loader, iterator, cycle
         released.set()

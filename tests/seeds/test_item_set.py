@@ -107,6 +107,40 @@ def test_names_that_do_not_fit_are_refused(names, found, allowed):
         dp.ItemSet((torch.arange(2), torch.arange(2)), names=names)
 
 
+# --- masks
+
+MASK = [False, True, True, False, True]
+
+
+@pytest.mark.parametrize("mask", [torch.tensor(MASK), np.array(MASK), torch.tensor(MASK * 2)[:5]], ids=["t", "n", "v"])
+def test_a_mask_stands_for_the_ids_of_its_true_places(mask):
+    items = dp.ItemSet(mask)
+    assert len(items) == 3
+    assert taken(items, (0, 1, 2)) == {"seeds": [1, 2, 4]}
+    assert items.digest() == dp.ItemSet(torch.tensor([1, 2, 4])).digest()
+
+
+@pytest.mark.parametrize("labels", [[10, 11, 12, 13, 14], [11, 12, 14]], ids=["of_all_nodes", "of_the_seeds"])
+def test_items_of_a_masks_length_are_taken_at_its_true_places(labels):
+    items = dp.ItemSet((torch.tensor(MASK), torch.tensor(labels)))
+    assert taken(items, (0, 1, 2)) == {"seeds": [1, 2, 4], "labels": [11, 12, 14]}
+    turned = dp.ItemSet((torch.tensor(labels), torch.tensor(MASK)), names=("labels", "seeds"))
+    assert taken(turned, (2, 0)) == {"labels": [14, 11], "seeds": [4, 1]}
+
+
+def test_a_mask_without_a_true_place_has_no_items_and_labels_may_be_bool():
+    assert len(dp.ItemSet(torch.zeros(5, dtype=torch.bool))) == 0
+    items = dp.ItemSet((torch.tensor([3, 4]), torch.tensor([True, False])))
+    assert taken(items, (1, 0)) == {"seeds": [4, 3], "labels": [False, True]}
+
+
+def test_a_stage_that_gives_a_mask_as_seeds_is_told_how_to_make_ids():
+    chain = dp.ItemSampler(dp.ItemSet(5), 5).transform(lambda minibatch: minibatch.replace(seeds=torch.tensor(MASK)))
+    chain = chain.sample_neighbor(dp.CSCGraph(torch.zeros(6).long(), torch.zeros(0).long()), [1])
+    with refused(TypeError, stage="sample_neighbor", found="bool", allowed="int32 or int64", remedy=r"mask\.nonzero"):
+        next(iter(chain))
+
+
 # --- refusals
 
 
@@ -118,7 +152,8 @@ def test_names_that_do_not_fit_are_refused(names, found, allowed):
         (3.0, TypeError, r"3\.0", "an int"),
         (torch.tensor(3), ValueError, "0-d tensor", "at least 1 dimension"),
         (torch.ones(3), TypeError, "float32", "int32 or int64"),
-        (torch.ones(3).bool(), TypeError, "bool", "int32 or int64"),
+        (torch.ones(3, 2).bool(), TypeError, r"bool \[3, 2\]", r"int32 or int64, or a bool mask \[num_nodes\]"),
+        ((torch.ones(4).bool(), torch.ones(3)), ValueError, "'seeds': 4, 'labels': 3", "equally long"),
         (torch.ones(3, 2, 2).long(), ValueError, r"\[3, 2, 2\]", r"\[n\] or \[n, k\]"),
         (torch.ones(3, 0).long(), ValueError, r"\[3, 0\]", r"\[n\] or \[n, k\]"),
         (torch.ones(3, device="meta").long(), ValueError, "on meta", "host memory"),

@@ -45,6 +45,7 @@ class Dispatcher(Iterator[MiniBatch]):
         self._pool = pool
         # Not the context itself: its `waiting_for` refers to this object, and a cycle would keep both alive.
         self._epoch, self._clock, self._stopped = context.epoch, context.calls.clock, context.stopped
+        self._drops = context.drops
         self._seeds = seeds
         self._waiting = waiting
         self._in_order = in_order
@@ -59,6 +60,7 @@ class Dispatcher(Iterator[MiniBatch]):
         self._most_ahead = pool.num_workers * pool.tasks_each  # steps given out from `_low` on
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
         self._made: dict[int, Outcome] = {}  # by step: made and not yet delivered
+        self._reached: dict[int, str] = {}  # by index: the last stage that was called, which is the one that drops it
         self._deaths: dict[int, list[Death]] = {}  # by the index that was being made
         # Consecutive deaths during start-up since the last outcome, per worker.
         self._early_deaths = [0] * pool.num_workers
@@ -122,8 +124,10 @@ class Dispatcher(Iterator[MiniBatch]):
                 add_note(outcome.error, f"in worker {outcome.worker}")
                 raise outcome.error
             self._settled.add(step)
+            reached = self._reached.pop(outcome.task.index, "a stage")
             if outcome.minibatch is not None:
                 return outcome
+            self._drops[reached] += 1
         return None
 
     def _wait(self, began: float) -> None:
@@ -152,6 +156,7 @@ class Dispatcher(Iterator[MiniBatch]):
         index = outcome.task.index
         for call in outcome.calls:
             self._clock.add_call(call)
+            self._reached[call.minibatch] = call.stage
         self._early_deaths = [0] * self._pool.num_workers  # an outcome came, so workers can start
         if not outcome.from_former_life and index in self._with[outcome.worker]:
             self._with[outcome.worker].remove(index)

@@ -124,7 +124,7 @@ def test_workers_that_die_at_the_start_are_not_started_for_ever(prepare, how):
 
 def test_what_no_channel_takes_is_an_error_of_its_minibatch():
     def sparse(minibatch):
-        return minibatch.replace(labels=torch.eye(3).to_sparse())
+        return minibatch.replace(labels=torch.eye(len(minibatch.seeds)).to_sparse())
 
     with dp.DataLoader(sampled().transform(sparse), **way("fork")) as loader, pytest.raises(TypeError, match="sparse"):
         list(loader)
@@ -167,7 +167,7 @@ def test_a_workers_signals_are_its_own():
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with dp.DataLoader(sampled().transform(ws.tell_handler), **way("fork")) as loader:
-            assert all(minibatch.timestamps[0] for minibatch in loader)
+            assert all(ws.noted(minibatch) for minibatch in loader)
     finally:
         signal.signal(signal.SIGTERM, before)
 

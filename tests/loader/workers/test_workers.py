@@ -88,7 +88,7 @@ def test_processes_of_workers_let_the_consumer_go_first(method):
     here = os.getpriority(os.PRIO_PROCESS, 0)
     chain = sampled().transform(ws.tell_priority)
     with dp.DataLoader(chain, **way(method)) as loader:
-        (there,) = {int(minibatch.timestamps[0]) for minibatch in loader}
+        (there,) = {ws.noted(minibatch) for minibatch in loader}
     assert there == (here if method == "thread" else min(here + NICENESS, 19))
 
 
@@ -152,7 +152,7 @@ def test_a_worker_has_no_copy_of_the_graph(tmp_path, opened, method):
     def most_private(graph: dp.CSCGraph) -> int:
         chain = dp.ItemSampler(dp.ItemSet(graph.num_nodes), graph.num_nodes, shuffle=True).sample_neighbor(graph, [2])
         with dp.DataLoader(chain.transform(ws.tell_private_memory), 1, multiprocessing_context=method) as loader:
-            return max(int(minibatch.timestamps) for minibatch in loader)
+            return max(ws.noted(minibatch) for minibatch in loader)
 
     small = dp.CSCGraph(torch.arange(num_nodes + 1), sources[:num_nodes])
     more = most_private(large) - most_private(small)
@@ -195,7 +195,7 @@ def test_later_minibatches_may_be_larger_than_the_channel(channel):
 
 def big(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     """Make a minibatch of 3 MB."""
-    return minibatch.replace(timestamps=torch.arange(375_000) + minibatch.index)
+    return minibatch.replace(timestamps=torch.arange(375_000).reshape(len(minibatch.seeds), -1) + minibatch.index)
 
 
 def test_the_channel_takes_no_more_than_a_share_of_the_memory_that_is_left(monkeypatch):

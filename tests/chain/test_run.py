@@ -1,0 +1,263 @@
+"""Epochs: one counts from its first minibatch; what names another position before that; epochs that give nothing."""
+
+import threading
+from functools import partial
+
+import pytest
+import torchdata.nodes
+from pipelines import as_it_is, digests, fetched, items, keep_most, refused, sampled
+
+import datapipes as dp
+
+WRAPS = {
+    "plain": lambda chain: chain,
+    "data_loader": dp.DataLoader,
+    "threads": partial(dp.DataLoader, num_workers=2, worker_method="thread"),
+    "processes": partial(dp.DataLoader, num_workers=2, multiprocessing_context="fork"),
+}
+
+
+@pytest.fixture(params=WRAPS)
+def wrap(request):
+    built = []
+
+    def wrap_one(chain):
+        built.append(WRAPS[request.param](chain))
+        return built[-1]
+
+    yield wrap_one
+    for stage in built:
+        stage.close()
+
+
+def first(stage) -> tuple[int, int]:
+    """(epoch, index) of the next minibatch that a new iterator gives."""
+    minibatch = next(iter(stage))
+    return minibatch.epoch, minibatch.index
+
+
+def state_at(epoch: int, step: int) -> dict:
+    chain = fetched()
+    chain.set_epoch(epoch)
+    iterator = iter(chain)
+    for _ in range(step):
+        next(iterator)
+    return chain.state_dict()
+
+
+# --- an epoch counts from its first minibatch
+
+
+def test_iter_alone_starts_nothing_and_uses_no_epoch_up(wrap):
+    stage = wrap(fetched())
+    threads, state = threading.active_count(), stage.state_dict()
+    for _ in range(3):
+        iter(stage)
+        assert stage.state_dict() == state
+    assert threading.active_count() == threads
+    assert [first(stage), first(stage)] == [(0, 0), (1, 0)]
+    iter(stage)
+    assert first(stage) == (2, 0)
+    assert digests(stage) == digests(fetched_at(3))
+    iter(stage)
+    assert first(stage) == (4, 0)
+
+
+def fetched_at(epoch: int) -> dp.Stage:
+    chain = fetched()
+    chain.set_epoch(epoch)
+    return chain
+
+
+def test_an_epoch_that_fails_before_its_first_minibatch_is_tried_again(wrap):
+    failing = threading.Event()
+    failing.set()
+
+    def fails(minibatch):
+        if failing.is_set():
+            raise ZeroDivisionError("of the user")
+        return minibatch
+
+    stage = wrap(sampled()).transform(fails)
+    iterator = iter(stage)
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+    failing.clear()
+    with pytest.raises(RuntimeError, match="broke off"):
+        next(iterator)
+    assert stage.state_dict()["epoch"] == 0
+    assert first(stage) == (0, 0)
+    assert first(stage) == (1, 0)
+
+
+def test_the_older_of_two_unread_iterators_ends_with_an_error():
+    stage = sampled()
+    older, newer = iter(stage), iter(stage)
+    with refused(RuntimeError, stage="sample_neighbor", found="began another epoch", allowed="one iterator"):
+        next(older)
+    assert next(newer).epoch == 0
+
+
+# --- before its first minibatch an epoch can be named
+
+
+def test_set_epoch_moves_an_iterator_that_was_not_read(wrap):
+    stage = wrap(fetched())
+    iterator = iter(stage)
+    stage.set_epoch(3)
+    assert stage.state_dict()["epoch"] == 3
+    assert next(iterator).epoch == 3
+    stage.set_epoch(7)  # this one was read
+    assert next(iterator).epoch == 3
+    assert [first(stage), first(stage)] == [(7, 0), (8, 0)]
+
+
+def test_set_epoch_after_a_first_minibatch_that_failed_ends_that_iterator():
+    stage = sampled().transform(lambda minibatch: 1 / 0 if minibatch.epoch == 0 else minibatch)
+    iterator = iter(stage)
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+    stage.set_epoch(5)
+    with refused(RuntimeError, stage="transform", found="got another position", allowed="one iterator"):
+        next(iterator)
+    assert [first(stage), first(stage)] == [(5, 0), (6, 0)]
+
+
+def test_load_state_dict_moves_an_iterator_that_was_not_read(wrap):
+    stage = wrap(fetched())
+    iterator, state = iter(stage), state_at(1, 2)
+    stage.load_state_dict(state)
+    minibatch = next(iterator)
+    assert (minibatch.epoch, minibatch.index) == (1, 2)
+
+
+def test_a_position_that_was_loaded_stays_until_it_is_read(wrap):
+    stage, state = wrap(fetched()), state_at(1, 2)
+    stage.load_state_dict(state)
+    for _ in range(2):
+        iter(stage)
+        assert stage.state_dict() == state
+    assert [first(stage), first(stage)] == [(1, 2), (2, 0)]
+
+
+def test_an_empty_rest_is_given_once_however_often_iter_is_called():
+    stage, state = fetched(), state_at(1, 6)
+    assert "ended" not in state
+    stage.load_state_dict(state)
+    iter(stage)
+    assert [digests(stage), first(stage)] == [[], (2, 0)]
+
+
+@pytest.mark.parametrize("probes", [0, 1])
+@pytest.mark.parametrize(
+    ("loaded", "ended", "named", "expected"),
+    [
+        ((1, 2), False, 1, (1, 2)),  # the loop goes on with the epoch that it was interrupted in
+        ((1, 2), False, 2, (2, 0)),
+        ((1, 0), False, 1, (1, 0)),
+        ((1, 6), False, 2, (2, 0)),
+        ((1, 6), True, 2, (2, 0)),
+        ((1, 6), True, 1, (1, 0)),  # that epoch had ended: it is meant anew
+    ],
+)
+def test_set_epoch_keeps_a_loaded_position_of_that_epoch(probes, loaded, ended, named, expected):
+    stage, state = fetched(), state_at(*loaded)
+    stage.load_state_dict({**state, "ended": True} if ended else state)
+    for _ in range(probes):
+        iter(stage)
+    stage.set_epoch(named)
+    assert first(stage) == expected
+
+
+def test_set_epoch_begins_an_epoch_anew_that_was_read_from(wrap):
+    stage = wrap(fetched())
+    stage.load_state_dict(state_at(1, 2))
+    assert first(stage) == (1, 2)
+    stage.set_epoch(1)
+    assert first(stage) == (1, 0)
+
+
+def test_iter_alone_does_not_move_a_node():
+    def chain():
+        return dp.FromNode(torchdata.nodes.Mapper(fetched(), as_it_is))
+
+    plain, probed = chain(), chain()
+    for _ in range(2):
+        iter(probed)
+        assert digests(probed) == digests(plain)
+    iter(probed)
+    state = probed.state_dict()
+    resumed = chain()
+    resumed.load_state_dict(state)
+    iter(resumed)
+    assert digests(resumed) == digests(probed) == digests(plain)
+
+
+# --- an epoch that gives nothing
+
+
+def forgets_its_return(minibatch):
+    minibatch.replace()
+
+
+def drop_all(minibatch):
+    return None
+
+
+def test_an_epoch_of_which_a_stage_drops_everything_ends_in_an_error(wrap):
+    stage = wrap(sampled().transform(forgets_its_return).transform(as_it_is))
+    for epoch in range(2):
+        with refused(
+            RuntimeError,
+            stage="2 transform",
+            found=f"epoch {epoch} gave no minibatch: 2 transform dropped 6",
+            allowed="may_drop_all=True",
+            remedy="Return the new minibatch",
+        ):
+            list(stage)
+    assert stage.state_dict()["ended"]
+
+
+def test_stages_after_a_loader_and_after_a_node_are_named_too(wrap):
+    dropping = wrap(sampled().transform(keep_most)).transform(forgets_its_return)
+    with pytest.raises(RuntimeError, match="epoch 0 gave no minibatch: 2 transform dropped 1, 3 transform dropped 5;"):
+        list(dropping)
+    node = dp.FromNode(torchdata.nodes.Mapper(items(), as_it_is)).transform(forgets_its_return)
+    with pytest.raises(RuntimeError, match="0 transform dropped 6"):
+        list(node)
+
+
+def test_an_asynchronous_stage_that_drops_everything_is_named(wrap):
+    class Forgets(dp.MiniBatchTransformer):
+        concurrency = 3
+
+        async def transform_async(self, minibatch):
+            minibatch.replace()
+
+    with pytest.raises(RuntimeError, match="1 forgets dropped 6"):
+        list(wrap(Forgets(items())))
+
+
+def test_an_epoch_may_be_empty_if_a_stage_says_so(wrap):
+    class Drops(dp.MiniBatchTransformer):
+        may_drop_all = True
+
+        def transform(self, minibatch):
+            return None
+
+    for chain in (items().transform(drop_all, may_drop_all=True), Drops(items())):
+        assert [list(wrap(chain)), list(wrap(chain.copy_to("cpu")))] == [[], []]
+    assert "may_drop_all=True" in repr(items().transform(drop_all, may_drop_all=True))
+    with refused(TypeError, stage="transform", found="got 1", allowed="True or False"):
+        items().transform(drop_all, may_drop_all=1)
+
+
+def test_the_rest_of_an_epoch_may_be_dropped():
+    def keep_first(minibatch):
+        return minibatch if minibatch.index == 0 else None
+
+    stage = fetched().transform(keep_first)
+    next(iter(stage))
+    resumed = fetched().transform(keep_first)
+    resumed.load_state_dict(stage.state_dict())
+    assert list(resumed) == []

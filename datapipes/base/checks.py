@@ -1,7 +1,11 @@
-"""Argument checks shared by the stages. Each error names the stage, what was found, what is allowed, what to do."""
+"""Argument checks shared by the stages. Each error names the stage, what was found, what is allowed, what to do.
+
+What was found may be anything, also from a file: `shown` makes a short text of it that cannot fail.
+"""
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,37 +15,60 @@ import torch
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 INT64_MAX = 2**63 - 1
+MOST_BITS = 256  # of a number that a message writes out
+MOST_SHOWN = 500  # characters of a value in a message
+MOST_SECONDS = threading.TIMEOUT_MAX  # about 292 years; the clocks of the system count no further
+
+
+def shown(value: Any) -> str:
+    """Return a short text of any value for a message, by default its repr.
+
+    Python refuses to write out ints of more than 4,300 digits, with a ValueError of its own that says nothing of the
+    argument. A repr may also be long, or raise.
+    """
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"{'a negative' if value < 0 else 'an'} int of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception as error:  # the repr of a user's class may raise anything
+        return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX) -> int:
     """Return `value` as an int in [low, high]; refuse bool and float. `high` defaults to the largest int64."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{where}: {name} must be an int, got {value!r} ({type(value).__name__}). Pass a whole number.")
+        raise TypeError(
+            f"{where}: {name} must be an int, got {shown(value)} ({type(value).__name__}). Pass a whole number."
+        )
     if not low <= value <= high:
         allowed = f"{low} or more" if high == INT64_MAX and value < low else f"in [{low}, {high}]"
-        raise ValueError(f"{where}: {name} must be {allowed}, got {value}. Choose an allowed value.")
+        raise ValueError(f"{where}: {name} must be {allowed}, got {shown(int(value))}. Choose an allowed value.")
     return int(value)
 
 
 def check_bool(where: str, name: str, value: Any) -> bool:
     """Return `value`, which must be True or False; a truthy string is usually a mistake."""
     if not isinstance(value, bool):
-        raise TypeError(f"{where}: {name} must be True or False, got {value!r}. Pass one of the two.")
+        raise TypeError(f"{where}: {name} must be True or False, got {shown(value)}. Pass one of the two.")
     return value
 
 
 def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> str:
     """Return `value`, one of `allowed`."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{where}: {name} must be one of {list(allowed)}, got {value!r}. Pass one of them.")
+        raise ValueError(f"{where}: {name} must be one of {list(allowed)}, got {shown(value)}. Pass one of them.")
     return str(value)
 
 
 def check_positive_timeout(where: str, timeout: Any) -> float | None:
-    """Return `timeout`, None or a number of seconds above 0."""
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+    """Return `timeout`, None or a number of seconds above 0 and at most `MOST_SECONDS`."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= MOST_SECONDS:
         raise ValueError(
-            f"{where}: timeout must be None or seconds above 0, got {timeout!r}. Use None to wait without a limit."
+            f"{where}: timeout must be None or seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(timeout)}. "
+            "Use None to wait without a limit."
         )
     return timeout
 
@@ -99,9 +126,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def dtype_from_name(where: str, name: Any) -> torch.dtype:
     """Return the dtype that `dtype_name` calls `name`."""
-    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    # Not getattr: torch imports some of its modules, which takes seconds, when their name is asked for.
+    dtype = vars(torch).get(name) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{where}: {name!r} is not the name of a dtype, such as 'float32'. The file may be corrupt.")
+        raise ValueError(
+            f"{where}: {shown(name)} is not the name of a dtype, such as 'float32'. The file may be corrupt."
+        )
     return dtype
 
 

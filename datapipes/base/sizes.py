@@ -1,11 +1,14 @@
-"""Sizes of memory as people write them: "256MB", "1.5 GiB", or a number of bytes."""
+"""Sizes of memory: as people write them ("256MB", "1.5 GiB", or a number of bytes), and against what is left."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
 
-from datapipes.base.checks import check_int
+from datapipes import _core
+from datapipes.base.checks import check_int, shown
+
+UNCHECKED_BYTES = 2**27  # below it a look at the memory that is left is not worth its time
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DIGITS = r"\d{1,40}"
@@ -26,9 +29,18 @@ def parse_size(where: str, name: str, size: int | str) -> int:
     written = _WRITTEN.fullmatch(size)
     if written is None:
         raise ValueError(
-            f"{where}: {name} must be a number of bytes or a text such as '256MB' or '1.5GB', got {size!r}. Write it "
-            "so."
+            f"{where}: {name} must be a number of bytes or a text such as '256MB' or '1.5GB', got {shown(size)}. Write "
+            "it so."
         )
     whole, number, unit = written.groups()
     num_bytes = int(whole) if whole is not None else int(Fraction(number) * _UNITS[unit.upper()])
-    return check_int(where, f"{name} ({size!r})", num_bytes, 1)
+    return check_int(where, f"{name} ({shown(size)})", num_bytes, 1)
+
+
+def check_memory(where: str, what: str, num_bytes: int, remedy: str) -> None:
+    """Raise MemoryError if `num_bytes` exceed the memory that is left; the system may grant more, and kill its user."""
+    if num_bytes < UNCHECKED_BYTES or not hasattr(_core, "memory_left"):
+        return
+    left, limit = _core.memory_left()
+    if num_bytes > left:
+        raise MemoryError(f"{where}: {what} needs {shown(num_bytes)} bytes; {left} are left by {limit}. {remedy}")

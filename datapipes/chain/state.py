@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from datapipes.base.checks import check_bool, check_int
+from datapipes.base.checks import INT64_MAX, MOST_SHOWN, check_bool, check_int, shown
 from datapipes.base.rng import STREAM_VERSION, check_epoch
 from datapipes.chain.epoch import Position
 from datapipes.chain.run import Run
@@ -78,7 +78,7 @@ def parse_state(root: StageBase, state: Any) -> Position:
     missing = [key for key in ("seed", "epoch", "next_index", "fingerprint") if key not in state]
     if missing or not isinstance(state["fingerprint"], Mapping):
         raise ValueError(
-            f"{where} found a state with keys {sorted(map(str, state))}; it lacks {missing or ['a fingerprint']}. "
+            f"{where} found a state with keys {sorted(map(shown, state))}; it lacks {missing or ['a fingerprint']}. "
             "Load what state_dict() returned."
         )
     graph = StageGraph(root)
@@ -86,8 +86,8 @@ def parse_state(root: StageBase, state: Any) -> Position:
     saved = {"seed": state["seed"], **state["fingerprint"]}
     current = {"seed": seeds[0].rng_seed if seeds else None, **fingerprint(graph)}
     differing = [
-        f"{key} was {saved.get(key, 'absent')!r} and is {current.get(key, 'absent')!r}"
-        for key in sorted(saved.keys() | current.keys(), key=str)
+        f"{_name_of(key)} was {shown(saved.get(key, 'absent'))} and is {shown(current.get(key, 'absent'))}"
+        for key in sorted(saved.keys() | current.keys(), key=_name_of)
         if key not in saved or key not in current or not _same(saved[key], current[key])
     ]
     if differing:
@@ -97,10 +97,11 @@ def parse_state(root: StageBase, state: Any) -> Position:
         )
     epoch = check_epoch(where, state["epoch"])
     next_index, last = state["next_index"], seeds[0].num_batches if seeds else None
+    most = INT64_MAX if last is None else last
     is_int = isinstance(next_index, int) and not isinstance(next_index, bool)
-    if not is_int or next_index < 0 or (last is not None and next_index > last):
+    if not is_int or not 0 <= next_index <= most:
         raise ValueError(
-            f"{where}: next_index must be in [0, {last}], got {next_index!r}. Load what state_dict() returned."
+            f"{where}: next_index must be in [0, {most}], got {shown(next_index)}. Load what state_dict() returned."
         )
     ended = check_bool(where, "ended", state.get("ended", False))
     if not seeds:
@@ -125,26 +126,36 @@ def _parse_ahead(where: str, seeds: SeedBase, ahead: Any, step: int) -> tuple[in
     if ahead is None:
         return ()
     try:
-        rank, world_size, indices = ahead["rank"], ahead["world_size"], ahead["indices"]
+        rank, world_size = (check_int(where, name, ahead[name], 0) for name in ("rank", "world_size"))
+        indices = ahead["indices"]
+        if not isinstance(indices, (list, tuple)):
+            raise TypeError(f"{where}: indices must be a list, got {type(indices).__name__}. Load a whole state.")
         steps = tuple((check_int(where, "ahead", index, 0) - seeds.rank) // seeds.world_size for index in indices)
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, LookupError, ValueError) as error:
         raise ValueError(
-            f"{where}: 'ahead' must name a rank, a world_size and indices, got {ahead!r}. Load what state_dict() "
-            "returned."
+            f"{where}: 'ahead' must name a rank, a world_size and indices, got {shown(ahead)}. Load what "
+            "state_dict() returned."
         ) from error
     if (rank, world_size) != (seeds.rank, seeds.world_size):
         raise ValueError(
-            f"{where}: this state was saved with in_order=False by rank {rank} of {world_size}, this is rank "
-            f"{seeds.rank} of {seeds.world_size}. Let each rank load its own, or save with in_order=True."
+            f"{where}: this state was saved with in_order=False by rank {rank} of {world_size}, this is "
+            f"rank {seeds.rank} of {seeds.world_size}. Let each rank load its own, or save with in_order=True."
         )
     reached = {at: seeds.index_of(at) for at in steps if step < at < seeds.num_steps}
     if [reached.get(at) for at in steps] != list(indices):
         raise ValueError(
-            f"{where}: 'ahead' must be indices that this rank reaches after {seeds.index_of(step)}, got {indices}. "
-            "Load what state_dict() returned."
+            f"{where}: 'ahead' must be indices that this rank reaches after {seeds.index_of(step)}, got "
+            f"{shown(indices)}. Load what state_dict() returned."
         )
     return steps
 
 
+def _name_of(key: Any) -> str:
+    return key if isinstance(key, str) and len(key) <= MOST_SHOWN else shown(key)
+
+
 def _same(saved: Any, current: Any) -> bool:
-    return bool(saved == current) and isinstance(saved, bool) == isinstance(current, bool)
+    try:
+        return bool(saved == current) and isinstance(saved, bool) == isinstance(current, bool)
+    except Exception:  # such as an array, which is neither equal nor different as a whole
+        return False

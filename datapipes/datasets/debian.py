@@ -14,6 +14,7 @@ from importlib.resources import files
 
 import numpy as np
 
+from datapipes.base.checks import shown
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError, RawDataset, checked_labels, csr_ids, dense_rows, simple_edges
 
@@ -44,7 +45,7 @@ def read_debian_packages(direction: str = "both") -> RawDataset:
     """
     if direction not in DIRECTIONS:
         raise ValueError(
-            f"read_debian_packages: direction is {direction!r}, must be one of {DIRECTIONS}. Pass one of these."
+            f"read_debian_packages: direction is {shown(direction)}, must be one of {DIRECTIONS}. Pass one of these."
         )
     return _read(files(__package__).joinpath(FILE).read_bytes(), direction)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from datapipes.base.checks import check_bool
+from datapipes.base.checks import check_bool, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.minibatch import MiniBatch
@@ -43,9 +43,9 @@ class CopyTo(MiniBatchTransformer):
 def _check_device(device: str | torch.device) -> torch.device:
     try:
         wanted = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"copy_to: device must be a device such as 'cpu' or 'cuda:0', got {device!r}. Name one."
+            f"copy_to: device must be a device such as 'cpu' or 'cuda:0', got {shown(device)}. Name one."
         ) from error
     if wanted.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from datapipes.base.checks import shown
 from datapipes.features.feature import Feature
 
 __all__ = ["FeatureStore"]
@@ -35,11 +36,12 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
                 isinstance(key, tuple) and len(key) == 3 and key[0] in ("node", "edge") and isinstance(key[2], str)
             ):
                 raise ValueError(
-                    f"FeatureStore: a key must be ('node' or 'edge', type or None, name), got {key!r}. Write it so."
+                    f"FeatureStore: a key must be ('node' or 'edge', type or None, name), got {shown(key)}. Write it "
+                    "so."
                 )
             if not isinstance(feature, Feature):
                 raise TypeError(
-                    f"FeatureStore: {key!r} must be a Feature, got {type(feature).__name__}. Wrap a tensor: "
+                    f"FeatureStore: {shown(key)} must be a Feature, got {type(feature).__name__}. Wrap a tensor: "
                     "dp.TensorFeature(tensor)."
                 )
         self._features = dict(features)
@@ -49,7 +51,8 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
             return self._features[key]
         except KeyError:
             raise KeyError(
-                f"FeatureStore: no feature {key!r}; the store has {sorted(self._features, key=repr)}. Add it."
+                f"FeatureStore: no feature {shown(key)}; the store has "
+                f"{shown(sorted(self._features, key=shown))}. Add it."
             ) from None
 
     def __iter__(self) -> Iterator[FeatureKey]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from datapipes.base.checks import shown
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import registered_stages
 from datapipes.chain.stage import Stage, StreamStage
@@ -53,8 +54,8 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
     """Return the stage before which the chain is cut; None for its end."""
     if not (isinstance(place, str) or (isinstance(place, type) and issubclass(place, Stage))):
         raise TypeError(
-            f"data_loader: cut must be a functional name, a stage class or 'end', got {place!r}. Name a stage of the "
-            "chain."
+            f"data_loader: cut must be a functional name, a stage class or 'end', got {shown(place)}. Name a stage of "
+            "the chain."
         )
     if place == "end":
         return None
@@ -66,11 +67,13 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
     if not found:
         names = [stage.name for stage in graph if stage.sources]
         raise ValueError(
-            f"data_loader: cut is {place!r}, but this chain has no such stage; it has {names}. Name one of these, or "
-            "'end'."
+            f"data_loader: cut is {shown(place)}, but this chain has no such stage; it has {names}. Name one of these, "
+            "or 'end'."
         )
     if not found[0].sources:
-        raise ValueError(f"data_loader: cut is {place!r}, but no stage stands before it. Name a later stage, or 'end'.")
+        raise ValueError(
+            f"data_loader: cut is {shown(place)}, but no stage stands before it. Name a later stage, or 'end'."
+        )
     return found[0]
 
 

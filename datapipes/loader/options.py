@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from datapipes.base.checks import check_bool, check_choice, check_int, check_positive_timeout
+from datapipes.base.checks import INT64_MAX, check_bool, check_choice, check_int, check_positive_timeout, shown
 from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.chain.stage import Stage
@@ -20,6 +20,11 @@ from datapipes.processes.start import check_context
 WHERE = "data_loader"  # how errors name the DataLoader
 CHANNELS = ("shm", "mp")
 LEAST_SHM_SIZE = 2**16  # bytes: room for errors too
+MOST_AHEAD = 2**17  # minibatches that all workers make ahead; a channel holds 2**20 messages
+_BOUNDS = (
+    *(("num_workers", 0, 4096), ("max_uva_threads", 1, INT64_MAX)),
+    *(("prefetch_factor", 1, INT64_MAX), ("max_restarts", 0, INT64_MAX)),
+)
 OF_WORKERS = (
     *("persistent_workers", "worker_method", "in_order", "multiprocessing_context", "worker_init_fn", "channel"),
     *("shm_size", "max_restarts", "cut"),
@@ -51,8 +56,14 @@ class LoaderOptions:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("num_workers", 0), ("max_uva_threads", 1), ("prefetch_factor", 1), ("max_restarts", 0)):
-            object.__setattr__(self, name, check_int(WHERE, name, getattr(self, name), least))
+        for name, least, most in _BOUNDS:
+            object.__setattr__(self, name, check_int(WHERE, name, getattr(self, name), least, most))
+        ahead = self.num_workers * (self.prefetch_factor + 1)
+        if ahead > MOST_AHEAD:
+            raise ValueError(
+                f"{WHERE}: num_workers={self.num_workers} with prefetch_factor={self.prefetch_factor} would make "
+                f"{ahead} minibatches ahead; at most {MOST_AHEAD} are allowed. Lower one of them."
+            )
         check_bool(WHERE, "persistent_workers", self.persistent_workers)
         if self.max_uva_threads != LoaderOptions.max_uva_threads:
             raise ValueError(
@@ -90,7 +101,7 @@ class LoaderOptions:
         if self.shm_size is not None and self.channel != "shm":
             raise ValueError(
                 f"{WHERE}: shm_size={self.shm_size} is the size of the channel 'shm', but channel is "
-                f"{self.channel!r}. Leave one of them out."
+                f"{shown(self.channel)}. Leave one of them out."
             )
         given = [name for name in self.changed() if name in OF_PROCESSES]
         if self.worker_method == "thread" and given:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from datapipes.base.checks import shown
+
 Context = multiprocessing.context.BaseContext
 
 
@@ -65,5 +67,5 @@ def check_context(method: Any) -> str | Context | None:
         return method
     raise ValueError(
         f"data_loader: multiprocessing_context must be None, one of {allowed} or a context of multiprocessing, got "
-        f"{method!r}. Pass one of them."
+        f"{shown(method)}. Pass one of them."
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import INDEX_DTYPES, check_bool, check_int, dtype_name, how_to_get_ids
+from datapipes.base.checks import INDEX_DTYPES, check_bool, check_int, dtype_name, how_to_get_ids, shown
 from datapipes.base.rng import RngKey
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
@@ -210,7 +210,7 @@ def check_fanouts(where: str, fanouts: Any) -> list[int]:
         fanouts = fanouts.tolist()
     if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
         raise TypeError(
-            f"{where}: fanouts must be a sequence of ints, one for each hop, got {fanouts!r}. Pass a list such as "
+            f"{where}: fanouts must be a sequence of ints, one for each hop, got {shown(fanouts)}. Pass a list such as "
             "[10, 5]."
         )
     if not 1 <= len(fanouts) <= MAX_HOPS:

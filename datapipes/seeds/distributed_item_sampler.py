@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed
 
-from datapipes.base.checks import check_bool, check_int
+from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
@@ -42,7 +42,9 @@ class DistributedItemSampler(ItemSampler):
     ) -> None:
         super().__init__(item_set, batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed)
         if (rank is None) != (world_size is None):
-            raise ValueError(f"{self.name}: got rank={rank} and world_size={world_size}; pass both, or neither.")
+            raise ValueError(
+                f"{self.name}: got rank={shown(rank)} and world_size={shown(world_size)}; pass both, or neither."
+            )
         if rank is None or world_size is None:
             if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
                 raise ValueError(

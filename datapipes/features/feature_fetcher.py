@@ -1,24 +1,35 @@
 """FeatureFetcher: reads the features of a minibatch's nodes and edges.
 
 A feature that is missing or too short is refused when the chain is built, as far as the sampler upstream tells: it
-knows the graph, and whether the blocks have edge ids.
+knows the graph, and whether the blocks have edge ids. A node feature with rows for more nodes than the graph has is
+allowed, but the log says so: often it belongs to another graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from datapipes.base.checks import shown
+from datapipes.base.log import logger
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.features.feature_store import FeatureRequest, FeatureStore
+from datapipes.graph import CSCGraph
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling import Sampler
 
 __all__ = ["FeatureFetcher"]
+
+# The features, by name and number of rows, of which the log has said for a graph that they are too long. A chain is
+# rebuilt often, by passes of the DataLoader and by copies; one word of it is enough.
+_told: weakref.WeakKeyDictionary[CSCGraph, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
+_here = threading.local()  # `silent` while a stage is unpickled: the process that built the chain has said it
 
 
 @register_stage("fetch_feature")
@@ -28,7 +39,8 @@ class FeatureFetcher(MiniBatchTransformer):
     Args:
         feature_store: where the features are.
         node_feature_keys, edge_feature_keys: names of the features to read; None reads none. Features that an earlier
-            stage fetched under other names stay. If nothing was sampled, node features are those of 1-D seeds.
+            stage fetched under other names stay. If nothing was sampled, node features are those of 1-D seeds. The log
+            says once, at level WARNING, if a node feature has more rows than the sampled graph has nodes.
     Raises:
         KeyError: The store has no such feature.
         ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids, or edge features are asked
@@ -105,9 +117,9 @@ class FeatureFetcher(MiniBatchTransformer):
             )
         for (domain, _, name, ids), rows in zip(requests, found, strict=True):
             if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
-                shown = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+                given = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
                 raise ValueError(
-                    f"fetch_feature: {domain} feature {name!r} gave {shown} for {ids.shape[0]} ids; a tensor with one "
+                    f"fetch_feature: {domain} feature {name!r} gave {given} for {ids.shape[0]} ids; a tensor with one "
                     "row for each is needed. Correct its read()."
                 )
         return found
@@ -117,13 +129,13 @@ class FeatureFetcher(MiniBatchTransformer):
             return []
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
             raise TypeError(
-                f"fetch_feature: {domain}_feature_keys must be a list of names, got {names!r}. Write ['feat']."
+                f"fetch_feature: {domain}_feature_keys must be a list of names, got {shown(names)}. Write ['feat']."
             )
         for name in names:
             if (domain, None, name) not in self.feature_store:
                 raise KeyError(
-                    f"fetch_feature: no {domain} feature {name!r}; the store has {self.feature_store.names(domain)}. "
-                    f"Add it to the store, or drop it from {domain}_feature_keys."
+                    f"fetch_feature: no {domain} feature {shown(name)}; the store has "
+                    f"{self.feature_store.names(domain)}. Add it to the store, or drop it from {domain}_feature_keys."
                 )
         return list(names)
 
@@ -141,6 +153,8 @@ class FeatureFetcher(MiniBatchTransformer):
                     f"{graph.num_nodes} nodes; one row for each is needed. Fill up the feature, or sample the graph it "
                     "belongs to."
                 )
+            if rows > graph.num_nodes:
+                _tell_once(graph, name, rows)
         for name in self.edge_feature_keys:
             rows = self.feature_store["edge", None, name].count
             if rows <= graph.max_edge_id:
@@ -155,9 +169,34 @@ class FeatureFetcher(MiniBatchTransformer):
                 "built with return_edge_ids=False. Build it with return_edge_ids=True."
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_silence, super().__reduce__()
+
     def describe(self) -> dict[str, Any]:
-        shown = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
-        return {f"{domain}_feature_keys": names for domain, names in shown.items() if names}
+        keys = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
+        return {f"{domain}_feature_keys": names for domain, names in keys.items() if names}
+
+
+def _tell_once(graph: CSCGraph, name: str, rows: int) -> None:
+    told = _told.setdefault(graph, set())
+    if getattr(_here, "silent", False) or (name, rows) in told:
+        return
+    told.add((name, rows))
+    logger.warning(
+        "fetch_feature: node feature %r has %d rows, but the sampled graph has %d nodes; one row for each is expected, "
+        "the others are never read. Check that the feature belongs to this graph.",
+        *(name, rows, graph.num_nodes),
+    )
+
+
+def _in_silence(build: Callable[..., FeatureFetcher], arguments: tuple[Any, ...]) -> FeatureFetcher:
+    """Unpickle a FeatureFetcher; a worker does not repeat what the log of its parent has said."""
+    before = getattr(_here, "silent", False)
+    _here.silent = True
+    try:
+        return build(*arguments)
+    finally:
+        _here.silent = before
 
 
 def _nodes_of(minibatch: MiniBatch) -> Tensor:

@@ -1,5 +1,8 @@
 """FeatureFetcher: rows follow input nodes and edge ids; a missing feature is refused when the chain is built."""
 
+import copy
+import pickle
+import re
 import sys
 
 import pytest
@@ -82,6 +85,46 @@ def test_features_that_are_taken_out_before_the_sampler_are_no_matter():
 
 def test_a_fetch_of_nothing_may_stand_before_the_sampler():
     assert len(list(sampled(items().fetch_feature(small_store())))) == 6
+
+
+def said(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_more_rows_than_the_graph_nodes_are_named_in_the_log_once(caplog):
+    store, graph = small_store(NUM_NODES + 5), small_graph()
+    chain = sampled(graph=graph).fetch_feature(store, ["feat"], ["weight"])
+    (text,) = said(caplog)
+    assert re.search(r"fetch_feature: node feature 'feat' has 45 rows, .* 40 nodes; .*\. Check", text)
+    list(chain)
+    list(copy.copy(chain))
+    list(chain.with_sources(chain.source))
+    list(pickle.loads(pickle.dumps(chain)))
+    list(dp.DataLoader(chain, 2, worker_method="thread"))
+    list(dp.DataLoader(chain.copy_to("cpu"), cut="end"))
+    chain.replaced(dp.NeighborSampler, lambda old: sampled(graph=old.graph))
+    assert said(caplog) == [text]
+
+
+def test_each_feature_that_is_too_long_for_a_graph_is_named_and_no_other(caplog):
+    rows = {"long": 41, "longer": 42, "right": 40}
+    store = dp.FeatureStore({("node", None, name): dp.TensorFeature(torch.zeros(n)) for name, n in rows.items()})
+    sampled(graph=small_graph()).fetch_feature(store, ["long", "right", "longer"])
+    assert [re.findall(r"'(\w+)' has (\d+) rows", text) for text in said(caplog)] == [
+        [("long", "41")],
+        [("longer", "42")],
+    ]
+    sampled(graph=small_graph()).fetch_feature(store, ["long"])  # another graph
+    assert len(said(caplog)) == 3
+    items().fetch_feature(store, ["long"])  # no graph is known
+    assert len(said(caplog)) == 3
+
+
+def test_a_feature_with_fewer_rows_is_refused_wherever_the_fetch_stands():
+    store = small_store(NUM_NODES - 1)
+    for chain in (sampled(), sampled().prefetch(), dp.DataLoader(sampled()), sampled().copy_to("cpu")):
+        with refused(ValueError, stage="fetch_feature", found="'feat' has 39 rows", allowed="40 nodes"):
+            chain.fetch_feature(store, ["feat"])
 
 
 class Squares(dp.Feature):

@@ -1,9 +1,11 @@
 """Small graphs, chains and checks for the stage tests. Child processes import this module too."""
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +115,26 @@ def refused(error: type[Exception], *, stage: str, found: str, allowed: str, rem
     text = str(caught.value)
     for part, pattern in {"stage": stage, "found": found, "allowed": allowed, "remedy": remedy}.items():
         assert re.search(pattern, text), f"the error does not say {part} ({pattern}): {text}"
+
+
+def ended(call: Callable[[], object], fifo: Path) -> list[BaseException | object]:
+    """Return what a call gave or raised; nothing if it waits for a writer of `fifo`, which then lets it go."""
+    outcome: list[BaseException | object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(BOUND_S)
+    if thread.is_alive():
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        thread.join(BOUND_S)
+        outcome.clear()
+    return outcome
 
 
 def prefetch_threads() -> list[threading.Thread]:

@@ -13,6 +13,7 @@ import torch
 
 from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
+from datapipes.base.sizes import check_memory
 from datapipes.graph.arrays import CSCArrays
 
 MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
@@ -38,6 +39,11 @@ def from_edge_index(
     if num_nodes is None:
         num_nodes = max(int(edges.max()) + 1, 0) if edges.numel() > 0 else 0
     check_int("from_edge_index", "num_nodes", num_nodes, 0, MAX_NODES)
+    least_bytes = 8 * (num_nodes + 1 + edges.shape[1]) + edges.shape[1] * edges.element_size()
+    remedy = "Renumber the nodes: an id far above their number costs memory too."
+    check_memory(
+        "from_edge_index", f"a graph of num_nodes={num_nodes} nodes and {edges.shape[1]} edges", least_bytes, remedy
+    )
     src, dst = edges[0].contiguous().numpy(), edges[1].contiguous().numpy()
     indptr, indices, order = (torch.from_numpy(array) for array in _core.coo_to_csc(src, dst, num_nodes))
     moved = {}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name, shown
 from datapipes.base.codec import probe_digest
 from datapipes.graph import convert, storage
 from datapipes.graph.arrays import CSCArrays
@@ -115,7 +115,9 @@ class CSCGraph:
             ValueError: The node ids do not fit into int32.
         """
         if dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"graph: index dtype must be torch.int32 or torch.int64, got {dtype}. Pass one of them.")
+            raise ValueError(
+                f"graph: index dtype must be torch.int32 or torch.int64, got {shown(dtype)}. Pass one of them."
+            )
         if dtype == torch.int32 and self.num_nodes > 2**31 - 1:
             raise ValueError(
                 f"graph: {self.num_nodes} nodes do not fit into int32, which holds {2**31 - 1}. Keep torch.int64."
@@ -208,13 +210,15 @@ class CSCGraph:
 
         Raises:
             FileNotFoundError: There is no graph at `path`.
-            ValueError: A file is truncated, corrupt or does not fit the others; the message names it.
+            ValueError: A file is truncated, corrupt, no regular file, or does not fit the others; the message names it.
+            MemoryError: The arrays exceed the memory that is left (without `mmap`).
+            OSError: No descriptor is left. With `mmap` each array keeps one.
         """
         arrays, promised = storage.load(Path(path), mmap)
         try:
             graph = cls._of(arrays)
             if (graph.num_nodes, graph.num_edges) != promised:
-                raise ValueError(f"{graph} in the files")
+                raise ValueError(f"{shown(graph)} in the files")
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"CSCGraph.open: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
@@ -251,7 +255,7 @@ def _check_attributes(kind: str, attributes: Mapping[str, Any] | None, count: in
         )
     for name, value in (attributes or {}).items():
         if not isinstance(name, str):
-            raise TypeError(f"CSCGraph: names of {kind} attributes must be str, got {name!r}. Pass a str.")
+            raise TypeError(f"CSCGraph: names of {kind} attributes must be str, got {shown(name)}. Pass a str.")
         tensor = as_tensor("CSCGraph", f"{kind} attribute {name!r}", value)
         if tensor.ndim == 0 or tensor.shape[0] != count:
             raise ValueError(

@@ -1,27 +1,38 @@
 """Write and read a CSCGraph as a folder: one .npy file per array, and graph.json, written last, that names them.
 
-The reader trusts no file: it unpickles nothing and checks every array against graph.json. It refuses a truncated or
-corrupt file by name.
+The reader trusts no file: it unpickles nothing, and checks the size of every array against graph.json before it maps or
+reads it. It refuses a truncated or corrupt file by name, and whatever is no regular file.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import dtype_from_name, dtype_name
+from datapipes.base.checks import check_int, dtype_from_name, dtype_name, shown
+from datapipes.base.files import open_regular, read_regular
+from datapipes.base.sizes import check_memory
 from datapipes.graph.arrays import CSCArrays
 from datapipes.processes.sharing import know_mapping
 
 FORMAT = "datapipes-csc-graph"
 VERSION = 1
 HEADER = "graph.json"
+MOST_HEADER_BYTES = 2**21  # of graph.json, about 10,000 arrays; parsed, a hostile one takes 30 times as much memory
+MOST_DIMENSIONS = 64  # of an array; NumPy has no more
+
+_READ_HEADER = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def save(arrays: CSCArrays, folder: Path) -> None:
@@ -30,99 +41,175 @@ def save(arrays: CSCArrays, folder: Path) -> None:
         raise FileExistsError(
             f"CSCGraph.save: {folder} holds a graph already; it is not overwritten. Choose another folder."
         )
-    folder.mkdir(parents=True, exist_ok=True)
     named: list[tuple[str, str, Tensor]] = [("indptr", "", arrays.indptr), ("indices", "", arrays.indices)]
     if arrays.edge_ids is not None:
         named.append(("edge_ids", "", arrays.edge_ids))
     named += [("node_attributes", name, value) for name, value in (arrays.node_attributes or {}).items()]
     named += [("edge_attributes", name, value) for name, value in (arrays.edge_attributes or {}).items()]
-    entries = []
-    for number, (kind, name, tensor) in enumerate(named):
-        # The file has a number, since an attribute name may hold characters that a file name may not.
-        file = f"{kind}.npy" if not name else f"{kind}-{number}.npy"
-        np.save(folder / file, _to_numpy(tensor), allow_pickle=False)
-        entries.append(
-            {"kind": kind, "name": name, "file": file, "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
-        )
+    # The files have numbers, since an attribute name may hold characters that a file name may not.
+    files = [f"{kind}-{number}.npy" if name else f"{kind}.npy" for number, (kind, name, _) in enumerate(named)]
     header = {
         "format": FORMAT,
         "version": VERSION,
         "num_nodes": arrays.indptr.shape[0] - 1,
         "num_edges": arrays.indices.shape[0],
-        "arrays": entries,
+        "arrays": [
+            {"kind": kind, "name": name, "file": file, "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
+            for (kind, name, tensor), file in zip(named, files, strict=True)
+        ],
     }
+    text = json.dumps(header, indent=1)
+    if len(text) > MOST_HEADER_BYTES:
+        raise ValueError(
+            f"CSCGraph.save: the names and shapes of {len(named)} arrays take {len(text)} bytes in {HEADER}; at most "
+            f"{MOST_HEADER_BYTES} are allowed. Use fewer attributes, or shorter names."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for (_, _, tensor), file in zip(named, files, strict=True):
+        np.save(folder / file, _to_numpy(tensor), allow_pickle=False)
     temporary = folder / f"{HEADER}.tmp"
-    temporary.write_text(json.dumps(header, indent=1), encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     # Last: a folder without a header is no graph, so an interrupted save is never opened.
     os.replace(temporary, folder / HEADER)
 
 
-def load(folder: Path, mmap: bool) -> tuple[CSCArrays, tuple[Any, Any]]:
+class _Entry(NamedTuple):
+    """What graph.json says of one array."""
+
+    kind: str
+    name: str
+    file: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def load(folder: Path, mmap: bool) -> tuple[CSCArrays, tuple[int, int]]:
     """Return the arrays in a folder, and how many nodes and edges graph.json promises; see CSCGraph.open."""
     path = folder / HEADER
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(
             f"CSCGraph.open: {path} does not exist; {folder} must be a folder written by save(). Check the path."
         )
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        text = read_regular(path, MOST_HEADER_BYTES).decode("utf-8")
+        header = json.loads(text, parse_int=_whole, parse_float=_no_whole, parse_constant=_no_whole)
         if header["format"] != FORMAT or header["version"] != VERSION:
             raise ValueError(
-                f"format {header['format']!r} version {header['version']!r}, allowed {FORMAT!r} version {VERSION}"
+                f"format {shown(header['format'])} version {shown(header['version'])}, allowed {FORMAT!r} version "
+                f"{VERSION}"
             )
         entries = [_entry(entry) for entry in header["arrays"]]
+        _refuse_repeats(entries)
+        promised = tuple(check_int(HEADER, name, header[name], 0) for name in ("num_nodes", "num_edges"))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"CSCGraph.open: {path} is not a valid header: {error!r}. Save the graph again.") from error
-    single: dict[str, Tensor] = {}
-    attributes: dict[str, dict[str, Tensor]] = {"node_attributes": {}, "edge_attributes": {}}
-    for kind, name, file, dtype, shape in entries:
-        tensor = _read(folder / file, dtype, shape, mmap)
-        if kind in attributes:
-            attributes[kind][name] = tensor
-        else:
-            single[kind] = tensor
+        raise ValueError(
+            f"CSCGraph.open: {path} is not a valid header: {shown(error)}. Save the graph again."
+        ) from error
+    if not mmap:
+        num_bytes = sum(_size_of(folder / entry.file) for entry in entries)
+        check_memory("CSCGraph.open", f"the arrays in {folder} with mmap=False", num_bytes, "Open it with mmap=True.")
+    tensors = {(entry.kind, entry.name): _read(folder / entry.file, entry, mmap) for entry in entries}
+    single = {kind: tensor for (kind, name), tensor in tensors.items() if not kind.endswith("attributes")}
     missing = [kind for kind in ("indptr", "indices") if kind not in single]
     if missing:
         raise ValueError(
             f"CSCGraph.open: {path} names no {missing}; both indptr and indices are needed. Save the graph again."
         )
-    arrays = CSCArrays(single["indptr"], single["indices"], single.get("edge_ids"), **attributes)
-    return arrays, (header.get("num_nodes"), header.get("num_edges"))
+    nodes, edges = (
+        {name: tensor for (kind, name), tensor in tensors.items() if kind == wanted}
+        for wanted in ("node_attributes", "edge_attributes")
+    )
+    arrays = CSCArrays(single["indptr"], single["indices"], single.get("edge_ids"), nodes, edges)
+    return arrays, (promised[0], promised[1])
 
 
-def _entry(entry: Any) -> tuple[str, str, str, torch.dtype, tuple[int, ...]]:
-    kind, name, file, shape = entry["kind"], entry["name"], entry["file"], tuple(entry["shape"])
-    if kind not in ("indptr", "indices", "edge_ids", "node_attributes", "edge_attributes") or not isinstance(name, str):
-        raise ValueError(f"unknown array {kind!r} {name!r}")
-    if not isinstance(file, str) or Path(file).name != file or not file.endswith(".npy"):
-        raise ValueError(f"file {file!r} is not the name of a .npy file in the folder")
-    return kind, name, file, dtype_from_name("CSCGraph.open", entry["dtype"]), shape
+def _whole(digits: str) -> int:
+    """Return a number of graph.json. Reading one of many digits would take time in proportion to their square."""
+    return int(digits) if len(digits) <= 20 else _no_whole(digits)
 
 
-def _read(path: Path, dtype: torch.dtype, shape: tuple[int, ...], mmap: bool) -> Tensor:
-    array: np.ndarray[Any, Any]
+def _no_whole(text: str) -> int:
+    raise ValueError(f"found the number {shown(text)}, allowed are whole ones of up to 20 digits")
+
+
+def _size_of(path: Path) -> int:
     try:
-        # Not np.load, which guesses the format and would unpack an archive.
-        if mmap and 0 not in shape:
-            # "c": pages are shared until a process writes to them; torch needs a writable array.
-            array = np.lib.format.open_memmap(path, mode="c")
-            know_mapping(array)
-        else:
-            with path.open("rb") as file:
-                array = np.lib.format.read_array(file, allow_pickle=False)
-        if array.dtype.kind not in "biufc":
-            raise ValueError(f"dtype {array.dtype}")
+        return path.stat().st_size
+    except (OSError, ValueError):
+        return 0  # what is wrong is said when it is opened
+
+
+def _entry(entry: Any) -> _Entry:
+    kind, name, file, shape = entry["kind"], entry["name"], entry["file"], entry["shape"]
+    if kind not in ("indptr", "indices", "edge_ids", "node_attributes", "edge_attributes") or not isinstance(name, str):
+        raise ValueError(f"unknown array {shown(kind)} {shown(name)}")
+    if not isinstance(file, str) or Path(file).name != file or not file.endswith(".npy"):
+        raise ValueError(f"file {shown(file)} is not the name of a .npy file in the folder")
+    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"shape {shown(shape)} is not a list of up to {MOST_DIMENSIONS} sizes")
+    sizes = tuple(check_int(HEADER, "a size in a shape", size, 0) for size in shape)
+    return _Entry(
+        kind, name if kind.endswith("attributes") else "", file, dtype_from_name(HEADER, entry["dtype"]), sizes
+    )
+
+
+def _refuse_repeats(entries: list[_Entry]) -> None:
+    """Refuse an array or a file that is named twice: each mapping takes a descriptor, so they would soon be used up."""
+    for what, named in (("array", [entry[:2] for entry in entries]), ("file", [entry.file for entry in entries])):
+        if len(set(named)) < len(named):
+            seen: set[Any] = set()
+            twice = next(each for each in named if each in seen or seen.add(each))  # type: ignore[func-returns-value]
+            raise ValueError(f"the {what} {shown(twice)} is named more than once")
+
+
+def _read(path: Path, entry: _Entry, mmap: bool) -> Tensor:
+    try:
+        with open_regular(path) as file:
+            array = _read_array(file, entry.shape, mmap)
         tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if tensor.dtype != dtype:
-            tensor = tensor.view(dtype)  # dtypes unknown to NumPy, such as bfloat16, are stored as integers
-        if tuple(tensor.shape) != shape:
+        if tensor.dtype != entry.dtype:
+            tensor = tensor.view(entry.dtype)  # dtypes unknown to NumPy, such as bfloat16, are stored as integers
+        if tuple(tensor.shape) != entry.shape:
             raise ValueError(f"shape {list(tensor.shape)}")
-    except Exception as error:  # a corrupt header can raise many kinds of error, from NumPy's parser to the memory map
-        raise ValueError(
-            f"CSCGraph.open: {path} cannot be read as {dtype_name(dtype)} {list(shape)}: {error}. It may be truncated "
-            "or corrupt; save the graph again."
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise _unreadable(path, entry, error) from error
+        raise OSError(
+            error.errno,
+            f"CSCGraph.open: no descriptor is left for {path}; each mapped array keeps one. Raise the limit (ulimit "
+            "-n), or open the graph with mmap=False",
         ) from error
+    except Exception as error:  # a corrupt header can raise many kinds of error, from NumPy's parser to the memory map
+        raise _unreadable(path, entry, error) from error
     return tensor
+
+
+def _unreadable(path: Path, entry: _Entry, error: Exception) -> ValueError:
+    why = (str(error) or type(error).__name__).removesuffix(".")
+    return ValueError(
+        f"CSCGraph.open: {path} cannot be read as {dtype_name(entry.dtype)} {shown(list(entry.shape))}: {why}. It may "
+        "be truncated or corrupt; save the graph again."
+    )
+
+
+def _read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
+    """Return the array in an open .npy file. Not np.load, which guesses the format and would unpack an archive."""
+    found, fortran, dtype = _READ_HEADER[np.lib.format.read_magic(file)](file)
+    if dtype.kind not in "biufc":
+        raise ValueError(f"dtype {dtype}")
+    if found != shape:
+        raise ValueError(f"shape {shown(list(found))}")
+    # Before anything is allocated or mapped. A mapping beyond the end of the file would kill the process when read.
+    begin, size = file.tell(), os.fstat(file.fileno()).st_size
+    if begin + math.prod(shape) * dtype.itemsize != size:
+        raise ValueError(f"{size - begin} bytes of values, {dtype.itemsize} for each are needed")
+    order: Any = "F" if fortran else "C"
+    if not mmap or size == begin:
+        return np.fromfile(file, dtype, math.prod(shape)).reshape(shape, order=order)
+    # "c": pages are shared until a process writes to them; torch needs a writable array.
+    array = np.memmap(file, dtype, "c", begin, shape, order)
+    know_mapping(array, file)
+    return array
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ import weakref
 from dataclasses import dataclass
 from multiprocessing import reduction
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -116,11 +116,15 @@ def pack(value: Any) -> Packed:
     return Packed(buffer.getvalue(), pickler.memories)
 
 
-def know_mapping(array: np.memmap[Any, Any]) -> None:
+def know_mapping(array: np.memmap[Any, Any], opened: BinaryIO | None = None) -> None:
     """Remember which file a memory-mapped array reads, so that workers map it too.
 
     Call this only for arrays that nobody writes to: an array of mode "c" differs from its file after a write. A file
     that has been removed or replaced since is not remembered, because no other process can map it.
+
+    Args:
+        opened: the file that was mapped, still open. Without it, the memory map of this process is searched for the
+            file, which takes longer with every mapping.
     """
     mapped = array._mmap  # type: ignore[attr-defined]
     if mapped is None or array.filename is None or mapped in _mappings:
@@ -128,8 +132,13 @@ def know_mapping(array: np.memmap[Any, Any]) -> None:
     start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     path = os.path.abspath(os.fspath(array.filename))
     try:
-        mapping = _Mapping(mapped, _File(path, _identity(os.stat(path))), start)
-        if _path_at(mapping.address) == os.fsencode(os.path.realpath(path)):
+        identity = _identity(os.stat(path))
+        mapping = _Mapping(mapped, _File(path, identity), start)
+        if opened is not None:
+            is_mapped = identity == _identity(os.fstat(opened.fileno()))
+        else:
+            is_mapped = _path_at(mapping.address) == os.fsencode(os.path.realpath(path))
+        if is_mapped:
             _mappings[mapped] = mapping
     except OSError:
         return

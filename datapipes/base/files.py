@@ -1,0 +1,65 @@
+"""Read files of unknown origin: regular files only, opened without waiting, never more bytes than they had when opened.
+
+A FIFO, a socket or a device in the place of a file could keep its reader waiting for ever. So could a file that grows
+as fast as it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Return the regular file at `path`, open for reading; links are followed.
+
+    Raises:
+        ValueError: There is something else at `path`: a folder, a FIFO, a socket or a device.
+        OSError: It cannot be opened.
+    """
+    # O_NONBLOCK: do not wait for a writer at the other end of a FIFO. O_NOCTTY: do not take over a terminal.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError:  # a socket cannot be opened, nor some devices
+        _refuse_others(path, os.stat(path))
+        raise
+    try:
+        _refuse_others(path, os.fstat(descriptor))  # of the open file: the path may name another one by now
+    except ValueError:
+        os.close(descriptor)
+        raise
+    return open(path, "rb", opener=lambda *_: descriptor)  # not os.fdopen, which forgets the path
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the content of the regular file at `path`, as long as the file was when it was opened.
+
+    Raises:
+        ValueError: There is something else at `path`, or the file has more than `most_bytes` bytes.
+        OSError: It cannot be opened or read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise ValueError(
+                f"{path} has {size} bytes; at most {most_bytes} are allowed here. Check that it is the right file."
+            )
+        return file.read(size)
+
+
+def _refuse_others(path: Path, status: os.stat_result) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        found = _KINDS.get(kind, "no file")
+        raise ValueError(f"{path} is {found}; a regular file is needed. Check the path.")

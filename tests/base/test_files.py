@@ -1,0 +1,81 @@
+"""Files of unknown origin: only regular ones are opened, nothing waits, no more is read than there was."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pipelines import ended, refused
+
+from datapipes.base.files import open_regular, read_regular
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))  # the system allows 108 characters
+
+
+# What may stand where a file should, and its name in errors.
+NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "fifo": (os.mkfifo, "a FIFO"),
+    "socket": (bound_socket, "a socket"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "a device"),
+    "terminal": (lambda path: path.symlink_to("/dev/ptmx"), "a device"),
+    "folder": (Path.mkdir, "a folder"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("read", [open_regular, lambda path: read_regular(path, 100)], ids=["open", "read"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind, read):
+    make, name = NO_FILES[kind]
+    make(tmp_path / "thing")
+    (error,) = ended(lambda: read(tmp_path / "thing"), tmp_path / "thing")
+    with refused(ValueError, stage="thing", found=f"is {name}", allowed="a regular file is needed"):
+        raise error
+
+
+def test_a_file_that_is_not_there_or_closed_to_us_keeps_its_own_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "missing")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_regular(tmp_path / "loop")
+
+
+def test_a_link_to_a_file_is_read(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "link", 7) == b"content"
+    with refused(ValueError, stage="link", found="has 7 bytes", allowed="at most 6"):
+        read_regular(tmp_path / "link", 6)
+
+
+def test_a_file_that_grows_is_read_to_where_it_ended(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"1234")
+    fstat = os.fstat
+
+    def grow(descriptor):
+        status = fstat(descriptor)
+        with path.open("ab") as file:
+            file.write(b"more")
+        return status
+
+    monkeypatch.setattr(os, "fstat", grow)
+    assert len(read_regular(path, 100)) <= 8
+    assert len(path.read_bytes()) > 8
+
+
+def test_no_descriptor_stays_open(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "file").write_bytes(b"content")
+    before = os.listdir("/proc/self/fd")
+    for _ in range(5):
+        read_regular(tmp_path / "file", 100)
+        with pytest.raises(ValueError, match="FIFO"):
+            open_regular(tmp_path / "fifo")
+        with pytest.raises(ValueError, match="at most"):
+            read_regular(tmp_path / "file", 1)
+    assert len(os.listdir("/proc/self/fd")) == len(before)

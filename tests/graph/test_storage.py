@@ -1,0 +1,224 @@
+"""A folder of unknown origin: what could make `CSCGraph.open` wait, or take endless time or memory, is an error."""
+
+import errno
+import json
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import ended, refused
+
+import datapipes as dp
+from datapipes.base import sizes
+from datapipes.graph import storage
+from datapipes.processes import sharing
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    graph = dp.CSCGraph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3, node_attributes={"x": torch.rand(3)})
+    graph.save(tmp_path / "graph")
+    return tmp_path / "graph"
+
+
+def header_of(folder: Path) -> dict:
+    return json.loads((folder / "graph.json").read_text())
+
+
+def write_header(folder: Path, header: dict | str) -> None:
+    (folder / "graph.json").write_text(header if isinstance(header, str) else json.dumps(header))
+
+
+# --- what is no regular file
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("name", ["graph.json", "indices.npy"])
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_what_is_no_regular_file_is_refused_at_once(folder, name, kind, mmap):
+    path = folder / name
+    path.unlink()
+    {"fifo": os.mkfifo, "device": lambda to: to.symlink_to("/dev/null"), "folder": Path.mkdir}[kind](path)
+    found = {"fifo": "is a FIFO", "device": "is a device", "folder": "is a folder"}[kind]
+    (error,) = ended(lambda: dp.CSCGraph.open(folder, mmap=mmap), path)
+    with refused(ValueError, stage=r"CSCGraph\.open", found=f"{name} {found}", allowed="a regular file is needed"):
+        raise error
+
+
+# --- hostile headers
+
+
+@pytest.mark.parametrize("twice", ["array", "file"])
+def test_an_array_or_file_named_twice_is_refused(folder, twice):
+    header = header_of(folder)
+    last = header["arrays"][-1]
+    header["arrays"] += [{**last, "file": "other.npy"} if twice == "array" else {**last, "name": "other"}]
+    write_header(folder, header)
+    with refused(ValueError, stage=r"CSCGraph\.open", found=f"the {twice} .* is named more than once", allowed="valid"):
+        dp.CSCGraph.open(folder)
+
+
+def test_however_many_arrays_are_mapped_the_maps_of_the_process_are_not_searched(folder, monkeypatch):
+    def searched(address):
+        raise AssertionError("the memory map was read")
+
+    monkeypatch.setattr(sharing, "_path_at", searched)
+    graph = dp.CSCGraph.open(folder)
+    assert sharing._mapping_of(graph.indices)[1].file.path == str(folder / "indices.npy")
+
+
+def test_a_file_replaced_while_it_is_mapped_is_not_taken_for_the_mapped_one(folder, monkeypatch):
+    memmap = np.memmap
+
+    def replacing(file, *arguments):
+        mapped = memmap(file, *arguments)
+        content = Path(file.name).read_bytes()
+        Path(file.name).unlink()
+        Path(file.name).write_bytes(content)
+        return mapped
+
+    monkeypatch.setattr(storage.np, "memmap", replacing)
+    assert sharing._mapping_of(dp.CSCGraph.open(folder).indices) is None
+
+
+BOMBS = {
+    "deep": "[" * 2_000_000,
+    "a long number": '{"format": "datapipes-csc-graph", "version": ' + "9" * 1_000_000 + "}",
+    "a long float": '{"format": "datapipes-csc-graph", "version": ' + "9" * 1_000_000 + ".5}",
+    "an infinite number": '{"format": "datapipes-csc-graph", "version": 1e999}',
+    "no number": '{"format": "datapipes-csc-graph", "version": NaN}',
+    "a long text": '{"format": "' + "9" * 1_000_000 + '", "version": 1}',
+    "too long": '"' + "9" * 3_000_000 + '"',
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_header_that_asks_for_time_or_memory_is_refused_in_few_words(folder, bomb):
+    write_header(folder, BOMBS[bomb])
+    with refused(ValueError, stage=r"CSCGraph\.open", found="not a valid header", allowed="") as caught:
+        dp.CSCGraph.open(folder)
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shape": [2**62, 2**62]},
+        {"shape": [2**62, 0]},
+        {"shape": [10**19]},
+        {"shape": [10**30]},
+        {"shape": [3.0]},
+        {"shape": [True]},
+        {"shape": "3"},
+        {"shape": [1] * 65},
+        {"shape": {"3": 3}},
+        {"dtype": "_dynamo"},
+        {"dtype": "x" * 100_000},
+        {"file": "x" * 100_000 + ".npy"},
+        {"file": "\ud800.npy"},
+        {"kind": "x" * 100_000},
+        {"kind": {"indices": 1}},
+        {"name": ["x"] * 100_000},
+    ],
+    ids=lambda changes: str(changes)[:40],
+)
+@pytest.mark.parametrize("mmap", [True, False])
+def test_any_entry_of_a_header_is_refused_in_few_words(folder, changes, mmap):
+    header = header_of(folder)
+    header["arrays"][1].update(changes)
+    write_header(folder, header)
+    with refused(ValueError, stage=r"CSCGraph\.open", found="valid header|cannot be read", allowed="") as caught:
+        dp.CSCGraph.open(folder, mmap=mmap)
+    assert len(str(caught.value)) < 3000 + 2 * len(str(changes.get("file", "")))
+
+
+@pytest.mark.parametrize("promise", [{"num_nodes": 2}, {"num_nodes": 3.0}, {"num_edges": True}, {"num_edges": -3}])
+def test_numbers_of_nodes_and_edges_that_are_none_are_refused(folder, promise):
+    write_header(folder, {**header_of(folder), **promise})
+    with refused(ValueError, stage=r"CSCGraph\.open", found=r"graph\.json", allowed=""):
+        dp.CSCGraph.open(folder)
+
+
+extremes = st.sampled_from([0, -1, 2**31, 2**63, 10**19, 10**25, 1.5, True, None, "", "x", [], {}, [[]], "indices.npy"])
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_any_change_of_a_header_ends_in_an_error_or_in_the_graph(tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "any_header"
+    if not folder.exists():
+        dp.CSCGraph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), 2).save(folder)
+        (folder / "kept.json").write_text((folder / "graph.json").read_text())
+    header = json.loads((folder / "kept.json").read_text())
+    target = data.draw(st.sampled_from([header, *header["arrays"]]))
+    target[data.draw(st.sampled_from(sorted(target)))] = data.draw(extremes)
+    write_header(folder, header)
+    with suppress(ValueError):
+        assert dp.CSCGraph.open(folder, mmap=data.draw(st.booleans())).num_nodes == 2
+
+
+def test_a_header_that_open_would_refuse_is_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "MOST_HEADER_BYTES", 600)
+    graph = dp.CSCGraph(torch.tensor([0]), torch.zeros(0).long(), node_attributes={"x" * 500: torch.zeros(0)})
+    with refused(ValueError, stage=r"CSCGraph\.save", found="3 arrays take", allowed="at most 600"):
+        graph.save(tmp_path / "graph")
+    assert not (tmp_path / "graph").exists()
+
+
+# --- hostile arrays
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("change", [1, 8, -1])
+def test_a_file_that_is_longer_or_shorter_than_its_array_is_refused(folder, change, mmap):
+    path = folder / "indices.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0" * change if change > 0 else whole[:change])
+    found = f"{24 + change} bytes of values, 8 for each"
+    with refused(ValueError, stage=r"CSCGraph\.open", found=found, allowed="needed"):
+        dp.CSCGraph.open(folder, mmap=mmap)
+
+
+@pytest.mark.parametrize("text", [b"-" * 9000, b"(" * 9000, b"{'descr': " * 900, b"9" * 9000])
+def test_the_header_of_an_array_is_no_program(folder, text):
+    (folder / "indices.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
+    with refused(ValueError, stage=r"CSCGraph\.open", found=r"indices\.npy cannot be read .*: .+\. It", allowed=""):
+        dp.CSCGraph.open(folder)
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(folder, monkeypatch):
+    path, length = folder / "indices.npy", 2**37  # a file of a terabyte, nearly all of it a hole
+    with path.open("wb") as file:
+        form = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(file, form)
+        file.truncate(file.tell() + 8 * length)
+    header = header_of(folder)
+    header["arrays"][1]["shape"] = [length]
+    write_header(folder, header)
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (2**30, "the test"))
+    allowed = "1073741824 are left by the test"
+    with refused(MemoryError, stage=r"CSCGraph\.open", found=r"mmap=False needs 1099511\d+ bytes", allowed=allowed):
+        dp.CSCGraph.open(folder, mmap=False)
+
+
+def test_a_lack_of_descriptors_is_not_taken_for_a_corrupt_file(folder, monkeypatch):
+    def refuse(path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(storage, "open_regular", refuse)
+    with pytest.raises(OSError, match=r"CSCGraph\.open: no descriptor is left .*ulimit -n") as caught:
+        dp.CSCGraph.open(folder)
+    assert caught.value.errno == errno.EMFILE
+
+
+def test_more_nodes_than_memory_holds_are_refused_before_they_are_counted(monkeypatch):
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (2**30, "the test"))
+    found, allowed = "num_nodes=140737488355329 nodes and 1 edges needs 112589990684", "1073741824 are left by the test"
+    with refused(MemoryError, stage="from_edge_index", found=found, allowed=allowed):
+        dp.CSCGraph.from_edge_index(torch.tensor([[0], [2**47]]))

@@ -82,7 +82,7 @@ def open(path: str | Path, *, split: int = 0) -> Dataset:
         raise FileNotFoundError(
             f"datasets.open: {where} does not exist; a folder or an .npz file is needed. Check the path."
         )
-    if where.is_file():
+    if not where.is_dir():
         return _open_npz(where, split)
     archives = sorted(where.glob("*.npz"))
     if any(where.glob("ind.*")):

@@ -28,6 +28,7 @@ from datapipes.datasets.raw import (
     RawDataset,
     both_directions,
     checked_labels,
+    content_of,
     csr_ids,
     dense_rows,
     normalised,
@@ -59,7 +60,7 @@ def read_npz(path: Path, split: int = 0) -> RawDataset:
         DatasetFormatError: The file is truncated, corrupt, hostile, or of another layout.
     """
     path = Path(path)
-    arrays = NpzArrays(path.name, path.read_bytes())
+    arrays = NpzArrays(path.name, content_of(path, MAX_FILE_BYTES))
     for needed, read, num_splits in _LAYOUTS.values():
         if set(needed.split()) <= arrays.keys:
             found = num_splits(arrays)

@@ -1,56 +1,57 @@
 """Read a pickle that holds plain data only: numbers, text, lists, dicts, arrays and CSR matrices.
 
-A pickle is a program. Three layers keep it harmless:
+A pickle is a program. Python's own unpickler would run it; this module does not use it:
 
-- `_check_opcodes` reads the file first. It refuses every instruction that plain data does not need.
-- `_PlainUnpickler` knows ten names of seven globals and refuses any other by name.
-- Each of these globals is replaced by a stand-in of this module, so not even the unpickling code of numpy or scipy
-  runs. `array_of` checks the stand-ins and makes arrays of them.
+- `_Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses every other.
+- It knows ten names of seven globals and refuses any other by name.
+- Each of these globals is a stand-in of this module, so not even the unpickling code of numpy or scipy runs. `array_of`
+  checks the stand-ins and makes arrays of them.
+- A dict stays a list of pairs, `Items`: to hash keys that the file chose could take time in proportion to the square of
+  their number, or, for tuples of tuples, for ever.
 
-Invariant: the file cannot choose code to run and cannot change an object. Memory stays in proportion to the size of the
-file. Refused with `DatasetFormatError`: truncated, corrupt or hostile files.
+Invariant: the file cannot choose code to run and cannot change an object. Time and memory stay in proportion to the
+size of the file. Refused with `DatasetFormatError`: truncated, corrupt or hostile files.
 """
 
 from __future__ import annotations
 
-import io
+import contextlib
 import math
-import pickle
 import pickletools
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from datapipes.datasets.raw import DatasetFormatError
+from datapipes.base.checks import shown
+from datapipes.datasets.raw import DatasetFormatError, content_of
 
-MAX_TUPLES = 1024
+MAX_FILE_BYTES = 2**30
+MAX_LENGTH = 2**48  # of a side of an array or a matrix
+MAX_FIELDS = 64  # of a dict with text for its keys
+MAX_KEY = 64  # characters of such a key
 
-_PLAIN_OPCODES = """
-    PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL NEWOBJ REDUCE BUILD NONE NEWTRUE NEWFALSE INT BININT BININT1
-    BININT2 LONG LONG1 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 UNICODE BINUNICODE
-    SHORT_BINUNICODE TUPLE EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 LIST EMPTY_LIST APPEND APPENDS DICT EMPTY_DICT
-    SETITEM SETITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_OF_VALUES = """
+    INT BININT BININT1 BININT2 LONG LONG1 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 UNICODE
+    BINUNICODE SHORT_BINUNICODE
 """
-_OPCODES = frozenset(_PLAIN_OPCODES.split())
-_TUPLES = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
-_OPCODES_THAT_MAKE = """
-    GLOBAL STACK_GLOBAL NEWOBJ REDUCE LONG LONG1 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES
-    BINBYTES8 UNICODE BINUNICODE SHORT_BINUNICODE EMPTY_TUPLE LIST EMPTY_LIST DICT EMPTY_DICT
-"""
-_MAKERS = _TUPLES | frozenset(_OPCODES_THAT_MAKE.split())
+_VALUES = frozenset(_OF_VALUES.split())
+_IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+_UNSET = object()
+_T = TypeVar("_T")
 _DTYPES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"})
 
 
 def read_pickle(path: Path) -> object:
-    """Return the content of a pickle: numbers, text, tuples, lists, dicts, and the stand-ins below."""
-    content = path.read_bytes()
+    """Return the content of a pickle: numbers, text, tuples, lists, and the stand-ins below."""
+    content = content_of(path, MAX_FILE_BYTES)
     try:
-        _check_opcodes(path.name, content)
-        return _PlainUnpickler(path.name, content).load()
-    except DatasetFormatError:
-        raise
+        return _Reader(path.name, content).read()
     except Exception as error:  # a corrupt stream can raise nearly anything; no other code runs in here
+        _refuse_instructions(path.name, content)
+        if isinstance(error, DatasetFormatError):
+            raise
         raise DatasetFormatError.of(
             path.name,
             f"a broken pickle ({type(error).__name__}: {str(error)[:200]})",
@@ -58,48 +59,24 @@ def read_pickle(path: Path) -> object:
         ) from error
 
 
-def _check_opcodes(file: str, content: bytes) -> None:
-    """Refuse a pickle that could run code, or make the unpickler use time or memory out of proportion.
+def _refuse_instructions(file: str, content: bytes) -> None:
+    """Raise an error that names the first instruction which plain data does not need; return if there is none.
 
-    Memo numbers are bounded, because the unpickler allocates that many places. The number of tuples is
-    bounded, and a tuple must not be read back from the memo. So no tuple is deep or has more leaves than
-    the file has bytes; hashing such a tuple as the key of a dict would never end. An object must be put in
-    the memo right after it is made. Every pickler does so, and this walk then knows which places hold
-    tuples.
+    Such an instruction says more about a file than the place at which the reader stopped.
     """
-    num_tuples, last = 0, ""
-    memo: set[int] = set()
-    kept_tuples: set[int] = set()
-    for opcode, argument, position in pickletools.genops(content):
-        name = opcode.name
-        if name not in _OPCODES:
-            shown = "" if argument is None else f" {str(argument)[:80]!r}"
-            raise DatasetFormatError.of(
-                file,
-                f"the pickle instruction {name}{shown} at byte {position}",
-                "plain numbers, text, lists, dicts and arrays",
-                "Do not trust this file; nothing of it was run.",
-            )
-        if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            place = len(memo) if name == "MEMOIZE" else int(argument or 0)
-            if not 0 <= place <= len(content) or last not in _MAKERS:
-                raise DatasetFormatError.of(
-                    file,
-                    f"the memo number {place} after {last or 'nothing'} at byte {position}",
-                    f"numbers up to {len(content)}, each after the object it is for",
-                )
-            memo.add(place)
-            if last in _TUPLES:
-                kept_tuples.add(place)
-            else:
-                kept_tuples.discard(place)
-        elif name in ("GET", "BINGET", "LONG_BINGET") and int(argument or 0) in kept_tuples:
-            raise DatasetFormatError.of(file, f"a tuple used twice at byte {position}", "each tuple once")
-        num_tuples += name in _TUPLES
-        if num_tuples > MAX_TUPLES:
-            raise DatasetFormatError.of(file, f"more than {MAX_TUPLES} tuples", "a few for the shapes of arrays")
-        if name != "FRAME":
-            last = name
+    found = None
+    with contextlib.suppress(Exception):  # of a file that breaks off
+        for opcode, argument, position in pickletools.genops(content):
+            if opcode.name not in _INSTRUCTIONS:
+                text = str(argument)[:80] if isinstance(argument, str) else shown(argument)
+                found = f"{opcode.name}{'' if argument is None else f' {text!r}'} at byte {position}"
+                break
+    if found is not None:
+        raise _refused(file, f"the pickle instruction {found}", "plain numbers, text, lists, dicts and arrays")
+
+
+def _refused(file: str, found: str, expected: str) -> DatasetFormatError:
+    return DatasetFormatError.of(file, found, expected, "Do not trust this file; nothing of it was run.")
 
 
 class _Dtype:
@@ -107,13 +84,13 @@ class _Dtype:
 
     __slots__ = ("byte_order", "spec")
 
-    def __init__(self, spec: object, *flags: object) -> None:
+    def __init__(self, spec: object) -> None:
         if not isinstance(spec, str) or spec not in _DTYPES:
-            shown = spec[:20] if isinstance(spec, str) else type(spec).__name__
-            raise ValueError(f"dtype {shown!r} is none of {sorted(_DTYPES)}")
+            found = spec[:20] if isinstance(spec, str) else type(spec).__name__
+            raise ValueError(f"dtype {found!r} is none of {sorted(_DTYPES)}")
         self.spec, self.byte_order = spec, "|"
 
-    def __setstate__(self, state: object) -> None:
+    def set_state(self, state: object) -> None:
         if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", ">", "|", "="):
             raise ValueError("the state of a dtype is not (version, byte order, ...)")
         if any(part is not None for part in state[2:5]):
@@ -132,89 +109,245 @@ class _Array:
     def __init__(self) -> None:
         self.state: object = None
 
-    def __setstate__(self, state: object) -> None:
-        self.state = state
-
 
 class Csr:
-    """Stands for `scipy.sparse.csr_matrix`. `NEWOBJ` makes it, so the pickle must see a class here.
-
-    A `BUILD` aimed at the class itself calls `__setstate__` without an instance, and fails.
-    """
+    """Stands for `scipy.sparse.csr_matrix`; holds its unchecked state."""
 
     __slots__ = ("state",)
-    state: object
 
-    def __new__(cls) -> Csr:
-        matrix = super().__new__(cls)
-        matrix.state = None
-        return matrix
+    def __init__(self) -> None:
+        self.state: object = None
 
-    def __setstate__(self, state: object) -> None:
-        self.state = state
+
+class Items:
+    """Stands for a dict: its keys and values, unhashed, in the order of the file."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[object, object]] = []
+
+    def add(self, flat: list[object]) -> None:
+        """Add keys and values, given by turns."""
+        self.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
 
 
 class _Global:
-    """Stands for a function or class that a pickle names. It can be called but not changed."""
+    """Stands for a function or class that a pickle names."""
 
-    __slots__ = ("_name",)
+    __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __setstate__(self, state: object) -> None:
-        raise ValueError(f"the file tries to change {self._name}")
-
-    def __call__(self, *arguments: object) -> object:
-        if self._name == "numpy.dtype":
-            return _Dtype(*arguments)
-        if self._name == "numpy._reconstruct" and arguments[:1] == (_NDARRAY,):
-            return _Array()
-        if self._name == "collections.defaultdict" and arguments in ((), (_LIST,)):
-            return {}
-        if self._name == "codecs.encode":
-            text, encoding = arguments
-            if isinstance(text, str) and encoding == "latin1":
-                return text.encode("latin-1")
-        raise ValueError(f"{self._name} called with {len(arguments)} arguments that no pickler passes")
+        self.name = name
 
 
-_NDARRAY = _Global("numpy.ndarray")
-_LIST = _Global("list")
-_RECONSTRUCT = _Global("numpy._reconstruct")
+_NDARRAY, _DTYPE, _LIST, _CSR = (_Global(name) for name in ("ndarray", "dtype", "list", "csr_matrix"))
+_RECONSTRUCT, _DEFAULTDICT, _ENCODE = (_Global(name) for name in ("_reconstruct", "defaultdict", "encode"))
+_KNOWN = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _DTYPE,
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("scipy.sparse.csr", "csr_matrix"): _CSR,
+    ("scipy.sparse._csr", "csr_matrix"): _CSR,
+    ("collections", "defaultdict"): _DEFAULTDICT,
+    ("__builtin__", "list"): _LIST,
+    ("builtins", "list"): _LIST,
+    ("_codecs", "encode"): _ENCODE,
+}
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler that knows no globals except `_KNOWN`."""
-
-    _KNOWN: ClassVar[dict[tuple[str, str], object]] = {
-        ("numpy", "ndarray"): _NDARRAY,
-        ("numpy", "dtype"): _Global("numpy.dtype"),
-        ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-        ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-        ("scipy.sparse.csr", "csr_matrix"): Csr,
-        ("scipy.sparse._csr", "csr_matrix"): Csr,
-        ("collections", "defaultdict"): _Global("collections.defaultdict"),
-        ("__builtin__", "list"): _LIST,
-        ("builtins", "list"): _LIST,
-        ("_codecs", "encode"): _Global("codecs.encode"),
-    }
+class _Reader:
+    """Follows the instructions of one pickle. A method `_x` follows the instructions that `_METHODS` has for it."""
 
     def __init__(self, file: str, content: bytes) -> None:
-        super().__init__(io.BytesIO(content), fix_imports=False, encoding="latin-1")
         self._file = file
+        self._content = content
+        self._stack: list[Any] = []  # what was made since the last mark
+        self._outer: list[list[Any]] = []  # the stacks before each mark
+        self._memo: list[Any] = []  # not a dict, since the file chooses the numbers
+        self._encodable = len(content)  # characters that may yet be encoded: a file needs each of its texts once
 
-    def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for a global, or refuse it."""
-        if (module, name) not in self._KNOWN:
-            known = sorted({".".join(key) for key in self._KNOWN})
-            raise DatasetFormatError.of(
-                self._file,
-                f"a pickle that asks for the global {module}.{name}",
-                f"none but {known}",
-                "Do not trust this file; nothing of it was run.",
+    def read(self) -> object:
+        """Return what the pickle holds."""
+        follow = {name: getattr(self, f"_{method}") for method, names in _METHODS.items() for name in names.split()}
+        for opcode, argument, _ in pickletools.genops(self._content):
+            name = opcode.name
+            if name in _VALUES:
+                self._stack.append(argument)
+            elif name in follow:
+                follow[name](argument)
+            elif name in _CONSTANTS:
+                self._stack.append(_CONSTANTS[name])
+            elif name not in _IGNORED:
+                raise ValueError(f"the instruction {name}")
+        return self._stack.pop()
+
+    def _mark(self, _: Any) -> None:
+        self._outer.append(self._stack)
+        self._stack = []
+
+    def _since_mark(self) -> list[Any]:
+        made, self._stack = self._stack, self._outer.pop()
+        return made
+
+    def _put(self, number: Any) -> None:
+        place = len(self._memo) if number is None else int(number)
+        if not 0 <= place <= len(self._content):
+            raise ValueError(f"the memo number {shown(place)}, allowed are those up to {len(self._content)}")
+        self._memo.extend([_UNSET] * (place + 1 - len(self._memo)))
+        self._memo[place] = self._stack[-1]
+
+    def _get(self, number: Any) -> None:
+        place = int(number)
+        if not 0 <= place < len(self._memo) or self._memo[place] is _UNSET:
+            raise ValueError(f"the memo number {shown(place)}, at which nothing was put")
+        self._stack.append(self._memo[place])
+
+    def _tuple(self, _: Any) -> None:
+        made = tuple(self._since_mark())
+        self._stack.append(made)
+
+    def _tuple1(self, _: Any) -> None:
+        self._take_tuple(1)
+
+    def _tuple2(self, _: Any) -> None:
+        self._take_tuple(2)
+
+    def _tuple3(self, _: Any) -> None:
+        self._take_tuple(3)
+
+    def _take_tuple(self, length: int) -> None:
+        parts = [self._stack.pop() for _ in range(length)]
+        self._stack.append(tuple(parts[::-1]))
+
+    def _empty_list(self, _: Any) -> None:
+        self._stack.append([])
+
+    def _list(self, _: Any) -> None:
+        made = self._since_mark()
+        self._stack.append(made)
+
+    def _append(self, _: Any) -> None:
+        last = self._stack.pop()
+        self._target(list).append(last)
+
+    def _appends(self, _: Any) -> None:
+        made = self._since_mark()
+        self._target(list).extend(made)
+
+    def _empty_dict(self, _: Any) -> None:
+        self._stack.append(Items())
+
+    def _dict(self, _: Any) -> None:
+        made = self._since_mark()
+        self._stack.append(Items())
+        self._stack[-1].add(made)
+
+    def _setitem(self, _: Any) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._target(Items).add([key, value])
+
+    def _setitems(self, _: Any) -> None:
+        made = self._since_mark()
+        self._target(Items).add(made)
+
+    def _global(self, named: Any) -> None:
+        module, _, name = named.partition(" ")
+        self._push_global(module, name)
+
+    def _stack_global(self, _: Any) -> None:
+        name, module = self._stack.pop(), self._stack.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise ValueError("a global whose name is no text")
+        self._push_global(module, name)
+
+    def _push_global(self, module: str, name: str) -> None:
+        known = _KNOWN.get((module, name))
+        if known is None:
+            known_names = sorted({".".join(key) for key in _KNOWN})
+            raise _refused(
+                self._file, f"a pickle that asks for the global {module[:80]}.{name[:80]}", f"none but {known_names}"
             )
-        return self._KNOWN[module, name]
+        self._stack.append(known)
+
+    def _newobj(self, _: Any) -> None:
+        arguments, cls = self._stack.pop(), self._stack.pop()
+        if cls is not _CSR or arguments != ():
+            raise ValueError("an object of another class than csr_matrix, or with arguments")
+        self._stack.append(Csr())
+
+    def _reduce(self, _: Any) -> None:
+        arguments, function = self._stack.pop(), self._stack.pop()
+        if not isinstance(function, _Global) or not isinstance(arguments, tuple) or len(arguments) > 3:
+            raise ValueError("a call that no pickler writes")
+        self._stack.append(self._call(function, arguments))
+
+    def _call(self, function: _Global, arguments: tuple[Any, ...]) -> object:
+        first = arguments[0] if arguments else None
+        if function is _DTYPE:
+            return _Dtype(first)
+        if function is _RECONSTRUCT and first is _NDARRAY:
+            return _Array()
+        if function is _DEFAULTDICT and (not arguments or (first is _LIST and len(arguments) == 1)):
+            return Items()
+        if function is _ENCODE and len(arguments) == 2 and isinstance(first, str) and arguments[1] == "latin1":
+            self._encodable -= len(first)
+            if self._encodable < 0:
+                raise ValueError("a text that is encoded again and again")
+            return first.encode("latin-1")
+        raise ValueError(f"{function.name} called with {len(arguments)} arguments that no pickler passes")
+
+    def _build(self, _: Any) -> None:
+        state, built = self._stack.pop(), self._stack[-1]
+        if isinstance(built, _Dtype):
+            built.set_state(state)
+        elif isinstance(built, (_Array, Csr)):
+            built.state = state
+        else:
+            raise ValueError(f"the file tries to change {getattr(built, 'name', f'a {type(built).__name__}')}")
+
+    def _target(self, kind: type[_T]) -> _T:
+        """Return the object on top of the stack, which must be of `kind`."""
+        if type(self._stack[-1]) is not kind:
+            raise ValueError(f"something added to a {type(self._stack[-1]).__name__.lstrip('_')}")
+        return self._stack[-1]
+
+
+_METHODS = {
+    "mark": "MARK",
+    "put": "PUT BINPUT LONG_BINPUT MEMOIZE",
+    "get": "GET BINGET LONG_BINGET",
+    **{
+        name: name.upper()
+        for name in ("tuple", "tuple1", "tuple2", "tuple3", "empty_list", "list", "append", "appends")
+    },
+    **{name: name.upper() for name in ("empty_dict", "dict", "setitem", "setitems", "global", "stack_global")},
+    **{name: name.upper() for name in ("newobj", "reduce", "build")},
+}
+
+
+_INSTRUCTIONS = _VALUES | _IGNORED | _CONSTANTS.keys() | {name for names in _METHODS.values() for name in names.split()}
+
+
+def shown_plain(found: object) -> str:
+    """Return text about an object for a message. The repr of a tuple of tuples, each used twice, would never end."""
+    return shown(found) if isinstance(found, (int, str)) else f"of {type(found).__name__.lstrip('_')}"
+
+
+def fields_of(file: str, found: object, what: str) -> dict[str, object]:
+    """Return the fields of an `Items` whose keys are short text, each once."""
+    pairs = found.pairs if isinstance(found, Items) else None
+    if pairs is None or len(pairs) > MAX_FIELDS:
+        shown_as = f"of {type(found).__name__.lstrip('_')}" if pairs is None else f"with {len(pairs)} fields"
+        raise DatasetFormatError.of(file, f"{what} {shown_as}", f"a dict of up to {MAX_FIELDS} fields")
+    fields: dict[str, object] = {}
+    for key, value in pairs:
+        if not isinstance(key, str) or len(key) > MAX_KEY or key in fields:
+            expected = f"text of up to {MAX_KEY} characters, each once"
+            raise DatasetFormatError.of(file, f"{what} with the field {shown_plain(key)}", expected)
+        fields[key] = value
+    return fields
 
 
 def array_of(file: str, found: object, what: str) -> np.ndarray:
@@ -233,8 +366,8 @@ def array_of(file: str, found: object, what: str) -> np.ndarray:
             raise DatasetFormatError.of(file, f"{what} with text for its bytes", "bytes") from error
     if (
         not isinstance(shape, tuple)
-        or not all(type(length) is int and length >= 0 for length in shape)
         or not 1 <= len(shape) <= 2
+        or not all(type(length) is int and 0 <= length <= MAX_LENGTH for length in shape)
         or not isinstance(dtype, _Dtype)
         or type(fortran) not in (bool, int)
         or not isinstance(content, bytes)

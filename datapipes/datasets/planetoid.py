@@ -14,12 +14,22 @@ from pathlib import Path
 
 import numpy as np
 
-from datapipes.datasets.plain_pickle import Csr, array_of, read_pickle
+from datapipes.datasets.plain_pickle import (
+    MAX_FILE_BYTES,
+    MAX_LENGTH,
+    Csr,
+    Items,
+    array_of,
+    fields_of,
+    read_pickle,
+    shown_plain,
+)
 from datapipes.datasets.raw import (
     MAX_CLASSES,
     DatasetFormatError,
     RawDataset,
     both_directions,
+    content_of,
     csr_ids,
     dense_rows,
     normalised,
@@ -106,7 +116,7 @@ def _find_files(folder: Path) -> dict[str, Path]:
             "Give each a folder of its own.",
         )
     paths = {suffix: folder / f"ind.{names[0]}.{suffix}" for suffix in _SUFFIXES}
-    missing = [path.name for path in paths.values() if not path.is_file()]
+    missing = [path.name for path in paths.values() if not path.exists()]
     if missing:
         raise FileNotFoundError(f"read_planetoid: {folder} lacks {missing}. Fetch all eight files of the data set.")
     return paths
@@ -146,7 +156,7 @@ def _check_rows(path: Path, found: int, other: str, expected: int) -> None:
 
 def _read_test_ids(path: Path) -> np.ndarray:
     try:
-        ids = np.array([int(line) for line in path.read_bytes().decode("ascii").split()], dtype=np.int64)
+        ids = np.array([int(line) for line in content_of(path, MAX_FILE_BYTES).decode("ascii").split()], dtype=np.int64)
     except (ValueError, OverflowError) as error:
         found = f"text that is no node id ({str(error)[:200]})"
         raise DatasetFormatError.of(path.name, found, "one id on each line") from error
@@ -158,28 +168,25 @@ def _read_test_ids(path: Path) -> np.ndarray:
 def _read_graph(path: Path) -> dict[int, list[int]]:
     """Return the neighbour list of each node; the nodes are 0..n - 1, and so are all neighbours."""
     graph = read_pickle(path)
-    if not isinstance(graph, dict):
-        raise DatasetFormatError.of(path.name, f"a thing {_shown(graph)}", "a dict of neighbour lists")
-    num_nodes = len(graph)
+    if not isinstance(graph, Items):
+        raise DatasetFormatError.of(path.name, f"a thing {shown_plain(graph)}", "a dict of neighbour lists")
+    num_nodes = len(graph.pairs)
+    lists: dict[int, list[int]] = {}  # of ids below its length alone, so no two of them collide
     seen: set[int] = set()
-    for node, neighbours in graph.items():
-        if type(node) is not int or not 0 <= node < num_nodes:
+    for node, neighbours in graph.pairs:
+        if type(node) is not int or not 0 <= node < num_nodes or node in lists:
             expected = f"each id in [0, {num_nodes}) once"
-            raise DatasetFormatError.of(path.name, f"the node {_shown(node)}", expected)
+            raise DatasetFormatError.of(path.name, f"the node {shown_plain(node)}", expected)
         if type(neighbours) is not list or id(neighbours) in seen:
-            found = f"node {node} with neighbours {_shown(neighbours)}"
+            found = f"node {node} with neighbours {shown_plain(neighbours)}"
             raise DatasetFormatError.of(path.name, found, "a list of its own")
         seen.add(id(neighbours))
         for neighbour in neighbours:
             if type(neighbour) is not int or not 0 <= neighbour < num_nodes:
-                found = f"node {node} with the neighbour {_shown(neighbour)}"
+                found = f"node {node} with the neighbour {shown_plain(neighbour)}"
                 raise DatasetFormatError.of(path.name, found, f"ids in [0, {num_nodes})")
-    return graph
-
-
-def _shown(found: object) -> str:
-    """Return text about an object for a message. Only numbers are shown; the text of others may be unbounded."""
-    return str(found)[:80] if type(found) is int else f"of {type(found).__name__.lstrip('_')}"
+        lists[node] = neighbours
+    return lists
 
 
 def _edges(path: Path, neighbours: dict[int, list[int]]) -> np.ndarray:
@@ -229,14 +236,14 @@ class _Entries:
 
 def _read_csr(path: Path) -> _Entries:
     matrix = read_pickle(path)
-    state = matrix.state if isinstance(matrix, Csr) else None
-    if not isinstance(state, dict):
+    if not isinstance(matrix, Csr) or matrix.state is None:
         raise DatasetFormatError.of(path.name, f"a {type(matrix).__name__.lstrip('_')}", "a scipy CSR matrix")
+    state = fields_of(path.name, matrix.state, "a matrix")
     shape = state.get("_shape", state.get("shape"))
     if (
         not isinstance(shape, tuple)
         or len(shape) != 2
-        or not all(type(length) is int and length >= 0 for length in shape)
+        or not all(type(length) is int and 0 <= length <= MAX_LENGTH for length in shape)
     ):
         raise DatasetFormatError.of(path.name, "a matrix without a shape", "the numbers of rows and columns")
     parts = (array_of(path.name, state.get(key), key) for key in ("indptr", "indices", "data"))

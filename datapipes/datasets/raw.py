@@ -13,9 +13,12 @@ no other error.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from datapipes.base.files import read_regular
 
 __all__ = ["DatasetFormatError"]
 
@@ -117,6 +120,18 @@ class RawDataset:
                 f"{self.name}: node {distinct[times > 1][0]} is more than once in the split; train, "
                 f"validation and test must be disjoint and without repeats. {_REMEDY}"
             )
+
+
+def content_of(path: Path, most_bytes: int) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        DatasetFormatError: It is no regular file, such as a FIFO, or has more than `most_bytes` bytes.
+    """
+    try:
+        return read_regular(path, most_bytes)
+    except ValueError as error:
+        raise DatasetFormatError(f"{path.name}: {error}") from error
 
 
 def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:

@@ -1,0 +1,200 @@
+"""Reading pickles of plain data: no key is hashed, and time and memory stay in proportion to the file."""
+
+import os
+import pickle
+import struct
+from pathlib import Path
+
+import pytest
+from pipelines import refused
+from test_planetoid import PICKLED, py2, py2_array, py2_csr, py2_int, read_with, tiny_arrays, tiny_files, write
+
+import datapipes as dp
+from datapipes.datasets.plain_pickle import Items, read_pickle
+from datapipes.datasets.planetoid import read_planetoid
+from datapipes.datasets.raw import DatasetFormatError
+
+LONG = b"L" + b"9" * 4300 + b"L\n"  # as many digits as Python reads
+CSR = b"cscipy.sparse.csr\ncsr_matrix\n)\x81"
+ENCODE = b"c_codecs\nencode\nq\x00"
+
+
+def long_int(number: int) -> bytes:
+    return b"\x8a\x0c" + number.to_bytes(12, "little")
+
+
+def colliding(count: int) -> bytes:
+    """Return the items of a dict whose keys have one hash: Python's ints are hashed modulo 2**61 - 1."""
+    return b"(" + b"".join(long_int(number * (2**61 - 1)) + b"]" for number in range(count)) + b"u"
+
+
+def shared_tuples(depth: int) -> bytes:
+    """Return a tuple of 2**depth leaves in few bytes."""
+    return b")" + b"".join(b"q" + bytes([level]) + b"h" + bytes([level]) + b"\x86" for level in range(depth))
+
+
+def read(folder: Path, content: bytes) -> object:
+    (folder / "file").write_bytes(py2(content))
+    return read_pickle(folder / "file")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_data_comes_back(tmp_path, protocol):
+    plain = [1, -5, 2**40, -(2**70), True, None, "text", "ünï", (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [[2], []]]
+    (tmp_path / "file").write_bytes(pickle.dumps([*plain, {"a": [1], "b": 2}], protocol))
+    *found, pairs = read_pickle(tmp_path / "file")
+    assert found == plain
+    assert isinstance(pairs, Items)
+    assert pairs.pairs == [("a", [1]), ("b", 2)]
+
+
+@pytest.mark.parametrize("make", [b"}", b"(d", b"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R"])
+@pytest.mark.parametrize("add", [b"]K\x01s]K\x02s", b"(]K\x01]K\x02u"])
+def test_no_key_is_hashed(tmp_path, make, add):
+    """A list has no hash, so a reader that hashed its keys would fail here."""
+    found = read(tmp_path, make + add)
+    assert isinstance(found, Items)
+    assert found.pairs == [([], 1), ([], 2)]
+
+
+@pytest.mark.parametrize("suffix", PICKLED)
+@pytest.mark.parametrize("keys", [colliding(200), b"(" + shared_tuples(60) + b"]u", b"(]]u", b"(N]\x89]u"])
+def test_keys_that_are_no_ids_and_no_short_text_are_refused(suffix, keys):
+    for begin, end in ((b"}", b""), (CSR + b"}", b"b"), (py2_array(tiny_arrays()["y"]) + b"}", b"b")):
+        with pytest.raises(DatasetFormatError):
+            read_with(suffix, py2(begin + keys + end))
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        (b"(X" + struct.pack("<i", 65) + b"a" * 65 + b"Nu", "the field 'aaa"),
+        (b"(U\x01aNU\x01aNu", "the field 'a'"),
+        (b"(" + b"".join(b"X\x03\x00\x00\x00%03dN" % number for number in range(65)) + b"u", "with 65 fields"),
+        (b"(K\x01Nu", "the field 1"),
+        (b"(" + shared_tuples(60) + b"Nu", "the field of tuple"),
+        (b"(" + LONG + b"Nu", "the field an int of 14285 bits"),
+    ],
+)
+def test_the_fields_of_a_matrix_are_few_short_texts_each_once(fields, found):
+    with refused(DatasetFormatError, stage=r"ind\.tiny\.x", found=f"a matrix .*{found}", allowed="64"):
+        read_with("x", py2(CSR + b"}" + fields + b"b"))
+
+
+def test_a_node_named_twice_is_refused():
+    with refused(DatasetFormatError, stage=r"ind\.tiny\.graph", found="the node 0", allowed="once"):
+        read_with("graph", py2(b"}(K\x00]K\x00]u"))
+
+
+@pytest.mark.parametrize("suffix", PICKLED)
+def test_a_tuple_used_again_and_again_is_not_written_into_the_message(suffix):
+    for content in (shared_tuples(60), b"}" + shared_tuples(60) + b"]s", b"}K\x00" + shared_tuples(60) + b"s"):
+        with pytest.raises(DatasetFormatError) as caught:
+            read_with(suffix, py2(content))
+        assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("field", ["_shape", "indptr", "indices", "data"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        shared_tuples(60),
+        LONG,
+        LONG + py2_int(5) + b"\x86",
+        py2_int(0) + LONG + b"\x86",
+        b"]",
+        b"}",
+        py2_array(tiny_arrays()["y"][:0]).replace(py2_int(0) + py2_int(3) + b"t", py2_int(0) + LONG + b"t"),
+        py2_array(tiny_arrays()["y"][:0]).replace(py2_int(0) + py2_int(3) + b"t", LONG + py2_int(0) + b"t"),
+    ],
+    ids=["shared", "int", "shape", "empty shape", "list", "dict", "empty array", "empty rows"],
+)
+def test_any_field_of_a_matrix_is_refused_by_name(field, value):
+    with pytest.raises(DatasetFormatError, match=r"ind\.tiny\.x"):
+        read_with("x", py2(py2_csr(tiny_arrays()["x"], **{field: value})))
+
+
+def test_a_text_is_encoded_once(tmp_path):
+    text = b"X" + struct.pack("<i", 1000) + b"a" * 1000 + b"q\x01X\x06\x00\x00\x00latin1q\x02"
+    once = read(tmp_path, ENCODE + text + b"]q\x03(h\x00h\x01h\x02\x86Re")
+    assert once == [b"a" * 1000]
+    again = b"h\x00h\x01h\x02\x86R" * 3
+    with refused(DatasetFormatError, stage="file", found="encoded again and again", allowed="as published"):
+        read(tmp_path, ENCODE + text + b"](" + again + b"e")
+
+
+@pytest.mark.parametrize("name", [b"numpy\ndtype", b"numpy.core.multiarray\n_reconstruct", b"_codecs\nencode"])
+def test_a_call_takes_few_arguments(tmp_path, name):
+    with refused(DatasetFormatError, stage="file", found="a call that no pickler writes", allowed="as published"):
+        read(tmp_path, b"c" + name + b"\n(U\x02f8" + b"N" * 1000 + b"tR")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"(" * 100_000,
+        b"(" + b"}" * 100_000 + b"l",
+        b"]" + b"q\x00" * 100_000,
+        b"h\x00",
+        b"]q\x05h\x04",
+        b"g-1\n",
+        b"p-1\n",
+        CSR + b"}b" * 100_000,
+        b"]" * 100_000 + b"a" * 99_999,
+        b")" + b"\x85" * 100_000,
+        b"t",
+        b"s",
+        b"K\x01K\x02K\x03s",
+        b"](K\x01u",
+        b"}(K\x01u",
+        b"}(K\x01e",
+        b"(K\x01d",
+        b"a",
+        b"\x93",
+        b"K\x01K\x02\x93",
+        b"R",
+        b"b",
+        b"\x85",
+        b"",
+    ],
+    ids=lambda content: repr(content[:20]),
+)
+def test_instructions_that_lead_nowhere_are_refused(content):
+    for suffix in ("graph", "x", "y"):
+        with pytest.raises(DatasetFormatError):
+            read_with(suffix, py2(content))
+
+
+# --- files that are no files
+
+
+@pytest.mark.parametrize("suffix", [*PICKLED, "test.index"])
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_no_regular_file_is_refused_and_named(tmp_path, suffix, kind):
+    path = write(tmp_path) / f"ind.tiny.{suffix}"
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    found = "is a FIFO" if kind == "fifo" else "is a device"
+    with refused(DatasetFormatError, stage=path.name, found=found, allowed="a regular file is needed"):
+        read_planetoid(tmp_path)
+
+
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_an_npz_that_is_no_regular_file_is_refused_and_named(tmp_path, in_folder, monkeypatch):
+    path = tmp_path / "data.npz"
+    os.mkfifo(path)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("this would wait for ever"))
+    with refused(DatasetFormatError, stage=r"data\.npz", found="is a FIFO", allowed="a regular file is needed"):
+        dp.datasets.open(tmp_path if in_folder else path)
+
+
+def test_a_file_beyond_the_limit_is_refused_before_it_is_read(tmp_path):
+    path = write(tmp_path) / "ind.tiny.graph"
+    with path.open("wb") as file:
+        file.write(tiny_files()["graph"])
+        file.truncate(2**40)  # a hole
+    with refused(DatasetFormatError, stage="ind.tiny.graph", found="1099511627776 bytes", allowed="at most 1073741824"):
+        read_planetoid(tmp_path)

@@ -36,8 +36,9 @@ struct CscView {
                               "). The graph is corrupt: graph.validate() checks all of it.");
 }
 
-[[noreturn]] inline void throw_too_many(const char* op) {
-  throw std::length_error(std::string(op) + ": the hop would hold more than 2^63 - 1 picks. Use smaller fanouts.");
+[[noreturn]] inline void throw_too_many(const char* op, std::int64_t fanout) {
+  throw std::length_error(std::string(op) + ": a hop with fanout " + std::to_string(fanout) +
+                          " would hold more than 2^63 - 1 in-edges, more than any memory holds. Use a smaller fanout.");
 }
 
 inline void check_node(const char* op, std::int64_t node, std::int64_t num_nodes) {

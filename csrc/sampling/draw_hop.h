@@ -77,7 +77,8 @@ HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const Node
       const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
       if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
       plan.columns[d - first] = {from, to - from};
-      if (__builtin_add_overflow(total, pick_count(to - from, request.fanout, request.replace), &total)) throw_too_many(op);
+      if (__builtin_add_overflow(total, pick_count(to - from, request.fanout, request.replace), &total))
+        throw_too_many(op, request.fanout);
       plan.indptr[d + 1] = total;
     }
   });
@@ -86,7 +87,7 @@ HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const Node
     const std::int64_t begin = first + range * kRangeColumns, end = end_of(range);
     const std::int64_t total = plan.indptr[end];
     std::int64_t after = 0;
-    if (__builtin_add_overflow(before, total, &after)) throw_too_many(op);
+    if (__builtin_add_overflow(before, total, &after)) throw_too_many(op, request.fanout);
     if (range > 0) {
       for (std::int64_t d = begin; d < end; ++d) plan.indptr[d + 1] += before;
     }

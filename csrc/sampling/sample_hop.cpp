@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sampling/hop_room.h"
+
 namespace datapipes {
 
 template <class Id>
@@ -9,6 +11,7 @@ SampledHop<Id> sample_hop(CscView<Id> graph, std::span<const std::int64_t> seeds
   constexpr const char* kOp = "sample_hop";
   auto plan = plan_hop(kOp, graph, seeds, 0, request, threads);
   const std::int64_t num_picks = plan.num_picks();
+  check_hop_room(HopRoom{kOp, 0, request.fanout, request.replace}, plan, sizeof(Id) + sizeof(std::int64_t));
   SampledHop<Id> hop{.indptr = {}, .neighbors = Buffer<Id>(num_picks), .positions = Buffer<std::int64_t>(num_picks)};
   draw_on_threads(
       kOp, graph, plan, request, num_picks < kParallelPicks ? 1 : threads, hop.neighbors.data(),

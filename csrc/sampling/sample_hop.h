@@ -3,7 +3,8 @@
 //   Returns CSC over the seeds: offsets int64[num_seeds + 1], the picked neighbors and their positions in `indices`.
 // Equal inputs give equal draws at any thread count: a random stream belongs to (key, node).
 // Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on an
-// inconsistent entry of the graph among those it reads. Touches no Python object.
+// inconsistent entry of the graph among those it reads, NoRoom (MemoryError, hop_room.h) where the hop does not fit into
+// memory. Touches no Python object.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sampling/hop_room.h"
 #include "sampling/id_map_shelf.h"
 
 namespace datapipes {
@@ -29,7 +30,7 @@ class Sampling {
     std::int64_t sampled = 0;  // nodes whose in-edges an earlier hop has drawn
     for (const HopRequest& hop : request_.hops) {
       const std::int64_t num_dst = count_;
-      result.hops.push_back(run_hop(hop, request_.only_new ? sampled : 0));
+      result.hops.push_back(run_hop(std::ssize(result.hops), hop, request_.only_new ? sampled : 0));
       sampled = num_dst;
     }
     nodes_.shrink(count_);
@@ -38,10 +39,19 @@ class Sampling {
   }
 
  private:
-  CompactedHop<Id> run_hop(const HopRequest& request, std::int64_t first) {
-    const std::int64_t num_dst = count_;
-    auto plan = plan_hop(kOp, graph_, nodes_.first(num_dst), first, request, request_.threads);
-    const std::int64_t num_picks = plan.num_picks();
+  CompactedHop<Id> run_hop(std::int64_t hop_number, const HopRequest& request, std::int64_t first) {
+    auto plan = plan_hop(kOp, graph_, nodes_.first(count_), first, request, request_.threads);
+    const HopRoom room{kOp, hop_number, request.fanout, request.replace};
+    check_hop_room(room, plan, sizeof(Id) + (request_.want_edge_ids ? sizeof(std::int64_t) : 0));
+    try {
+      return draw_plan(plan, request, first);
+    } catch (const std::bad_alloc&) {
+      room.refuse_allocation(plan.num_picks());
+    }
+  }
+
+  CompactedHop<Id> draw_plan(HopPlan<Id>& plan, const HopRequest& request, std::int64_t first) {
+    const std::int64_t num_dst = plan.num_dst(), num_picks = plan.num_picks();
     CompactedHop<Id> hop{.indptr = {}, .indices = Buffer<Id>(num_picks), .edge_ids = {}, .num_src = 0};
     if (request_.want_edge_ids) hop.edge_ids = Buffer<std::int64_t>(num_picks);
     Id* const indices = hop.indices.data();  // first the drawn global ids, then their local ids
@@ -80,7 +90,7 @@ class Sampling {
 
   // Makes room for `more` nodes. Returns the old memory of the nodes found so far: the plan of the hop still reads it.
   Buffer<Id> make_room(std::int64_t more) {
-    const std::int64_t bound = std::min(count_ + more, graph_.num_nodes());  // the graph has no more nodes
+    const std::int64_t bound = count_ + std::min(more, graph_.num_nodes() - count_);  // the graph has no more nodes
     check_local_ids(bound);
     map_.reserve(nodes_.first(count_), bound - count_);
     Buffer<Id> larger(bound + 1);  // number() writes one entry past the last

@@ -4,8 +4,8 @@
 //   Hop h: indptr int64[num_dst + 1], indices Id[num_picks] as local ids, edge_ids int64[num_picks] when asked for, num_src.
 //   The result equals sample_hop and compact applied hop by hop.
 // Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on an
-// inconsistent entry of the graph among those it reads, std::length_error (ValueError) past 2^32 - 1 nodes. Touches no
-// Python object.
+// inconsistent entry of the graph among those it reads, std::length_error (ValueError) past 2^32 - 1 nodes, NoRoom
+// (MemoryError, hop_room.h) where a hop does not fit into memory. Touches no Python object.
 #pragma once
 
 #include <cstdint>

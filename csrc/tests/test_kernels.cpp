@@ -11,6 +11,7 @@
 #include <numeric>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "random/permutation.h"
 #include "random/philox.h"
 #include "sampling/compact.h"
+#include "sampling/hop_room.h"
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
 #include "tests/check.h"
@@ -373,6 +375,26 @@ void more_picks_than_an_array_can_hold_are_refused() {
   }
 }
 
+template <class Id>
+void a_hop_beyond_the_memory_names_what_it_needs() {
+  const auto graph = small_graph<Id>();
+  const std::string bytes = std::to_string((std::int64_t{1} << 40) * static_cast<std::int64_t>(sizeof(Id) + 8 + 8));
+  std::string said;
+  try {
+    neighborhood(graph, {}, {0}, {2, std::int64_t{1} << 40}, true, false);
+  } catch (const NoRoom& refused) {
+    said = refused.what();
+  }
+  CHECK(said.find("hop 1 (0 is next to the seeds) with fanout 1099511627776") != std::string::npos);
+  CHECK_THROWS(NoRoom, neighborhood(graph, {}, {0}, {kMax}, true, false));
+  try {
+    hop_of(graph, {0}, std::int64_t{1} << 40, true);
+  } catch (const NoRoom& refused) {
+    said = refused.what();
+  }
+  CHECK(said.find("at least " + bytes + " bytes; ") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace datapipes
 
@@ -393,6 +415,7 @@ int main() {
   RUN_FOR_BOTH_IDS(edges_split_into_parts_are_those_sorted_at_once);
   RUN(two_threads_get_what_one_gets);
   RUN(more_picks_than_an_array_can_hold_are_refused);
+  RUN_FOR_BOTH_IDS(a_hop_beyond_the_memory_names_what_it_needs);
   test_fast_paths();
   test_memory();
   test_shm();

@@ -41,6 +41,7 @@ class NeighborSampler(Sampler):
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.
+        MemoryError: While running, a hop needs more memory than is left; the message names hop, fanout and bytes.
     Source: neighbor sampling as in GraphSAGE (Hamilton et al., 2017).
     """
 

@@ -1,5 +1,7 @@
 """NeighborSampler: the whole Python path equals the plain twin; bad seeds and graphs are refused."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from pipelines import graph_of, items, refused, sampled, small_graph, start_at
 from strategies import csc_graphs, rng_seeds
 
 import datapipes as dp
+from datapipes import _core
 
 
 def contract_chain() -> dp.Stage:
@@ -222,3 +225,38 @@ def test_a_graph_that_contradicts_itself_ends_in_an_error_or_is_not_met(indptr, 
         assert fanout != -1  # with -1 all in-edges are read, so the sampler must find the fault
         text = "graph" if set(nodes) == {0, 1, 2} else f"found {nodes}"
     assert "graph" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    ("fanouts", "hop", "picks"),
+    [([2**40], 0, 3 * 2**40), ([2, 2**40], 0, 3 * 2**40), ([2**40, 2], 1, 3 * 2**40), ([2**31] * 4, 0, 3 * 2**31)],
+    ids=str,
+)
+def test_a_hop_that_does_not_fit_into_memory_says_what_it_needs_before_it_is_drawn(dtype, fanouts, hop, picks):
+    if _core.memory_left()[0] > 100 * 2**30:
+        pytest.skip("needs a machine with less than 100 GiB left")
+    graph = graph_of([[0, 1, 2]] * 3).with_index_dtype(dtype)
+    pipe = dp.ItemSampler(dp.ItemSet(3), 3).sample_neighbor(graph, fanouts, replace=True, return_edge_ids=True)
+    least = picks * (dtype.itemsize + 8)
+    found = f"hop {hop} .* fanout {max(fanouts)}, drawn with replacement, would hold {picks} in-edges.* (\\d+) bytes"
+    with refused(MemoryError, stage="sample_neighbor", found=found, allowed=r"\d+ are left by the memory") as caught:
+        next(iter(pipe))
+    assert least <= int(re.search(found, str(caught.value)).group(1)) <= 3 * least
+
+
+@pytest.mark.parametrize("fanouts", [[2**62], [2**63 - 1], [3, 2**62]], ids=str)
+def test_more_picks_than_64_bits_count_are_refused(fanouts):
+    graph = graph_of([[0, 1, 2]] * 3)
+    pipe = dp.ItemSampler(dp.ItemSet(3), 3).sample_neighbor(graph, fanouts, replace=True)
+    with refused(ValueError, stage="sample_neighbor", found=f"fanout {fanouts[-1]} would", allowed=r"2\^63 - 1"):
+        next(iter(pipe))
+
+
+def test_the_error_of_too_large_a_hop_comes_out_of_a_worker():
+    if _core.memory_left()[0] > 2**44:
+        pytest.skip("needs a machine with less than 16 TiB left")
+    pipe = dp.ItemSampler(dp.ItemSet(3), 3).sample_neighbor(graph_of([[0, 1, 2]] * 3), [2**40], replace=True)
+    expected = refused(MemoryError, stage="sample_neighbor", found="hop 0", allowed="are left by the memory")
+    with dp.DataLoader(pipe, 1, multiprocessing_context="fork") as loader, expected:
+        next(iter(loader))

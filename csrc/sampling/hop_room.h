@@ -1,0 +1,51 @@
+// hop_room.h: refuses a hop whose result does not fit into the memory that is left. Without this look the system grants
+// memory that it does not have, and kills the process while the hop is drawn.
+//   check_hop_room(room, plan, bytes_per_pick) looks only at hops of kPicksUnchecked picks and more, so a
+//   minibatch of common size pays one comparison a hop.
+//   HopRoom::refuse_allocation(picks) names the hop where an allocation failed in spite of the look.
+// Throws NoRoom (MemoryError). Touches no Python object.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "sampling/draw_hop.h"
+
+namespace datapipes {
+
+inline constexpr std::int64_t kPicksUnchecked = std::int64_t{1} << 24;  // 128 MiB of positions
+
+class NoRoom : public std::bad_alloc {
+ public:
+  explicit NoRoom(const std::string& message) : message_(std::make_shared<const std::string>(message)) {}
+  const char* what() const noexcept override { return message_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> message_;  // shared, so that copying the error cannot throw
+};
+
+// A hop as its errors name it.
+struct HopRoom {
+  const char* op;
+  std::int64_t hop;  // 0 is next to the seeds
+  std::int64_t fanout;
+  bool replace;
+
+  // Throws NoRoom if `picks` picks of `bytes_per_pick`, and scratch for the `largest` column, exceed the memory left.
+  void check(std::int64_t picks, std::int64_t largest, std::int64_t bytes_per_pick) const;
+  [[noreturn]] void refuse_allocation(std::int64_t picks) const;
+};
+
+template <class NodeId>
+void check_hop_room(const HopRoom& room, const HopPlan<NodeId>& plan, std::int64_t bytes_per_pick) {
+  const std::int64_t picks = plan.num_picks();
+  if (picks < kPicksUnchecked) return;
+  std::int64_t largest = 0;
+  for (std::int64_t d = plan.first; d < plan.num_dst(); ++d) largest = std::max(largest, plan.indptr[d + 1] - plan.indptr[d]);
+  room.check(picks, largest, bytes_per_pick);
+}
+
+}  // namespace datapipes

@@ -60,7 +60,7 @@ def read_npz(path: Path, split: int = 0) -> RawDataset:
         DatasetFormatError: The file is truncated, corrupt, hostile, or of another layout.
     """
     path = Path(path)
-    arrays = NpzArrays(path.name, content_of(path, MAX_FILE_BYTES))
+    arrays = NpzArrays(path.name, content_of(path))
     for needed, read, num_splits in _LAYOUTS.values():
         if set(needed.split()) <= arrays.keys:
             found = num_splits(arrays)

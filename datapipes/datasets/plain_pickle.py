@@ -332,7 +332,7 @@ _INSTRUCTIONS = _VALUES | _IGNORED | _CONSTANTS.keys() | {name for names in _MET
 
 def shown_plain(found: object) -> str:
     """Return text about an object for a message. The repr of a tuple of tuples, each used twice, would never end."""
-    return shown(found) if isinstance(found, (int, str)) else f"of {type(found).__name__.lstrip('_')}"
+    return shown(found) if type(found) is int else f"of {type(found).__name__.lstrip('_')}"
 
 
 def fields_of(file: str, found: object, what: str) -> dict[str, object]:
@@ -345,7 +345,9 @@ def fields_of(file: str, found: object, what: str) -> dict[str, object]:
     for key, value in pairs:
         if not isinstance(key, str) or len(key) > MAX_KEY or key in fields:
             expected = f"text of up to {MAX_KEY} characters, each once"
-            raise DatasetFormatError.of(file, f"{what} with the field {shown_plain(key)}", expected)
+            raise DatasetFormatError.of(
+                file, f"{what} with the field {shown(key) if isinstance(key, str) else shown_plain(key)}", expected
+            )
         fields[key] = value
     return fields
 

@@ -24,6 +24,7 @@ __all__ = ["DatasetFormatError"]
 
 MAX_FEATURE_BYTES = 8 * 2**30
 MAX_CLASSES = 2**16
+MAX_CONTENT_BYTES = 4 * 2**30  # of one file
 
 _REMEDY = "Correct the arrays, or the reader that made them."
 
@@ -122,7 +123,7 @@ class RawDataset:
             )
 
 
-def content_of(path: Path, most_bytes: int) -> bytes:
+def content_of(path: Path, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
     """Return the bytes of a file.
 
     Raises:

@@ -1,0 +1,184 @@
+"""What worker processes see of the main module: told when the loader is built, not by the tracebacks of the workers.
+
+A process that is not forked imports the main module again, as __mp_main__. It finds nothing that was typed into a
+notebook or a prompt, nothing below `if __name__ == "__main__":`, and it runs again what stands outside. What cannot be
+told for sure is let pass; then the workers say it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing import process
+from typing import Any
+
+REMEDY = "use worker_method='thread' or multiprocessing_context='fork'."
+NAMES = ("__main__", "__mp_main__")  # the main module, here and in a process that has imported it again
+_Conditional = (ast.If, ast.While, ast.Match)
+
+
+def refuse_missing_main() -> None:
+    """Raise RuntimeError if the main module is to be imported from a file that is not there, such as "<stdin>"."""
+    path = _path()
+    if path is not None and _module_name() is None and not os.path.exists(path):
+        raise RuntimeError(
+            f"data_loader: worker processes import the main module again, but there is no file {path!r}; a program "
+            f"read from stdin has none. Save the program as a file and run that, or {REMEDY}"
+        )
+
+
+def refuse_hidden(what: str, name: str) -> None:
+    """Raise TypeError if workers do not find the class or function `name` of the main module, which `what` uses."""
+    place = None
+    if not _is_imported():
+        place = "stands in a notebook, at a prompt or in a command (python -c), and workers cannot import these"
+        remedy = f"Move it into a module and import that, or {REMEDY}"
+    elif (line := _lines_below_guard(_source()).get(name.partition(".")[0])) is not None:
+        place = f"stands below `if __name__ == '__main__':` (line {line}), which workers do not run"
+        remedy = f"Move it above, or {REMEDY}"
+    if place is not None:
+        raise TypeError(f"data_loader: {what} cannot be passed on to a worker process: {name} {place}. {remedy}")
+
+
+def refuse_repetition(*, is_building: bool) -> None:
+    """Raise RuntimeError if workers would run again the statement of the main module that is running.
+
+    While a loader is built, a guard anywhere in the module counts: the epochs may begin below it.
+    """
+    source = _source() if _is_imported() else ""
+    line = _running_line()
+    if line is None or (is_building and _has_guard(source)) or not _runs_always(source, line):
+        return
+    raise RuntimeError(
+        f"data_loader: worker processes import the main module again, and would run line {line} of {_path()} again, "
+        "with the loader in it. Put the statements that are to run once below `if __name__ == '__main__':`, or "
+        f"{REMEDY}"
+    )
+
+
+# --- the main module of this process
+
+
+def _main() -> Any:
+    return sys.modules["__main__"]
+
+
+def _module_name() -> str | None:
+    """Return the name that the main module was run by (python -m), by which workers import it."""
+    name: str | None = getattr(getattr(_main(), "__spec__", None), "name", None)
+    return name
+
+
+def _path() -> str | None:
+    path = getattr(_main(), "__file__", None)
+    return os.path.join(getattr(process, "ORIGINAL_DIR", None) or "", path) if isinstance(path, str) else None
+
+
+def _is_imported() -> bool:
+    """Return whether workers import the main module; multiprocessing leaves out a package's __main__."""
+    name = _module_name()
+    return _path() is not None if name is None else name.rpartition(".")[2] != "__main__"
+
+
+def _running_line() -> int | None:
+    """Return the line of the main module that the main thread runs; None if it runs none, as at a prompt."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        code = frame.f_code
+        is_of_main = frame.f_globals is vars(_main()) and code.co_filename == getattr(_main(), "__file__", None)
+        if is_of_main and code.co_name == "<module>":
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def _source() -> str:
+    """Return the source of the main module; "" if it cannot be read."""
+    try:
+        with open(_path() or "", encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
+
+
+# --- its source
+
+
+@functools.lru_cache(maxsize=1)
+def _tree(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def _is_guard(node: ast.AST) -> bool:
+    """Return whether `node` compares __name__ with something."""
+    compared = node.subject if isinstance(node, ast.Match) else node if isinstance(node, ast.Compare) else None
+    return compared is not None and any(isinstance(e, ast.Name) and e.id == "__name__" for e in ast.walk(compared))
+
+
+def _has_guard(source: str) -> bool:
+    return any(map(_is_guard, ast.walk(_tree(source))))
+
+
+def _runs_always(source: str, line: int) -> bool:
+    """Return whether importing the module runs the statement at `line`, whatever the conditions in the module are."""
+    for statement in _tree(source).body:
+        if statement.lineno <= line <= (statement.end_lineno or 0):
+            parts = list(ast.walk(statement))
+            around = [part for part in parts if isinstance(part, _Conditional)]
+            depends = any(part.lineno <= line <= (part.end_lineno or 0) for part in around)
+            return not depends and not any(map(_is_guard, parts))
+    return False
+
+
+def _lines_below_guard(source: str) -> dict[str, int]:
+    """Return the lines of the classes and functions that are defined below a guard and nowhere else, by name."""
+    below: dict[str, int] = {}
+    elsewhere: set[str] = set()
+    for statement, is_guarded in _statements(_tree(source).body, False):
+        if is_guarded and isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            below[statement.name] = statement.lineno
+        elif not is_guarded:
+            elsewhere.update(_bound_by(statement))
+    return {} if "*" in elsewhere else {name: line for name, line in below.items() if name not in elsewhere}
+
+
+def _statements(body: list[ast.stmt], is_guarded: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """Yield each statement of the module itself, and whether it stands below `if __name__ == "__main__":`."""
+    for statement in body:
+        yield statement, is_guarded
+        if isinstance(statement, ast.If):
+            yield from _statements(statement.body, is_guarded or _is_for_main(statement.test))
+            yield from _statements(statement.orelse, is_guarded)
+        elif not isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(statement, part, []), is_guarded)
+
+
+def _is_for_main(test: ast.expr) -> bool:
+    """Return whether `test` is `__name__ == "__main__"`."""
+    values = [each.value for each in ast.walk(test) if isinstance(each, ast.Constant)]
+    is_equation = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)
+    return is_equation and _is_guard(test) and values == ["__main__"]
+
+
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds in its module; "*" stands for names that cannot be told."""
+    if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        yield statement.name
+    elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+        yield from ((alias.asname or alias.name).partition(".")[0] for alias in statement.names)
+    elif not isinstance(statement, ast.If):
+        for part in ast.walk(statement):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                yield part.id
+            elif isinstance(part, ast.ExceptHandler):
+                yield "*"  # `except ImportError:` may define what the guard defines again
+            elif isinstance(part, ast.Name) and part.id in ("exec", "globals", "vars"):
+                yield "*"

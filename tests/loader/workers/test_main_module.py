@@ -1,0 +1,193 @@
+"""Classes of a notebook, programs without a guard or from stdin: told in a few lines when the loader is built."""
+
+import runpy
+import subprocess
+import sys
+import textwrap
+import traceback
+import types
+
+import pytest
+import worker_stages as ws
+from pipelines import refused, sampled
+
+import datapipes as dp
+from datapipes.loader.workers import main_module
+
+OWN = """
+    class Own(dp.MiniBatchTransformer):
+        def transform(self, minibatch): return minibatch
+
+    def own(minibatch): return minibatch
+"""
+REMEDIES = r"worker_method='thread' or multiprocessing_context='fork'"
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Run a text as the main module, from a file in this process; return the names that it has defined."""
+
+    def run(text: str) -> dict:
+        path = tmp_path / "script.py"
+        head = "import datapipes as dp\nfrom pipelines import sampled\n"
+        path.write_text(head + textwrap.dedent(text), encoding="utf-8")
+        return runpy.run_path(str(path), run_name="__main__")
+
+    return run
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """Run a text as cells of a notebook: the main module has no file."""
+
+    def run(text: str) -> dict:
+        module = types.ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        exec("import datapipes as dp\nfrom pipelines import sampled\n" + textwrap.dedent(text), vars(module))
+        return vars(module)
+
+    return run
+
+
+def build(chain: str, **options) -> str:
+    """Return a line that builds a loader with workers."""
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    return f"loader = dp.DataLoader({chain}, num_workers=1{given})\n"
+
+
+# --- notebooks
+
+
+@pytest.mark.parametrize(
+    ("chain", "stage", "name"),
+    [
+        ("Own(sampled())", r"stage 2 \(own\)", "Own"),
+        ("sampled().transform(own).copy_to('cpu')", r"stage 2 \(transform\)", "own"),
+        ("sampled().transform(functools.partial(max, Own))", r"stage 2 \(transform\)", "Own"),
+    ],
+    ids=["class", "function", "argument"],
+)
+@pytest.mark.parametrize("method", [None, "spawn"])
+def test_a_class_of_a_notebook_is_refused_when_the_loader_is_built(notebook, chain, stage, name, method):
+    with refused(TypeError, stage=stage, found=f": {name} stands in a notebook", allowed="module", remedy=REMEDIES):
+        notebook("import functools\n" + textwrap.dedent(OWN) + build(chain, multiprocessing_context=method))
+
+
+def test_worker_init_fn_of_a_notebook_is_refused():
+    with pytest.MonkeyPatch.context() as patch:
+        module = types.ModuleType("__main__")
+        patch.setitem(sys.modules, "__main__", module)
+        exec("def prepare(worker): pass", vars(module))
+        with refused(TypeError, stage="worker_init_fn", found="prepare stands in a notebook", allowed="module"):
+            dp.DataLoader(sampled(), 1, worker_init_fn=module.prepare)
+
+
+@pytest.mark.parametrize("options", [{"worker_method": "thread"}, {"multiprocessing_context": "fork"}], ids=str)
+def test_the_remedies_work_in_a_notebook(notebook, options):
+    found = notebook(OWN + textwrap.indent(build("Own(sampled())", **options), "    "))
+    with found["loader"] as loader:
+        assert len(list(loader)) == 6
+
+
+def test_classes_of_modules_need_no_main_module(notebook):
+    notebook("import worker_stages as ws\n" + build("ws.SlowIsAsync(sampled())"))
+
+
+# --- programs without a guard
+
+
+UNGUARDED = [
+    build("Own(sampled())"),
+    "for minibatch in dp.DataLoader(sampled(), 1): pass\n",
+    "import logging\nlogging.getLogger(__name__)\n" + build("sampled()"),
+    "try:\n    " + build("sampled()") + "finally: pass\n",
+    "def main():\n    dp.DataLoader(sampled(), 1)\nmain()\n",
+]
+
+
+@pytest.mark.parametrize("text", UNGUARDED, ids=["class", "loop", "name", "try", "function"])
+def test_a_program_without_a_guard_is_refused_when_the_loader_is_built(program, text):
+    found = r"import the main module again, and would run line \d+ of .*script\.py again"
+    with refused(RuntimeError, stage="data_loader", found=found, allowed="below `if __name__", remedy=REMEDIES):
+        program(textwrap.dedent(OWN) + text)
+
+
+GUARDED = [
+    "if __name__ == '__main__':\n    " + build("Own(sampled())"),
+    "if __name__ == '__main__' and True:\n    " + build("sampled()"),
+    "if True:\n    " + build("sampled()"),  # what a condition says cannot be told
+    build("sampled()") + "if __name__ == '__main__':\n    pass\n",  # the epochs may begin below the guard
+    "match __name__:\n    case '__main__':\n        " + build("sampled()"),
+    "loader = __name__ == '__main__' and dp.DataLoader(sampled(), 1)\n",
+    build("sampled()", worker_method="thread"),
+    build("sampled()", multiprocessing_context="fork"),
+]
+
+
+@pytest.mark.parametrize("text", GUARDED, ids=range(len(GUARDED)))
+def test_a_program_that_may_have_a_guard_is_let_pass(program, text):
+    program(textwrap.dedent(OWN) + text)
+
+
+def test_an_epoch_that_begins_outside_the_guard_is_refused_then(program):
+    text = build("sampled()") + "for minibatch in loader: pass\nif __name__ == '__main__':\n    pass\n"
+    with refused(RuntimeError, stage="data_loader", found="would run line 4 of", allowed="below `if __name__"):
+        program(text)
+
+
+def test_a_class_that_is_defined_below_the_guard_is_refused(program):
+    text = "if __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(OWN), "    ")
+    found = r": Own stands below `if __name__ == '__main__':` \(line 5\)"
+    with refused(TypeError, stage=r"stage 2 \(own\)", found=found, allowed="workers do not run", remedy=REMEDIES):
+        program(text + "    " + build("Own(sampled())"))
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        "class Own: pass",
+        "from pipelines import as_it_is as Own",
+        "from pipelines import *",
+        "try:\n    import absent\nexcept ImportError:\n    pass",
+        "if __name__ == '__mp_main__':\n    Own = int",
+        "globals()['Own'] = 1",
+    ],
+)
+def test_a_class_that_may_stand_elsewhere_too_is_let_pass(program, above):
+    text = above + "\nif __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(OWN), "    ")
+    program(text + "    " + build("Own(sampled())"))
+
+
+def test_what_is_no_program_is_let_pass(monkeypatch, tmp_path):
+    broken = tmp_path / "script.py"
+    broken.write_bytes(b"\xff\x00 (")
+    module = types.ModuleType("__main__")
+    module.__file__ = str(broken)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    dp.DataLoader(sampled().transform(ws.as_it_is), 1)
+    main_module.refuse_hidden("a stage", "Own")
+
+
+# --- as the user sees it
+
+
+@pytest.mark.parametrize("how", ["stdin", "file"])
+def test_it_is_told_in_less_than_twenty_lines(tmp_path, how):
+    tests = ws.__file__.rpartition("/")[0]
+    text = f"import sys\nsys.path.insert(0, {tests!r})\nimport datapipes as dp\nfrom pipelines import sampled\n"
+    text += textwrap.dedent(OWN) + "for minibatch in dp.DataLoader(Own(sampled()), 2): pass\n"
+    if how == "file":
+        (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, *(["script.py"] if how == "file" else [])]
+    ended = subprocess.run(command, input=text, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) < 20
+    assert "worker_method='thread'" in ended.stderr
+    assert ("there is no file" if how == "stdin" else "would run line") in ended.stderr
+
+
+def test_what_a_notebook_shows_is_short(notebook):
+    with pytest.raises(TypeError) as caught:
+        notebook(OWN + textwrap.indent(build("Own(sampled())"), "    "))
+    shown = "".join(traceback.format_exception(caught.type, caught.value, caught.tb.tb_next))
+    assert len(shown.splitlines()) < 20

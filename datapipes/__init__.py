@@ -4,7 +4,14 @@ The public names. Start with README.md; docs/semantics.md says what a minibatch 
 """
 
 from datapipes import datasets
-from datapipes.base.errors import ChannelClosed, EndOfEpoch, PeerDied, QueueTimeoutError, RemoteError
+from datapipes.base.errors import (
+    ChannelClosed,
+    EndOfEpoch,
+    LoaderTimeoutError,
+    PeerDied,
+    QueueTimeoutError,
+    RemoteError,
+)
 from datapipes.base.rng import STREAM_VERSION, RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
@@ -47,6 +54,7 @@ __all__ = [
     "FromNode",
     "ItemSampler",
     "ItemSet",
+    "LoaderTimeoutError",
     "MiniBatch",
     "MiniBatchTransformer",
     "MpChannel",

@@ -93,6 +93,38 @@ class PickyError(Exception):
         super().__init__(one, two)
 
 
+class HostileError(Exception):
+    """An error that cannot be made of its text: that asks the interpreter to exit."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__(*texts)
+        if len(texts) == 1:
+            raise SystemExit("made again")
+
+
+class Raises(dp.MiniBatchTransformer):
+    """Raises an error of class `kind` at minibatch BAD."""
+
+    def __init__(self, source: dp.Stage, kind: type[BaseException], *args: str) -> None:
+        super().__init__(source)
+        self.kind, self.args = kind, args
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index == BAD:
+            raise self.kind(*self.args)
+        return minibatch
+
+
+class RaisesAsync(Raises):
+    """Does so in an asynchronous stage."""
+
+    concurrency = 2
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        await asyncio.sleep(0)
+        return Raises.transform(self, minibatch)
+
+
 def fail_with(kind: str):
     return {"own": own_error, "built_in": built_in_error, "picky": picky_error, "exit": system_exit}[kind]
 
@@ -141,6 +173,65 @@ class DieOnce(dp.MiniBatchTransformer):
         return minibatch
 
 
+class DieWithAChild(dp.MiniBatchTransformer):
+    """Kills its process at minibatch BAD, once, after it has forked a child, which waits until the file `go` exists and
+    holds every pipe of its parent. Writes the child's pid into the file `mark`.
+    """
+
+    def __init__(self, source: dp.Stage, mark: str, go: str) -> None:
+        super().__init__(source)
+        self.mark, self.go = Path(mark), Path(go)
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index == BAD and not self.mark.exists():
+            pid = os.fork()
+            if pid == 0:
+                wait_for(self.go)
+                os._exit(0)
+            self.mark.write_text(str(pid))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return minibatch
+
+
+class ForkAndGoOn(dp.MiniBatchTransformer):
+    """Forks at minibatch BAD and goes on in both processes; writes the child's pid into a file of the folder."""
+
+    def __init__(self, source: dp.Stage, folder: str) -> None:
+        super().__init__(source)
+        self.folder = Path(folder)
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index == BAD:
+            fork_and_go_on(0, str(self.folder))
+        return minibatch
+
+
+class ForkAndGoOnAsync(ForkAndGoOn):
+    """Does so in an asynchronous stage, which waits after that."""
+
+    concurrency = 2
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index == BAD:
+            fork_and_go_on(0, str(self.folder))
+        await asyncio.sleep(0)
+        return minibatch
+
+
+def fork_and_go_on(worker: int, folder: str) -> None:
+    """Fork, and return in both processes; the parent writes the child's pid and its own into a file of the folder."""
+    pid = os.fork()
+    if pid != 0:
+        (Path(folder) / str(pid)).write_text(str(os.getpid()))
+
+
+def wait_for(file: Path) -> None:
+    """Wait until `file` exists, at most a minute."""
+    ends = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < ends:
+        threading.Event().wait(0.01)
+
+
 class Wait(dp.MiniBatchTransformer):
     """Waits at one minibatch until a file exists, at most a minute."""
 
@@ -150,9 +241,8 @@ class Wait(dp.MiniBatchTransformer):
         self.file = Path(file)
 
     def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
-        ends = time.monotonic() + 60
-        while minibatch.index == self.index and not self.file.exists() and time.monotonic() < ends:
-            threading.Event().wait(0.01)
+        if minibatch.index == self.index:
+            wait_for(self.file)
         return minibatch
 
 

@@ -1,4 +1,4 @@
-"""The errors that the calls of every channel raise, and errors as messages."""
+"""The errors that a loader and the calls of every channel raise, and errors as messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Iterable, Mapping
 
@@ -14,11 +15,17 @@ import torch
 
 from datapipes.base.codec import Message
 
-__all__ = ["ChannelClosed", "EndOfEpoch", "PeerDied", "QueueTimeoutError", "RemoteError"]
+__all__ = ["ChannelClosed", "EndOfEpoch", "LoaderTimeoutError", "PeerDied", "QueueTimeoutError", "RemoteError"]
 
 
 class QueueTimeoutError(TimeoutError):
     """The timeout passed before there was room or a message. The channel stays usable."""
+
+
+class LoaderTimeoutError(TimeoutError):
+    """No minibatch came within the `timeout` of a loader or a Prefetcher. The epoch stays usable: the next call goes on
+    waiting. A TimeoutError of another type comes from a stage, and ends the epoch as any error of a stage does.
+    """
 
 
 class ChannelClosed(RuntimeError):
@@ -99,8 +106,10 @@ def error_from_message(message: Mapping[str, torch.Tensor], *, own_types: bool =
     place = sys.modules.get(module) if own_types else builtins
     known = getattr(place, kind, None)
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, (StopIteration, Warning)):
-        with contextlib.suppress(Exception):  # the constructor may need other arguments than one text
-            error = known(text)
+        # The constructor may need other arguments than one text, or raise what is no Exception, such as SystemExit.
+        with contextlib.suppress(BaseException):
+            made = known(text)
+            error = made if isinstance(made, Exception) else error  # __new__ may make anything
     with contextlib.suppress(ValueError, TypeError):
         for note in json.loads(_to_text(message.get("notes")) or "[]"):
             add_note(error, str(note))
@@ -114,7 +123,7 @@ def _text_of(error: BaseException) -> str:
         return error.args[0]
     try:
         return str(error)
-    except Exception as second:
+    except BaseException as second:  # SystemExit, too, is no reason to end here
         return f"(its text cannot be made: {type(second).__name__})"
 
 
@@ -131,3 +140,36 @@ def add_note(error: BaseException, note: str) -> None:
     """Attach `note` to an error, once. Python 3.10 has no notes; there the error stays as it is."""
     if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
+
+
+def as_error(
+    raised: BaseException,
+    raiser: str = "a stage",
+    remedy: str = "Raise an error, or return None to drop the minibatch.",
+) -> Exception:
+    """Return `raised` as an error that ends an epoch and no more than that.
+
+    What is no Exception (SystemExit, KeyboardInterrupt, GeneratorExit) would end a worker or the consumer; it becomes a
+    RuntimeError. LoaderTimeoutError says that the next call goes on waiting; of a loader within `raiser` that does not
+    hold, so it becomes a plain TimeoutError.
+    """
+    if isinstance(raised, LoaderTimeoutError):
+        error: Exception = TimeoutError(*raised.args)
+    elif isinstance(raised, Exception):
+        return raised
+    else:
+        error = RuntimeError(f"{raiser} raised {type(raised).__name__}: {_text_of(raised)}. {remedy}")
+    error.__cause__ = raised
+    for note in getattr(raised, "__notes__", []):
+        add_note(error, note)
+    return error
+
+
+def as_seen_by_consumer(raised: BaseException) -> BaseException:
+    """Return `as_error(raised)`, but `raised` itself if it is an Exception or may come from a signal.
+
+    In the main thread Ctrl-C raises KeyboardInterrupt, and a handler may call sys.exit(), also while a stage runs; only
+    GeneratorExit is never a signal's. Passed on, it would end a generator around the consumer's loop without a word.
+    """
+    may_be_a_signal = threading.current_thread() is threading.main_thread() and not isinstance(raised, GeneratorExit)
+    return raised if isinstance(raised, Exception) or may_be_a_signal else as_error(raised)

@@ -11,9 +11,12 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from datapipes.base.errors import as_error
+from datapipes.processes.clone import end_if_clone
 
 T = TypeVar("T")
 
@@ -31,7 +34,7 @@ class LoopThread:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine; the future carries its result or error."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return asyncio.run_coroutine_threadsafe(_Guarded(coroutine, self._process), self._loop)
 
     def close(self) -> None:
         """Cancel what still runs and end the thread; called once."""
@@ -94,6 +97,34 @@ class InFlight(Iterator[T]):
             self._running.clear()
             self.close()
             raise
+
+
+class _Guarded(Coroutine[Any, Any, T]):
+    """A coroutine whose steps neither end the event loop nor let a clone of the process run it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], process: int) -> None:
+        self._coroutine = coroutine
+        self._process = process
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._coroutine.send, value)
+
+    def throw(self, *thrown: Any) -> Any:
+        return self._step(self._coroutine.throw, *thrown)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._coroutine.__await__()
+
+    def _step(self, step: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return step(*given)
+        except (SystemExit, KeyboardInterrupt) as raised:  # would end the loop, and no other result would ever come
+            raise as_error(raised) from raised
+        finally:
+            end_if_clone(self._process)  # a clone has its parent's loop, and would take what the parent waits for
 
 
 async def _cancel_all() -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from datapipes.base.clock import StageClock
+from datapipes.base.errors import as_seen_by_consumer
 from datapipes.chain.calls import Calls
 from datapipes.chain.epoch import EpochContext, Position
 from datapipes.chain.evaluator import Evaluator, async_window, concurrency_of, is_async
@@ -68,9 +69,11 @@ class Run(Iterator[MiniBatch]):
             if gave_nothing and self._must_give:
                 self._refuse_lost_epoch()
             raise
-        except BaseException as error:
-            self._error = error
-            raise
+        except BaseException as raised:
+            self._error = as_seen_by_consumer(raised)
+            if self._error is raised:
+                raise
+            raise self._error from raised
         self._error = None
         self.counts = True
         if self._seeds:

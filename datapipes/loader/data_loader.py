@@ -51,7 +51,8 @@ class DataLoader(StreamStage):
         in_order: deliver in the order of the indices. False delivers each minibatch as soon as it is made; each still
             comes once, with the same bits. No minibatch is made more than num_workers * (prefetch_factor + 1) beyond
             the first missing one, so a very slow minibatch still holds up the others in the end.
-        timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as something works on it.
+        timeout: seconds to wait for one minibatch before LoaderTimeoutError, a TimeoutError after which `next` goes on
+            waiting; None waits as long as something works on it.
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
         worker_init_fn: called in each worker with the worker's number, before its first minibatch.
         channel: how minibatches come from worker processes: "shm" (ShmChannel), "mp" (an MpChannel for each worker) or

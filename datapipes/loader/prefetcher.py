@@ -14,12 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from datapipes.base.checks import check_int, check_positive_timeout
+from datapipes.base.errors import LoaderTimeoutError, as_error
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.run import close_stream
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
+from datapipes.processes.clone import end_if_clone
 
 __all__ = ["Prefetcher"]
 
@@ -36,7 +38,7 @@ class Prefetcher(StreamStage):
 
     Args:
         depth: minibatches held ready, 1 or more.
-        timeout: seconds to wait for one minibatch before TimeoutError; None waits as long as the thread lives.
+        timeout: seconds to wait for one minibatch before LoaderTimeoutError; None waits as long as the thread lives.
     """
 
     where = "prefetch"  # what its errors name
@@ -90,7 +92,7 @@ class _Queue:
         self.changed = threading.Condition()
         self.stopped = False
         self.ended = False
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
 
     def put(self, minibatch: MiniBatch) -> bool:
         """Append a minibatch as soon as there is room; return False if the reader has left."""
@@ -100,7 +102,7 @@ class _Queue:
             self.changed.notify_all()
             return not self.stopped
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: Exception | None) -> None:
         with self.changed:
             self.ended, self.error = True, error
             self.changed.notify_all()
@@ -155,7 +157,7 @@ class _Reader(Iterator[MiniBatch]):
                     raise RuntimeError("prefetch: its thread ended without a minibatch or an error. Call iter() again.")
                 waited = time.monotonic() - began
                 if self._timeout is not None and waited >= self._timeout:
-                    raise TimeoutError(
+                    raise LoaderTimeoutError(
                         f"{self._where}: no minibatch came within {self._timeout} s, the limit that was set; the "
                         f"thread still works on it.{self._context.whereabouts()} Raise timeout, or look into stats() "
                         "for the slow stage."
@@ -174,18 +176,21 @@ _here = threading.local()
 
 def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Queue) -> None:
     _here.makes = True
-    error: BaseException | None = None
+    process = os.getpid()
+    error: Exception | None = None
     try:
         stream = open_stream()
         try:
             for minibatch in stream:
+                end_if_clone(process)
                 if not queue.put(minibatch):
                     break
         finally:
+            end_if_clone(process)
             _here.ending = True
             close_stream(stream)
     except BaseException as raised:
-        error = raised
+        error = as_error(raised)
     queue.end(error)
 
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from datapipes.base.errors import PeerDied, add_note
+from datapipes.base.errors import LoaderTimeoutError, PeerDied, add_note
 from datapipes.base.log import logger
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage_base import SeedBase
@@ -135,7 +135,7 @@ class Dispatcher(Iterator[MiniBatch]):
         if self._timeout is not None:
             left = min(LOOK_S, self._timeout - (time.monotonic() - began))
             if left <= 0:
-                raise TimeoutError(
+                raise LoaderTimeoutError(
                     f"data_loader: no minibatch came within {self._timeout} s, the limit that was set."
                     f"{self._describe()} Raise timeout, or look into stats() for the slow stage."
                 )
@@ -206,7 +206,11 @@ class Dispatcher(Iterator[MiniBatch]):
             death.how,
             doing if death.was_ready else "was starting",
         )
-        self._pool.replace(death.worker)
+        try:
+            self._pool.replace(death.worker)
+        except BaseException:
+            self._broken = True  # the pool has ended
+            raise
         again, self._with[death.worker] = self._with[death.worker], []
         for index in again:
             self._give(death.worker, index)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from datapipes.base.clock import CallRecord, StageClock
-from datapipes.base.errors import add_note
+from datapipes.base.errors import as_error
 from datapipes.chain.calls import Calls
 from datapipes.chain.evaluator import Evaluator, async_window
 from datapipes.chain.in_flight import LoopThread
@@ -65,6 +65,7 @@ class Pool(ABC):
 
     num_workers: int
     tasks_each: int  # tasks that a worker can have at once
+    is_closed = False  # whether its workers have ended; another pool can be made then
 
     @abstractmethod
     def start(self) -> None:
@@ -161,19 +162,6 @@ class _Maker:
     def _with_calls(self, outcome: Outcome) -> Outcome:
         outcome.calls, self._clock.calls = self._clock.calls, []
         return outcome
-
-
-def as_error(raised: BaseException) -> Exception:
-    """Return `raised` as an Exception: a stage that raises SystemExit or the like must not end worker or consumer."""
-    if isinstance(raised, Exception):
-        return raised
-    error = RuntimeError(
-        f"a stage raised {type(raised).__name__}: {raised}. Raise an error, or return None to drop the minibatch."
-    )
-    error.__cause__ = raised
-    for note in getattr(raised, "__notes__", []):
-        add_note(error, note)
-    return error
 
 
 class _NewCalls(StageClock):

@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 
+from datapipes.base.errors import as_error
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of, threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, as_error, tasks_for_each, work
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, tasks_for_each, work
+from datapipes.processes.clone import end_if_clone
 
 JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
 
@@ -85,7 +87,7 @@ class ThreadPool(Pool):
         )
 
     def close(self) -> None:
-        self._state.closed = True
+        self.is_closed = self._state.closed = True
         self._state.generation += 1
         for tasks in self._state.tasks:
             tasks.put(None)
@@ -112,15 +114,18 @@ def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | 
     def begins(task: Task | None) -> None:
         state.making[worker] = None if task is None else (task, time.monotonic())
 
+    process = os.getpid()
     error: Exception | None = None
     with threads_of_kernels(num_threads):
         try:
             if init is not None:
                 init(worker)
         except BaseException as raised:
-            error = as_error(raised)
+            error = as_error(raised, "worker_init_fn", "Raise an error, or return.")
+        end_if_clone(process)
         if error is None:
             for outcome in work(worker, root, take, begins):
+                end_if_clone(process)
                 begins(None)
                 state.outcomes.put(outcome)
             return

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from datapipes.base.errors import ChannelClosed, PeerDied, error_to_message
+from datapipes.base.errors import ChannelClosed, PeerDied, as_error, error_to_message
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ShmChannel
@@ -25,6 +25,7 @@ from datapipes.loader.workers.board import OwnRow
 from datapipes.loader.workers.envelope import num_bytes_of, to_messages
 from datapipes.loader.workers.pool import Outcome, Task, work
 from datapipes.loader.workers.start import CHANNEL, TASK, Start
+from datapipes.processes.clone import end_if_clone
 from datapipes.processes.parent import end_with_parent
 from datapipes.processes.sharing import Packed
 
@@ -33,6 +34,7 @@ NICENESS = 5  # if cores are few, the consumer's own work goes first
 
 def main(start: Start) -> None:
     """Run a worker until it is told to end."""
+    process = os.getpid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # after a fork the handler is the caller's
@@ -47,15 +49,19 @@ def main(start: Start) -> None:
         row = OwnRow(start.board, start.worker)
         if init is not None:
             init(start.worker)
-    except BaseException as error:
+    except BaseException as raised:
+        end_if_clone(process)
+        error = as_error(raised, "worker_init_fn", "Raise an error, or return.")
         _tell(start.connection, {"error": _as_text(error)})
         raise SystemExit(1) from None
+    end_if_clone(process)
     row.ready()
     tasks = _Tasks(start.connection)
     sender = _Sender(start, tasks, StageGraph(root).numbering.labels())
     try:
         with threads_of_kernels(start.num_threads):
             for outcome in work(start.worker, root, tasks.take, row.begin):
+                end_if_clone(process)
                 sender.send(outcome)
                 row.end()
     except (ChannelClosed, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
@@ -72,7 +73,7 @@ class Workers(StreamStage):
 
     def _running_pool(self) -> Pool:
         running = self._running
-        if running.pool is None or running.process != os.getpid():
+        if running.pool is None or running.pool.is_closed or running.process != os.getpid():
             pool = self._make_pool()
             pool.start()
             running.pool, running.process = pool, os.getpid()
@@ -143,8 +144,8 @@ class _ThenEnd(Iterator[MiniBatch]):
     def __next__(self) -> MiniBatch:
         try:
             return next(self._minibatches)
-        except TimeoutError:
-            raise  # the next call can go on waiting
+        except LoaderTimeoutError:
+            raise  # the next call goes on waiting
         except BaseException:
             self._end()
             raise

@@ -1,9 +1,10 @@
-"""How a process ended, in words."""
+"""Whether a process exists, runs or is stopped, and how it ended, in words."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 
 def how_it_ended(pid: int) -> str | None:
@@ -28,3 +29,27 @@ def how_it_exited(code: int | None) -> str:
         return f"it exited with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
     return f"it was killed by {name}" + (", perhaps since memory ran out" if name == "SIGKILL" else "")
+
+
+def exists(pid: int) -> bool:
+    """Return whether there is a process of this number; one that has ended counts until it is collected."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it runs as another user
+        pass
+    return True
+
+
+def why_it_stands_still(pid: int) -> str | None:
+    """Return in words that a process was stopped by a signal or a debugger, and what to do; None if it was not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+    ways = {
+        "T": f"is stopped by a signal (SIGSTOP, Ctrl-Z); `kill -CONT {pid}` lets it go on",
+        "t": "is stopped by a debugger",
+    }
+    return ways.get(state)

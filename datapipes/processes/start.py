@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import multiprocessing.context
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ from typing import Any
 import torch
 
 from datapipes.base.checks import shown
+
+DESCRIPTORS = 16  # that starting a process takes at most, for a moment
 
 Context = multiprocessing.context.BaseContext
 
@@ -35,6 +39,28 @@ def prepare_server(context: Context) -> None:
         context.set_forkserver_preload([module for module in wanted if module not in own] + list(own))
         with no_interrupt():
             forkserver.ensure_running()
+
+
+def require_descriptors(where: str) -> None:
+    """Raise OSError if this process may not open the file descriptors that starting another process takes.
+
+    Without them multiprocessing would fail in the middle, and could leave a process behind that nobody knows.
+    """
+    opened: list[int] = []
+    try:
+        while len(opened) < DESCRIPTORS:
+            opened.extend(os.pipe())
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise OSError(
+            error.errno,
+            f"{where}: it needs {DESCRIPTORS} file descriptors, and {len(opened)} are left (this process may open "
+            f"{os.sysconf('SC_OPEN_MAX')}). Raise the limit (ulimit -n), use fewer workers, or worker_method='thread'.",
+        ) from None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Workers as processes: started, given tasks, watched, and started again when they die.
 
 Each worker has a pipe for tasks, and a row of the board (board.py) in which it writes the task it is making. Outcomes
-come through an inbox (inbox.py). The sentinel of a worker tells that it has died, and its row which task it was making.
+come through an inbox (inbox.py). A watch (processes/watch.py) tells that a worker has died, and its row which task it
+was making.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.board import Board, Row
 from datapipes.loader.workers.envelope import Opener
 from datapipes.loader.workers.inbox import Inbox, ShmInbox, ThreadInbox
+from datapipes.loader.workers.main_module import refuse_repetition
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, tasks_for_each
 from datapipes.loader.workers.start import Start
-from datapipes.loader.workers.worker_handle import END_S, WorkerHandle
+from datapipes.loader.workers.worker_handle import WorkerHandle, end_all
 from datapipes.loader.workers.worker_process import main
-from datapipes.processes.endings import how_it_exited
+from datapipes.processes.endings import how_it_exited, why_it_stands_still
 from datapipes.processes.sharing import Packed
-from datapipes.processes.start import Context, no_interrupt, prepare_server
+from datapipes.processes.start import Context, no_interrupt, prepare_server, require_descriptors
 
 LOOK_S = 0.1  # seconds between two checks that all workers live
 _KEPT = 4  # the channel has room for this many minibatches beyond those that are being made
@@ -85,7 +87,6 @@ class ProcessPool(Pool):
         self._inbox: Inbox | None = None
         self._events: deque[Outcome | Death] = deque()
         self._looked = 0.0
-        self._closed = False
         self._changing = threading.RLock()  # held while workers start or end; `close` may run in another thread
 
     # --- starting -----------------------------------------------------------------------------------------------------
@@ -99,6 +100,8 @@ class ProcessPool(Pool):
                 "data_loader: worker processes cannot be started in a worker process. Use worker_method='thread' or "
                 "num_workers=0 there."
             )
+        if self._context.get_start_method() != "fork":
+            refuse_repetition(is_building=False)
         prepare_server(self._context)
         self._board = Board(self.num_workers)
         self._num_threads = share_of(self.num_workers)
@@ -144,6 +147,7 @@ class ProcessPool(Pool):
 
     def _launch(self, worker: int, life: int) -> WorkerHandle:
         assert self._board is not None
+        require_descriptors(f"data_loader: worker {worker} cannot be started")
         here, there = self._context.Pipe(duplex=True)
         channel = self._channel
         if self._wanted_channel == "mp":
@@ -191,7 +195,12 @@ class ProcessPool(Pool):
             old = self._workers[worker]
             old.forget()
             self._opener.forget(worker)
-            self._workers[worker] = self._launch(worker, old.life + 1)
+            try:
+                self._workers[worker] = self._launch(worker, old.life + 1)
+            except BaseException as error:
+                add_note(error, f"in place of worker {worker} (pid {old.pid}), which had died. All workers were ended.")
+                self.close()
+                raise
 
     # --- tasks and outcomes -------------------------------------------------------------------------------------------
 
@@ -203,7 +212,7 @@ class ProcessPool(Pool):
         for number, worker in enumerate(self._workers):
             worker.forget_tasks()
             if worker.has_ended():
-                how = how_it_exited(worker.process.exitcode)
+                how = how_it_exited(worker.watch.exit_code())
                 logger.warning("data_loader: worker %d (pid %d) died between epochs: %s", number, worker.pid, how)
                 self.replace(number)
         return self._generation
@@ -237,7 +246,7 @@ class ProcessPool(Pool):
         return self._events.popleft() if self._events else None
 
     def _check_usable(self) -> None:
-        if self._closed or os.getpid() != self._process:
+        if self.is_closed or os.getpid() != self._process:
             raise RuntimeError(
                 "data_loader: its workers were ended, or belong to another process. Call iter() again in this process."
             )
@@ -251,7 +260,7 @@ class ProcessPool(Pool):
                 raise  # a death leaves nothing unreadable in a ShmChannel
             # In a channel of the user a dead worker may have left half a message; that minibatch is made again.
             self._look()
-            if self._closed or not self._events:
+            if self.is_closed or not self._events:
                 raise
             return None
 
@@ -302,10 +311,8 @@ class ProcessPool(Pool):
 
     def _death_of(self, number: int, worker: WorkerHandle) -> Death:
         row = self._row(number)
-        worker.process.join()
-        how = how_it_exited(worker.process.exitcode)
-        by_signal = worker.process.exitcode is None or worker.process.exitcode < 0
-        return Death(number, worker.pid, how, row.task, row.is_ready, by_signal)
+        code = worker.watch.exit_code()
+        return Death(number, worker.pid, how_it_exited(code), row.task, row.is_ready, code is None or code < 0)
 
     def _row(self, worker: int) -> Row:
         assert self._board is not None
@@ -314,7 +321,10 @@ class ProcessPool(Pool):
     # --- whereabouts and counts ---------------------------------------------------------------------------------------
 
     def whereabouts(self, worker: int) -> str:
-        who = f"worker {worker} (pid {self._workers[worker].pid})"
+        pid = self._workers[worker].pid
+        who = f"worker {worker} (pid {pid})"
+        if (stands_still := why_it_stands_still(pid)) is not None:
+            who = f"{who} {stands_still}; it"
         task, seconds, is_ready = self._row(worker)
         if not is_ready:
             return f"{who} is starting"
@@ -331,14 +341,15 @@ class ProcessPool(Pool):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self._closed or os.getpid() != self._process:
+        if self.is_closed or os.getpid() != self._process:
             return
         with self._changing:
-            self._closed = True
+            self.is_closed = True
             try:
                 self._let_end()
             finally:
-                self._end_processes()
+                end_all(self._workers)
+                self._workers = []
 
     def _let_end(self) -> None:
         if self._inbox is not None:
@@ -347,15 +358,3 @@ class ProcessPool(Pool):
             worker.ask_to_end()
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
             self._channel.close()  # a worker that waits in send then gets ChannelClosed
-
-    def _end_processes(self) -> None:
-        for ask_to_end in (lambda process: None, lambda process: process.terminate(), lambda process: process.kill()):
-            running = [worker.process for worker in self._workers if not worker.has_ended()]
-            for process in running:
-                ask_to_end(process)
-            ends = time.monotonic() + END_S
-            for process in running:
-                process.join(max(ends - time.monotonic(), 0.0))
-        for worker in self._workers:
-            worker.forget()
-        self._workers = []

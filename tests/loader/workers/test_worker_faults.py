@@ -1,11 +1,13 @@
 """When workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing is left."""
 
 import contextlib
+import errno
 import functools
 import gc
 import itertools
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -216,6 +218,82 @@ def test_twenty_kills_in_an_epoch_change_nothing(tmp_path, channel):
     loader.close()
 
 
+@pytest.mark.parametrize("has_pidfd", [True, False], ids=["pidfd", "without"])
+@pytest.mark.parametrize("channel", ["shm", "mp"])
+def test_a_death_is_seen_though_a_child_of_the_worker_lives(tmp_path, monkeypatch, channel, has_pidfd):
+    if not has_pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
+    mark, go = tmp_path / "mark", tmp_path / "go"
+    chain = ws.DieWithAChild(sampled(), str(mark), str(go))
+    try:
+        with dp.DataLoader(chain, channel=channel, timeout=BOUND_S, **way("fork")) as loader:
+            assert digests(loader) == digests(sampled())
+        assert not ended(int(mark.read_text()))
+        assert not workers()
+    finally:
+        go.touch()
+
+
+def test_a_death_is_seen_though_a_process_that_was_forked_at_the_same_moment_lives(monkeypatch):
+    copies, pipe = [], os.pipe
+
+    def pipe_in_two_processes():
+        ends = pipe()
+        copies.append(os.dup(ends[1]))  # as a process has it that another thread forks between pipe() and close()
+        return ends
+
+    chain = sampled(items(40))
+    monkeypatch.setattr(os, "pipe", pipe_in_two_processes)
+    try:
+        with dp.DataLoader(chain, overlap=False, timeout=BOUND_S, **way("fork")) as loader:
+            got = [digests(loader)]
+            for worker in workers():
+                worker.kill()
+            got += [digests(loader)]
+            iterator = iter(loader)
+            got += [[next(iterator).digest()]]
+            workers()[0].kill()
+            got[-1].extend(minibatch.digest() for minibatch in iterator)
+        assert not workers()
+    finally:
+        for descriptor in copies:
+            os.close(descriptor)
+    assert got == [digests(chain) for _ in range(3)]
+
+
+@contextlib.contextmanager
+def no_descriptors():
+    """Let this process open no file for a while."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(("method", "channel"), [("fork", "shm"), ("fork", "mp"), ("forkserver", "shm")])
+@pytest.mark.parametrize("between_epochs", [True, False])
+def test_a_worker_that_cannot_be_replaced_is_an_error_that_ends_the_others(method, channel, between_epochs):
+    chain = sampled(items(40))
+    with dp.DataLoader(chain, overlap=False, channel=channel, timeout=BOUND_S, **way(method)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        pids = [worker.pid for worker in workers()]
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: ended(pids[0]))
+        told = r"worker \d cannot be started: it needs \d+ file descriptors, and \d+ are left.*ulimit -n"
+        with no_descriptors(), pytest.raises(OSError, match=told) as caught:
+            list(loader if between_epochs else iterator)
+        assert caught.value.errno == errno.EMFILE
+        assert any("in place of worker" in note for note in caught.value.__notes__)
+        assert all(ended(pid) for pid in pids)
+        loader.set_epoch(0)
+        assert digests(loader) == digests(chain)  # the next epoch starts new workers
+
+
 def test_all_workers_killed_between_epochs_are_replaced():
     with dp.DataLoader(ws.worker_chain(), **way("fork", 3)) as loader:
         first = digests(loader)
@@ -257,6 +335,18 @@ def test_a_stopped_worker_is_a_timeout_that_can_be_waited_out():
             with contextlib.suppress(TimeoutError):
                 got.extend(minibatch.digest() for minibatch in iterator)
         assert got == digests(sampled())
+
+
+def test_a_timeout_says_that_a_worker_was_stopped():
+    with dp.DataLoader(fetched(), timeout=0.3, **way("fork", 1, prefetch_factor=1)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        (worker,) = workers()
+        os.kill(worker.pid, signal.SIGSTOP)
+        told = rf"worker 0 \(pid {worker.pid}\) is stopped by a signal .*`kill -CONT {worker.pid}` lets it go on; it "
+        with pytest.raises(dp.LoaderTimeoutError, match=told):
+            list(iterator)
+        os.kill(worker.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("method", WITHOUT_SERVER)

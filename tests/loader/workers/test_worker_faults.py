@@ -274,11 +274,11 @@ def no_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize(("method", "channel"), [("fork", "shm"), ("fork", "mp"), ("forkserver", "shm")])
+@pytest.mark.parametrize("method", PROCESSES)
 @pytest.mark.parametrize("between_epochs", [True, False])
-def test_a_worker_that_cannot_be_replaced_is_an_error_that_ends_the_others(method, channel, between_epochs):
+def test_a_worker_that_cannot_be_replaced_is_an_error_that_ends_the_others(method, between_epochs):
     chain = sampled(items(40))
-    with dp.DataLoader(chain, overlap=False, channel=channel, timeout=BOUND_S, **way(method)) as loader:
+    with dp.DataLoader(chain, overlap=False, timeout=BOUND_S, **way(method)) as loader:
         iterator = iter(loader)
         next(iterator)
         pids = [worker.pid for worker in workers()]

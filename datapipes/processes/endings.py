@@ -31,25 +31,33 @@ def how_it_exited(code: int | None) -> str:
     return f"it was killed by {name}" + (", perhaps since memory ran out" if name == "SIGKILL" else "")
 
 
-def exists(pid: int) -> bool:
-    """Return whether there is a process of this number; one that has ended counts until it is collected."""
+def runs(pid: int) -> bool:
+    """Return whether there is a process of this number that has not ended; a zombie has."""
+    state = _state(pid)
+    if state is not None:
+        return state not in "ZX"
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it runs as another user
+    except PermissionError:  # it belongs to another user
         pass
     return True
 
 
 def why_it_stands_still(pid: int) -> str | None:
     """Return in words that a process was stopped by a signal or a debugger, and what to do; None if it was not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
     ways = {
         "T": f"is stopped by a signal (SIGSTOP, Ctrl-Z); `kill -CONT {pid}` lets it go on",
         "t": "is stopped by a debugger",
     }
-    return ways.get(state)
+    return ways.get(_state(pid) or "")
+
+
+def _state(pid: int) -> str | None:
+    """Return the letter of a process's state in /proc; None if there is no such process or no /proc."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()[0]

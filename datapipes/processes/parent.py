@@ -9,9 +9,9 @@ import select
 import threading
 from multiprocessing import parent_process
 
-from datapipes.processes.endings import exists
+from datapipes.processes.endings import runs
 
-LOOK_S = 1.0  # seconds between two looks whether the parent exists, where there is no pidfd
+LOOK_S = 1.0  # seconds between two looks whether the parent runs, where there is no pidfd
 _ORPHAN = 3  # exit code of a worker whose parent has ended
 
 
@@ -35,6 +35,6 @@ def _wait_for_end(pid: int, watched: list[int], look_s: float | None) -> None:
     poll = select.poll()
     for descriptor in watched:
         poll.register(descriptor, select.POLLIN)
-    while not poll.poll(None if look_s is None else 1000 * look_s) and exists(pid):
+    while not poll.poll(None if look_s is None else 1000 * look_s) and runs(pid):
         pass
     os._exit(_ORPHAN)

@@ -3,7 +3,7 @@
 The sentinel of a process is the end of a pipe, which ends only when nobody holds a copy of its other end. A child that
 the process has forked holds one, and under fork so does a sibling that another thread starts at the same moment. So a
 pidfd is watched instead, which tells of the process alone. Linux has it since 5.3; elsewhere the sentinel, the exit
-status and the number of the process are looked at in turn.
+status and the state of the process are looked at in turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from multiprocessing import connection
 from typing import Any
 
-from datapipes.processes.endings import exists
+from datapipes.processes.endings import runs
 
 LOOK_S = 0.05  # seconds between two looks where there is no pidfd
 COLLECT_S = 1.0  # seconds in which the fork server must tell how its child ended
@@ -44,7 +44,7 @@ class Watch:
         ends = time.monotonic() + timeout
         while True:
             left = max(ends - time.monotonic(), 0.0)
-            if self._sentinel_tells(min(left, LOOK_S)) or self._process.exitcode is not None or not exists(self._pid):
+            if self._sentinel_tells(min(left, LOOK_S)) or self._process.exitcode is not None or not runs(self._pid):
                 return True
             if left <= 0:
                 return False

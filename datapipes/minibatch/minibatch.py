@@ -121,15 +121,42 @@ class MiniBatch:
         return digest_message(self.to_message())
 
     def to_pyg(self) -> torch_geometric.data.Data:
-        """Return a PyG `Data` with `num_sampled_nodes` and `num_sampled_edges`; needs torch_geometric. See
-        pyg_data.py.
+        """Return the minibatch as a `Data`, in the form that PyG's NeighborLoader gives; needs torch_geometric.
+
+        Sample with `frontier="new"`: like PyG, it draws once for each node, in the hop after the one that found it.
+
+        * `edge_index`: int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as row numbers
+          of `n_id`; so messages flow towards the seeds. The hop next to the seeds comes first.
+        * `n_id`: the id of each node in the graph; the rows of `x` and of all node features belong to it. The seeds
+          come first, row i for seed i. A seed that repeats has a row for each of its places, all with the same
+          in-edges (PyG draws for each place anew), so `out[:batch_size]` has a row for each seed. In `blocks` it has
+          one row.
+        * `e_id`: the id of each edge, if the blocks have edge ids. Edge features have the same rows.
+        * `batch_size`: the number of seeds. `y`: the labels, a row for each seed and not, as in PyG, for each node;
+          `y[:batch_size]` is right in both. `input_id`: the `indexes` of the item set, if it has some. `seed_time`:
+          its timestamps.
+        * `num_sampled_nodes`, `num_sampled_edges`: new nodes and edges of each hop, from the seeds outwards, for
+          `torch_geometric.utils.trim_to_layer`.
+        * Pairs of nodes as seeds give, like PyG's LinkNeighborLoader, `edge_label_index` [2, n], `edge_label` and
+          `edge_label_time` in place of `batch_size`, `y` and `seed_time`; each node has one row.
+        * `seed_local_id`: the row of each seed, in the shape of `seeds`.
+
+        The feature "feat" or "x" becomes `x`; other features keep their names. What was not there is not set.
+
+        A model gives the seeds what the same layers over `blocks` give where each hop draws for all nodes found so
+        far and draws the same again (`frontier="all"`, fanouts -1), or where there is one hop. With `frontier="new"`
+        a layer over a block lacks the in-edges of older nodes, which Data has.
+
+        Raises:
+            ImportError: torch_geometric is not installed.
+            ValueError: The minibatch was not sampled; or a later hop drew other in-edges for a node, which Data cannot
+                hold (`frontier="all"` with a fanout below the in-degree, or with replacement); or the rows of seeds,
+                labels or features do not belong together; or two features have one name. The message says which.
         """
         return pyg_data(
             blocks=self.blocks,
             input_nodes=self.input_nodes,
-            seeds=self.seeds,
-            compacted_seeds=self.compacted_seeds,
-            labels=self.labels,
+            plain=self._plain_fields(),
             node_features=self.node_features or {},
             edge_features=self.edge_features,
         )

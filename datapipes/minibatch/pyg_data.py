@@ -1,14 +1,15 @@
-"""A minibatch as PyG's `Data`, in the shape that PyG's own NeighborLoader gives.
+"""A minibatch as PyG's `Data`, in the shape that PyG's own NeighborLoader gives; MiniBatch.to_pyg says what it means.
 
-In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it.
-`frontier="new"` samples that way. With `frontier="all"` later hops draw for older nodes again; then each node keeps
-only the picks of the hop in which it is first a destination, which are distributed as in PyG.
+In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it. So blocks that
+draw other in-edges for a node again are refused. A seed that repeats has a row for each of its places, as in PyG; in
+blocks it has one row.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,27 +19,23 @@ from datapipes.minibatch.block import Block
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+# PyG's name of each field that is aligned with the seeds: for seeds [n], and for pairs [n, 2].
+NODE_NAMES = {"labels": "y", "indexes": "input_id", "timestamps": "seed_time"}
+LINK_NAMES = {"labels": "edge_label", "indexes": "input_id", "timestamps": "edge_label_time"}
+
 
 def pyg_data(
     *,
     blocks: list[Block] | None,
     input_nodes: Tensor | None,
-    seeds: Tensor | None,
-    compacted_seeds: Tensor | None,
-    labels: Tensor | None,
+    plain: dict[str, Tensor],
     node_features: dict[str, Tensor],
     edge_features: list[dict[str, Tensor]] | None,
 ) -> Data:
-    """Return `Data` with n_id, edge_index, num_sampled_nodes, num_sampled_edges, and e_id, x, y, batch_size,
-    seed_local_id where known.
-
-    `edge_index` and all rows use the local ids: the seeds are nodes 0 .. num_sampled_nodes[0] - 1. A feature named
-    "feat" or "x" becomes `x`; others keep their name. `y` is aligned with the seeds, and `seed_local_id` tells where
-    a seed (which may repeat) lies. Edge features become attributes under their name, aligned with `edge_index`.
+    """Return the fields of a minibatch as `Data`; `plain` holds those of PLAIN_FIELDS that are set.
 
     Raises:
-        ImportError: torch_geometric is not installed.
-        ValueError: The minibatch has not been sampled.
+        ImportError, ValueError: See MiniBatch.to_pyg.
     """
     try:
         from torch_geometric.data import Data
@@ -54,47 +51,191 @@ def pyg_data(
         raise ValueError(
             "to_pyg: found a minibatch of no hops; at least one is needed. Sample with one fanout or more."
         )
+    hops = blocks[::-1]
+    features_of_hops = [{} for _ in hops] if edge_features is None else edge_features[::-1]
+    _check_seeds(plain)
+    _check_rows("input_nodes", int(input_nodes.shape[0]), node_features)
+    for block, features in zip(hops, features_of_hops, strict=True):
+        _check_rows("the edges of a block", block.num_edges, features)
 
-    hops = list(reversed(blocks))
-    edge_indexes, kept_edges, num_sampled_edges = [], [], []
-    seen = 0
-    for block in hops:
-        first = int(block.indptr[seen])  # columns before `seen` were filled by an earlier hop
-        edge_indexes.append(block.edge_index[:, first:])
-        kept_edges.append(first)
-        num_sampled_edges.append(block.num_edges - first)
-        seen = block.num_dst
+    kept = _kept_picks(hops)
+    edge_indexes = [block.edge_index[:, places] for block, places in zip(hops, kept, strict=True)]
     sizes = [hops[0].num_dst, *(block.num_src for block in hops)]
+    num_sampled_nodes = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
+    rows = _rows_of_seeds(plain.get("compacted_seeds"), hops[0].num_dst, int(input_nodes.shape[0]))
+    if rows is not None:
+        num_sampled_nodes[0] = rows.num_first
+        input_nodes = input_nodes[rows.nodes]
+        node_features = {name: value[rows.nodes] for name, value in node_features.items()}
+        plain = {name: value[rows.nodes] if name == "batch" else value for name, value in plain.items()}
+        kept[0], destinations = _columns(hops[0].indptr, rows.nodes[: rows.num_first])
+        edge_indexes = [rows.row_of[edge_index] for edge_index in edge_indexes]
+        edge_indexes[0] = torch.stack((rows.row_of[hops[0].indices[kept[0]].long()], destinations))
+
     data = Data(edge_index=torch.cat(edge_indexes, dim=1))
-    data.num_nodes = sizes[-1]
+    data.num_nodes = sum(num_sampled_nodes)
     data.n_id = input_nodes
-    data.num_sampled_nodes = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
-    data.num_sampled_edges = num_sampled_edges
-    edge_ids = [
-        block.edge_ids[first:] for block, first in zip(hops, kept_edges, strict=True) if block.edge_ids is not None
-    ]
+    data.num_sampled_nodes = num_sampled_nodes
+    data.num_sampled_edges = [int(edge_index.shape[1]) for edge_index in edge_indexes]
+    edge_ids = [block.edge_ids for block in hops if block.edge_ids is not None]
     if len(edge_ids) == len(hops):
-        data.e_id = torch.cat(edge_ids)
-    if seeds is not None:
-        data.batch_size = sizes[0]
-        data.seed_local_id = compacted_seeds
-    if labels is not None:
-        data.y = labels
-    features = {"x" if name == "feat" else name: value for name, value in node_features.items()}
-    if len(features) < len(node_features):
+        data.e_id = _joined(edge_ids, kept)
+    _set_seeds(data, plain, rows)
+    _set_features(
+        data,
+        node_features,
+        {name: _joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]},
+    )
+    return data
+
+
+class _Rows(NamedTuple):
+    """The rows of a Data, where they are not the local ids: each seed has its own, in the order of the seeds.
+
+    Attributes:
+        nodes: int64 [num_rows], the local id of each row.
+        row_of: int64 [num_nodes], the first row of each local id.
+        num_first: rows before those of the first hop's new nodes.
+    """
+
+    nodes: Tensor
+    row_of: Tensor
+    num_first: int
+
+
+def _rows_of_seeds(compacted_seeds: Tensor | None, num_dst: int, num_nodes: int) -> _Rows | None:
+    """Return the rows, or None where they are the local ids: no node seeds, or each once and in order."""
+    if compacted_seeds is None or compacted_seeds.ndim != 1:
+        return None
+    seeds = compacted_seeds.long()
+    in_order = torch.arange(num_dst, device=seeds.device)
+    if torch.equal(seeds, in_order):
+        return None
+    outside = seeds[(seeds < 0) | (seeds >= num_dst)]
+    if outside.numel() > 0:
+        raise ValueError(
+            f"to_pyg: found {int(outside[0])} in compacted_seeds, but blocks[-1] has the destinations [0, {num_dst}), "
+            "and seeds are among them. Change seeds before the sampler, not after it."
+        )
+    is_seed = torch.zeros(num_dst, dtype=torch.bool, device=seeds.device)
+    is_seed[seeds] = True
+    first = torch.cat((seeds, in_order[~is_seed]))
+    nodes = torch.cat((first, torch.arange(num_dst, num_nodes, device=seeds.device)))
+    numbers = torch.arange(nodes.shape[0], device=seeds.device)
+    row_of = numbers.new_full((num_nodes,), int(nodes.shape[0])).scatter_reduce(0, nodes, numbers, "amin")
+    return _Rows(nodes, row_of, int(first.shape[0]))
+
+
+def _columns(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the places of the edges of these columns, and the number of the column that each edge belongs to."""
+    counts = indptr.diff()[columns]
+    numbers = torch.repeat_interleave(torch.arange(columns.shape[0], device=columns.device), counts)
+    begin = indptr[columns] - (counts.cumsum(0) - counts)
+    return begin[numbers] + torch.arange(numbers.shape[0], device=columns.device), numbers
+
+
+def _kept_picks(hops: list[Block]) -> list[slice | Tensor]:
+    """Return which edges of each hop Data keeps: those of nodes that no earlier hop drew for.
+
+    Raises:
+        ValueError: A hop drew other in-edges for an older node.
+    """
+    kept: list[slice | Tensor] = []
+    seen = 0
+    for hop, block in enumerate(hops):
+        first = int(block.indptr[seen])  # the edges before belong to older nodes
+        if first > 0 and not _are_repeated(block, seen, hops[:hop], kept):
+            raise ValueError(
+                f"to_pyg: found blocks in which hop {hop} drew other in-edges for nodes that an earlier hop had drawn "
+                "for (frontier='all'); PyG's Data has one set of in-edges for each node. Sample with frontier='new', "
+                "or with the fanouts -1, or give the model the blocks."
+            )
+        kept.append(slice(first, None))
+        seen = block.num_dst
+    return kept
+
+
+def _are_repeated(block: Block, num_columns: int, before: list[Block], kept: Sequence[slice | Tensor]) -> bool:
+    """Return whether the first columns of a block hold just what the hops before it drew for them."""
+    last = int(block.indptr[num_columns])
+    starts = [0, *(hop.num_dst for hop in before)]
+    counts = torch.cat([hop.indptr.diff()[start:] for hop, start in zip(before, starts, strict=False)])
+    if not torch.equal(block.indptr[: num_columns + 1].diff(), counts):
+        return False
+    if not torch.equal(block.indices[:last], _joined([hop.indices for hop in before], kept)):
+        return False
+    edge_ids = [hop.edge_ids for hop in before if hop.edge_ids is not None]
+    if block.edge_ids is None or len(edge_ids) < len(before):
+        return True
+    return torch.equal(block.edge_ids[:last], _joined(edge_ids, kept))
+
+
+def _joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
+    """Return the kept rows of a tensor of each hop, from the seeds outwards."""
+    return torch.cat([part[places] for part, places in zip(parts, kept, strict=True)])
+
+
+def _check_seeds(plain: dict[str, Tensor]) -> None:
+    """Raise ValueError where the fields of the seeds do not belong together."""
+    compacted = plain.get("compacted_seeds")
+    found = {name: list(plain[name].shape) for name in ("seeds", *NODE_NAMES) if name in plain}
+    if compacted is None:
+        if found:
+            raise ValueError(
+                f"to_pyg: found {sorted(found)} without compacted_seeds, which tell where the seeds lie among the "
+                "nodes. Set compacted_seeds in the stage that samples."
+            )
+        return
+    wrong = {name: shape for name, shape in found.items() if shape[:1] != list(compacted.shape[:1])}
+    if wrong or found.get("seeds", list(compacted.shape)) != list(compacted.shape):
+        raise ValueError(
+            f"to_pyg: found {wrong or found} beside compacted_seeds of shape {list(compacted.shape)}; each must have "
+            "a row for each seed. Change seeds and what belongs to them together, before the sampler."
+        )
+
+
+def _check_rows(of_what: str, num_rows: int, features: dict[str, Tensor]) -> None:
+    for name, value in features.items():
+        if value.shape[:1] != (num_rows,):
+            raise ValueError(
+                f"to_pyg: feature {name!r} has shape {list(value.shape)}, but its rows must be those of {of_what}, "
+                f"{num_rows}. Fetch it after sampling."
+            )
+
+
+def _set_seeds(data: Data, plain: dict[str, Tensor], rows: _Rows | None) -> None:
+    """Set what PyG's loaders say about the seeds."""
+    if "batch" in plain:
+        data.batch = plain["batch"]
+    seeds = plain.get("compacted_seeds")
+    if seeds is None:
+        return
+    is_pairs = seeds.ndim == 2 and seeds.shape[1] == 2
+    for name, pyg_name in (LINK_NAMES if is_pairs else NODE_NAMES).items():
+        if name in plain:
+            data[pyg_name] = plain[name]
+    if seeds.ndim == 1:
+        data.batch_size = int(seeds.shape[0])
+    if is_pairs:
+        data.edge_label_index = seeds.long().t()
+    data.seed_local_id = seeds if rows is None else torch.arange(seeds.shape[0], device=seeds.device)
+
+
+def _set_features(data: Data, of_nodes: dict[str, Tensor], of_edges: dict[str, Tensor]) -> None:
+    """Set the features under their names; "feat" becomes x.
+
+    Raises:
+        ValueError: Two would have one name, or one hides an attribute of Data.
+    """
+    features = {"x" if name == "feat" else name: value for name, value in of_nodes.items()}
+    if len(features) < len(of_nodes):
         raise ValueError("to_pyg: found node features 'feat' and 'x', which both become x; fetch one of them.")
-    if edge_features is not None:
-        by_hop = list(reversed(edge_features))
-        for name in by_hop[0]:
-            kept = [given[name][first:] for given, first in zip(by_hop, kept_edges, strict=True)]
-            if name in features:
-                raise ValueError(
-                    f"to_pyg: {name!r} is a node and an edge feature; Data holds one of a name. Rename one."
-                )
-            features[name] = torch.cat(kept)
+    for name, value in of_edges.items():
+        if name in features:
+            raise ValueError(f"to_pyg: {name!r} is a node and an edge feature; Data holds one of a name. Rename one.")
+        features[name] = value
     taken = sorted(name for name in features if name in data)
     if taken:
         raise ValueError(f"to_pyg: features {taken} have names of Data's own: {sorted(data.keys())}. Rename them.")
     for name, value in features.items():
         data[name] = value
-    return data

@@ -1,4 +1,4 @@
-"""MiniBatch.to_pyg: the same as PyG's own NeighborLoader, and equal results layer by layer."""
+"""MiniBatch.to_pyg: what PyG's own NeighborLoader gives, and the results of the blocks, or a refusal."""
 
 import sys
 import warnings
@@ -49,62 +49,198 @@ def test_edges_run_from_row_zero_to_row_one_as_in_the_graph():
     assert sorted(edges_of(next(iter(pipe)).to_pyg())) == [(1, 0), (2, 0), (2, 1)]
 
 
-def test_with_the_frontier_of_all_nodes_a_column_is_kept_once():
-    repeated = 0
-    for minibatch in pyg_chain(frontier="all", fanouts=[2, 2, 2]):
-        data = minibatch.to_pyg()
-        assert sum(block.num_edges for block in minibatch.blocks) > sum(data.num_sampled_edges)
-        layer_of_node = torch.arange(4).repeat_interleave(torch.tensor(data.num_sampled_nodes))
-        layer_of_edge = torch.arange(3).repeat_interleave(torch.tensor(data.num_sampled_edges))
-        assert torch.equal(layer_of_node[data.edge_index[1]], layer_of_edge)  # all in-edges of a node are of one hop
-        assert torch.equal(data.weight, data.e_id.half())
-        assert len(data.e_id) == data.edge_index.shape[1]
-        repeated += 1
-    assert repeated == len(items())
+def sampled_by_pyg(graph: dp.CSCGraph, seeds: list[int], num_hops: int) -> tuple[list, list, list, list, list]:
+    """What PyG's own sampler gives with num_neighbors=[-1, ...]: n_id, edges, e_id, and the counts of each hop."""
+    nodes, row_of, edges, edge_ids = list(seeds), {}, [], []
+    for row, node in enumerate(seeds):
+        row_of.setdefault(node, row)
+    begin, num_nodes, num_edges = 0, [len(seeds)], []
+    for _ in range(num_hops):
+        end, before = len(nodes), len(edges)
+        for row in range(begin, end):
+            for place in range(int(graph.indptr[nodes[row]]), int(graph.indptr[nodes[row] + 1])):
+                source = int(graph.indices[place])
+                if source not in row_of:
+                    row_of[source] = len(nodes)
+                    nodes.append(source)
+                edges.append((row_of[source], row))
+                edge_ids.append(int(graph.edge_ids[place]))
+        begin = end
+        num_nodes.append(len(nodes) - end)
+        num_edges.append(len(edges) - before)
+    return nodes, edges, edge_ids, num_nodes, num_edges
 
 
-def test_each_node_keeps_the_picks_of_the_hop_where_it_is_first_a_destination():
-    minibatch = next(iter(pyg_chain(frontier="all")))
-    data, (outer, inner) = minibatch.to_pyg(), minibatch.blocks
-    first = int(outer.indptr[inner.num_dst])
-    assert torch.equal(data.edge_index, torch.cat([inner.edge_index, outer.edge_index[:, first:]], dim=1))
+@pytest.mark.parametrize("seeds", [[3, 0, 17, 8], [3, 0, 3, 17, 0, 0, 8], [5, 5]], ids=str)
+@pytest.mark.parametrize("frontier", ["all", "new"])
+@pytest.mark.parametrize("num_hops", [1, 2, 3])
+def test_full_fanouts_give_what_pygs_own_sampler_gives(seeds, frontier, num_hops):
+    graph = small_graph()
+    labels = torch.arange(len(seeds)) + 100
+    pipe = dp.ItemSampler(dp.ItemSet((torch.tensor(seeds), labels)), len(seeds))
+    pipe = pipe.sample_neighbor(graph, [-1] * num_hops, frontier=frontier, return_edge_ids=True)
+    data = next(iter(pipe.fetch_feature(small_store(), ["feat"], ["weight"]))).to_pyg()
+    nodes, edges, edge_ids, num_nodes, num_edges = sampled_by_pyg(graph, seeds, num_hops)
+    assert data.n_id.tolist() == nodes
+    assert data.edge_index.T.tolist() == [list(edge) for edge in edges]
+    assert data.e_id.tolist() == edge_ids
+    assert (data.num_sampled_nodes, data.num_sampled_edges) == (num_nodes, num_edges)
+    assert (data.batch_size, data.num_nodes) == (len(seeds), len(nodes))
+    assert torch.equal(data.y[: data.batch_size], labels)
+    assert torch.equal(data.x, small_store()["node", None, "feat"].tensor[data.n_id])
+    assert torch.equal(data.weight, data.e_id.half())
+    assert data.n_id[data.seed_local_id].tolist() == seeds
 
 
 class Sage(torch.nn.Module):
-    """Two SAGE layers in float64, over blocks or over PyG's layers."""
+    """SAGE layers in float64, over blocks or over PyG's Data."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_layers: int) -> None:
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            layers = [torch_geometric.nn.SAGEConv(3, 5), torch_geometric.nn.SAGEConv(5, 2)]
+            widths = [3, *[4] * num_layers]
+            layers = [torch_geometric.nn.SAGEConv(*widths[i : i + 2]) for i in range(num_layers)]
         self.layers = torch.nn.ModuleList(layer.double() for layer in layers)
 
-    def by_blocks(self, minibatch: dp.MiniBatch) -> torch.Tensor:
+    def by_blocks(self, minibatch: dp.MiniBatch, with_older: bool) -> torch.Tensor:
+        """Rows for the seeds; `with_older` adds to each block the in-edges that hops nearer to the seeds drew."""
         x = minibatch.node_features["feat"].double()
-        for layer, block in zip(self.layers, minibatch.blocks, strict=True):
-            x = layer((x, x[: block.num_dst]), block.edge_index).relu()
-        return x
+        for number, (layer, block) in enumerate(zip(self.layers, minibatch.blocks, strict=True)):
+            blocks = minibatch.blocks[number:] if with_older else [block]
+            edge_index = torch.cat([block.edge_index for block in blocks], dim=1)
+            x = layer((x[: block.num_src], x[: block.num_dst]), edge_index).tanh()
+        return x[minibatch.compacted_seeds]
 
-    def by_trimming(self, data) -> torch.Tensor:
+    def by_data(self, data, trim: bool) -> torch.Tensor:
         x, edge_index = data.x.double(), data.edge_index
         for number, layer in enumerate(self.layers):
-            x, edge_index, _ = torch_geometric.utils.trim_to_layer(
-                number, data.num_sampled_nodes, data.num_sampled_edges, x, edge_index
-            )
-            x = layer(x, edge_index).relu()
+            if trim:
+                x, edge_index, _ = torch_geometric.utils.trim_to_layer(
+                    number, data.num_sampled_nodes, data.num_sampled_edges, x, edge_index
+                )
+            x = layer(x, edge_index).tanh()
         return x[: data.batch_size]
 
 
-@pytest.mark.parametrize("frontier", ["all", "new"])
-def test_trimmed_layers_give_the_seeds_what_the_blocks_give(frontier):
-    tree = graph_of([[2 * v + 1, 2 * v + 2] if 2 * v + 2 < 31 else [] for v in range(31)])
-    pipe = dp.ItemSampler(dp.ItemSet(torch.tensor([3, 4, 5, 6])), 4).sample_neighbor(tree, [-1, -1], frontier="all")
-    pipe = pipe.fetch_feature(small_store(31), ["feat"])
-    model = Sage()
-    expected = model.by_blocks(next(iter(pipe)))
-    other = pipe.replaced(dp.NeighborSampler, lambda old: old.source.sample_neighbor(tree, [-1, -1], frontier=frontier))
-    assert torch.allclose(model.by_trimming(next(iter(other)).to_pyg()), expected, rtol=1e-12, atol=0)
+KINDS = [
+    pytest.param(frontier, replace, seeds, fanouts, id=f"{frontier}-{replace}-{len(seeds)}-{fanouts}")
+    for frontier in ("all", "new")
+    for replace in (False, True)
+    for seeds in ([3, 0, 17, 8], [3, 0, 3, 17, 0, 0, 8])
+    for fanouts in ([2], [-1, -1], [3, 2], [2, 3, 2])
+]
+
+
+def minibatch_of(frontier: str, replace: bool, seeds: list[int], fanouts: list[int]) -> dp.MiniBatch:
+    pipe = dp.ItemSampler(dp.ItemSet(torch.tensor(seeds)), len(seeds), seed=3)
+    pipe = pipe.sample_neighbor(small_graph(), fanouts, frontier=frontier, replace=replace)
+    return next(iter(pipe.fetch_feature(small_store(), ["feat"])))
+
+
+@pytest.mark.parametrize(("frontier", "replace", "seeds", "fanouts"), KINDS)
+def test_layers_over_data_give_the_seeds_what_layers_over_blocks_give_or_are_refused(frontier, replace, seeds, fanouts):
+    minibatch = minibatch_of(frontier, replace, seeds, fanouts)
+    if frontier == "all" and len(fanouts) > 1 and -1 not in fanouts:
+        with pytest.raises(ValueError, match=r"to_pyg: found .* hop 1 drew other in-edges .*frontier='new'"):
+            minibatch.to_pyg()
+        return
+    data = minibatch.to_pyg()
+    assert data.batch_size == len(seeds)
+    assert data.n_id[: data.batch_size].tolist() == seeds
+    one = Sage(1)
+    inner = minibatch.blocks[-1]
+    x = minibatch.node_features["feat"].double()
+    expected = one.layers[0]((x[: inner.num_src], x[: inner.num_dst]), inner.edge_index).tanh()
+    assert torch.allclose(one.by_data(data, trim=False), expected[minibatch.compacted_seeds], rtol=1e-12, atol=1e-12)
+    model = Sage(len(fanouts))
+    expected = model.by_blocks(minibatch, with_older=frontier == "new")
+    for trim in (False, True):
+        assert torch.allclose(model.by_data(data, trim), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_later_hop_that_draws_the_same_again_is_kept_once():
+    minibatch = next(iter(pyg_chain(frontier="all", fanouts=[-1, -1])))
+    data, (outer, inner) = minibatch.to_pyg(), minibatch.blocks
+    first = int(outer.indptr[inner.num_dst])
+    assert first == inner.num_edges
+    assert torch.equal(data.edge_index, outer.edge_index)
+    assert data.num_sampled_edges == [first, outer.num_edges - first]
+
+
+@pytest.mark.parametrize("change", ["indptr", "indices", "edge_ids"])
+def test_a_later_hop_that_draws_one_other_edge_is_refused(change):
+    """Also where only the ids of parallel edges differ: their features would."""
+    minibatch = next(iter(pyg_chain(frontier="all", fanouts=[-1, -1])))
+    outer, inner = minibatch.blocks
+    parts = {"indptr": outer.indptr.clone(), "indices": outer.indices.clone(), "edge_ids": outer.edge_ids.clone()}
+    parts[change][1] += 1
+    changed = dp.Block(num_src=outer.num_src, **parts)
+    with pytest.raises(ValueError, match="drew other in-edges"):
+        minibatch.replace(blocks=[changed, inner], edge_features=None).to_pyg()
+
+
+def test_seeds_that_a_stage_dropped_or_turned_round_keep_their_rows():
+    minibatch = minibatch_of("new", False, [3, 0, 17, 8], [3, 2])
+    places = torch.tensor([3, 1])
+    changed = minibatch.replace(seeds=minibatch.seeds[places], compacted_seeds=minibatch.compacted_seeds[places])
+    data, model = changed.to_pyg(), Sage(2)
+    assert data.n_id[: data.batch_size].tolist() == [8, 0]
+    assert data.num_sampled_nodes[0] == 4
+    expected = model.by_blocks(minibatch, with_older=True)[places]
+    for trim in (False, True):
+        assert torch.allclose(model.by_data(data, trim)[:2], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_pairs_become_edge_label_index_and_edge_label():
+    pairs, labels = torch.tensor([[3, 0], [0, 17], [3, 3]]), torch.tensor([1, 0, 1])
+    items = dp.ItemSet((pairs, labels, torch.arange(3), torch.arange(3) * 10))
+    minibatch = next(iter(dp.ItemSampler(items, 3).sample_neighbor(small_graph(), [-1, -1], frontier="new")))
+    data = minibatch.to_pyg()
+    assert torch.equal(data.n_id[data.edge_label_index], pairs.t())
+    assert len(data.n_id.unique()) == len(data.n_id)
+    assert torch.equal(data.edge_label, labels)
+    assert torch.equal(data.input_id, torch.arange(3))
+    assert torch.equal(data.edge_label_time, torch.arange(3) * 10)
+    assert not {"batch_size", "y", "seed_time"} & set(data.keys())
+
+
+def test_the_indexes_and_times_of_the_seeds_and_the_trees_of_nodes_go_along():
+    items = dp.ItemSet((torch.tensor([3, 3, 0]), torch.ones(3), torch.tensor([7, 8, 9]), torch.tensor([1, 2, 3])))
+    minibatch = next(iter(dp.ItemSampler(items, 3).sample_neighbor(small_graph(), [-1], frontier="new")))
+    trees = torch.arange(len(minibatch.input_nodes))
+    data = minibatch.replace(batch=trees).to_pyg()
+    assert data.input_id.tolist() == [7, 8, 9]
+    assert data.seed_time.tolist() == [1, 2, 3]
+    assert torch.equal(minibatch.input_nodes[data.batch], data.n_id)
+
+
+def test_hyperlinks_say_where_their_nodes_are():
+    links = torch.tensor([[3, 0, 5], [0, 17, 17]])
+    minibatch = next(iter(dp.ItemSampler(dp.ItemSet((links, torch.ones(2))), 2).sample_neighbor(small_graph(), [-1])))
+    data = minibatch.to_pyg()
+    assert torch.equal(data.n_id[data.seed_local_id], links)
+    assert len(data.y) == 2
+    assert "batch_size" not in data
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda m: {"labels": torch.ones(3)}, r"\{'labels': \[3\]\} beside compacted_seeds of shape \[4\]"),
+        (lambda m: {"seeds": m.seeds[:2]}, r"\{'seeds': \[2\]\} beside"),
+        (lambda m: {"seeds": m.seeds.view(-1, 1)}, r"\[4, 1\].* beside"),
+        (lambda m: {"compacted_seeds": None}, r"\['labels', 'seeds'\] without compacted_seeds"),
+        (lambda m: {"compacted_seeds": m.compacted_seeds + 4}, r"found 4 in compacted_seeds.* \[0, 4\)"),
+        (lambda m: {"node_features": {"feat": torch.ones(4, 3)}}, r"'feat' has shape \[4, 3\].* input_nodes"),
+        (lambda m: {"edge_features": [{"w": torch.ones(1)}, {}]}, r"'w' has shape \[1\].* edges of a block"),
+    ],
+    ids=["labels", "seeds", "shape", "no_local_seeds", "not_destinations", "node_rows", "edge_rows"],
+)
+def test_rows_that_do_not_belong_together_are_refused(change, named):
+    minibatch = next(iter(pyg_chain()))
+    with pytest.raises(ValueError, match=f"to_pyg: .*{named}.* [A-Z]"):
+        minibatch.replace(**change(minibatch)).to_pyg()
 
 
 def test_a_minibatch_that_was_not_sampled_is_refused():
@@ -122,7 +258,7 @@ def test_without_torch_geometric_the_error_names_the_extra(monkeypatch):
 
 def test_other_features_keep_their_name():
     store = dp.FeatureStore({("node", None, "words"): dp.TensorFeature(torch.arange(40).reshape(40, 1))})
-    data = next(iter(sampled(graph=small_graph()).fetch_feature(store, ["words"]))).to_pyg()
+    data = next(iter(sampled(frontier="new").fetch_feature(store, ["words"]))).to_pyg()
     assert torch.equal(data.words[:, 0], data.n_id)
     assert "x" not in data
 

@@ -3,6 +3,8 @@
 The public names. Start with README.md; docs/semantics.md says what a minibatch is.
 """
 
+from typing import TYPE_CHECKING
+
 from datapipes import datasets
 from datapipes.base.errors import (
     ChannelClosed,
@@ -12,6 +14,7 @@ from datapipes.base.errors import (
     QueueTimeoutError,
     RemoteError,
 )
+from datapipes.base.other_names import missing_public_name
 from datapipes.base.rng import STREAM_VERSION, RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
@@ -77,3 +80,13 @@ __all__ = [
     "datasets",
     "register_stage",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> None:
+        raise missing_public_name(name)

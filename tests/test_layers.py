@@ -1,6 +1,7 @@
 """The package as a whole: who imports whom, and that importing it changes nothing outside."""
 
 import ast
+import importlib
 import json
 import statistics
 import subprocess
@@ -145,6 +146,18 @@ def test_the_top_of_the_package_holds_folders_and_modules_stay_short():
     lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
     assert statistics.median(lengths.values()) <= MEDIAN_LINES
+
+
+# --- public names
+
+
+@pytest.mark.parametrize("package", sorted(name for name, path in MODULES.items() if path.name == "__init__.py"))
+def test_dir_of_a_package_shows_public_names_only(package):
+    module = importlib.import_module(package)
+    shown = set(dir(module)) - {"__version__"}
+    assert shown == set(getattr(module, "__all__", ()))
+    assert all(hasattr(module, name) for name in shown)
+    assert ("__version__" in dir(module)) == (package == ROOT)
 
 
 # --- importing

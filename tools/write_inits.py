@@ -14,6 +14,20 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "datapipes"
 NAMESPACES = ("datasets", "distributed")
 
+# dir() of a package, and completion, show its public names only.
+DIR = """\
+def __dir__() -> list[str]:
+    return [{}]
+"""
+# Not for type checkers, which would then allow any name.
+GETATTR = """\
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> None:
+        raise missing_public_name(name)
+"""
+NEEDED = {"datapipes.base.other_names": ["missing_public_name"]}  # by GETATTR
+
 
 def public_names(module: Path) -> list[str]:
     """Return what a module lists in `__all__`."""
@@ -41,15 +55,21 @@ def init_text(folder: Path) -> str:
     is_root = folder == PACKAGE
     spaces = [name for name in NAMESPACES if is_root and (folder / name).is_dir()]
     found = {module: names for module, names in exports(folder).items() if module.split(".")[1] not in spaces}
-    imports = [f"from datapipes import {name}\n" for name in spaces]
-    imports += [_statement(f"from {module} import ", sorted(found[module], key=_isort)) for module in sorted(found)]
+    imported = {**found, **NEEDED} if is_root else found
+    imports = ["from typing import TYPE_CHECKING\n\n"] * is_root
+    imports += [f"from datapipes import {name}\n" for name in spaces]
+    imports += [_statement(f"from {m} import ", sorted(imported[m], key=_isort)) for m in sorted(imported)]
     if imports:
         parts.append("".join(imports))
     parts += [f'__version__ = "{version}"\n' for version in _versions(tree)]
     names = sorted([*spaces, *(name for listed in found.values() for name in listed)], key=_isort)
     if names:
         parts.append("__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n")
-    return "\n".join(parts)
+    shown = ["*__all__"] * bool(names) + ['"__version__"'] * bool(_versions(tree))
+    functions = [DIR.format(", ".join(shown))]
+    if is_root:
+        functions.append(GETATTR)
+    return "\n".join(parts) + "".join(f"\n\n{function}" for function in functions)
 
 
 def inits() -> dict[Path, str]:

@@ -12,3 +12,7 @@ __all__ = [
     "StreamStage",
     "register_stage",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -103,7 +103,7 @@ class Evaluator:
 
 def is_async(stage: StageBase) -> bool:
     """Return whether the stage defines `transform_async`."""
-    return isinstance(stage, TransformerBase) and hasattr(stage, "transform_async")
+    return isinstance(stage, TransformerBase) and hasattr(type(stage), "transform_async")
 
 
 def async_window(graph: StageGraph[Any]) -> int:

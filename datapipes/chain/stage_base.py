@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from datapipes.base.other_names import OtherNames, refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name
@@ -27,7 +28,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Fingerprint = dict[str, Any]
 
 
-class StageBase:
+class StageBase(OtherNames):
     """The structure of a stage.
 
     Attributes:
@@ -46,6 +47,7 @@ class StageBase:
     _arguments: Arguments
 
     def __new__(cls: type[_B], *args: Any, **kwargs: Any) -> _B:
+        refuse_other_keywords(functional_name(cls), cls, kwargs)
         stage: _B = super().__new__(cls)
         stage._arguments = _own_containers((args, kwargs))
         return stage

@@ -9,3 +9,7 @@ __all__ = [
     "MpChannel",
     "ShmChannel",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -9,3 +9,7 @@ __all__ = [
     "debian_packages",
     "open",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

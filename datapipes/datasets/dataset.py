@@ -10,6 +10,7 @@ import torch
 
 from datapipes import _core
 from datapipes.base.checks import check_int
+from datapipes.base.other_names import OtherNames
 from datapipes.base.rng import check_seed
 from datapipes.datasets.debian import read_debian_packages
 from datapipes.datasets.npz import read_npz
@@ -26,7 +27,7 @@ VALIDATION_PER_CLASS = 30
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(OtherNames):
     """A node classification task.
 
     Attributes:

@@ -5,3 +5,7 @@ from datapipes.device.copy_to import CopyTo
 __all__ = [
     "CopyTo",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -10,3 +10,7 @@ __all__ = [
     "FeatureStore",
     "TensorFeature",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

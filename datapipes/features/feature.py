@@ -11,13 +11,14 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.base.other_names import OtherNames
 from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
 
 __all__ = ["Feature", "TensorFeature"]
 
 
-class Feature(ABC):
+class Feature(OtherNames, ABC):
     """A table of equal rows. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore."""
 
     @abstractmethod

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from datapipes.base.checks import shown
+from datapipes.base.other_names import OtherNames
 from datapipes.features.feature import Feature
 
 __all__ = ["FeatureStore"]
@@ -16,7 +17,7 @@ FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name)
 FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
 
 
-class FeatureStore(Mapping[FeatureKey, Feature]):
+class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
     """Features under keys ("node" or "edge", type or None, name); the type is None in a homogeneous graph.
 
     `fetch_in_worker` tells the DataLoader to read a store before the cut; it is False for stores in this machine's

@@ -20,6 +20,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name, shown
 from datapipes.base.codec import probe_digest
+from datapipes.base.other_names import OtherNames
 from datapipes.graph import convert, storage
 from datapipes.graph.arrays import CSCArrays
 
@@ -33,7 +34,7 @@ __all__ = ["CSCGraph"]
 _Arrays = tuple[NDArray[np.int64], NDArray[Any], "NDArray[np.int64] | None"]
 
 
-class CSCGraph:
+class CSCGraph(OtherNames):
     """A homogeneous graph as compressed sparse columns; tensors or NumPy arrays, viewed without a copy.
 
     Args:

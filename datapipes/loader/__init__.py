@@ -9,3 +9,7 @@ __all__ = [
     "FromNode",
     "Prefetcher",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from datapipes.base.other_names import OtherNames
+
 __all__ = ["CSC", "Block", "SampledSubgraph"]
 
 TensorMap = Callable[[Tensor], Tensor]
@@ -28,7 +30,7 @@ class CSC(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class Block(OtherNames):
     """The bipartite graph of one hop over local ids; the destinations are the first `num_dst` of its sources.
 
     Attributes:
@@ -88,7 +90,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SampledSubgraph:
+class SampledSubgraph(OtherNames):
     """One hop with the original ids next to the compacted edges; views of a Block and the minibatch's `input_nodes`."""
 
     block: Block

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.codec import Message, digest_message
+from datapipes.base.other_names import OtherNames, refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
@@ -22,7 +23,7 @@ __all__ = ["MiniBatch"]
 
 
 @dataclass(slots=True, eq=False)
-class MiniBatch:
+class MiniBatch(OtherNames):
     """One minibatch on its way through the stages; a field is None until a stage fills it.
 
     Attributes:
@@ -71,7 +72,11 @@ class MiniBatch:
         for name in self.__dataclass_fields__:
             if name not in changes:
                 changes[name] = getattr(self, name)
-        return type(self)(**changes)  # what dataclasses.replace does, in a fifth of its time
+        try:
+            return type(self)(**changes)  # what dataclasses.replace does, in a fifth of its time
+        except TypeError:
+            refuse_other_keywords("replace", type(self), changes)
+            raise
 
     def map_tensors(self, fn: TensorMap) -> MiniBatch:
         """Return a minibatch with `fn` applied to each tensor."""

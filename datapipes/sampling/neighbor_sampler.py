@@ -37,7 +37,8 @@ class NeighborSampler(Sampler):
         replace: draw with replacement; -1 still keeps each in-edge once.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the
-            nodes that the hop before found (as PyG does).
+            nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in an outer block
+            older nodes have no in-edges then.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.

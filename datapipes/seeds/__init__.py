@@ -9,3 +9,7 @@ __all__ = [
     "ItemSampler",
     "ItemSet",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, how_to_get_ids
 from datapipes.base.codec import probe_digest
+from datapipes.base.other_names import OtherNames
 from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 
 __all__ = ["ItemSet"]
@@ -20,7 +21,7 @@ __all__ = ["ItemSet"]
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 
 
-class ItemSet:
+class ItemSet(OtherNames):
     """One or several tensors of equal length; item i is row i of each of them.
 
     Args:

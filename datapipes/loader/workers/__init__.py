@@ -1,1 +1,5 @@
 """Workers: processes and threads that make minibatches."""
+
+
+def __dir__() -> list[str]:
+    return []

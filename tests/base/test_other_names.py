@@ -1,0 +1,175 @@
+"""Names of PyG, GraphBolt and torch: the error says what they are called here. All other errors are Python's."""
+
+import copy
+import pickle
+import re
+import weakref
+
+import pytest
+import torch
+from pipelines import fetched, item_set, items, sampled, small_graph, small_store
+
+import datapipes as dp
+from datapipes.base.other_names import ATTRIBUTES, KEYWORDS
+
+GRAPH, STORE = small_graph(), small_store()
+MINIBATCH = next(iter(fetched()))
+DATASET = dp.datasets.Dataset("tiny", GRAPH, STORE, item_set(), item_set(), item_set(), 2, ("a", "b"))
+FEATURE = STORE["node", None, "feat"]
+
+OWNERS = {
+    "MiniBatch": MINIBATCH,
+    "Block": MINIBATCH.blocks[0],
+    "SampledSubgraph": MINIBATCH.sampled_subgraphs[0],
+    "Stage": fetched(),
+    "ItemSet": item_set(),
+    "CSCGraph": GRAPH,
+    "FeatureStore": STORE,
+    "Feature": FEATURE,
+    "Dataset": DATASET,
+    "datapipes": dp,
+}
+
+BUILDERS = {
+    "ItemSampler": lambda **given: dp.ItemSampler(item_set(), 4, **given),
+    "NeighborSampler": lambda **given: items().sample_neighbor(GRAPH, **given),
+    "FeatureFetcher": lambda **given: sampled().fetch_feature(STORE, **given),
+    "MiniBatchTransformer": lambda **given: items().transform(**given),
+    "Prefetcher": lambda **given: items().prefetch(**given),
+    "DataLoader": lambda **given: dp.DataLoader(fetched(), **given),
+    "MiniBatch": MINIBATCH.replace,
+}
+
+# What the words of the tables stand for.
+WORDS = {
+    "dp": dp,
+    "minibatch": MINIBATCH,
+    "block": MINIBATCH.blocks[0],
+    "subgraph": MINIBATCH.sampled_subgraphs[0],
+    "pipe": fetched(),
+    "item_set": item_set(),
+    "graph": GRAPH,
+    "store": STORE,
+    "feature": FEATURE,
+    "dataset": DATASET,
+}
+
+
+def rows(table: dict[str, dict[str, str]]) -> list:
+    return [
+        pytest.param(owner, name, ours, id=f"{owner}-{name}") for owner in table for name, ours in table[owner].items()
+    ]
+
+
+def expect_names_that_exist(ours: str) -> None:
+    """The text of a row names only what there is, so a row goes stale no more than a link does."""
+    for word, attributes in re.findall(rf"\b({'|'.join(WORDS)})\.(\w+(?:\.\w+)*)", ours):
+        found = WORDS[word]
+        for attribute in attributes.split("."):
+            assert hasattr(found, attribute), f"{ours!r} names {attribute!r}, which {found!r} does not have"
+            found = getattr(found, attribute)
+
+
+@pytest.mark.parametrize(("owner", "name", "ours"), rows(ATTRIBUTES))
+def test_an_attribute_of_another_library_is_missing_as_any_other_and_the_error_names_ours(owner, name, ours):
+    found = OWNERS[owner]
+    assert not hasattr(found, name)
+    assert getattr(found, name, "default") == "default"
+    assert name not in dir(found)
+    with pytest.raises(AttributeError) as caught:
+        getattr(found, name)
+    assert str(caught.value).endswith(f" has no {name!r}. Here: {ours}.")
+    assert caught.value.name == name
+    expect_names_that_exist(ours)
+
+
+@pytest.mark.parametrize(("owner", "name", "ours"), rows(KEYWORDS))
+def test_a_keyword_of_another_library_is_refused_and_the_error_names_ours(owner, name, ours):
+    with pytest.raises(TypeError) as caught:
+        BUILDERS[owner](**{name: 1})
+    assert re.fullmatch(rf"\w+: {owner} takes no '{name}'\. Here: {re.escape(ours)}\.", str(caught.value))
+    expect_names_that_exist(ours)
+    keyword = re.match(r"([a-z_]+)(?:,|$)", ours)
+    if owner != "MiniBatch" and keyword is not None:
+        with pytest.raises((TypeError, ValueError), match=f"{keyword[1]}.* must |multiple values .*'{keyword[1]}'"):
+            BUILDERS[owner](**{keyword[1]: ...})
+
+
+def test_every_class_of_the_tables_is_public():
+    assert set(ATTRIBUTES) == set(OWNERS)
+    assert set(KEYWORDS) == set(BUILDERS)
+    assert all(hasattr(dp, name) or hasattr(dp.datasets, name) for name in {*ATTRIBUTES, *KEYWORDS} - {"datapipes"})
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_any_other_name_gives_pythons_own_error(owner):
+    kind = "module 'datapipes'" if owner == "datapipes" else f"'{type(OWNERS[owner]).__name__}' object"
+    with pytest.raises(AttributeError, match=f"^{kind} has no attribute 'nonsense'"):
+        _ = OWNERS[owner].nonsense
+
+
+@pytest.mark.parametrize("owner", BUILDERS)
+def test_any_other_keyword_gives_pythons_own_error(owner):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        BUILDERS[owner](nonsense=1)
+
+
+@pytest.mark.parametrize("owner", sorted(OWNERS.keys() - {"datapipes"}))
+def test_copies_and_pickles_are_as_before(owner):
+    found = OWNERS[owner]
+    for again in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert type(again) is type(found)
+        assert not hasattr(again, "nonsense")
+        assert repr(again) == repr(found)
+
+
+class Filtered(dp.MiniBatchTransformer):
+    """A stage of a user that has names of the tables, and an attribute that fails for a reason of its own."""
+
+    map = "mine"
+
+    def __init__(self, source: dp.Stage, fanout: int, batch_size: int = 1, **others: int) -> None:
+        super().__init__(source)
+        self.fanout, self.batch_size, self.others = fanout, batch_size, others
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        return minibatch
+
+    @property
+    def width(self) -> int:
+        return self.fanout.nonsense
+
+    @property
+    def buffer(self) -> int:
+        return torch.float32.itemsize
+
+
+def test_a_class_that_has_such_a_name_keeps_it():
+    stage = Filtered(items(), fanout=3, batch_size=4, buffer_size=5)
+    assert (stage.fanout, stage.batch_size, stage.others) == (3, 4, {"buffer_size": 5})
+    assert (stage.map, stage.buffer) == ("mine", 4)
+    stage.filter = "mine too"
+    assert stage.filter == "mine too"
+    assert items().batch_size == 4
+
+
+def test_a_property_that_fails_keeps_its_own_error():
+    with pytest.raises(AttributeError, match="'int' object has no attribute 'nonsense'"):
+        _ = Filtered(items(), fanout=3).width
+
+
+def test_the_error_keeps_no_stage_alive():
+    stage = items()
+    gone = weakref.ref(stage)
+    with pytest.raises(AttributeError):
+        stage.map  # noqa: B018
+    del stage
+    assert gone() is None
+
+
+def test_a_stage_with_transform_async_is_still_found():
+    class Waits(dp.MiniBatchTransformer):
+        async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+            return minibatch.replace(labels=None)
+
+    assert all(minibatch.labels is None for minibatch in Waits(items()))

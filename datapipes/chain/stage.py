@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from torchdata.nodes import BaseNode
 
@@ -74,6 +74,17 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
 
     def __bool__(self) -> bool:
         return True  # a stage is not empty because its epoch is
+
+    def __getitems__(self, indices: Sequence[int]) -> NoReturn:
+        """Refuse torch's DataLoader, which takes a stage for a list of items and calls this.
+
+        Raises:
+            TypeError: Always; the message says what to use.
+        """
+        raise TypeError(
+            f"{self.name}: found in torch.utils.data.DataLoader, which picks items by index; a stage gives whole "
+            "minibatches in order. Use datapipes.DataLoader(pipe)."
+        )
 
     def __iter__(self) -> Iterator[MiniBatch]:
         self.reset(None)

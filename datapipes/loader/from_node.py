@@ -20,7 +20,19 @@ __all__ = ["FromNode"]
 
 
 class FromNode(StreamStage):
-    """Starts a chain with a torchdata node that gives MiniBatches."""
+    """Starts a chain with a torchdata node that gives MiniBatches.
+
+    Each item of the node is a MiniBatch with all that the stages behind it read: `seeds`, and for a feature fetch
+    1-D seeds or `input_nodes`. Its `epoch` and `index` stay as the node set them. The stages behind it may fetch, copy
+    and transform. They cannot draw, since no ItemSampler gives a seed. So a sampler stands inside the node:
+    `torchdata.nodes.Mapper(chain, fn)` is a node over a chain.
+
+    Args:
+        node: any `torchdata.nodes.BaseNode` but a Stage. A node of other items is mapped first:
+            `torchdata.nodes.Mapper(node, lambda ids: dp.MiniBatch(seeds=ids))`.
+    Raises:
+        TypeError: `node` is no such node; or, while running, it gave something other than a MiniBatch.
+    """
 
     def __init__(self, node: BaseNode[MiniBatch]) -> None:
         super().__init__()
@@ -28,7 +40,8 @@ class FromNode(StreamStage):
             raise TypeError(f"from_node: {type(node).__name__} is a Stage already; chain it directly.")
         if not isinstance(node, BaseNode):
             raise TypeError(
-                f"from_node: node must be a torchdata.nodes.BaseNode, got {type(node).__name__}. Wrap it in one."
+                "from_node: node must be a torchdata.nodes.BaseNode that gives MiniBatches, got "
+                f"{type(node).__name__}. Wrap it: torchdata.nodes.IterableWrapper(minibatches)."
             )
         self.node = node
 
@@ -46,9 +59,10 @@ class FromNode(StreamStage):
     def _minibatches(self) -> Iterator[MiniBatch]:
         for item in self.node:
             if not isinstance(item, MiniBatch):
+                shape = f" of shape {list(item.shape)}" if hasattr(item, "shape") else ""
                 raise TypeError(
-                    f"from_node: the node gave a {type(item).__name__}, only MiniBatch is allowed. Map it with "
-                    "torchdata.nodes.Mapper."
+                    f"from_node: {type(self.node).__name__} gave a {type(item).__name__}{shape}, only MiniBatch is "
+                    "allowed. Map the items: torchdata.nodes.Mapper(node, lambda ids: dp.MiniBatch(seeds=ids))."
                 )
             yield item
 

@@ -19,7 +19,7 @@ __all__ = ["ChannelClosed", "EndOfEpoch", "LoaderTimeoutError", "PeerDied", "Que
 
 
 class QueueTimeoutError(TimeoutError):
-    """The timeout passed before there was room or a message. The channel stays usable."""
+    """The timeout passed before there was room or a message. The channel stays usable: call again."""
 
 
 class LoaderTimeoutError(TimeoutError):
@@ -29,11 +29,15 @@ class LoaderTimeoutError(TimeoutError):
 
 
 class ChannelClosed(RuntimeError):
-    """The channel was closed, here or by the process that made it, and all its messages were received."""
+    """The channel was closed, here or by the process that made it, and all its messages were received; for good."""
 
 
 class PeerDied(RuntimeError):
-    """A process at the other side of the channel ended without leaving the channel.
+    """A process at the other side of the channel ended without leaving the channel; or, from a DataLoader, workers died
+    that cannot be replaced any more.
+
+    Notes say how each process ended, where that is known. After `recv` the channel stays usable, if another process
+    still sends. A loader's epoch is over; its `state_dict()` names the minibatch.
 
     Attributes:
         pids: The processes that ended and were not reported before; empty if nobody is left at the other side.
@@ -48,7 +52,8 @@ class PeerDied(RuntimeError):
 
 
 class EndOfEpoch(Exception):
-    """A sender has sent all of an epoch. Not an error: iteration over a channel ends here.
+    """A sender has sent all of an epoch. Not an error: iteration over a channel ends here. The next `recv` is about the
+    next epoch.
 
     Attributes:
         epoch: The epoch of that sender that ended.
@@ -63,7 +68,10 @@ class EndOfEpoch(Exception):
 
 
 class RemoteError(RuntimeError):
-    """An error of a sender whose type cannot be raised here."""
+    """An error of a sender, or of a stage in a worker process, whose type cannot be raised here.
+
+    Its text begins with the name of that type. The notes are those of the error; the cause is the traceback, as text.
+    """
 
 
 class RemoteTraceback(Exception):

@@ -32,7 +32,8 @@ _REMEDY = "Correct the arrays, or the reader that made them."
 class DatasetFormatError(ValueError):
     """A file of a data set is ragged, truncated, corrupt or hostile.
 
-    The message says which file, what was found, what was expected, and what to do.
+    The message says which file, what was found, what was expected, and what to do. Another try helps only with another
+    file.
     """
 
     @classmethod

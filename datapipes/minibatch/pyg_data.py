@@ -218,7 +218,7 @@ def _set_seeds(data: Data, plain: dict[str, Tensor], rows: _Rows | None) -> None
         data.batch_size = int(seeds.shape[0])
     if is_pairs:
         data.edge_label_index = seeds.long().t()
-    data.seed_local_id = seeds if rows is None else torch.arange(seeds.shape[0], device=seeds.device)
+    data.seed_local_id = seeds if rows is None else torch.arange(len(seeds), dtype=seeds.dtype, device=seeds.device)
 
 
 def _set_features(data: Data, of_nodes: dict[str, Tensor], of_edges: dict[str, Tensor]) -> None:

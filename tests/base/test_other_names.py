@@ -172,4 +172,10 @@ def test_a_stage_with_transform_async_is_still_found():
         async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
             return minibatch.replace(labels=None)
 
-    assert all(minibatch.labels is None for minibatch in Waits(items()))
+    class Lends(dp.MiniBatchTransformer):
+        def __init__(self, source: dp.Stage, other: Waits) -> None:
+            self.transform_async = other.transform_async
+            super().__init__(source)
+
+    for stage in (Waits(items()), Lends(items(), Waits(items()))):
+        assert all(minibatch.labels is None for minibatch in stage)

@@ -73,9 +73,9 @@ def sampled_by_pyg(graph: dp.CSCGraph, seeds: list[int], num_hops: int) -> tuple
 
 @pytest.mark.parametrize("seeds", [[3, 0, 17, 8], [3, 0, 3, 17, 0, 0, 8], [5, 5]], ids=str)
 @pytest.mark.parametrize("frontier", ["all", "new"])
-@pytest.mark.parametrize("num_hops", [1, 2, 3])
-def test_full_fanouts_give_what_pygs_own_sampler_gives(seeds, frontier, num_hops):
-    graph = small_graph()
+@pytest.mark.parametrize(("num_hops", "dtype"), [(1, torch.int64), (2, torch.int32), (3, torch.int64)])
+def test_full_fanouts_give_what_pygs_own_sampler_gives(seeds, frontier, num_hops, dtype):
+    graph = small_graph(dtype)
     labels = torch.arange(len(seeds)) + 100
     pipe = dp.ItemSampler(dp.ItemSet((torch.tensor(seeds), labels)), len(seeds))
     pipe = pipe.sample_neighbor(graph, [-1] * num_hops, frontier=frontier, return_edge_ids=True)
@@ -90,6 +90,7 @@ def test_full_fanouts_give_what_pygs_own_sampler_gives(seeds, frontier, num_hops
     assert torch.equal(data.x, small_store()["node", None, "feat"].tensor[data.n_id])
     assert torch.equal(data.weight, data.e_id.half())
     assert data.n_id[data.seed_local_id].tolist() == seeds
+    assert (data.n_id.dtype, data.seed_local_id.dtype, data.edge_index.dtype) == (dtype, dtype, torch.int64)
 
 
 class Sage(torch.nn.Module):

@@ -269,7 +269,9 @@ def test_any_view_arrives(view, by_value, as_array):
 @pytest.mark.parametrize("shape", [(2, 3), (ROWS, COLUMNS)], ids=["small", "large"])
 def test_tensors_inside_other_objects_arrive_in_one_memory(shape):
     tensor = random_tensor(shape=shape)
-    holder = {"a": [tensor, (tensor,)], "b": SimpleNamespace(tensor=tensor), "c": np.array([tensor, None], object)}
+    array = np.empty(1, object)
+    array[0] = tensor  # older numpy than 2 would read a tensor in a list as numbers
+    holder = {"a": [tensor, (tensor,)], "b": SimpleNamespace(tensor=tensor), "c": array}
     got = pack(holder).unpack()
     found = [got["a"][0], got["a"][1][0], got["b"].tensor, got["c"][0]]
     assert all(same(each, tensor) for each in found)

@@ -8,20 +8,25 @@ TOOLS := $(VENV)/.tools-$(KEY)
 LIBRARIES := $(VENV)/.libraries-$(KEY)
 DEVELOP := $(VENV)/.develop-$(KEY)
 CORE := $(VENV)/.core
+WHEEL_VENV := $(VENV)-wheel
+WHEEL_TOOLS := $(WHEEL_VENV)/.tools-$(shell cksum < requirements-wheel.lock | cut -d' ' -f1)
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
 
 BENCHMARKS := $(filter-out %/common.py %/peer_graphbolt.py, $(sort $(wildcard benchmarks/*.py)))  # but helpers
 
 MINUTES ?= 5
 
-.PHONY: help run build all-of-run all-of-build demo test check bench soak stubs clean $(BENCHMARKS)
+.PHONY: help run build all-of-run all-of-build demo test check package wheel matrix bench soak stubs clean $(BENCHMARKS)
 help:
-	@echo "make demo   train GraphSAGE on the embedded data; pictures go to demo/"
-	@echo "make test   every test that needs no GPU"
-	@echo "make check  lint, types, layers, C++ tests under sanitizers"
-	@echo "make bench  the benchmarks, with ratios taken in one run"
-	@echo "make soak   the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
-	@echo "make stubs  write the generated files anew: the __init__ files and functional.pyi"
+	@echo "make demo     train GraphSAGE on the embedded data; pictures go to demo/"
+	@echo "make test     every test that needs no GPU"
+	@echo "make check    lint, types, layers, C++ tests under sanitizers"
+	@echo "make package  sdist, wheel, an empty environment, golden digests"
+	@echo "make wheel    a wheel of \$$(PYTHON) for every Linux with glibc 2.28 or newer; it goes to dist/"
+	@echo "make matrix   the fast tests with the oldest and with the newest Python, torch and numpy"
+	@echo "make bench    the benchmarks, with ratios taken in one run"
+	@echo "make soak     the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
+	@echo "make stubs    write the generated files anew: the __init__ files and functional.pyi"
 
 # The environment belongs to the lock files: others make a new one. First comes what compiles the C++ core.
 $(TOOLS): requirements-run.lock requirements.lock
@@ -38,7 +43,7 @@ $(DEVELOP): $(LIBRARIES)
 	$(PIP) --requirement requirements.lock
 	touch $@
 
-$(CORE): $(TOOLS) setup.py pyproject.toml $(CXX_FILES)
+$(CORE): $(TOOLS) setup.py pyproject.toml csrc/bindings/exports.map $(CXX_FILES)
 	$(PIP) --no-build-isolation --no-deps --editable .
 	touch $@
 
@@ -74,6 +79,24 @@ check: build
 	$(RUN) -m pytest -q tests/test_layers.py
 	CXX=$${CXX:-g++} bash csrc/tests/run.sh
 
+# The system's compiler builds the sdist's wheel.
+package: build
+	rm -rf build/package
+	$(RUN) tools/build_wheel.py build/package
+	$(RUN) tools/try_wheel.py build/package/*.whl build/package/*.tar.gz
+
+$(WHEEL_TOOLS): requirements-wheel.lock
+	rm -rf $(WHEEL_VENV)
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-wheel.lock
+	touch $@
+
+wheel: $(WHEEL_TOOLS)
+	$(WHEEL_VENV)/bin/python tools/build_wheel.py --portable --python $(PYTHON) dist
+
+matrix: $(WHEEL_TOOLS)
+	$(WHEEL_VENV)/bin/python tools/matrix.py
+
 bench: build $(BENCHMARKS)
 $(BENCHMARKS): build
 	$(RUN) $@
@@ -88,4 +111,4 @@ stubs: build
 	$(RUN) tools/write_stub.py
 
 clean:
-	rm -rf $(VENV) build demo *.egg-info datapipes/_core*.so
+	rm -rf $(VENV) $(WHEEL_VENV) $(VENV)-matrix build dist demo *.egg-info datapipes/_core*.so

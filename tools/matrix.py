@@ -1,0 +1,143 @@
+"""Run the fast tests with the oldest and with the newest Python, torch and numpy, each against the wheel.
+
+A cell of the matrix has an environment in `.venv-matrix/`, kept until its requirements change, and the portable wheel
+of its Python, kept until a file of the sdist changes. torch is installed without the libraries of CUDA. What is newest
+is settled when the environment is made: delete its folder for a newer one.
+
+Run: make matrix, or python tools/matrix.py [--python 3.11=/path/to/python]... [CELL]... [-- OPTIONS OF PYTEST]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from build_wheel import build_sdist, build_wheel, digest_of
+from stand_in_for_cuda import stand_in_for_cuda
+from try_wheel import pins
+
+ROOT = Path(__file__).parents[1]
+CACHE = ROOT / ".venv-matrix"
+SLOW = [  # processes that start and die, and whole programs
+    "tests/loader/workers",
+    "tests/channel/test_shm_channel_faults.py",
+    "tests/channel/test_shm_protocol.py",
+    "tests/test_docs.py",
+    "tests/test_examples.py",
+]
+VERSIONS = (
+    "import numpy, sys, torch; print(sys.version.split()[0], 'torch', torch.__version__, 'numpy', numpy.__version__)"
+)
+
+
+class Cell(NamedTuple):
+    """A Python, and the requirements that take the place of those of the lock files."""
+
+    python: str
+    requirements: tuple[str, ...]
+
+
+CELLS = {
+    "oldest": Cell("3.11", ("torch==2.4.1", "torchdata==0.10.0", "numpy==1.26.4")),
+    "newest": Cell("3.13", ("torch", "numpy")),
+}
+
+
+def interpreter(version: str, given: dict[str, str]) -> str:
+    """Return the path of a Python: the one given, or one on the PATH, or one of pyenv."""
+    candidates = [given[version]] if version in given else [f"python{version}"]
+    if version not in given and (pyenv := shutil.which("pyenv")):
+        root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=True).stdout.strip()
+        candidates += sorted(str(path) for path in Path(root).glob(f"versions/{version}.*/bin/python"))
+    question = "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"
+    for candidate in candidates:
+        if shutil.which(candidate):
+            answer = subprocess.run([candidate, "-c", question], capture_output=True, text=True)
+            if answer.returncode == 0 and answer.stdout.split()[1] == version:
+                return answer.stdout.split()[0]
+    raise SystemExit(f"matrix: no Python {version} found; tried {candidates}. Name one: --python {version}=PATH")
+
+
+def environment(name: str, cell: Cell, python: str) -> Path:
+    """Return the folder of a cell's environment; make it first if there is none with these requirements."""
+    taken = {name_of(requirement) for requirement in cell.requirements}
+    requirements = [*cell.requirements, *(pin for pin in pins() if name_of(pin) not in taken)]
+    key = hashlib.sha256("\n".join([python, *requirements]).encode()).hexdigest()[:12]
+    folder = CACHE / f"{name}-{key}"
+    if not (folder / "done").exists():
+        for old in CACHE.glob(f"{name}-*"):
+            shutil.rmtree(old)
+        subprocess.run([python, "-m", "venv", str(folder)], check=True)
+        listed = folder / "requirements.txt"
+        listed.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        # All is listed, so nothing is lost without dependencies but the libraries of CUDA that torch's own build wants.
+        pip_install(folder, "--requirement", str(listed))
+        stand_in_for_cuda(next(folder.glob("lib/python*/site-packages")))
+        (folder / "done").touch()
+    return folder
+
+
+def name_of(requirement: str) -> str:
+    return requirement.partition("=")[0].lower()
+
+
+def pip_install(folder: Path, *arguments: str) -> None:
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    subprocess.run([*pip, "--no-deps", *arguments], check=True)
+
+
+def wheel_of(sdist: Path, python: str, version: str) -> Path:
+    """Return the portable wheel of an sdist for a Python; build it if the last one was of other files."""
+    folder = CACHE / f"wheel-{version}"
+    digest = folder / "digest"
+    if not digest.exists() or digest.read_text(encoding="utf-8") != digest_of(sdist):
+        shutil.rmtree(folder, ignore_errors=True)
+        build_wheel(sdist, python, folder, portable=True)
+        digest.write_text(digest_of(sdist), encoding="utf-8")
+    return next(folder.glob("*.whl"))
+
+
+def run_tests(folder: Path, sdist: Path, options: list[str]) -> int:
+    """Run the tests of an sdist without its package, so that the wheel's is imported; return pytest's exit status."""
+    with tempfile.TemporaryDirectory() as name:
+        with tarfile.open(sdist) as archive:
+            archive.extractall(name, filter="data")
+        tree = next(Path(name).iterdir())
+        shutil.rmtree(tree / "datapipes")
+        command = [str(folder / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone"]
+        command += ["--numprocesses=2", "--dist=worksteal"]
+        chosen = options or [f"--ignore={path}" for path in SLOW]
+        return subprocess.run(["env", "OMP_NUM_THREADS=1", *command, *chosen], cwd=tree).returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run the fast tests in each cell of the matrix.")
+    parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH", help="an interpreter")
+    parser.add_argument("cells", nargs="*", metavar="CELL", help=f"{' or '.join(CELLS)}; without one, all")
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    options = parser.parse_args(sys.argv[1:at])
+    given = dict(each.split("=", 1) for each in options.python)
+    sdist = build_sdist(CACHE)
+    failed = []
+    for name in options.cells or CELLS:
+        cell = CELLS[name]
+        python = interpreter(cell.python, given)
+        folder = environment(name, cell, python)
+        pip_install(folder, "--force-reinstall", str(wheel_of(sdist, python, cell.python)))
+        print(f"== {name}: Python, torch, numpy", flush=True)
+        subprocess.run([str(folder / "bin" / "python"), "-c", VERSIONS], cwd=folder, check=True)
+        if run_tests(folder, sdist, sys.argv[at + 1 :]):
+            failed.append(name)
+    if failed:
+        raise SystemExit(f"matrix: failed in {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

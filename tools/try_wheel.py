@@ -1,0 +1,62 @@
+"""Install a wheel into an empty environment, and run the golden digests away from the source tree.
+
+The environment gets the wheel, what the wheel says it needs, at the versions of the lock files, and pytest. The tests
+are those of the sdist.
+
+Run: make package, or python tools/try_wheel.py WHEEL SDIST [PYTHON]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LOCKS = ("requirements-run.lock", "requirements.lock")
+TESTS = ("test_golden.py", "twin.py")
+WHERE = "import datapipes; print(datapipes.__file__)"
+
+
+def try_wheel(wheel: Path, sdist: Path, python: str) -> None:
+    """Raise CalledProcessError if the wheel does not install, import or give the golden digests."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
+        run = str(folder / "venv" / "bin" / "python")
+        constraints = folder / "constraints.txt"
+        constraints.write_text("\n".join(pins()), encoding="utf-8")
+        pip = [run, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(constraints)]
+        subprocess.run([*pip, str(wheel), "pytest"], check=True)
+        tests = folder / "tests"
+        tests.mkdir()
+        for test in TESTS:
+            (tests / test).write_bytes(file_of(sdist, f"tests/{test}"))
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        where = subprocess.run([run, "-c", WHERE], cwd=tests, env=environment, check=True, stdout=subprocess.PIPE)
+        place = where.stdout.decode().strip()
+        if not place.startswith(str(folder)):
+            raise RuntimeError(f"the package was imported from {place}, not from the new environment")
+        pytest = [run, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
+        subprocess.run([*pytest, TESTS[0]], cwd=tests, env=environment, check=True)
+
+
+def pins() -> list[str]:
+    """Return the pinned requirements of the lock files."""
+    lines = [line for lock in LOCKS for line in (ROOT / lock).read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if "==" in line]
+
+
+def file_of(sdist: Path, name: str) -> bytes:
+    """Return the content of a file of an sdist."""
+    with tarfile.open(sdist) as archive:
+        content = archive.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/{name}")
+        assert content is not None
+        return content.read()
+
+
+if __name__ == "__main__":
+    try_wheel(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else sys.executable)

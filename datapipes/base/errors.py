@@ -166,7 +166,8 @@ def as_error(
     elif isinstance(raised, Exception):
         return raised
     else:
-        error = RuntimeError(f"{raiser} raised {type(raised).__name__}: {_text_of(raised)}. {remedy}")
+        text = _text_of(raised)
+        error = RuntimeError(f"{raiser} raised {type(raised).__name__}{f': {text}' if text else ''}. {remedy}")
     error.__cause__ = raised
     for note in getattr(raised, "__notes__", []):
         add_note(error, note)

@@ -152,12 +152,12 @@ def test_an_error_does_not_pass_for_the_end_of_the_epoch(wrap):
     assert next(iter(stage)).epoch == 1
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_is_no_exception_arrives_too(wrap, error):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_is_no_exception_arrives_as_one(wrap, error):
     def leave(minibatch):
         raise error
 
-    with pytest.raises(error):
+    with pytest.raises(RuntimeError, match=rf"^a stage raised {error.__name__}\. Raise an error, or return None"):
         next(iter(wrap(items().transform(leave))))
 
 

@@ -6,7 +6,6 @@ methods. The end of an epoch and errors then travel as messages with a reserved 
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import TracebackType
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from datapipes.base.checks import check_int
+from datapipes.base.checks import check_int, shown
 from datapipes.base.codec import Message
 from datapipes.base.errors import EndOfEpoch, error_from_message, error_to_message
 
@@ -136,14 +135,18 @@ def check_timeout(where: str, timeout: Any) -> float | None:
     """Return a timeout in seconds, 0 or more, or None for no timeout."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
+    if isinstance(timeout, (bool, np.complexfloating)) or not isinstance(timeout, (int, float, np.number)):
         raise TypeError(
-            f"{where}: timeout must be a number of seconds or None, got {timeout!r} ({type(timeout).__name__}). "
+            f"{where}: timeout must be a number of seconds or None, got {shown(timeout)} ({type(timeout).__name__}). "
             "Pass a number."
         )
-    if math.isnan(timeout) or timeout < 0:
-        raise ValueError(f"{where}: timeout must be 0 or more seconds, got {timeout}. Pass None to wait without one.")
-    return None if timeout > MOST_SECONDS else float(timeout)
+    if isinstance(timeout, np.number):
+        timeout = float(timeout)
+    if not timeout >= 0:  # NaN is not
+        raise ValueError(
+            f"{where}: timeout must be 0 or more seconds, got {shown(timeout)}. Pass None to wait without one."
+        )
+    return None if timeout > MOST_SECONDS else float(timeout)  # in this order: an int may be too large for a float
 
 
 def check_message(where: str, msg: Any) -> Message:
@@ -161,7 +164,7 @@ def check_item(where: str, key: Any, value: Any) -> None:
     """Check one entry of a message: the key must be a str, the value a tensor."""
     if not isinstance(key, str):
         raise TypeError(
-            f"{where}: a key must be a str, got {key!r} ({type(key).__name__}). Name the tensors by strings."
+            f"{where}: a key must be a str, got {shown(key)} ({type(key).__name__}). Name the tensors by strings."
         )
     if not isinstance(value, torch.Tensor):
         raise TypeError(

@@ -25,6 +25,8 @@ from datapipes.channel.base import ChannelBase, check_message, check_timeout
 __all__ = ["MpChannel"]
 
 _MESSAGE, _END, _ERROR = range(3)
+_MOST_SECONDS = 2e6  # 23 days, for recv: its poll counts milliseconds in 31 bits. A longer timeout counts as none.
+_MOST_WAITING = 2**31 - 1  # the largest count of a semaphore
 T = TypeVar("T")
 
 
@@ -40,6 +42,8 @@ class MpChannel(ChannelBase):
     """
 
     def __init__(self, **kwargs: Any) -> None:
+        if "maxsize" in kwargs:
+            check_int("MpChannel", "maxsize", kwargs["maxsize"], 0, _MOST_WAITING)
         self._queue = torch.multiprocessing.get_context("spawn").Queue(**kwargs)
         self._fence = self._delivered = 0
         self._closed = False
@@ -52,8 +56,11 @@ class MpChannel(ChannelBase):
         Raises:
             QueueTimeoutError: There was no room within `timeout` seconds, or at once without `block`.
             ChannelClosed: The channel was closed in this process.
+            TypeError: The message is not a dict of tensors, or torch cannot pass one of them to another process.
         """
         checked = check_message("MpChannel.send", msg)
+        for key, tensor in checked.items():
+            _check_sendable(key, tensor)
         # A tensor with autograd history cannot be pickled. A conjugated or negated view would lose that bit on the way.
         plain = {key: tensor.detach().resolve_conj().resolve_neg() for key, tensor in checked.items()}
         self._put("send", (_MESSAGE, self._sending_epoch(epoch), plain), block, timeout)
@@ -70,6 +77,8 @@ class MpChannel(ChannelBase):
             Exception: The error that a sender has sent with `send_error`.
         """
         timeout = check_timeout("MpChannel.recv", timeout)
+        if timeout is not None and timeout > _MOST_SECONDS:
+            timeout = None
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if ends is None else max(ends - time.monotonic(), 0.0)
@@ -160,3 +169,18 @@ class MpChannel(ChannelBase):
         except (ValueError, OSError):
             self._check_open(call)  # closed by another thread meanwhile
             raise
+
+
+def _check_sendable(key: str, tensor: torch.Tensor) -> None:
+    """Refuse what torch would lose in the thread of the queue, where no caller sees the error, or crash on."""
+    if tensor.device.type == "meta":
+        found, remedy = "is on device meta", "Make it on a device with memory"
+    elif tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        found, remedy = "has the layout of MKL-DNN", "Call .to_dense()"
+    elif tensor.is_nested and tensor.layout is torch.strided:
+        found, remedy = "is nested and strided", "Make it with layout=torch.jagged, or send its parts"
+    elif tensor._is_zerotensor():
+        found, remedy = "has no memory", "Send torch.zeros of its shape"
+    else:
+        return
+    raise TypeError(f"MpChannel.send: {key!r} {found}; only tensors with values in memory can be sent. {remedy}.")

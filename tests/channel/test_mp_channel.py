@@ -1,9 +1,12 @@
 """MpChannel: its queue with the errors of channels; epochs, resets, and a sender in another process."""
 
+import ctypes
 import multiprocessing
 import os
 import re
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from pipelines import BOUND_S, refused
@@ -82,6 +85,42 @@ def test_what_only_torch_can_send_arrives(channel):
     got = channel.recv(timeout=BOUND_S)["sparse"]
     assert got.layout == torch.sparse_coo
     assert torch.equal(got.to_dense(), torch.eye(3))
+
+
+def test_every_dtype_and_shape_of_torch_arrives(channel):
+    dtypes = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    sent = {name: (torch.arange(6 * dtype.itemsize) % 2).byte().view(dtype) for name, dtype in dtypes.items()}
+    sent |= {f"{dims} dimensions": torch.ones((1,) * dims) for dims in (0, 1, 64, 65, 255, 256, 300)}
+    sent |= {str(shape): torch.empty(shape) for shape in ((0, 2**62), (2**62, 0), (0, 2**63 - 1))}
+    channel.send(sent)
+    got = channel.recv(timeout=BOUND_S)
+    assert list(got) == list(sent)
+    for key, tensor in sent.items():
+        assert (got[key].dtype, got[key].shape) == (tensor.dtype, tensor.shape)
+        size = tensor.numel() * tensor.itemsize
+        assert size == 0 or ctypes.string_at(got[key].data_ptr(), size) == ctypes.string_at(tensor.data_ptr(), size)
+
+
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prototype, says torch
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided)
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda: torch.empty(3, device="meta"), "is on device meta"),
+        (nested, "is nested and strided"),
+        (lambda: torch._efficientzerotensor((3,)), "has no memory"),
+    ],
+    ids=["meta", "nested", "zero"],
+)
+def test_what_torch_loses_on_the_way_is_refused_by_send(channel, make, found):
+    with refused(TypeError, stage="MpChannel.send: 'bad'", found=found, allowed="only tensors with values"):
+        channel.send({"good": torch.ones(1), "bad": make()})
+    channel.send(numbered(1))
+    assert number_of(channel.recv(timeout=BOUND_S)) == 1
 
 
 def test_a_tensor_with_a_history_arrives_without_it(channel):
@@ -274,9 +313,12 @@ def test_block_and_timeout_may_be_given_by_position(make_channel):
         channel.recv(False)
 
 
-def test_an_infinite_timeout_is_none(channel):
-    channel.send(numbered(1), timeout=float("inf"))
-    assert number_of(channel.recv(timeout=float("inf"))) == 1
+@pytest.mark.parametrize(
+    "timeout", [float("inf"), 3e6, 1e9, np.float16("inf"), *(pytest.param(10**d, id=f"1e{d}") for d in (12, 400, 5000))]
+)
+def test_a_timeout_longer_than_a_life_is_none(channel, timeout):
+    channel.send(numbered(1), timeout=timeout)
+    assert number_of(channel.recv(timeout=timeout)) == 1
 
 
 # --- the other calls
@@ -337,6 +379,13 @@ def test_the_queue_refuses_arguments_that_it_does_not_know(arguments):
         dp.MpChannel(**arguments)
 
 
+@pytest.mark.parametrize("maxsize", [-1, True, 1.5, "2", float("nan"), None, 2**31])
+def test_maxsize_is_a_whole_number(maxsize):
+    error = ValueError if type(maxsize) is int else TypeError
+    with refused(error, stage="MpChannel", found=re.escape(f"got {maxsize!r}"), allowed="maxsize must be"):
+        dp.MpChannel(maxsize=maxsize)
+
+
 def test_arguments_are_given_by_name():
     with pytest.raises(TypeError, match="positional"):
         dp.MpChannel(4)
@@ -372,10 +421,12 @@ def test_what_is_no_message_is_refused(channel, message, found, allowed):
         ({"timeout": True}, TypeError, "got True", "number of seconds or None"),
         ({"timeout": -1}, ValueError, "got -1", "0 or more seconds"),
         ({"timeout": float("nan")}, ValueError, "got nan", "0 or more seconds"),
+        ({"timeout": -(10**400)}, ValueError, "got a negative int of 1329 bits", "0 or more seconds"),
+        ({"timeout": 1j}, TypeError, "got 1j", "number of seconds or None"),
         ({"block": 1}, TypeError, "got 1", "block must be True or False"),
         ({"block": None}, TypeError, "got None", "block must be True or False"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_block_and_timeout_are_checked(channel, name, arguments, error, found, allowed):
     first = {"send": [numbered(1)], "send_error": [ValueError("x")]}.get(name, [])

@@ -73,7 +73,7 @@ class ShmQueue:
         epoch: int,
         message: dict[str, Tensor],
         to_dlpack: Callable[[Tensor], object],
-        plain: Callable[[Any, Any], tuple[Tensor, str]],
+        plain: Callable[[Any, Any, int], tuple[Tensor, str]],
         timeout: float | None,
     ) -> bool: ...
     def recv(

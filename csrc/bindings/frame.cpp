@@ -2,9 +2,11 @@
 
 #if defined(__linux__)
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <unordered_map>
@@ -19,28 +21,45 @@ namespace py = pybind11;
 namespace {
 
 constexpr std::int32_t kHostMemory = 1, kPinnedMemory = 3;
-constexpr std::size_t kMostDims = 64;  // the most that torch allows
+constexpr std::size_t kMostDims = 64;  // the most that the operations of torch allow; frame.py has the same number
+constexpr std::uint64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
 
 [[noreturn]] void damaged(const char* what) {
   throw std::invalid_argument(std::string("ShmChannel.recv: ") + what +
                               " of the message makes no sense. Use the same version of datapipes in all processes.");
 }
 
+using Shape = std::span<const std::int64_t>;
+
+bool is_empty(Shape shape) { return std::ranges::find(shape, 0) != shape.end(); }
+
+// The bytes of a tensor that a message can carry; none if it has too many dimensions, or more than `most` bytes. Of an empty
+// tensor the strides must not overflow, so its sizes of 0 count as 1 there.
+std::optional<std::uint64_t> bytes_of(const dlpack::Type& type, Shape shape, std::uint64_t most) {
+  if (shape.size() > kMostDims) return std::nullopt;
+  const bool empty = is_empty(shape);
+  if (empty) most = kMostBytes;
+  std::uint64_t bytes = type.bits / 8;
+  if (bytes > most) return std::nullopt;
+  for (const auto size : shape) {
+    const auto times = std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1);
+    if (size < 0 || bytes > most / times) return std::nullopt;
+    bytes *= times;
+  }
+  return empty ? 0 : bytes;
+}
+
+Shape shape_of(const dlpack::Array& array) { return {array.shape, static_cast<std::size_t>(array.num_dims)}; }
+
+// `array`: not empty, and its size does not overflow
 bool is_row_major(const dlpack::Array& array) {
   if (array.strides == nullptr) return true;
   std::int64_t wanted = 1;
   for (auto d = array.num_dims; d-- > 0;) {
-    if (array.shape[d] == 0) return true;
     if (array.shape[d] != 1 && array.strides[d] != wanted) return false;
     wanted *= array.shape[d];
   }
   return true;
-}
-
-std::uint64_t bytes_of(const dlpack::Array& array) {
-  std::uint64_t bytes = array.type.bits / 8;
-  for (std::int32_t d = 0; d < array.num_dims; ++d) bytes *= static_cast<std::uint64_t>(array.shape[d]);
-  return bytes;  // cannot overflow, since the tensor exists
 }
 
 // Whether DLPack names the dtype; frame.py turns a tensor of any other dtype into one of these.
@@ -68,8 +87,21 @@ const dlpack::Array* pointed_at(const py::object& capsule) {
   if (managed == nullptr) throw py::error_already_set();
   const auto& array = managed->array;
   const bool here = array.device.type == kHostMemory || array.device.type == kPinnedMemory;
-  const bool there = array.data != nullptr || bytes_of(array) == 0;
-  return here && there && array.type.lanes == 1 && is_known(array.type) && is_row_major(array) ? &array : nullptr;
+  if (!here || array.type.lanes != 1 || !is_known(array.type) || array.num_dims < 0) return nullptr;
+  const auto bytes = bytes_of(array.type, shape_of(array), kMostBytes);
+  if (!bytes) return nullptr;
+  return *bytes == 0 || (array.data != nullptr && is_row_major(array)) ? &array : nullptr;
+}
+
+// Whether a tensor whose values are integers of 8 bits has a dtype of fewer bits. DLPack says int8 of torch.int1 to
+// torch.int7, and uint8 of torch.uint1 to torch.uint7.
+bool has_fewer_bits(py::handle tensor) {
+  static PyObject* const dtype = PyUnicode_InternFromString("dtype");
+  static PyObject* const torch = PyImport_ImportModule("torch");
+  static PyObject* const int8 = torch == nullptr ? nullptr : PyObject_GetAttrString(torch, "int8");
+  static PyObject* const uint8 = torch == nullptr ? nullptr : PyObject_GetAttrString(torch, "uint8");
+  const auto found = py::reinterpret_steal<py::object>(PyObject_GetAttr(tensor.ptr(), dtype));
+  return !found || (found.ptr() != int8 && found.ptr() != uint8);
 }
 
 bool says_no(py::handle tensor, PyObject* method) {
@@ -84,7 +116,7 @@ void append(std::string& bytes, T value) {
 
 }  // namespace
 
-Frame::Frame(const py::dict& message, const py::object& to_dlpack, const py::object& plain) {
+Frame::Frame(const py::dict& message, const py::object& to_dlpack, const py::object& plain, std::uint64_t most_bytes) {
   // A copy: plain() may let other threads run, and they may change the caller's dict.
   const auto mine = py::reinterpret_steal<py::dict>(PyDict_Copy(message.ptr()));
   if (!mine) throw py::error_already_set();
@@ -93,7 +125,7 @@ Frame::Frame(const py::dict& message, const py::object& to_dlpack, const py::obj
   pieces_.resize(1);
   pieces_.reserve(count + 1);
   keep_.reserve(count);
-  for (const auto& [key, tensor] : mine) add(key, tensor, to_dlpack, plain);
+  for (const auto& [key, tensor] : mine) add(key, tensor, to_dlpack, plain, most_bytes);
   Head head{.bytes = 0,
             .version = kFrameVersion,
             .num_tensors = static_cast<std::uint32_t>(count),
@@ -107,7 +139,8 @@ Frame::Frame(const py::dict& message, const py::object& to_dlpack, const py::obj
   pieces_[0] = std::as_bytes(std::span(head_));
 }
 
-void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, const py::object& plain) {
+void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, const py::object& plain,
+                std::uint64_t most_bytes) {
   Py_ssize_t key_bytes = 0;
   const char* const name = PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &key_bytes) : nullptr;
   std::string dtype;
@@ -121,11 +154,14 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
       capsule = py::reinterpret_steal<py::object>(PyObject_CallOneArg(to_dlpack.ptr(), tensor.ptr()));
       if (capsule) array = pointed_at(capsule);
       if (array != nullptr && array->type.code == dlpack::kComplex && !says_no(tensor, is_conj)) array = nullptr;
+      if (array != nullptr && array->type.bits == 8 && array->type.code <= dlpack::kUnsigned && has_fewer_bits(tensor)) {
+        array = nullptr;
+      }
     }
   }
   if (PyErr_Occurred() != nullptr) PyErr_Clear();  // plain() finds the same error and words it better
   if (array == nullptr) {
-    const auto made = py::cast<py::tuple>(plain(key, tensor));
+    const auto made = py::cast<py::tuple>(plain(key, tensor, most_bytes));
     dtype = py::cast<std::string>(made[1]);
     capsule = to_dlpack(made[0]);
     array = pointed_at(capsule);
@@ -134,7 +170,8 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
     }
   }
   const auto width = static_cast<std::uint8_t>(array->type.bits / 8);
-  const std::span<const std::int64_t> shape(array->shape, static_cast<std::size_t>(array->num_dims));
+  const auto shape = shape_of(*array);
+  const auto bytes = bytes_of(array->type, shape, kMostBytes).value();  // pointed_at() has found some
   append(head_, static_cast<std::uint32_t>(key_bytes));
   append(head_, static_cast<std::uint8_t>(dtype.size()));
   append(head_, array->type.code);
@@ -143,8 +180,7 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
   head_.append(name, static_cast<std::size_t>(key_bytes));
   head_ += dtype;
   dims_.insert(dims_.end(), shape.begin(), shape.end());
-  pieces_.emplace_back(static_cast<const std::byte*>(array->data) + array->byte_offset,
-                       static_cast<std::size_t>(bytes_of(*array)));
+  pieces_.emplace_back(static_cast<const std::byte*>(array->data) + array->byte_offset, static_cast<std::size_t>(bytes));
   keep_.push_back(std::move(capsule));
 }
 
@@ -187,11 +223,11 @@ Schema parse(std::string_view schema) {
 std::shared_ptr<const Schema> parsed_once(std::string_view schema) {
   constexpr std::size_t kMost = 256, kLongest = 1 << 16;
   static auto* const known = new std::unordered_map<std::string, std::shared_ptr<const Schema>>();  // outlives the interpreter
-  const std::string text(schema);
+  std::string text(schema);  // the only look at shared memory
   if (const auto found = known->find(text); found != known->end()) return found->second;
-  auto parsed = std::make_shared<const Schema>(parse(schema));
+  auto parsed = std::make_shared<const Schema>(parse(text));
   if (known->size() >= kMost) known->clear();
-  if (schema.size() <= kLongest) known->emplace(text, parsed);
+  if (text.size() <= kLongest) known->emplace(std::move(text), parsed);
   return parsed;
 }
 
@@ -203,6 +239,7 @@ py::dict message_of(const shm::Received& received, const py::object& from_dlpack
   Head head{};
   if (all < sizeof(Head)) damaged("the head");
   std::memcpy(&head, data, sizeof(Head));
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not read it again after the checks
   std::uint64_t dims = (sizeof(Head) + std::uint64_t{head.schema_bytes} + 7) / 8 * 8;
   if (head.version != kFrameVersion || head.bytes > all || dims > head.bytes) damaged("the head");
   const auto schema = parsed_once({reinterpret_cast<const char*>(data) + sizeof(Head), head.schema_bytes});
@@ -213,22 +250,17 @@ py::dict message_of(const shm::Received& received, const py::object& from_dlpack
     if (dims + entry.num_dims * 8ULL > head.bytes) damaged("the number of dimensions");
     std::vector<std::int64_t> shape(entry.num_dims);
     if (entry.num_dims > 0) std::memcpy(shape.data(), data + dims, entry.num_dims * 8ULL);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     dims += entry.num_dims * 8ULL;
-    const bool empty = std::ranges::find(shape, 0) != shape.end();
-    const std::uint64_t most = empty ? std::numeric_limits<std::int64_t>::max() : all - std::min(at, all);
-    std::uint64_t bytes = entry.type.bits / 8;  // of an empty tensor: of the span of its strides
-    for (const auto size : shape) {
-      if (size < 0 || bytes > most / std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1)) damaged("a shape");
-      bytes *= std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1);
-    }
-    if (empty) bytes = 0;
-    if (at > all || bytes > all - at) damaged("a shape");
+    if (at > all) damaged("a shape");
+    const auto bytes = bytes_of(entry.type, shape, all - at);
+    if (!bytes) damaged("a shape");
     const py::object capsule = to_dlpack(data + at, entry.type, std::move(shape), received.keeper);
     auto tensor = py::reinterpret_steal<py::object>(PyObject_CallOneArg(from_dlpack.ptr(), capsule.ptr()));
     if (!tensor) throw py::error_already_set();
     if (!entry.dtype.empty()) tensor = as_dtype(tensor, entry.dtype);
     if (PyDict_SetItem(message.ptr(), entry.key.ptr(), tensor.ptr()) != 0) throw py::error_already_set();
-    at += shm::aligned(bytes);
+    at += shm::aligned(*bytes);
   }
   return message;
 }

@@ -30,14 +30,18 @@ struct Head {
 };
 
 // A message on its way out. Tensors that are dense, contiguous and in host memory are not copied; the Frame keeps them alive.
-//   plain(key, tensor) -> (tensor, name of its dtype or ""): called for any other value; returns such a tensor, or raises
+//   plain(key, tensor, most_bytes) -> (tensor, name of its dtype or ""): called for any other value; returns such a tensor, or
+//   raises, also if the values take more than `most_bytes`
+// A tensor that message_of would refuse is refused here.
 class Frame {
  public:
-  Frame(const pybind11::dict& message, const pybind11::object& to_dlpack, const pybind11::object& plain);
+  Frame(const pybind11::dict& message, const pybind11::object& to_dlpack, const pybind11::object& plain,
+        std::uint64_t most_bytes);
   std::span<const std::span<const std::byte>> pieces() const { return pieces_; }
 
  private:
-  void add(pybind11::handle key, pybind11::handle tensor, const pybind11::object& to_dlpack, const pybind11::object& plain);
+  void add(pybind11::handle key, pybind11::handle tensor, const pybind11::object& to_dlpack, const pybind11::object& plain,
+           std::uint64_t most_bytes);
   std::string head_;
   std::vector<std::int64_t> dims_;
   std::vector<std::span<const std::byte>> pieces_;
@@ -46,7 +50,8 @@ class Frame {
 
 // A message that was received, as a dict of tensors that keep its memory.
 //   from_dlpack(capsule) -> tensor;  as_dtype(tensor, name) -> the tensor as a dtype that DLPack has no name for
-// Throws std::invalid_argument if the bytes are no message.
+// Throws std::invalid_argument if the bytes are no message. A peer may overwrite them meanwhile, so the head is copied before
+// it is read.
 pybind11::dict message_of(const shm::Received& received, const pybind11::object& from_dlpack, const pybind11::object& as_dtype);
 
 }  // namespace datapipes

@@ -36,7 +36,7 @@ Queue::Timeout timeout_of(std::optional<double> seconds) {
 bool send(Queue& queue, int kind, std::uint64_t epoch, const py::dict& message, const py::object& to_dlpack,
           const py::object& plain, std::optional<double> timeout) {
   queue.announce();
-  const Frame frame(message, to_dlpack, plain);
+  const Frame frame(message, to_dlpack, plain, queue.data_bytes());
   GilRelease nogil;
   return queue.send(static_cast<Kind>(kind), epoch, frame.pieces(), timeout_of(timeout), [&] { nogil.look_at_signals(); });
 }

@@ -6,6 +6,7 @@ other value it calls `plain`, which returns such a tensor or raises an error tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,18 +23,20 @@ _HAS_DLPACK = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
 _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by item size, for all other dtypes
+_MOST_DIMS = 64  # csrc/bindings/frame.cpp has the same number
 # The public from_dlpack takes objects with __dlpack__. This one takes a capsule.
 from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", from_dlpack)
 
 
-def plain(key: Any, value: Any) -> tuple[Tensor, str]:
+def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
     """Return (tensor, dtype name): a contiguous tensor of a dtype that DLPack can name, with the values of `value`.
 
-    The name is that of the original dtype if `tensor` is a view of its bits, otherwise "".
+    The name is that of the original dtype if `tensor` has its bits under another dtype, otherwise "".
 
     Raises:
         TypeError: The value is not a dense tensor in host memory, or the key is no str; the message says which.
-        ValueError: UTF-8 cannot encode the key.
+        ValueError: UTF-8 cannot encode the key; the tensor has more than 64 dimensions or `most_bytes` bytes, or its
+            strides overflow.
     """
     where = "ShmChannel.send"
     check_item(where, key, value)
@@ -47,16 +50,40 @@ def plain(key: Any, value: Any) -> tuple[Tensor, str]:
         found, remedy = f"quantized dtype {value.dtype}", "Send .int_repr() and the scale, or call .dequantize()"
     elif value.device.type != "cpu":
         found, remedy = f"device {value.device}", "Call .cpu(), or copy to the device after the channel"
+    elif value.dtype not in _HAS_DLPACK and value.dtype.itemsize not in _CARRIERS:
+        found, remedy = f"dtype {value.dtype} of {value.dtype.itemsize} bytes", "Convert it"
     else:
-        tensor = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg().contiguous()
+        _check_shape(where, key, value, most_bytes)
+        tensor, name = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg(), ""
+        if tensor.dtype not in _HAS_DLPACK:  # before the copy: torch cannot copy all of these
+            tensor, name = tensor.view(_CARRIERS[tensor.dtype.itemsize]), dtype_name(tensor.dtype)
+        tensor = tensor.contiguous()
         if tensor.numel() > 0 and not _has_memory(tensor):
             raise TypeError(
                 f"{where}: {key!r} has no memory, so there are no values to send. Send a tensor with values."
             )
-        if tensor.dtype in _HAS_DLPACK:
-            return tensor, ""
-        return tensor.view(_CARRIERS[tensor.dtype.itemsize]), dtype_name(tensor.dtype)
+        return tensor, name
     raise TypeError(f"{where}: {key!r} has {found}; only dense tensors in host memory can be sent. {remedy}.")
+
+
+def _check_shape(where: str, key: str, value: Tensor, most_bytes: int) -> None:
+    """Refuse a shape that `recv` would refuse, and more values than the channel holds before they are copied."""
+    if value.dim() > _MOST_DIMS:
+        raise ValueError(
+            f"{where}: {key!r} has {value.dim()} dimensions; at most {_MOST_DIMS} can be sent. Call .flatten() or "
+            ".reshape() first."
+        )
+    if math.prod(max(size, 1) for size in value.shape) * value.dtype.itemsize >= 2**63 and 0 in value.shape:
+        raise ValueError(
+            f"{where}: {key!r} has shape {tuple(value.shape)}; its sizes without 0, times {value.dtype.itemsize} "
+            "bytes, must stay below 2^63. Send it in another shape, such as (0,)."
+        )
+    num_bytes = math.prod(value.shape) * value.dtype.itemsize
+    if num_bytes > most_bytes:
+        raise ValueError(
+            f"{where}: {key!r} takes {num_bytes} bytes, the channel has {most_bytes}. Give a larger shm_size, or send "
+            "it in parts."
+        )
 
 
 def as_dtype(tensor: Tensor, name: str) -> Tensor:

@@ -2,8 +2,10 @@
 
 import ctypes
 import fcntl
+import math
 import os
 import random
+import re
 import struct
 from pathlib import Path
 
@@ -158,6 +160,90 @@ def test_the_sender_can_change_a_tensor_once_it_was_sent(channel):
     got = channel.recv(timeout=0)
     got["x"] += 1
     assert (got["x"].tolist(), got["same"].tolist()) == ([1, 2, 3], [0, 1, 2])
+
+
+# --- all dtypes and shapes: what arrives is what was sent, or `send` says why not
+
+ALL_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+HUGE = [(0, 2**62), (2**62, 0), (0, 2**60), (0, 2**63 - 1), (2**31, 2**31, 0), (1, 0, 2**61), (0,) * 64]
+SHAPES = [*((1,) * dims for dims in (0, 1, 64, 65, 255, 256, 300)), (2,) + (1,) * 63, (2,) + (1,) * 64, *HUGE]
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.numel() else b""
+
+
+def sent_or_refused(channel: dp.ShmChannel, tensor: torch.Tensor) -> bool:
+    """Whether the tensor arrived, as it was sent; the tensors beside it always do."""
+    before, after = torch.arange(3), torch.arange(5).half()
+    try:
+        channel.send({"before": before, "x": tensor, "after": after}, timeout=0)
+    except (TypeError, ValueError) as error:
+        assert re.search(r"ShmChannel\.send: 'x' .*\. [A-Z]\w+", str(error))  # noqa: PT017  either may happen
+        channel.send({"before": before, "after": after}, timeout=0)
+        got, arrived = channel.recv(timeout=0), False
+    else:
+        got, arrived = channel.recv(timeout=0), True
+        assert (got["x"].dtype, got["x"].shape) == (tensor.dtype, tensor.shape)
+        assert raw_bytes(got["x"]) == raw_bytes(tensor.contiguous())
+    assert (got["before"].tolist(), got["after"].tolist()) == ([0, 1, 2], [0, 1, 2, 3, 4])
+    assert channel.empty()
+    return arrived
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+def test_every_dtype_of_torch_arrives_with_its_bits(channel, dtype):
+    raw = torch.arange(1, 1 + 6 * dtype.itemsize, dtype=torch.uint8)
+    flat = (raw % 2 == 0) if dtype == torch.bool else raw.view(dtype)
+    for tensor in (flat, flat[:0], flat[2], flat.reshape(2, 3), flat.reshape(2, 1, 3)):
+        assert sent_or_refused(channel, tensor)
+
+
+@pytest.mark.parametrize("dtype", [d for d in ALL_DTYPES if d.itemsize == 1 and "int" in str(d) and "q" not in str(d)])
+def test_small_integers_of_any_layout_arrive(channel, dtype):
+    tensor = torch.arange(6, dtype=torch.uint8).view(dtype).reshape(2, 3).T
+    channel.send({"x": tensor}, timeout=0)
+    got = channel.recv(timeout=0)["x"]
+    assert (got.dtype, got.shape, got.is_contiguous()) == (dtype, (3, 2), True)
+    assert raw_bytes(got) == bytes([0, 3, 1, 4, 2, 5])
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+def test_every_shape_of_every_dtype_arrives_or_is_refused_by_send(channel, dtype):
+    arrived = {}
+    for shape in SHAPES:
+        wide = math.prod(max(size, 1) for size in shape) * dtype.itemsize >= 2**63
+        try:
+            tensor = torch.empty(shape, dtype=OF_SIZE[dtype.itemsize]).view(dtype)  # torch.empty warns of some dtypes
+        except RuntimeError:  # torch cannot make it
+            continue
+        arrived[shape] = sent_or_refused(channel, tensor)
+        assert arrived[shape] == (len(shape) <= 64 and not wide)
+    assert len(arrived) > 10
+
+
+@pytest.mark.parametrize("dims", [65, 255, 256, 300])
+def test_too_many_dimensions_are_refused_by_name_and_number(channel, dims):
+    for tensor in (torch.ones((1,) * dims), torch.ones((1,) * dims, requires_grad=True), torch.ones((0,) * dims)):
+        with refused(ValueError, stage="ShmChannel.send: 'x'", found=f"has {dims} dim", allowed="at most 64 can be"):
+            channel.send({"x": tensor}, timeout=0)
+    assert channel.empty()
+
+
+@pytest.mark.parametrize("size", [2**40, 2**61, 2**62])
+def test_values_that_fit_nowhere_are_refused_before_they_are_copied(channel, size):
+    found = f"takes {4 * size} bytes"
+    with refused(ValueError, stage="ShmChannel.send: 'x'", found=found, allowed="channel has 4194304"):
+        channel.send({"x": torch.ones(1).expand(size)}, timeout=0)
+    assert channel.empty()
+
+
+def test_an_empty_tensor_whose_strides_overflow_is_refused(channel):
+    found = r"shape \(0, 4611686018427387904\)"
+    with refused(ValueError, stage="ShmChannel.send: 'x'", found=found, allowed="below 2.63"):
+        channel.send({"x": torch.empty(0, 2**62)}, timeout=0)
+    assert channel.empty()
 
 
 # --- where received tensors lie

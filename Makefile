@@ -103,6 +103,7 @@ $(BENCHMARKS): build
 
 soak: build
 	$(RUN) tests/soak_channel.py --kills 1000 --minutes $(MINUTES)
+	$(RUN) tests/soak_garbage.py --runs 500 --minutes $(MINUTES)
 	$(RUN) tests/soak_loader.py --minutes $(MINUTES)
 	$(RUN) benchmarks/chaos.py --kills 200
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from datapipes import datasets
 from datapipes.base.errors import (
     ChannelClosed,
+    ChannelDamaged,
     EndOfEpoch,
     LoaderTimeoutError,
     PeerDied,
@@ -47,6 +48,7 @@ __all__ = [
     "CSCGraph",
     "ChannelBase",
     "ChannelClosed",
+    "ChannelDamaged",
     "CopyTo",
     "DataLoader",
     "DistributedItemSampler",

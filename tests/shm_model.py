@@ -678,6 +678,8 @@ class Channel:
             gone += [p.process for p in w.peers if p.state == FREE]
             require(sum(i in self.keeps for i in gone) <= w.deaths[0], f"deaths recorded {w.deaths}, gone {gone}")
             require(sum(i in self.messages for i in gone) <= w.deaths[1], f"deaths recorded {w.deaths}, gone {gone}")
+        if at_rest:
+            self.check_entries(w)
         if at_rest and not w.died and not self.config.ticks:
             self.check_sleepers(w)
 
@@ -695,6 +697,14 @@ class Channel:
         require(self.leaves_half(w, held), f"{kept} are held and leave no gap of half")
         numbers = [s.sequence for s in used if s.state == READY]
         require(len(set(numbers)) == len(numbers), f"sequence numbers repeat: {numbers}")
+
+    def check_entries(self, w: World) -> None:
+        """Check what a process takes for granted (section 8): it calls the opposite garbage."""
+        for me, p in enumerate(w.processes):
+            if p.entry is not None and p.state not in (ENDED, DEAD):
+                peer = w.peers[p.entry]
+                require(peer.state != FREE and peer.process == me, f"the entry of process {me} is {peer}")
+        require(w.turn is None or w.peers[w.turn].state != FREE, f"{w.turn} has the turn and is no peer")
 
     def check_sleepers(self, w: World) -> None:
         """Check that each sleeper cannot go on or is about to be woken: without deaths no tick is needed."""

@@ -40,12 +40,11 @@ std::optional<std::uint64_t> bytes_of(const dlpack::Type& type, Shape shape, std
   const bool empty = is_empty(shape);
   if (empty) most = kMostBytes;
   std::uint64_t bytes = type.bits / 8;
-  if (bytes > most) return std::nullopt;
   for (const auto size : shape) {
-    const auto times = std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1);
-    if (size < 0 || bytes > most / times) return std::nullopt;
-    bytes *= times;
+    const auto times = static_cast<std::uint64_t>(size == 0 ? 1 : size);
+    if (size < 0 || __builtin_mul_overflow(bytes, times, &bytes)) return std::nullopt;
   }
+  if (bytes > most) return std::nullopt;
   return empty ? 0 : bytes;
 }
 
@@ -81,16 +80,21 @@ bool is_known(const dlpack::Type& type) {
   }
 }
 
-// Returns what DLPack says of a tensor that can be sent from where it lies; null for any other tensor.
-const dlpack::Array* pointed_at(const py::object& capsule) {
+struct Pointed {
+  const dlpack::Array* array = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+// Returns what DLPack says of a tensor that can be sent from where it lies; no array for any other tensor.
+Pointed pointed_at(const py::object& capsule) {
   const auto* const managed = static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw py::error_already_set();
   const auto& array = managed->array;
   const bool here = array.device.type == kHostMemory || array.device.type == kPinnedMemory;
-  if (!here || array.type.lanes != 1 || !is_known(array.type) || array.num_dims < 0) return nullptr;
+  if (!here || array.type.lanes != 1 || !is_known(array.type) || array.num_dims < 0) return {};
   const auto bytes = bytes_of(array.type, shape_of(array), kMostBytes);
-  if (!bytes) return nullptr;
-  return *bytes == 0 || (array.data != nullptr && is_row_major(array)) ? &array : nullptr;
+  if (!bytes || (*bytes > 0 && (array.data == nullptr || !is_row_major(array)))) return {};
+  return {&array, *bytes};
 }
 
 // Whether a tensor whose values are integers of 8 bits has a dtype of fewer bits. DLPack says int8 of torch.int1 to
@@ -145,42 +149,45 @@ void Frame::add(py::handle key, py::handle tensor, const py::object& to_dlpack, 
   const char* const name = PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &key_bytes) : nullptr;
   std::string dtype;
   py::object capsule;
-  const dlpack::Array* array = nullptr;
+  Pointed found;
   if (name != nullptr) {
     // DLPack knows no negative or conjugate bit: it would hand out the values without their sign, or not conjugated.
     static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
     static PyObject* const is_conj = PyUnicode_InternFromString("is_conj");
     if (says_no(tensor, is_neg)) {
       capsule = py::reinterpret_steal<py::object>(PyObject_CallOneArg(to_dlpack.ptr(), tensor.ptr()));
-      if (capsule) array = pointed_at(capsule);
-      if (array != nullptr && array->type.code == dlpack::kComplex && !says_no(tensor, is_conj)) array = nullptr;
-      if (array != nullptr && array->type.bits == 8 && array->type.code <= dlpack::kUnsigned && has_fewer_bits(tensor)) {
-        array = nullptr;
+      if (capsule) found = pointed_at(capsule);
+      if (found.array != nullptr) {
+        const auto& type = found.array->type;
+        const bool other = type.code == dlpack::kComplex
+                               ? !says_no(tensor, is_conj)
+                               : type.bits == 8 && type.code <= dlpack::kUnsigned && has_fewer_bits(tensor);
+        if (other) found = {};
       }
     }
   }
   if (PyErr_Occurred() != nullptr) PyErr_Clear();  // plain() finds the same error and words it better
-  if (array == nullptr) {
+  if (found.array == nullptr) {
     const auto made = py::cast<py::tuple>(plain(key, tensor, most_bytes));
     dtype = py::cast<std::string>(made[1]);
     capsule = to_dlpack(made[0]);
-    array = pointed_at(capsule);
-    if (array == nullptr || name == nullptr || dtype.size() > 255) {
+    found = pointed_at(capsule);
+    if (found.array == nullptr || name == nullptr || dtype.size() > 255) {
       throw std::invalid_argument("ShmChannel.send: a tensor cannot be laid out. Call .contiguous().");
     }
   }
-  const auto width = static_cast<std::uint8_t>(array->type.bits / 8);
-  const auto shape = shape_of(*array);
-  const auto bytes = bytes_of(array->type, shape, kMostBytes).value();  // pointed_at() has found some
+  const auto& array = *found.array;
+  const auto width = static_cast<std::uint8_t>(array.type.bits / 8);
+  const auto shape = shape_of(array);
   append(head_, static_cast<std::uint32_t>(key_bytes));
   append(head_, static_cast<std::uint8_t>(dtype.size()));
-  append(head_, array->type.code);
+  append(head_, array.type.code);
   append(head_, width);
   append(head_, static_cast<std::uint8_t>(shape.size()));
   head_.append(name, static_cast<std::size_t>(key_bytes));
   head_ += dtype;
   dims_.insert(dims_.end(), shape.begin(), shape.end());
-  pieces_.emplace_back(static_cast<const std::byte*>(array->data) + array->byte_offset, static_cast<std::size_t>(bytes));
+  pieces_.emplace_back(static_cast<const std::byte*>(array.data) + array.byte_offset, static_cast<std::size_t>(found.bytes));
   keep_.push_back(std::move(capsule));
 }
 

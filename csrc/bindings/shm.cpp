@@ -92,6 +92,8 @@ void translate(std::exception_ptr error) {
     raise("ChannelClosed", closed.what());
   } catch (const shm::PeersDied& died) {
     raise("PeerDied", died.what(), died.pids);
+  } catch (const shm::Damaged& damaged) {
+    raise("ChannelDamaged", damaged.what());
   } catch (const shm::NoMemory& none) {
     PyErr_SetString(PyExc_MemoryError, none.what());
   } catch (const std::system_error& refused) {

@@ -1,4 +1,5 @@
-// peers.h: the processes that have the segment attached (PROTOCOL.md, section 4). The caller holds the mutex.
+// peers.h: the processes that have the segment attached (PROTOCOL.md, section 4). The caller holds the mutex. Throws
+// Damaged if the table holds what no peer writes.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,12 @@ namespace datapipes::shm {
 
 class Peers {
  public:
-  Peers(Header& header, Peer* peers) : header_(header), peers_(peers, header.num_peers) {}
+  Peers(Header& header, Peer* peers) : header_(header), peers_(peers, kNumPeers) {}
 
   bool full() const;
   std::uint32_t add(const ProcessId& id, std::uint32_t roles);  // throws std::runtime_error if the table is full
-  void mark(std::uint32_t peer, std::uint32_t role) { peers_[peer].roles |= role; }
+  // `pid`: this process, which has the entry
+  void mark(std::uint32_t peer, std::int32_t pid, std::uint32_t role);
   void leave(std::uint32_t peer, bool holds, bool by_exit);  // `holds`: it owns slots or the turn; its entry stays
   void remove(std::uint32_t peer);
 
@@ -31,13 +33,15 @@ class Peers {
   // may work for long before it first sends. A receiver receives at once, so a peer that was here when a receiver was
   // lost and has done nothing does not count as a receiver.
   bool others_may(std::uint32_t me, std::uint32_t role) const;
-  bool has(std::uint32_t peer, std::uint32_t role) const { return (peers_[peer].roles & role) != 0; }
+  bool has(std::uint32_t peer, std::uint32_t role) const { return (peers_[peer].roles.get() & role) != 0; }
+  bool is_free(std::uint32_t peer) const { return peer >= peers_.size() || state_of(peers_[peer]) == PeerState::kFree; }
 
-  // Returns the deaths from number `told` on of peers that sent or did nothing yet: as text for an error, and their
-  // pids.
-  std::pair<std::string, std::vector<std::int32_t>> deaths_of_senders(std::uint64_t told) const;
+  // Returns the deaths with numbers in [told, deaths) of peers that sent or did nothing yet, of the newest 64: as text for an
+  // error, and their pids.
+  std::pair<std::string, std::vector<std::int32_t>> deaths_of_senders(std::uint64_t told, std::uint64_t deaths) const;
 
  private:
+  PeerState state_of(const Peer& peer) const;
   Header& header_;
   std::span<Peer> peers_;
 };

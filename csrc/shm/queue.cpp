@@ -49,25 +49,34 @@ std::string seconds(Clock::duration time) {
 
 }  // namespace
 
-// Holds the mutex. If its last owner died, rebuilds the slots first.
+// Holds the mutex. If its last owner died, rebuilds the slots first. Throws Damaged if anybody has found garbage.
 class Queue::Guard {
  public:
   Guard(Queue& queue, const Patience& patience) : mutex_(queue.header_->mutex) {
+    Header& header = *queue.header_;
     for (;;) {
       const auto locked = mutex_.lock(std::max(patience.slice(), Clock::duration(std::chrono::milliseconds(10))));
-      if (locked == RobustMutex::Locked::kYes) return;
       if (locked == RobustMutex::Locked::kOwnerDied) {
         try {
           queue.slots_.rebuild();
         } catch (...) {
+          header.damaged.store(1);  // also if memory ran out: what is derived is half written
+          mutex_.repaired();
           mutex_.unlock();
           throw;
         }
         DATAPIPES_SHM_STEP("rebuilt");
         mutex_.repaired();
         queue.suspicious_.store(true);
-        return;
       }
+      if (locked == RobustMutex::Locked::kYes || locked == RobustMutex::Locked::kOwnerDied) {
+        if (header.damaged.load() == 0) return;
+        mutex_.unlock();
+        throw Damaged(
+            "ShmChannel: an earlier call found the shared memory damaged; only datapipes may write there. Find the process that "
+            "wrote there, and make a new channel.");
+      }
+      if (locked == RobustMutex::Locked::kLost) damaged(header, "the lock");
       patience.tick();
       if (patience.ended()) {
         throw TimedOut(
@@ -91,10 +100,7 @@ class Queue::Turn {
   Turn& operator=(const Turn&) = delete;
   ~Turn() { give_up(); }
 
-  bool free_for(std::uint32_t peer) const {
-    const auto has = header_.turn.load();
-    return has == 0 || has == number(peer);
-  }
+  bool free_for(std::uint32_t peer, std::uint64_t has) const { return has == 0 || has == number(peer); }
   void take(std::uint32_t peer) {
     mine_ = number(peer);
     header_.turn.store(mine_);
@@ -134,12 +140,39 @@ class Queue::Lease {
 
 // --- beginning and end
 
-Queue::Queue(Segment segment)
+namespace {
+
+constexpr std::uint64_t paged(std::uint64_t bytes) {
+  constexpr std::uint64_t kPage = 4096;
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+// The only layout of a channel with these two values.
+Layout layout_of(std::uint32_t capacity, std::uint64_t data_bytes) {
+  const auto num_slots = capacity + std::max(capacity, kFewestHeld);
+  const auto peers_offset = aligned(sizeof(Header));
+  const auto slots_offset = aligned(peers_offset + kNumPeers * sizeof(Peer));
+  return {.magic = kMagic,
+          .version = kVersion,
+          .capacity = capacity,
+          .num_slots = num_slots,
+          .num_peers = kNumPeers,
+          .peers_offset = peers_offset,
+          .slots_offset = slots_offset,
+          .data_offset = paged(slots_offset + std::uint64_t{num_slots} * sizeof(Slot)),
+          .data_bytes = aligned(data_bytes)};
+}
+
+}  // namespace
+
+Queue::Queue(Segment segment, const Layout& layout, const ProcessId& creator)
     : segment_(std::move(segment)),
+      layout_(layout),
+      creator_(creator),
       header_(reinterpret_cast<Header*>(segment_.data())),
-      peers_(*header_, reinterpret_cast<Peer*>(segment_.data() + header_->peers_offset)),
-      slots_(*header_, reinterpret_cast<Slot*>(segment_.data() + header_->slots_offset)),
-      data_(segment_.data() + header_->data_offset) {}
+      peers_(*header_, reinterpret_cast<Peer*>(segment_.data() + layout_.peers_offset)),
+      slots_(*header_, reinterpret_cast<Slot*>(segment_.data() + layout_.slots_offset), layout_),
+      data_(segment_.data() + layout_.data_offset) {}
 
 std::shared_ptr<Queue> Queue::create(std::uint32_t capacity, std::uint64_t data_bytes) {
   if (capacity < 1 || capacity > kMostCapacity) {
@@ -150,27 +183,14 @@ std::shared_ptr<Queue> Queue::create(std::uint32_t capacity, std::uint64_t data_
     throw std::invalid_argument("ShmChannel: shm_size must be in [" + std::to_string(kAlignment) + ", 2^62) bytes, got " +
                                 std::to_string(data_bytes) + ". Choose an allowed value.");
   }
-  constexpr std::uint64_t kPage = 4096;
-  const auto paged = [](std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
-  const auto num_slots = capacity + std::max(capacity, kFewestHeld);
-  const auto peers_offset = aligned(sizeof(Header));
-  const auto slots_offset = aligned(peers_offset + kNumPeers * sizeof(Peer));
-  const auto data_offset = paged(slots_offset + num_slots * sizeof(Slot));
-
-  Segment segment = Segment::create(data_offset + paged(data_bytes));
+  const auto layout = layout_of(capacity, data_bytes);
+  const auto creator = this_process();
+  Segment segment = Segment::create(layout.data_offset + paged(layout.data_bytes));
   auto* const header = new (segment.data()) Header{};  // fresh pages are zero: free slots, free peers
-  header->magic = kMagic;
-  header->version = kVersion;
-  header->capacity = capacity;
-  header->num_slots = num_slots;
-  header->num_peers = kNumPeers;
-  header->peers_offset = peers_offset;
-  header->slots_offset = slots_offset;
-  header->data_offset = data_offset;
-  header->data_bytes = aligned(data_bytes);
-  header->creator = this_process();
+  header->layout.set(layout);
+  header->creator.set(creator);
   header->mutex.make();
-  std::shared_ptr<Queue> queue(new Queue(std::move(segment)));
+  std::shared_ptr<Queue> queue(new Queue(std::move(segment), layout, creator));
   queue->made_by_ = getpid();
   queue->slots_.rebuild();
   queue->join(false);
@@ -180,22 +200,22 @@ std::shared_ptr<Queue> Queue::create(std::uint32_t capacity, std::uint64_t data_
 std::shared_ptr<Queue> Queue::attach(int fd) {
   Segment segment = Segment::attach(fd);
   const auto* const header = reinterpret_cast<const Header*>(segment.data());
-  const auto fits = [&](std::uint64_t offset, std::uint64_t bytes) {
-    return offset % kAlignment == 0 && offset <= segment.size() && bytes <= segment.size() - offset;
-  };
-  if (segment.size() < sizeof(Header) || header->magic != kMagic) {
+  const auto layout = segment.size() < sizeof(Header) ? Layout{} : header->layout.get();
+  if (layout.magic != kMagic) {
     throw std::invalid_argument("ShmChannel: the shared memory is not that of a channel. Pass the ShmChannel itself.");
   }
-  if (header->version != kVersion || header->capacity < 1 || header->capacity > kMostCapacity ||
-      header->num_slots <= header->capacity || header->num_slots > 2 * kMostCapacity || header->num_peers != kNumPeers ||
-      !fits(header->peers_offset, kNumPeers * sizeof(Peer)) ||
-      !fits(header->slots_offset, std::uint64_t{header->num_slots} * sizeof(Slot)) ||
-      !fits(header->data_offset, header->data_bytes)) {
-    throw std::invalid_argument("ShmChannel: the channel has layout " + std::to_string(header->version) +
+  if (layout.version != kVersion) {
+    throw std::invalid_argument("ShmChannel: the channel has layout " + std::to_string(layout.version) +
                                 ", this datapipes reads " + std::to_string(kVersion) +
                                 ". Use the same version of datapipes in all processes.");
   }
-  std::shared_ptr<Queue> queue(new Queue(std::move(segment)));
+  if (layout.capacity < 1 || layout.capacity > kMostCapacity || layout.data_bytes < kAlignment ||
+      layout.data_bytes > segment.size() || layout != layout_of(layout.capacity, layout.data_bytes) ||
+      layout.data_offset > segment.size() - layout.data_bytes) {
+    throw std::invalid_argument("ShmChannel: the header of the shared memory is not that of a channel of " +
+                                std::to_string(segment.size()) + " bytes; it is damaged. Make a new channel.");
+  }
+  std::shared_ptr<Queue> queue(new Queue(std::move(segment), layout, header->creator.get()));
   queue->join(false);
   return queue;
 }
@@ -224,7 +244,7 @@ std::uint32_t Queue::me(std::uint32_t roles) {
     }
   }
   const auto peer = peers_.add(id, roles);
-  deaths_told_.store(header_->deaths);
+  deaths_told_.store(header_->deaths.get());
   registration_.store(static_cast<std::uint64_t>(id.pid) << 32 | peer);
   return peer;
 }
@@ -238,13 +258,17 @@ void Queue::leave(bool by_exit) {
   if (left_.exchange(true)) return;
   const auto registered = registration_.load();
   if (static_cast<pid_t>(registered >> 32) == getpid()) {
-    const Guard guard(*this, Patience(kBrief));
-    const auto peer = static_cast<std::uint32_t>(registered);
-    // Other threads of this process may be inside send, and never return if the process is ending. The entry stays
-    // while it owns a slot or the turn, so that a survivor can free them.
-    const bool owns = slots_.owns(peer) || header_->turn.load() >> 32 == peer + 1;
-    peers_.leave(peer, owns, by_exit);
-    if (!owns) registration_.store(0);
+    try {
+      const Guard guard(*this, Patience(kBrief));
+      const auto peer = static_cast<std::uint32_t>(registered);
+      // Other threads of this process may be inside send, and never return if the process is ending. The entry stays
+      // while it owns a slot or the turn, so that a survivor can free them.
+      const bool owns = slots_.owns(peer) || header_->turn.load() >> 32 == peer + 1;
+      peers_.leave(peer, owns, by_exit);
+      if (!owns) registration_.store(0);
+    } catch (const Damaged&) {
+      // There is nothing to keep in order, and whoever still uses the channel is told by its own calls.
+    }
   }
   header_->readable.notify();
   header_->writable.notify();
@@ -252,7 +276,7 @@ void Queue::leave(bool by_exit) {
 
 void Queue::close() {
   // this_process() cannot read /proc without a free descriptor, so the creator's object also remembers its pid.
-  const bool made_it = made_by_ == getpid() || header_->creator == this_process();
+  const bool made_it = made_by_ == getpid() || creator_ == this_process();
   if (!left_.load() && made_it) header_->closed.store(1);
   leave(false);
 }
@@ -265,7 +289,7 @@ void Queue::check_open(const char* call) const {
 
 bool Queue::anybody_else(std::uint32_t role) {
   const auto peer = me();
-  if (header_->attached < 2 || peers_.has(peer, role) || peers_.others_may(peer, role)) {
+  if (header_->attached.get() < 2 || peers_.has(peer, role) || peers_.others_may(peer, role)) {
     nobody_since_.store(0);
     return true;
   }
@@ -276,13 +300,14 @@ bool Queue::anybody_else(std::uint32_t role) {
 void Queue::nobody_left(const char* call, const char* could) {
   nobody_since_.store(0);
   const std::string what = std::string(call) + ": no process is left that could " + could;
-  if (header_->deaths + header_->exits == 0) throw Closed(what + "; all have closed the channel. Close it here too.");
-  throw PeersDied(
-      what + "; " + count(header_->deaths, "died, ") + count(header_->exits, "ended") + ". Start them again, or close it.", {});
+  const auto deaths = header_->deaths.get(), exits = header_->exits.get();
+  if (deaths == 0 && exits == 0) throw Closed(what + "; all have closed the channel. Close it here too.");
+  throw PeersDied(what + "; " + count(deaths, "died, ") + count(exits, "ended") + ". Start them again, or close it.", {});
 }
 
 void Queue::check_senders() {
-  const auto [who, pids] = peers_.deaths_of_senders(deaths_told_.exchange(header_->deaths));
+  const auto deaths = header_->deaths.get();
+  const auto [who, pids] = peers_.deaths_of_senders(deaths_told_.exchange(deaths), deaths);
   if (!pids.empty()) {
     throw PeersDied("ShmChannel.recv: " + who + " died. What it had sent was received; find out why it died, or start it again.",
                     pids);
@@ -296,7 +321,16 @@ void Queue::check_receivers() {
 
 // --- the peers
 
-bool Queue::look_is_due() const { return suspicious_.load() || now_ticks() - header_->last_look.load() >= kLook.count(); }
+bool Queue::look_is_due() const {
+  const auto last = static_cast<std::uint64_t>(header_->last_look.load());
+  // Without a sign, so that a time in the future, which nobody wrote who looked, is long ago too.
+  return suspicious_.load() || static_cast<std::uint64_t>(now_ticks()) - last >= static_cast<std::uint64_t>(kLook.count());
+}
+
+void Queue::check_turn(std::uint64_t turn) const {
+  // A peer gives its turn up, or whoever reaps it does, before its entry is freed.
+  if (turn != 0 && peers_.is_free(static_cast<std::uint32_t>(turn >> 32) - 1)) damaged(*header_, "the turn of the senders");
+}
 
 void Queue::look_at_peers(const Patience& patience) {
   suspicious_.store(false);
@@ -330,20 +364,26 @@ void Queue::reap(std::uint32_t peer) {
 // --- messages
 
 // Calls `done(last, waited)` until it returns true. `last` is true in the last call before a wait: `done` then throws
-// if waiting would be in vain. `waited` is true after a wait. Calls `late`, which throws, after the timeout.
+// if waiting would be in vain. `waited` is true after a wait. Calls `late`, which throws, after the timeout. Whatever others
+// write to the segment meanwhile, the timeout and the tick come.
 template <class Done, class Late>
 void Queue::wait_until(Event& event, const Patience& patience, const Done& done, const Late& late) {
+  bool looked = false;
+  auto ticked = patience.began();
   for (bool waited = false; !done(false, waited);) {
     const auto seen = event.prepare();
     if (done(true, waited)) return;
-    if (look_is_due()) {
+    looked = !looked && look_is_due();
+    if (looked) {
       look_at_peers(patience);
       continue;
     }
     if (patience.ended()) late();
     waited = true;
-    if (event.changes_soon(seen)) continue;
-    if (!futex_wait(event.word, seen, patience.slice())) patience.tick();
+    const bool changed = event.changes_soon(seen) || futex_wait(event.word, seen, patience.slice());
+    if (changed && Clock::now() - ticked < kLook) continue;
+    patience.tick();
+    ticked = Clock::now();
   }
 }
 
@@ -354,53 +394,61 @@ void Queue::announce() {
 bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const std::byte>> pieces, Timeout timeout,
                  const Tick& tick) {
   check_open("ShmChannel.send");
+  if (epoch > kMostEpoch) {
+    throw std::invalid_argument("ShmChannel.send: an epoch must be below 2^63, got " + std::to_string(epoch) +
+                                ". Count the epochs from 0.");
+  }
+  const auto most = data_bytes();
   std::uint64_t bytes = 0;
   for (const auto& piece : pieces) {
-    if (piece.size() > header_->data_bytes) bytes = header_->data_bytes + 1;
-    bytes += aligned(std::min<std::uint64_t>(piece.size(), header_->data_bytes));
-    if (bytes > header_->data_bytes) break;
+    if (piece.size() > most) bytes = most + 1;
+    bytes += aligned(std::min<std::uint64_t>(piece.size(), most));
+    if (bytes > most) break;
   }
-  if (bytes > header_->data_bytes) {
+  if (bytes > most) {
     std::uint64_t all = 0;
     for (const auto& piece : pieces) all += aligned(piece.size());
     throw std::length_error("ShmChannel.send: the message takes " + count(all, "bytes in shared memory, the channel has ") +
-                            std::to_string(header_->data_bytes) + ". Give a larger shm_size, or send it in parts.");
+                            std::to_string(most) + ". Give a larger shm_size, or send it in parts.");
   }
   bytes = std::max(bytes, kAlignment);
   small_.store(bytes <= kSmall, std::memory_order_relaxed);
 
   const Patience patience(timeout, tick);
   Turn turn(*header_, calls_.fetch_add(1));
-  std::optional<std::uint32_t> slot;
+  std::optional<Slots::Reserved> mine;
+  std::uint32_t peer = kNone;
   bool stale = false;
   const auto reserved = [&](bool last, bool waited) {
     const Guard guard(*this, patience);
     check_open("ShmChannel.send");
     if (header_->closed.load() != 0) throw Closed("ShmChannel.send: the channel was closed by its maker. Make a new one.");
-    const auto peer = me();
-    peers_.mark(peer, kHasSent);
-    stale = epoch < header_->fence;
+    peer = me();
+    peers_.mark(peer, registered_pid(), kHasSent);
+    stale = epoch < slots_.fence();
     header_->counters.dropped += stale;
     if (stale) return true;
-    if (turn.free_for(peer)) {
-      slot = slots_.reserve(peer, bytes, kind, epoch);
-      if (!slot) turn.take(peer);
+    const auto has = header_->turn.load();
+    if (turn.free_for(peer, has)) {
+      mine = slots_.reserve(peer, bytes, kind, epoch);
+      if (!mine) turn.take(peer);
+    } else {
+      check_turn(has);
     }
-    if (!slot && last) check_receivers();
-    if (slot && waited) {
+    if (!mine && last) check_receivers();
+    if (mine && waited) {
       ++header_->counters.send_waits;
       header_->counters.send_wait_ns += static_cast<std::uint64_t>((Clock::now() - patience.began()).count());
     }
-    return slot.has_value();
+    return mine.has_value();
   };
   wait_until(header_->writable, patience, reserved, [&] { timed_out_sending(bytes, patience); });
   if (stale) return false;
   turn.give_up();
 
-  Slot& mine = slots_[*slot];
   try {
     DATAPIPES_SHM_STEP("send copies");
-    std::byte* to = data_ + mine.offset;
+    std::byte* to = data_ + mine->extent.offset;
     for (const auto& piece : pieces) {
       copy_in(to, piece, bytes >= kStreamed);
       to += aligned(piece.size());
@@ -411,7 +459,7 @@ bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const
       // Wait for the mutex at least kSpare, even past the timeout. If a stopped process holds it, give the message up.
       const auto left = timeout ? Timeout(std::max(patience.left(), kSpare)) : std::nullopt;
       const Guard guard(*this, Patience(left, tick));
-      sent = slots_.publish(*slot);
+      sent = slots_.publish(peer, *mine);
       if (sent) {
         ++header_->counters.messages;
         header_->counters.bytes += bytes;
@@ -423,7 +471,7 @@ bool Queue::send(Kind kind, std::uint64_t epoch, std::span<const std::span<const
     (sent ? header_->readable : header_->writable).notify();
     return sent;
   } catch (...) {
-    mine.dropped.store(word_of(Dropped::kYes));
+    slots_[mine->slot].dropped.store(word_of(Dropped::kYes));
     header_->writable.notify();
     throw;
   }
@@ -454,7 +502,7 @@ Received Queue::recv(Timeout timeout, const Tick& tick) {
     const Guard guard(*this, patience);
     check_open("ShmChannel.recv");
     const auto peer = me();
-    peers_.mark(peer, kHasReceived);
+    peers_.mark(peer, registered_pid(), kHasReceived);
     const auto found = slots_.take(peer);
     if (!found) {
       if (header_->closed.load() != 0) throw Closed("ShmChannel.recv: the channel was closed by its maker. Make a new one.");
@@ -462,10 +510,9 @@ Received Queue::recv(Timeout timeout, const Tick& tick) {
       return false;
     }
     taken = *found;
-    const Slot& slot = slots_[taken.slot];
-    received.kind = static_cast<Kind>(slot.kind);
-    received.epoch = slot.epoch;
-    received.bytes = {data_ + slot.offset, slot.bytes};
+    received.kind = taken.kind;
+    received.epoch = taken.epoch;
+    received.bytes = {data_ + taken.extent.offset, taken.extent.bytes};
     header_->counters.copied_out += !taken.keep;
     if (waited) {
       ++header_->counters.receive_waits;
@@ -509,13 +556,14 @@ std::uint64_t Queue::reset(std::optional<std::uint64_t> epoch) {
   {
     const Guard guard(*this, Patience(kBrief));
     if (header_->closed.load() != 0) throw Closed("ShmChannel.reset: the channel was closed by its maker. Make a new one.");
-    if (epoch && *epoch < header_->fence) {
-      throw std::invalid_argument("ShmChannel.reset: epochs before " + std::to_string(header_->fence) +
-                                  " are dropped already, got " + std::to_string(*epoch) + ". Pass a later epoch.");
+    fence = slots_.fence();
+    if (epoch && *epoch < fence) {
+      throw std::invalid_argument("ShmChannel.reset: epochs before " + std::to_string(fence) + " are dropped already, got " +
+                                  std::to_string(*epoch) + ". Pass a later epoch.");
     }
-    header_->fence = std::max(header_->fence, epoch.value_or(header_->delivered));
-    fence = header_->fence;
-    header_->epoch = std::max(header_->epoch, fence);
+    fence = std::max(fence, epoch ? *epoch : slots_.delivered());
+    header_->epoch.raise_to(fence);
+    header_->fence.set(fence);  // after `epoch`: a death in between leaves it no higher
     DATAPIPES_SHM_STEP("reset has moved the fence");
     header_->counters.dropped += slots_.drop_stale();
   }
@@ -525,12 +573,12 @@ std::uint64_t Queue::reset(std::optional<std::uint64_t> epoch) {
 
 std::uint64_t Queue::epoch() {
   const Guard guard(*this, Patience(kBrief));
-  return header_->epoch;
+  return slots_.epoch();
 }
 
 std::uint64_t Queue::size() {
   const Guard guard(*this, Patience(kBrief));
-  return header_->num_ready;
+  return slots_.num_ready();
 }
 
 Stats Queue::stats() {
@@ -541,9 +589,9 @@ Stats Queue::stats() {
 Stats Queue::stats_now() {
   return {.counters = header_->counters,
           .room = slots_.room(),
-          .unread = header_->num_ready,
-          .deaths = header_->deaths,
-          .fence = header_->fence};
+          .unread = slots_.num_ready(),
+          .deaths = header_->deaths.get(),
+          .fence = slots_.fence()};
 }
 
 bool Queue::holds_here(const Slot& slot) const {
@@ -555,7 +603,7 @@ bool Queue::holds_here(const Slot& slot) const {
 
 std::vector<std::uint32_t> Queue::dropped_slots() {
   std::vector<std::uint32_t> found;
-  for (std::uint32_t i = 0; i < header_->num_slots; ++i) {
+  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     auto expected = word_of(Dropped::kWaiting);
     if (holds_here(slots_[i]) && slots_[i].dropped.compare_exchange_strong(expected, word_of(Dropped::kBeingSeen))) {
       found.push_back(i);

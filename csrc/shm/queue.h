@@ -6,8 +6,8 @@
 //   Both take a timeout (none: wait as long as a peer lives) and a tick. While they wait they call the tick every 100
 //   ms; it may throw to end the wait.
 // Throws TimedOut, Closed, PeersDied, std::length_error (a message larger than the segment), std::invalid_argument, NoMemory,
-// std::system_error (the system refuses), std::runtime_error (the segment is damaged). The queue stays usable after
-// each of them except Closed. The queue survives a fork: the child registers as a peer of its own when it first uses
+// std::system_error (the system refuses), Damaged (the segment holds what no peer writes). The queue stays usable after
+// each of them except Closed and Damaged. The queue survives a fork: the child registers as a peer of its own when it first uses
 // the queue, and frees nothing of its parent's.
 #pragma once
 
@@ -84,8 +84,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::uint64_t size();   // READY messages
   std::uint64_t epoch();  // the newest epoch that was begun
   Stats stats();
-  std::uint32_t capacity() const { return header_->capacity; }
-  std::uint64_t data_bytes() const { return header_->data_bytes; }
+  std::uint32_t capacity() const { return layout_.capacity; }
+  std::uint64_t data_bytes() const { return layout_.data_bytes; }
   int descriptor() const { return segment_.descriptor(); }
   std::span<std::byte> memory() const { return {segment_.data(), segment_.size()}; }
 
@@ -100,7 +100,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   class Turn;
   class Lease;
   friend class Lease;
-  explicit Queue(Segment segment);
+  Queue(Segment segment, const Layout& layout, const ProcessId& creator);
 
   std::uint32_t me(std::uint32_t roles = 0);  // under the mutex; registers this process if it is not registered yet
   bool anybody_else(std::uint32_t role);      // under the mutex; false once nobody could play `role` for kGrace
@@ -110,7 +110,9 @@ class Queue : public std::enable_shared_from_this<Queue> {
   [[noreturn]] void nobody_left(const char* call, const char* could);
   void look_at_peers(const Patience& patience);
   void reap(std::uint32_t peer);  // under the mutex
+  std::int32_t registered_pid() const { return static_cast<std::int32_t>(registration_.load() >> 32); }
   bool look_is_due() const;
+  void check_turn(std::uint64_t turn) const;  // under the mutex
   template <class Done, class Late>
   void wait_until(Event& event, const Patience& patience, const Done& done, const Late& late);
   Stats stats_now();  // under the mutex
@@ -118,6 +120,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool holds_here(const Slot& slot) const;
 
   Segment segment_;
+  const Layout layout_;  // these two are never read from the segment again
+  const ProcessId creator_;
   pid_t made_by_ = 0;  // set in the object that create() returned; 0 in an attached one
   Header* header_;
   Peers peers_;

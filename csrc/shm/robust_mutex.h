@@ -1,5 +1,6 @@
 // robust_mutex.h: a mutex in shared memory that survives the death of its owner. The kernel marks such a mutex; the
-// next lock() returns kOwnerDied, and its caller repairs the guarded state.
+// next lock() returns kOwnerDied, and its caller repairs the guarded state. glibc trusts every byte of a mutex: a process
+// that overwrites one can make glibc crash the others, and nothing here can prevent that.
 #pragma once
 
 #include <pthread.h>
@@ -15,7 +16,7 @@ namespace datapipes::shm {
 
 class RobustMutex {
  public:
-  enum class Locked { kYes, kOwnerDied, kTimedOut };
+  enum class Locked { kYes, kOwnerDied, kTimedOut, kLost };  // kLost: no process can ever lock it again
 
   // Called once, by the creator of the segment.
   void make() {
@@ -29,7 +30,7 @@ class RobustMutex {
   }
 
   // Waits at most `at_most`, since the owner may be stopped, for example by a debugger. After kOwnerDied the caller
-  // holds the mutex; it calls repaired() once the guarded state is in order again.
+  // holds the mutex; it calls repaired() before it unlocks, or nobody could lock it again.
   Locked lock(Clock::duration at_most) {
     int error = pthread_mutex_trylock(&mutex_);
     if (error == EBUSY) {
@@ -42,10 +43,10 @@ class RobustMutex {
     }
     if (error == ETIMEDOUT) return Locked::kTimedOut;
     if (error == EOWNERDEAD) return Locked::kOwnerDied;
-    check(error);
-    return Locked::kYes;
+    // The others: the guarded state could not be repaired (ENOTRECOVERABLE), or somebody overwrote the mutex.
+    return error == 0 ? Locked::kYes : Locked::kLost;
   }
-  void repaired() { check(pthread_mutex_consistent(&mutex_)); }
+  void repaired() { pthread_mutex_consistent(&mutex_); }
   void unlock() { pthread_mutex_unlock(&mutex_); }
 
  private:

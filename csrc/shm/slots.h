@@ -1,6 +1,7 @@
 // slots.h: the slots of a channel and the room for their messages: the transitions of PROTOCOL.md, section 2. The
 // caller holds the mutex for every call. The tags are the truth; rebuild() computes everything else from them.
-// Throws std::runtime_error if the content of the segment is inconsistent.
+// Throws Damaged if the segment holds what no peer writes: a walk over a list ends after as many slots as there are, and
+// each extent that is returned lies in the data bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +12,34 @@
 
 namespace datapipes::shm {
 
+struct Extent {
+  std::uint64_t offset = 0, bytes = 0;
+  std::uint64_t end() const { return offset + bytes; }
+};
+
 class Slots {
  public:
-  Slots(Header& header, Slot* slots) : header_(header), slots_(slots, header.num_slots) {}
+  Slots(Header& header, Slot* slots, const Layout& layout)
+      : header_(header), slots_(slots, layout.num_slots), capacity_(layout.capacity), data_bytes_(layout.data_bytes) {}
 
   void rebuild();  // called once at the beginning, and after a process died with the mutex
 
-  // Returns the slot reserved for `bytes` (a multiple of kAlignment). Returns none if `capacity` messages are WRITING
-  // or READY, or if no gap is large enough.
-  std::optional<std::uint32_t> reserve(std::uint32_t peer, std::uint64_t bytes, Kind kind, std::uint64_t epoch);
-  bool publish(std::uint32_t slot);  // false: the epoch was reset meanwhile; the slot is free again
+  // What a caller does without the mutex, it does by these copies.
+  struct Reserved {
+    std::uint32_t slot;
+    Extent extent;
+    std::uint64_t epoch;
+  };
+  // Returns the slot reserved for `bytes` (a multiple of kAlignment, at least one). Returns none if `capacity` messages are
+  // WRITING or READY, or if no gap is large enough.
+  std::optional<Reserved> reserve(std::uint32_t peer, std::uint64_t bytes, Kind kind, std::uint64_t epoch);
+  bool publish(std::uint32_t peer, const Reserved& mine);  // false: the epoch was reset meanwhile; the slot is free again
 
   struct Taken {
     std::uint32_t slot;
+    Extent extent;
+    Kind kind;
+    std::uint64_t epoch;
     bool keep;  // false: the caller copies the message out and drops the slot; held messages must leave room for others
   };
   std::optional<Taken> take(std::uint32_t peer);  // the oldest READY message
@@ -31,6 +47,10 @@ class Slots {
   std::uint64_t drop_stale();              // frees READY slots below the fence; returns how many
   std::uint32_t reap(std::uint32_t peer);  // frees the slots of `peer`; returns how many of them were WRITING
   bool owns(std::uint32_t peer) const;     // whether `peer` has a slot WRITING or HELD that is not dropped
+  std::uint32_t num_ready() const;
+  std::uint64_t epoch() const;      // the newest that was begun
+  std::uint64_t fence() const;      // at most epoch()
+  std::uint64_t delivered() const;  // at most epoch() + 1
 
   struct Room {
     std::uint64_t used_bytes = 0, held = 0, held_bytes = 0;
@@ -38,26 +58,30 @@ class Slots {
   Room room() const;
 
   Slot& operator[](std::uint32_t slot) {
-    if (slot >= slots_.size()) damaged("an index");
+    if (slot >= slots_.size()) damaged(header_, "an index");
     return slots_[slot];
   }
   const Slot& operator[](std::uint32_t slot) const { return const_cast<Slots&>(*this)[slot]; }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
 
  private:
-  [[noreturn]] static void damaged(const char* what);
-  bool is_stale(const Slot& slot) const { return slot.epoch < header_.fence; }
-  static Tag tag_of(const Slot& slot) { return Tag::from(slot.tag.load(std::memory_order_acquire)); }
+  bool is_stale(const Slot& slot) const { return slot.epoch.get() < fence(); }
+  Tag tag_of(const Slot& slot) const;
+  Extent extent_of(const Slot& slot) const;
 
   void free(std::uint32_t slot);
-  void sweep();  // frees the slots that their owners dropped
-  bool leaves_room(std::uint32_t candidate) const;
+  template <class Visit>
+  void sweep(const Visit& visit);
   void link_by_address(std::uint32_t slot, std::uint32_t previous);
   void unlink_by_address(std::uint32_t slot);
   void append_ready(std::uint32_t slot);
   void remove_ready(std::uint32_t slot);
+  void one_less_occupied();
 
   Header& header_;
   std::span<Slot> slots_;
+  std::uint32_t capacity_;
+  std::uint64_t data_bytes_;
 };
 
 }  // namespace datapipes::shm

@@ -1,11 +1,19 @@
 // state.h: the layout of a channel's shared segment. PROTOCOL.md says who writes each field. Plain data only: every
 // process maps the segment at another address, so it holds indexes and offsets and no pointers.
+//
+// A peer may overwrite any byte at any moment (PROTOCOL.md, section 8). So a value is read once, by Shared::get() or an
+// atomic load, and the copy is checked and used. What the creator wrote once (Layout) is kept from when the segment was
+// attached. Whoever finds a value that no peer of this program writes calls damaged().
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
 
 #include "shm/futex.h"
 #include "shm/process_id.h"
@@ -20,6 +28,45 @@ inline constexpr std::uint32_t kNone = 0xFFFF'FFFF;
 inline constexpr std::uint32_t kNumPeers = 1024;
 inline constexpr std::uint32_t kMostCapacity = 1U << 20;
 inline constexpr std::uint32_t kFewestHeld = 64;  // receivers may keep so many messages at any capacity
+inline constexpr std::uint64_t kMostEpoch = 0x7FFF'FFFF'FFFF'FFFF;
+
+// The segment holds what no peer of this program writes. The channel does not become whole again.
+struct Damaged : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A value in shared memory. Each get() is one read: the compiler may not read again what the caller has checked.
+template <class T>
+class Shared {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  T get() const {
+    if constexpr (std::is_scalar_v<T>) {
+      return *const_cast<const volatile T*>(&value_);
+    } else {
+      T copy;
+      std::memcpy(&copy, &value_, sizeof(T));
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      return copy;
+    }
+  }
+  void set(T value) {
+    if constexpr (std::is_scalar_v<T>) {
+      *const_cast<volatile T*>(&value_) = value;
+    } else {
+      value_ = value;
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+  }
+  void add(T more) { set(static_cast<T>(get() + more)); }
+  void raise_to(T least) {
+    if (get() < least) set(least);
+  }
+
+ private:
+  T value_;
+};
 
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -47,12 +94,12 @@ enum class Dropped : std::uint32_t {
 struct alignas(64) Slot {
   std::atomic<std::uint64_t> tag;
   std::atomic<std::uint32_t> dropped;
-  std::uint32_t kind;
-  std::uint64_t offset, bytes;  // the extent; offset counts from data_offset; both are multiples of kAlignment
-  std::uint64_t sequence, epoch;
+  Shared<std::uint32_t> kind;
+  Shared<std::uint64_t> offset, bytes;  // the extent; offset counts from data_offset; both are multiples of kAlignment
+  Shared<std::uint64_t> sequence, epoch;
   // derived
-  std::uint32_t next_by_address, previous_by_address;
-  std::uint32_t next;  // READY: the message after this one; FREE: another free slot
+  Shared<std::uint32_t> next_by_address, previous_by_address;
+  Shared<std::uint32_t> next;  // READY: the message after this one; FREE: another free slot
 };
 
 enum class PeerState : std::uint32_t { kFree = 0, kHere = 1, kLeft = 2 };
@@ -62,9 +109,9 @@ inline constexpr std::uint32_t kInherited = 4;  // a forked child that has not u
 
 struct Peer {
   std::atomic<PeerState> state;
-  std::uint32_t roles;
-  std::uint64_t number;  // 1 for the first peer that attached, 2 for the second, ...
-  ProcessId id;
+  Shared<std::uint32_t> roles;
+  Shared<std::uint64_t> number;  // 1 for the first peer that attached, 2 for the second, ...
+  Shared<ProcessId> id;
 };
 
 struct Death {
@@ -73,18 +120,25 @@ struct Death {
   std::uint32_t lost = 0;  // messages it was writing when it died
 };
 
+// Nothing is decided by these, so they are plain.
 struct Counters {
   std::uint64_t messages, bytes;  // sent, control frames included; bytes include the padding of the alignment
   std::uint64_t send_waits, receive_waits, send_wait_ns, receive_wait_ns;
   std::uint64_t copied_out, dropped;
 };
 
-struct alignas(64) Header {
-  // Written by the creator before anybody else sees the segment.
+// Follows from capacity and data_bytes.
+struct Layout {
   std::uint64_t magic;
   std::uint32_t version, capacity, num_slots, num_peers;
   std::uint64_t peers_offset, slots_offset, data_offset, data_bytes;
-  ProcessId creator;
+  bool operator==(const Layout&) const = default;
+};
+
+struct alignas(64) Header {
+  // Written by the creator before anybody else sees the segment; read once, at attaching.
+  Shared<Layout> layout;
+  Shared<ProcessId> creator;
 
   alignas(64) Event readable;
   alignas(64) Event writable;
@@ -92,18 +146,30 @@ struct alignas(64) Header {
   alignas(64) RobustMutex mutex;
   // Under the mutex; `turn` and `closed` are also read, and `turn` given up, without it.
   std::atomic<std::uint32_t> closed;
+  std::atomic<std::uint32_t> damaged;   // not 0: somebody has found garbage; whoever locks the mutex throws Damaged
   std::atomic<std::int64_t> last_look;  // ticks of Clock: when a peer last checked whether the others live
   std::atomic<std::uint64_t> turn;      // who may reserve next: (peer + 1) << 32 | number of the call; 0: anybody
-  std::uint64_t next_sequence, fence, delivered;
-  std::uint64_t epoch;                    // the newest epoch that was begun; a sender that attaches now starts with it
-  std::uint64_t attached, exits, deaths;  // peers that ever attached; that left by exiting; that died
-  std::uint64_t receiver_lost;            // the value of `attached` when a receiver last ended or left
-  std::array<Death, 64> last_deaths;      // death number d is at d % 64
+  Shared<std::uint64_t> next_sequence, fence, delivered;
+  Shared<std::uint64_t> epoch;                    // the newest epoch that was begun; a sender that attaches now starts with it
+  Shared<std::uint64_t> attached, exits, deaths;  // peers that ever attached; that left by exiting; that died
+  Shared<std::uint64_t> receiver_lost;            // the value of `attached` when a receiver last ended or left
+  std::array<Shared<Death>, 64> last_deaths;      // death number d is at d % 64
   Counters counters;
 
   // Derived, under the mutex.
-  std::uint32_t first_by_address, last_by_address, first_ready, last_ready, first_free;
-  std::uint32_t num_occupied, num_ready;  // slots WRITING or READY; READY
+  Shared<std::uint32_t> first_by_address, last_by_address, first_ready, last_ready, first_free;
+  Shared<std::uint32_t> num_occupied, num_ready;  // slots WRITING or READY; READY
 };
+static_assert(offsetof(Header, mutex) == 256, "tests/soak_garbage.py spares the mutex by its place");
+
+// Tells all peers, and throws Damaged. `what`: a noun with its article.
+[[noreturn]] [[gnu::cold]] [[gnu::noinline]] inline void damaged(Header& header, const char* what) {
+  header.damaged.store(1);
+  header.readable.notify();
+  header.writable.notify();
+  throw Damaged(std::string("ShmChannel: ") + what +
+                " in the shared memory is damaged; only datapipes may write there. Find the process that wrote there, and make "
+                "a new channel.");
+}
 
 }  // namespace datapipes::shm

@@ -401,6 +401,7 @@ void a_hop_beyond_the_memory_names_what_it_needs() {
 int main() {
   using namespace datapipes;
   test_shm_processes();
+  test_shm_garbage();
   RUN(philox_gives_the_published_answers);
   RUN(hop_keys_and_draws_are_those_of_the_page);
   RUN(a_permutation_visits_every_item_once);

@@ -269,12 +269,15 @@ void what_is_not_a_channel_is_refused() {
   CHECK_THROWS(std::invalid_argument, Queue::attach(dup(segment.descriptor())));
   const auto queue = Queue::create(4, 4096);
   auto* const header = reinterpret_cast<shm::Header*>(queue->memory().data());
-  header->data_bytes = 1 << 20;
+  const auto layout = header->layout.get();
+  auto other = layout;
+  other.data_bytes = 1 << 20;
+  header->layout.set(other);
   CHECK_THROWS(std::invalid_argument, Queue::attach(dup(queue->descriptor())));
-  header->data_bytes = 4096;
+  header->layout.set(layout);
   send(*queue, 1, 64);
-  header->first_ready = 12345;
-  CHECK_THROWS(std::runtime_error, recv(*queue));
+  header->first_ready.set(12345);
+  CHECK_THROWS(shm::Damaged, recv(*queue));
 }
 
 void a_slot_waits_for_a_device_when_told_to() {

@@ -2,6 +2,7 @@
 
 from datapipes.base.errors import (
     ChannelClosed,
+    ChannelDamaged,
     EndOfEpoch,
     LoaderTimeoutError,
     PeerDied,
@@ -13,6 +14,7 @@ from datapipes.base.rng import STREAM_VERSION, RngKey
 __all__ = [
     "STREAM_VERSION",
     "ChannelClosed",
+    "ChannelDamaged",
     "EndOfEpoch",
     "LoaderTimeoutError",
     "PeerDied",

@@ -15,7 +15,15 @@ import torch
 
 from datapipes.base.codec import Message
 
-__all__ = ["ChannelClosed", "EndOfEpoch", "LoaderTimeoutError", "PeerDied", "QueueTimeoutError", "RemoteError"]
+__all__ = [
+    "ChannelClosed",
+    "ChannelDamaged",
+    "EndOfEpoch",
+    "LoaderTimeoutError",
+    "PeerDied",
+    "QueueTimeoutError",
+    "RemoteError",
+]
 
 
 class QueueTimeoutError(TimeoutError):
@@ -30,6 +38,13 @@ class LoaderTimeoutError(TimeoutError):
 
 class ChannelClosed(RuntimeError):
     """The channel was closed, here or by the process that made it, and all its messages were received; for good."""
+
+
+class ChannelDamaged(RuntimeError):
+    """The shared memory of a ShmChannel holds what datapipes does not write: a process has overwritten it.
+
+    All calls in all processes raise this from then on; make a new channel. Received tensors may hold other values.
+    """
 
 
 class PeerDied(RuntimeError):
@@ -141,7 +156,7 @@ def _to_bytes(text: str, most_bytes: int) -> torch.Tensor:
 
 
 def _to_text(data: torch.Tensor | None) -> str:
-    return "" if data is None else bytes(data.flatten().tolist()).decode(errors="replace")
+    return "" if data is None else bytes(data.flatten().view(torch.uint8).tolist()).decode(errors="replace")
 
 
 def add_note(error: BaseException, note: str) -> None:

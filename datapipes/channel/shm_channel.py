@@ -104,7 +104,9 @@ class ShmChannel(ChannelBase):
             QueueTimeoutError: There was no room in time.
             PeerDied: No process is left that could receive.
             ChannelClosed: The channel was closed.
-            ValueError: The message is larger than the channel.
+            ChannelDamaged: A process has overwritten the shared memory. Every other call may raise it too.
+            ValueError: The message is larger than the channel; a tensor has more than 64 dimensions; the sizes of an
+                empty tensor, those of 0 left out, multiply to 2^63 bytes or more.
             TypeError: The message is not a dict of dense tensors in host memory.
         """
         shared = self._shared
@@ -130,6 +132,8 @@ class ShmChannel(ChannelBase):
             EndOfEpoch: A sender has sent all of an epoch.
             PeerDied: A sender has died, and all sent messages are received. `recv` may be called again.
             ChannelClosed: The channel was closed, and all sent messages are received.
+            ChannelDamaged: A process has overwritten the shared memory.
+            ValueError: A process has overwritten this message. `recv` may be called again.
             Exception: The error that a sender has sent with `send_error`.
         """
         shared = self._shared
@@ -261,6 +265,7 @@ class ShmChannel(ChannelBase):
         Raises:
             ValueError: The descriptor is not that of a channel.
         """
+        check_int("ShmChannel.from_descriptor", "descriptor", descriptor, 0, 2**31 - 1)
         channel = cls.__new__(cls)
         channel._begin(_core.ShmQueue.attach(descriptor))
         return channel

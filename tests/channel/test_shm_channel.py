@@ -622,20 +622,38 @@ def test_more_than_the_machine_has_is_refused_before_it_is_taken(size):  # W14
 
 
 @pytest.mark.parametrize("call", ["send", "recv", "end_epoch", "send_error"])
-@pytest.mark.parametrize("timeout", [-1, -math.inf, math.nan, "1", True, [1]])
+@pytest.mark.parametrize(
+    "timeout",
+    [*(-1, -math.inf, math.nan, "1", True, [1], 1j), *(np.float32("nan"), np.int64(-1), np.complex64(1))]
+    + [pytest.param(-(10**digits), id=f"-1e{digits}") for digits in (400, 5000)],
+)
 def test_a_wrong_timeout_is_refused(call, timeout):
     calls = {"send": (numbered(1),), "send_error": (ValueError(),)}
-    error = ValueError if isinstance(timeout, (int, float)) and timeout is not True else TypeError
+    number = isinstance(timeout, (int, float, np.number)) and not isinstance(timeout, (bool, np.complexfloating))
+    error = ValueError if number else TypeError
     with dp.ShmChannel(4, "64KB") as channel:
         with refused(error, stage=f"ShmChannel.{call}", found="got", allowed="timeout must be"):
             getattr(channel, call)(*calls.get(call, ()), timeout=timeout)
         goes_on(channel)
 
 
-def test_an_infinite_timeout_is_none():
-    with dp.ShmChannel(4, "64KB") as channel:
-        channel.send(numbered(1), timeout=math.inf)
-        assert number_of(channel.recv(timeout=math.inf)) == 1
+@pytest.mark.parametrize(
+    "timeout",
+    [math.inf, 1e9, 1e300, np.float16("inf"), np.longdouble("1e4000"), np.int64(2**62)]
+    + [pytest.param(10**digits, id=f"1e{digits}") for digits in (12, 400, 5000)],
+)
+def test_a_timeout_longer_than_a_life_is_none(timeout):
+    with dp.ShmChannel(1, "64KB") as channel:
+        for _ in range(2):  # one call of each may have to wait
+            waiting = in_thread(channel.recv, timeout)
+            assert channel.send(numbered(1), timeout=timeout)
+            assert number_of(waiting.result(BOUND_S)) == 1
+        channel.end_epoch(timeout=timeout)
+        with pytest.raises(dp.EndOfEpoch):
+            channel.recv(timeout=timeout)
+        assert channel.send_error(ValueError("x"), timeout=timeout)
+        with pytest.raises(ValueError, match="x"):
+            channel.recv(timeout=timeout)
 
 
 def goes_on(channel: dp.ShmChannel) -> None:
@@ -694,6 +712,44 @@ def test_a_message_that_is_no_dict_is_refused(message):
         with refused(TypeError, stage="ShmChannel.send", found=type(message).__name__, allowed="dict of tensors"):
             channel.send(message, timeout=0)
         goes_on(channel)
+
+
+@pytest.mark.parametrize(
+    "size", [10**400, 10**5000, -(10**5000), math.nan, math.inf], ids=lambda size: type(size).__name__
+)
+def test_sizes_beyond_all_numbers_are_refused(size):
+    error = ValueError if isinstance(size, int) else TypeError
+    calls = {
+        "capacity": lambda: dp.ShmChannel(size),
+        "shm_size": lambda: dp.ShmChannel(4, size),
+        "descriptor": lambda: dp.ShmChannel.from_descriptor(size),
+        "maxsize": lambda: dp.MpChannel(maxsize=size),
+    }
+    with dp.ShmChannel(4, "64KB") as channel:
+        calls["epoch"] = lambda: channel.reset(size)
+        calls["num_senders"] = lambda: channel.messages(size)
+        for name, call in calls.items():
+            with refused(error, stage="ShmChannel|MpChannel", found="got", allowed=f"{name} must be"):
+                call()
+        goes_on(channel)
+
+
+@pytest.mark.parametrize("descriptor", [True, "3", None, 2.0, -1, 2**31])
+def test_a_descriptor_is_a_whole_number(descriptor):
+    error = ValueError if type(descriptor) is int else TypeError
+    with refused(error, stage="ShmChannel.from_descriptor", found="got", allowed="descriptor must be"):
+        dp.ShmChannel.from_descriptor(descriptor)
+
+
+def test_the_last_epoch_is_the_largest_int64():
+    with dp.ShmChannel(4, "64KB") as channel:
+        channel.end_epoch(2**63 - 1)
+        for call in (channel.end_epoch, lambda: channel.send(numbered(1), timeout=0)):
+            with refused(ValueError, stage="ShmChannel.send", found=f"got {2**63}", allowed="below 2.63"):
+                call()
+        with pytest.raises(dp.EndOfEpoch) as ended:
+            channel.recv(timeout=0)
+        assert ended.value.epoch == 2**63 - 1
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "1", True, 2**63])

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from datapipes.base.checks import check_int
+from datapipes.chain.asynchronous import concurrency_of, is_async
 from datapipes.chain.calls import Calls
 from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
@@ -99,23 +99,6 @@ class Evaluator:
             )
         check_aligned(stage.name, result, given)
         return result.replace(epoch=given.epoch, index=given.index, rng=None)
-
-
-def is_async(stage: StageBase) -> bool:
-    """Return whether the stage defines `transform_async`."""
-    if not isinstance(stage, TransformerBase):
-        return False
-    return hasattr(type(stage), "transform_async") or "transform_async" in vars(stage)  # hasattr(stage) costs an error
-
-
-def async_window(graph: StageGraph[Any]) -> int:
-    """Return how many minibatches the asynchronous stages of a graph keep in flight; 0 if it has none."""
-    return max((concurrency_of(stage) for stage in graph if is_async(stage)), default=0)
-
-
-def concurrency_of(stage: StageBase) -> int:
-    """Return how many calls of an asynchronous stage are kept in flight."""
-    return check_int(stage.name, "concurrency", getattr(stage, "concurrency", 1), 1)
 
 
 def _is_asked_to_end() -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from datapipes.base.errors import as_error
+from datapipes.base.outcome import as_error
 from datapipes.processes.clone import end_if_clone
 
 T = TypeVar("T")

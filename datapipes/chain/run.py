@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any
 
 from datapipes.base.clock import StageClock
-from datapipes.base.errors import as_seen_by_consumer
+from datapipes.base.outcome import as_seen_by_consumer
+from datapipes.chain.asynchronous import async_window, concurrency_of, is_async
 from datapipes.chain.calls import Calls
 from datapipes.chain.epoch import EpochContext, Position
-from datapipes.chain.evaluator import Evaluator, async_window, concurrency_of, is_async
+from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph

@@ -16,7 +16,8 @@ import torch
 
 from datapipes.base.checks import check_int, shown
 from datapipes.base.codec import Message
-from datapipes.base.errors import EndOfEpoch, error_from_message, error_to_message
+from datapipes.base.error_message import error_from_message, error_to_message
+from datapipes.base.errors import EndOfEpoch
 
 __all__ = ["ChannelBase"]
 

@@ -13,13 +13,8 @@ import torch.multiprocessing
 
 from datapipes.base.checks import check_bool, check_int
 from datapipes.base.codec import Message
-from datapipes.base.errors import (
-    ChannelClosed,
-    EndOfEpoch,
-    QueueTimeoutError,
-    error_from_message,
-    error_to_message,
-)
+from datapipes.base.error_message import error_from_message, error_to_message
+from datapipes.base.errors import ChannelClosed, EndOfEpoch, QueueTimeoutError
 from datapipes.channel.base import ChannelBase, check_message, check_timeout
 
 __all__ = ["MpChannel"]

@@ -15,7 +15,8 @@ import torch
 from datapipes import _core
 from datapipes.base.checks import check_int
 from datapipes.base.codec import Message
-from datapipes.base.errors import ChannelClosed, EndOfEpoch, PeerDied, add_note, error_from_message, error_to_message
+from datapipes.base.error_message import error_from_message, error_to_message
+from datapipes.base.errors import ChannelClosed, EndOfEpoch, PeerDied, add_note
 from datapipes.base.sizes import parse_size
 from datapipes.channel.base import ChannelBase, check_message, check_timeout
 from datapipes.channel.frame import as_dtype, from_capsule, plain, to_dlpack

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from datapipes.base.checks import check_int, check_positive_timeout
-from datapipes.base.errors import LoaderTimeoutError, as_error
+from datapipes.base.errors import LoaderTimeoutError
+from datapipes.base.outcome import as_error
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.run import close_stream

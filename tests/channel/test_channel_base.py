@@ -18,7 +18,8 @@ import torch
 from pipelines import BOUND_S, refused
 
 import datapipes as dp
-from datapipes.base.errors import RemoteTraceback, error_from_message, error_to_message
+from datapipes.base.error_message import error_from_message, error_to_message
+from datapipes.base.errors import RemoteTraceback
 from datapipes.base.sizes import parse_size
 from datapipes.processes.endings import how_it_ended
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from datapipes.base.clock import CallRecord, StageClock
-from datapipes.base.errors import as_error
+from datapipes.base.outcome import as_error
+from datapipes.chain.asynchronous import async_window
 from datapipes.chain.calls import Calls
-from datapipes.chain.evaluator import Evaluator, async_window
+from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.in_flight import LoopThread
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph

@@ -21,7 +21,8 @@ import torch
 
 from datapipes import _core
 from datapipes.base.codec import Message
-from datapipes.base.errors import ChannelClosed, add_note, error_from_message
+from datapipes.base.error_message import error_from_message
+from datapipes.base.errors import ChannelClosed, add_note
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of
 from datapipes.chain.stage import Stage

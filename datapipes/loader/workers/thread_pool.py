@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from datapipes.base.errors import as_error
 from datapipes.base.log import logger
+from datapipes.base.outcome import as_error
 from datapipes.base.threads import share_of, threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.loader.options import LoaderOptions

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from datapipes.base.errors import ChannelClosed, PeerDied, as_error, error_to_message
+from datapipes.base.error_message import error_to_message
+from datapipes.base.errors import ChannelClosed, PeerDied
+from datapipes.base.outcome import as_error
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ShmChannel

@@ -1,0 +1,72 @@
+"""Errors as messages: how an error comes through a channel, with its notes and its traceback. Nothing is pickled."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+
+import torch
+
+from datapipes.base.codec import Message
+from datapipes.base.errors import RemoteError, RemoteTraceback, add_note, text_of
+
+
+def error_to_message(error: BaseException, most_bytes: int = 2**20) -> Message:
+    """Return the error as a message. Of a text longer than `most_bytes`, such as the traceback, it keeps the end."""
+    if not isinstance(error, BaseException):
+        raise TypeError(
+            f"send_error: error must be an exception, got {type(error).__name__}. Pass the exception itself."
+        )
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    parts = {
+        "type": type(error).__name__,
+        "module": type(error).__module__,
+        "text": text_of(error),
+        "notes": json.dumps([str(note) for note in getattr(error, "__notes__", ())]),
+        "traceback": trace,
+        "pid": str(os.getpid()),
+    }
+    return {name: _to_bytes(text, most_bytes) for name, text in parts.items()}
+
+
+def error_from_message(message: Mapping[str, torch.Tensor], *, own_types: bool = False) -> Exception:
+    """Return the error that `error_to_message` wrote, with the traceback of the sender as its cause.
+
+    A built-in type is kept; any other type becomes RemoteError. Nothing is unpickled.
+
+    Args:
+        own_types: the sender runs this program, so an error type of any module that is imported here is kept too. The
+            error is made from its text.
+    """
+    kind, module, text, trace, pid = (
+        _to_text(message.get(name)) for name in ("type", "module", "text", "traceback", "pid")
+    )
+    error: Exception = RemoteError(f"{kind}: {text}")
+    # A spawned process calls the main module __mp_main__.
+    module = "__main__" if module == "__mp_main__" else module
+    place = sys.modules.get(module) if own_types else builtins
+    known = getattr(place, kind, None)
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, (StopIteration, Warning)):
+        # The constructor may need other arguments than one text, or raise what is no Exception, such as SystemExit.
+        with contextlib.suppress(BaseException):
+            made = known(text)
+            error = made if isinstance(made, Exception) else error  # __new__ may make anything
+    with contextlib.suppress(ValueError, TypeError):
+        for note in json.loads(_to_text(message.get("notes")) or "[]"):
+            add_note(error, str(note))
+    error.__cause__ = RemoteTraceback(f"\n\nIn process {pid}, which sent it:\n{trace}")
+    return error
+
+
+def _to_bytes(text: str, most_bytes: int) -> torch.Tensor:
+    data = text.encode(errors="replace")[-most_bytes:] if most_bytes > 0 else b""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _to_text(data: torch.Tensor | None) -> str:
+    return "" if data is None else bytes(data.flatten().view(torch.uint8).tolist()).decode(errors="replace")

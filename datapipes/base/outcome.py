@@ -1,0 +1,41 @@
+"""What becomes of what a stage raises: an error that ends an epoch and no more than that."""
+
+from __future__ import annotations
+
+import threading
+
+from datapipes.base.errors import LoaderTimeoutError, add_note, text_of
+
+
+def as_error(
+    raised: BaseException,
+    raiser: str = "a stage",
+    remedy: str = "Raise an error, or return None to drop the minibatch.",
+) -> Exception:
+    """Return `raised` as an error that ends an epoch and no more than that.
+
+    What is no Exception (SystemExit, KeyboardInterrupt, GeneratorExit) would end a worker or the consumer; it becomes a
+    RuntimeError. LoaderTimeoutError says that the next call goes on waiting; of a loader within `raiser` that does not
+    hold, so it becomes a plain TimeoutError.
+    """
+    if isinstance(raised, LoaderTimeoutError):
+        error: Exception = TimeoutError(*raised.args)
+    elif isinstance(raised, Exception):
+        return raised
+    else:
+        text = text_of(raised)
+        error = RuntimeError(f"{raiser} raised {type(raised).__name__}{f': {text}' if text else ''}. {remedy}")
+    error.__cause__ = raised
+    for note in getattr(raised, "__notes__", []):
+        add_note(error, note)
+    return error
+
+
+def as_seen_by_consumer(raised: BaseException) -> BaseException:
+    """Return `as_error(raised)`, but `raised` itself if it is an Exception or may come from a signal.
+
+    In the main thread Ctrl-C raises KeyboardInterrupt, and a handler may call sys.exit(), also while a stage runs; only
+    GeneratorExit is never a signal's. Passed on, it would end a generator around the consumer's loop without a word.
+    """
+    may_be_a_signal = threading.current_thread() is threading.main_thread() and not isinstance(raised, GeneratorExit)
+    return raised if isinstance(raised, Exception) or may_be_a_signal else as_error(raised)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -25,12 +26,13 @@ from try_wheel import pins
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".venv-matrix"
-SLOW = [  # processes that start and die, and whole programs
+SLOW = [  # processes that start and die, whole programs, and thousands of minibatches
     "tests/loader/workers",
     "tests/channel/test_shm_channel_faults.py",
     "tests/channel/test_shm_protocol.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
+    "tests/test_memory_growth.py",
 ]
 VERSIONS = (
     "import numpy, sys, torch; print(sys.version.split()[0], 'torch', torch.__version__, 'numpy', numpy.__version__)"
@@ -114,7 +116,9 @@ def run_tests(folder: Path, sdist: Path, options: list[str]) -> int:
         command = [str(folder / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone"]
         command += ["--numprocesses=2", "--dist=worksteal"]
         chosen = options or [f"--ignore={path}" for path in SLOW]
-        return subprocess.run(["env", "OMP_NUM_THREADS=1", *command, *chosen], cwd=tree).returncode
+        data = os.environ.get("DATAPIPES_SHARED_DATA", str(ROOT.parent / "shared" / "data"))
+        settings = {**os.environ, "OMP_NUM_THREADS": "1", "DATAPIPES_SHARED_DATA": data}
+        return subprocess.run([*command, *chosen], cwd=tree, env=settings).returncode
 
 
 def main() -> None:

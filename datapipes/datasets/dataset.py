@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from datapipes import _core
-from datapipes.base.checks import check_int
+from datapipes.base.checks import check_bool, check_int
 from datapipes.base.other_names import OtherNames
 from datapipes.base.rng import check_seed
 from datapipes.datasets.debian import read_debian_packages
 from datapipes.datasets.npz import read_npz
 from datapipes.datasets.planetoid import read_planetoid
-from datapipes.datasets.raw import RawDataset
+from datapipes.datasets.raw import RawDataset, component_of
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph
 from datapipes.seeds import ItemSet
@@ -37,6 +37,7 @@ class Dataset(OtherNames):
         train_set, validation_set, test_set: nodes with labels, named ("seeds", "labels"); int64 each.
         num_classes: labels are in [0, num_classes).
         class_names: one for each class; numbers as text if the files name none.
+        normalize_features, largest_component: what `open` did to the files; the repr shows both.
     """
 
     name: str
@@ -47,6 +48,8 @@ class Dataset(OtherNames):
     test_set: ItemSet
     num_classes: int
     class_names: tuple[str, ...]
+    normalize_features: bool = False
+    largest_component: bool = False
 
 
 def debian_packages(direction: str = "both") -> Dataset:
@@ -65,31 +68,51 @@ def debian_packages(direction: str = "both") -> Dataset:
     return dataset_of(read_debian_packages(direction))
 
 
-def open(path: str | Path, *, split: int = 0) -> Dataset:
+def open(
+    path: str | Path, *, split: int = 0, normalize_features: bool = False, largest_component: bool = False
+) -> Dataset:
     """Return the data set in the files at `path`.
+
+    The feature "feat" and the graph are those of the files, as in PyG and in gnn-benchmark. Two arguments change them;
+    the repr of the Dataset shows both.
 
     Args:
         path: a folder with Planetoid files (`ind.NAME.x` ...) or with one .npz, or that .npz: the gnn-benchmark,
             heterophilous-graphs and debian_bookworm layouts.
         split: the number of the split in the file. If the file holds none, the seed of a random one: 20 nodes of each
             class for training, 30 for validation, the rest for testing.
+        normalize_features: divide each row of "feat" by the sum of its absolute values; a row of zeros stays zero. Only
+            for bags of words: Planetoid and gnn-benchmark files.
+        largest_component: keep only the largest connected component, as the published figures of gnn-benchmark do, and
+            number its nodes from 0 in their old order. A split of the files loses the nodes outside; a random one is
+            drawn inside.
     Raises:
         FileNotFoundError: There is nothing at `path`.
+        ValueError: `normalize_features` is set, but the file holds no bags of words.
         DatasetFormatError: A file is truncated, corrupt, hostile or of an unknown layout (a ValueError).
     """
     where = Path(path)
     check_int("datasets.open", "split", split, 0)
+    check_bool("datasets.open", "normalize_features", normalize_features)
+    check_bool("datasets.open", "largest_component", largest_component)
+    raw = _read(where, split, normalize_features)
+    if largest_component:
+        raw = component_of(raw)
+    return replace(dataset_of(raw, split), normalize_features=normalize_features, largest_component=largest_component)
+
+
+def _read(where: Path, split: int, normalize_features: bool) -> RawDataset:
     if not where.exists():
         raise FileNotFoundError(
             f"datasets.open: {where} does not exist; a folder or an .npz file is needed. Check the path."
         )
     if not where.is_dir():
-        return _open_npz(where, split)
+        return _read_npz(where, split, normalize_features)
     archives = sorted(where.glob("*.npz"))
     if any(where.glob("ind.*")):
         if split != 0:
             raise IndexError(f"datasets.open: {where} holds one split, so split must be 0, got {split}. Leave it out.")
-        return dataset_of(read_planetoid(where))
+        return read_planetoid(where, normalize_features=normalize_features)
     if not archives:
         raise ValueError(
             f"datasets.open: {where} holds neither ind.* files nor an .npz; one of the two is needed. Check the path."
@@ -100,14 +123,14 @@ def open(path: str | Path, *, split: int = 0) -> Dataset:
             f"datasets.open: {where} holds {[archive.name for archive in archives]} and no ind.* files; Planetoid "
             "files or one .npz are needed. Name the .npz itself."
         )
-    return _open_npz((own or archives)[0], split)
+    return _read_npz((own or archives)[0], split, normalize_features)
 
 
-def _open_npz(path: Path, split: int) -> Dataset:
-    raw = read_npz(path)
+def _read_npz(path: Path, split: int, normalize_features: bool) -> RawDataset:
+    raw = read_npz(path, normalize_features=normalize_features)
     if raw.split is not None and split != 0:
-        raw = read_npz(path, split)
-    return dataset_of(raw, split)
+        raw = read_npz(path, split, normalize_features=normalize_features)
+    return raw
 
 
 def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:

@@ -42,34 +42,41 @@ _READABLE_VERSIONS = {
 }
 
 
-def read_npz(path: Path, split: int = 0) -> RawDataset:
+def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) -> RawDataset:
     """Read the data set in an npz file of one of the layouts above.
 
     Args:
         path: The file; its stem becomes the name of the data set.
         split: The number of the split in the file; 0 if the layout has one split or none.
+        normalize_features: Scale the rows of "feat" to an L1 norm of 1; for gnn-benchmark only.
     Returns:
         Edges go in both directions, without repeats and self loops, sorted by (destination, source).
-        "feat" is float32[num_nodes, num_words] with rows scaled to an L1 norm of 1 (gnn-benchmark),
-        float32 as in the file (heterophilous-graphs), or uint8[num_nodes, num_words], 1 for each word
-        of the description (Debian). If the file names no classes, their names are numbers as text.
+        "feat" is float32[num_nodes, ...] as in the file (gnn-benchmark, heterophilous-graphs), or
+        uint8[num_nodes, num_words], 1 for each word of the description (Debian). If the file names no
+        classes, their names are numbers as text.
         O(num_nodes * num_words + num_edges log num_edges).
     Raises:
         FileNotFoundError: There is no such file.
         IndexError: The file has no such split.
+        ValueError: normalize_features is set, and the layout is another.
         DatasetFormatError: The file is truncated, corrupt, hostile, or of another layout.
     """
     path = Path(path)
     arrays = NpzArrays(path.name, content_of(path))
-    for needed, read, num_splits in _LAYOUTS.values():
+    for layout, (needed, read, num_splits) in _LAYOUTS.items():
         if set(needed.split()) <= arrays.keys:
+            if normalize_features and read is not _read_benchmark:
+                raise ValueError(
+                    f"datasets.open: normalize_features=True is for bags of words (gnn-benchmark and Planetoid files), "
+                    f"but {path.name} has the layout {layout}, whose features stay as they are. Leave it out."
+                )
             found = num_splits(arrays)
             if not 0 <= split < found:
                 raise IndexError(
                     f"read_npz: {path.name} has no split {split}; split must be in "
                     f"[0, {found}). Pass one of these, or leave split out."
                 )
-            return read(path.stem, arrays, split)
+            return read(path.stem, arrays, split, normalize_features)
     known = "; ".join(f"{layout} with {needed.split()}" for layout, (needed, _, _) in _LAYOUTS.items())
     raise DatasetFormatError.of(
         path.name,
@@ -181,7 +188,7 @@ class NpzArrays:
         )
 
 
-def _read_benchmark(name: str, arrays: NpzArrays, split: int) -> RawDataset:
+def _read_benchmark(name: str, arrays: NpzArrays, split: int, normalize_features: bool) -> RawDataset:
     """Read the gnn-benchmark layout; edge weights are ignored."""
     rows, columns, _, shape = _read_csr(arrays, "adj")
     if shape[0] != shape[1]:
@@ -195,7 +202,7 @@ def _read_benchmark(name: str, arrays: NpzArrays, split: int) -> RawDataset:
         arrays.file, arrays.get("labels"), None if class_names is None else len(class_names)
     )
     _check_nodes(arrays, "labels", len(labels), num_nodes)
-    values = normalised(words_of, counts, num_nodes)
+    values = normalised(words_of, counts, num_nodes) if normalize_features else counts
     return RawDataset(
         name=name,
         num_nodes=num_nodes,
@@ -220,7 +227,7 @@ def _read_csr(arrays: NpzArrays, prefix: str) -> tuple[np.ndarray, np.ndarray, n
     return rows, indices.astype(np.int64), values, (num_rows, num_columns)
 
 
-def _read_heterophilous(name: str, arrays: NpzArrays, split: int) -> RawDataset:
+def _read_heterophilous(name: str, arrays: NpzArrays, split: int, normalize_features: bool) -> RawDataset:
     """Read the heterophilous-graphs layout, which holds each undirected edge once."""
     features = arrays.numbers("node_features", "biuf", 2)
     num_nodes = len(features)
@@ -258,7 +265,7 @@ def _read_masks(arrays: NpzArrays) -> list[np.ndarray]:
     return masks
 
 
-def _read_debian(name: str, arrays: NpzArrays, split: int) -> RawDataset:
+def _read_debian(name: str, arrays: NpzArrays, split: int, normalize_features: bool) -> RawDataset:
     """Read the packages of the Debian graph, their words and their dependencies."""
     count = arrays.numbers("num_nodes_package", "iu", 0)
     if not 0 <= count < 2**31:
@@ -299,7 +306,7 @@ def _count_masks(arrays: NpzArrays) -> int:
     return len(_read_masks(arrays)[0])
 
 
-_Layout = tuple[str, Callable[[str, NpzArrays, int], RawDataset], Callable[[NpzArrays], int]]
+_Layout = tuple[str, Callable[[str, NpzArrays, int, bool], RawDataset], Callable[[NpzArrays], int]]
 _LAYOUTS: dict[str, _Layout] = {
     "gnn-benchmark": (
         "adj_data adj_indices adj_indptr adj_shape attr_data attr_indices attr_indptr attr_shape labels",

@@ -40,7 +40,7 @@ NUM_VALIDATION = 500
 _SUFFIXES = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 
 
-def read_planetoid(folder: Path) -> RawDataset:
+def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDataset:
     """Read the data set in a folder with the files `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}`.
 
     Row i of allx and ally belongs to node i. Row i of tx and ty belongs to the node on line i of
@@ -49,11 +49,12 @@ def read_planetoid(folder: Path) -> RawDataset:
 
     Args:
         folder: Holds the eight files of one NAME.
+        normalize_features: Scale the rows of "feat" to a sum of 1; a row of zeros stays zero.
     Returns:
-        "feat" is float32[num_nodes, num_words], each row scaled to a sum of 1, or all zero. Edges go in
-        both directions, without repeats and self loops, sorted by (destination, source). The split is
-        the standard one: train has the rows of y, validation the next 500 (fewer if allx ends before),
-        test the ids of test.index in ascending order. Class names are numbers as text.
+        "feat" is float32[num_nodes, num_words]. Edges go in both directions, without repeats and self
+        loops, sorted by (destination, source). The split is the standard one: train has the rows of y,
+        validation the next 500 (fewer if allx ends before), test the ids of test.index in ascending
+        order. Class names are numbers as text.
         O(num_nodes * num_words + num_edges log num_edges).
     Raises:
         FileNotFoundError: The folder has no such set, or lacks one of the files.
@@ -94,7 +95,7 @@ def read_planetoid(folder: Path) -> RawDataset:
         name=name,
         num_nodes=num_nodes,
         edge_index=_edges(paths["graph"], neighbours),
-        node_features={"feat": _features(paths, len(y), len(ally), test_ids, num_nodes)},
+        node_features={"feat": _features(paths, len(y), len(ally), test_ids, num_nodes, normalize_features)},
         labels=labels,
         class_names=tuple(map(str, range(num_classes))),
         split=(np.arange(len(y)), np.arange(len(y), last_validation), np.sort(test_ids)),
@@ -199,8 +200,10 @@ def _edges(path: Path, neighbours: dict[int, list[int]]) -> np.ndarray:
     return both_directions(sources, destinations, len(neighbours))
 
 
-def _features(paths: dict[str, Path], num_train: int, num_all: int, test_ids: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Return the normalised features of all nodes: rows of allx, rows of tx at the test ids, else zeros."""
+def _features(
+    paths: dict[str, Path], num_train: int, num_all: int, test_ids: np.ndarray, num_nodes: int, normalize: bool
+) -> np.ndarray:
+    """Return the features of all nodes: rows of allx, rows of tx at the test ids, else zeros."""
     tables = {suffix: _read_csr(paths[suffix]) for suffix in ("x", "allx", "tx")}
     columns = tables["allx"].shape[1]
     expected = {"x": ("y", num_train), "allx": ("ally", num_all), "tx": ("test.index", len(test_ids))}
@@ -218,7 +221,9 @@ def _features(paths: dict[str, Path], num_train: int, num_all: int, test_ids: np
     if not all(same):
         raise DatasetFormatError.of(paths["x"].name, "features that differ", "the first rows of allx")
     rows = np.r_[every.rows, test_ids[test.rows]]
-    values = normalised(rows, np.r_[every.values, test.values], num_nodes)
+    values = np.r_[every.values, test.values]
+    if normalize:
+        values = normalised(rows, values, num_nodes)
     return dense_rows(
         paths["allx"].name, rows, np.r_[every.columns, test.columns], values, (num_nodes, columns), np.float32
     )

@@ -2,7 +2,8 @@
 
 `RawDataset` stands between the file formats and the graph classes of the package: graphs, feature stores
 and item sets are built from it. This module also holds the rules that the readers share: the order of
-undirected edges, the conversion of sparse rows to dense features, and the limits on sizes in a file.
+undirected edges, the largest component, the conversion of sparse rows to dense features, and the limits on sizes in a
+file.
 
 Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id
 inside the graph, the three parts of the split disjoint). Arrays that do not fit raise ValueError. Ragged,
@@ -12,7 +13,7 @@ no other error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,45 @@ def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) 
     return np.stack([pairs % max(num_nodes, 1), pairs // max(num_nodes, 1)])
 
 
+def component_of(raw: RawDataset) -> RawDataset:
+    """Return the part of a data set in the largest connected component of its graph.
+
+    Edges connect in both directions here. Of equally large components the one with the lowest node is taken. Nodes are
+    numbered anew in their old order; a split loses the nodes outside. O((num_nodes + num_edges) log num_nodes).
+    """
+    component = _components(raw.edge_index, raw.num_nodes)
+    sizes = np.bincount(component, minlength=1)
+    inside = component == sizes.argmax()
+    new_ids = np.cumsum(inside) - 1
+    kept = inside[raw.edge_index[0]]
+    split = raw.split
+    if split is not None:
+        train, validation, test = (new_ids[part[inside[part]]] for part in split)
+        split = train, validation, test
+    return replace(
+        raw,
+        num_nodes=int(inside.sum()),
+        edge_index=new_ids[raw.edge_index[:, kept]],
+        node_features={name: rows[inside] for name, rows in raw.node_features.items()},
+        labels=raw.labels[inside],
+        split=split,
+        edge_features={name: rows[kept] for name, rows in raw.edge_features.items()},
+    )
+
+
+def _components(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Return for each node the lowest node of its connected component, int64[num_nodes]."""
+    parent = np.arange(num_nodes)
+    while True:
+        sources, destinations = parent[edge_index]
+        lower, higher = np.minimum(sources, destinations), np.maximum(sources, destinations)
+        if (lower == higher).all():
+            return parent
+        np.minimum.at(parent, higher, lower)  # each tree of nodes joins a neighboring tree of a lower root
+        while (parent != parent[parent]).any():
+            parent = parent[parent]  # until each node points to its root
+
+
 def csr_ids(file: str, what: str, indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Check a CSR matrix and return the row of each entry, int64[num_entries].
 
@@ -203,14 +243,18 @@ def dense_rows(
         rows, columns, values: [n] each; all rows and columns are in range.
         shape, dtype: The shape and dtype of the result.
     Raises:
-        DatasetFormatError: The result would exceed `MAX_FEATURE_BYTES`. Raised before it is allocated.
+        DatasetFormatError: The result would exceed `MAX_FEATURE_BYTES` (raised before it is allocated), or a sum is
+            beyond the dtype.
     """
     num_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
     if max(num_bytes, *shape) > MAX_FEATURE_BYTES:
         found = f"features of shape {list(shape)}, {num_bytes} bytes when dense"
         raise DatasetFormatError.of(file, found, f"at most {MAX_FEATURE_BYTES} bytes")
     dense = np.zeros(shape, dtype=dtype)
-    np.add.at(dense, (rows, columns), values.astype(dtype))
+    with np.errstate(over="ignore"):
+        np.add.at(dense, (rows, columns), values.astype(dtype))
+    if not np.isfinite(dense[rows, columns]).all():
+        raise DatasetFormatError.of(file, f"features beyond {dense.dtype}", "numbers that it can hold")
     return dense
 
 

@@ -11,14 +11,17 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import networkx
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipes.datasets import npz, raw
+import datapipes as dp
+from datapipes.datasets import Dataset, npz, raw
 from datapipes.datasets.npz import read_npz
-from datapipes.datasets.raw import DatasetFormatError, RawDataset, both_directions, simple_edges
+from datapipes.datasets.raw import DatasetFormatError, RawDataset, both_directions, component_of, simple_edges
 
 SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -88,12 +91,12 @@ def read(content: bytes | dict[str, np.ndarray], split: int = 0) -> RawDataset:
 # What the readers return.
 
 
-def test_the_benchmark_layout_gives_both_directions_and_rows_of_norm_one():
+def test_the_benchmark_layout_gives_both_directions_and_the_features_of_the_file():
     dataset = read(benchmark_arrays())
     assert dataset.name == "tiny"
     assert dataset.num_nodes == 4
     assert dataset.edge_index.T.tolist() == [[1, 0], [0, 1], [2, 1], [1, 2]]
-    assert dataset.node_features["feat"].tolist() == [[0.25, 0, 0.75], [0, 1, 0], [0, 0, 0], [0, 1, 0]]
+    assert dataset.node_features["feat"].tolist() == [[1, 0, 3], [0, 2, 0], [0, 0, 0], [0, 5, 0]]
     assert dataset.node_features["feat"].dtype == np.float32
     assert dataset.labels.tolist() == [0, 1, 1, 0]
     assert dataset.class_names == ("red", "green")
@@ -162,7 +165,7 @@ def test_the_published_files_have_the_published_counts(
     path = SHARED / name / f"{name}.npz"
     if not path.is_file():
         pytest.skip(f"needs {name}.npz (DATAPIPES_SHARED_DATA)")
-    dataset = read_npz(path)
+    dataset = read_npz(path, normalize_features=split is None)
     feat = dataset.node_features["feat"]
     assert dataset.num_nodes == num_nodes
     assert dataset.edge_index.shape == (2, num_edges)
@@ -199,6 +202,7 @@ UNFIT = {
         "a shape of three": ({"adj_shape": np.array([4, 4, 4])}, r"shape \[3\]"),
         "a shape too large": ({"attr_shape": np.array([4, 2**62])}, "id 4611686018427387904"),
         "features too large": ({"attr_shape": np.array([4, 2**31 - 1])}, "bytes when dense"),
+        "counts beyond float32": ({"attr_data": np.array([1, 1e300, 2, 5])}, "beyond float32"),
         "features of other nodes": (
             {"attr_shape": np.array([3, 3]), "attr_indptr": np.array([0, 2, 3, 4])},
             "3 nodes in 'attr_shape'",
@@ -396,6 +400,121 @@ def test_edges_in_both_directions_equal_the_plain_reference(graph):
     both = sorted({*simple, *((u, v) for v, u in simple)})
     assert simple_edges(sources, destinations, num_nodes).T.tolist() == [[u, v] for v, u in simple]
     assert both_directions(sources, destinations, num_nodes).T.tolist() == [[u, v] for v, u in both]
+
+
+@given(
+    st.integers(0, 12).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.tuples(*[st.integers(0, max(n - 1, 0))] * 2), max_size=n))
+    )
+)
+def test_the_largest_component_equals_the_plain_reference(graph):
+    num_nodes, pairs = graph
+    reference = networkx.Graph(pairs)
+    reference.add_nodes_from(range(num_nodes))
+    components = [sorted(nodes) for nodes in networkx.connected_components(reference)]
+    expected = min(components, key=lambda nodes: (-len(nodes), nodes[0]), default=[])
+    edge_index = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    inside = [number for number, (u, _) in enumerate(pairs) if u in expected]
+    part = component_of(
+        RawDataset(
+            name="tiny",
+            num_nodes=num_nodes,
+            edge_index=edge_index,
+            node_features={"feat": np.arange(num_nodes)},
+            labels=np.arange(num_nodes),
+            class_names=tuple(map(str, range(num_nodes))),
+            split=tuple(np.arange(start, num_nodes, 3) for start in range(3)),
+            edge_features={"number": np.arange(len(pairs))},
+        )
+    )
+    assert part.num_nodes == len(expected)
+    assert part.node_features["feat"].tolist() == part.labels.tolist() == expected
+    assert part.edge_features["number"].tolist() == inside
+    old_ids = np.array(expected, dtype=np.int64)
+    assert old_ids[part.edge_index].tolist() == edge_index[:, inside].tolist()
+    for start, ids in enumerate(part.split):
+        assert old_ids[ids].tolist() == [node for node in expected if node % 3 == start]
+
+
+def test_the_component_of_a_long_path_in_any_order_is_the_whole_path():
+    order = np.random.default_rng(0).permutation(5000)
+    for path in (np.arange(5000), order):
+        ends = np.stack([path[:-1], path[1:]])
+        assert (raw._components(ends, 5000) == 0).all()
+
+
+# What `datasets.open` makes of them.
+
+
+def opened(folder: Path, arrays: dict[str, np.ndarray], **arguments) -> Dataset:
+    (folder / "tiny.npz").write_bytes(packed(arrays))
+    return dp.datasets.open(folder / "tiny.npz", **arguments)
+
+
+def rows_of(data: Dataset) -> list[list[float]]:
+    return data.features["node", None, "feat"].read(torch.arange(data.graph.num_nodes)).tolist()
+
+
+def test_features_are_those_of_the_file_unless_normalize_features_says_otherwise(tmp_path):
+    data = opened(tmp_path, benchmark_arrays())
+    assert rows_of(data) == [[1, 0, 3], [0, 2, 0], [0, 0, 0], [0, 5, 0]]
+    assert "normalize_features=False, largest_component=False" in repr(data)
+    data = opened(tmp_path, benchmark_arrays(), normalize_features=True)
+    assert rows_of(data) == [[0.25, 0, 0.75], [0, 1, 0], [0, 0, 0], [0, 1, 0]]
+    assert "normalize_features=True, largest_component=False" in repr(data)
+
+
+def test_rows_with_negative_numbers_are_divided_by_the_sum_of_absolute_values(tmp_path):
+    arrays = benchmark_arrays() | {"attr_data": np.array([-1, 3, 2, -5], dtype=np.float32)}
+    data = opened(tmp_path, arrays, normalize_features=True)
+    assert rows_of(data) == [[-0.25, 0, 0.75], [0, 1, 0], [0, 0, 0], [0, -1, 0]]
+
+
+def test_the_largest_component_is_numbered_from_0_in_the_old_order(tmp_path):
+    arrays = benchmark_arrays() | {"adj_indices": np.array([3, 1, 2, 3], dtype=np.int32)}  # 0-3, 1-2, 1-1, 3-3
+    arrays["adj_indices"][2] = 3  # 1-3 in the place of 1-2
+    data = opened(tmp_path, arrays, largest_component=True)  # nodes 0, 1, 3
+    assert data.graph.num_nodes == 3
+    assert data.graph.indptr.tolist() == [0, 1, 2, 4]
+    assert data.graph.indices.tolist() == [2, 2, 0, 1]
+    assert rows_of(data) == [[1, 0, 3], [0, 2, 0], [0, 5, 0]]
+    seeds, labels = data.train_set.take(torch.arange(len(data.train_set))).values()
+    assert dict(zip(seeds.tolist(), labels.tolist(), strict=True)) == {0: 0, 1: 1, 2: 0}
+    assert "normalize_features=False, largest_component=True" in repr(data)
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_a_split_of_the_file_loses_the_nodes_outside_the_largest_component(tmp_path, split):
+    arrays = heterophilous_arrays()  # edges 0-1, 2-1, 4-5: the component is 0, 1, 2
+    data = opened(tmp_path, arrays, split=split, largest_component=True)
+    assert data.graph.num_nodes == 3
+    for items, masks in zip(
+        (data.train_set, data.validation_set, data.test_set), ("train_masks", "val_masks", "test_masks"), strict=True
+    ):
+        seeds, labels = items.take(torch.arange(len(items))).values()
+        assert seeds.tolist() == np.flatnonzero(arrays[masks][split][:3]).tolist()
+        assert labels.tolist() == arrays["node_labels"][seeds.numpy()].tolist()
+
+
+@pytest.mark.parametrize("layout", ["heterophilous-graphs", "Debian packages"])
+def test_normalize_features_is_refused_where_features_are_no_bags_of_counted_words(tmp_path, layout):
+    opened(tmp_path, LAYOUTS[layout](), normalize_features=False)
+    with pytest.raises(ValueError, match=rf"normalize_features=True.*tiny\.npz has the layout {layout}.*Leave it out"):
+        opened(tmp_path, LAYOUTS[layout](), normalize_features=True)
+
+
+@pytest.mark.parametrize("name", ["normalize_features", "largest_component"])
+def test_arguments_that_are_no_bools_are_refused(tmp_path, name):
+    with pytest.raises(TypeError, match=f"datasets.open: {name} must be True or False, got 'no'"):
+        opened(tmp_path, benchmark_arrays(), **{name: "no"})
+
+
+@pytest.mark.parametrize(("largest_component", "num_nodes"), [(False, 7650), (True, 7487)])
+def test_the_largest_component_of_amazon_photo_has_the_published_size(largest_component, num_nodes):
+    path = SHARED / "amazon_photo"
+    if not path.is_dir():
+        pytest.skip("needs amazon_photo (DATAPIPES_SHARED_DATA)")
+    assert dp.datasets.open(path, largest_component=largest_component).graph.num_nodes == num_nodes
 
 
 def tiny_dataset() -> RawDataset:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import datapipes as dp
 from datapipes.datasets.planetoid import read_planetoid
 from datapipes.datasets.raw import DatasetFormatError, RawDataset
 
@@ -157,6 +159,29 @@ def test_files_pickled_again_by_python_3_read_the_same(tmp_path, protocol):
     assert np.array_equal(new.edge_index, old.edge_index)
     assert np.array_equal(new.node_features["feat"], old.node_features["feat"])
     assert np.array_equal(new.labels, old.labels)
+
+
+def test_open_reads_the_words_as_in_the_files_unless_they_are_to_be_normalised(tmp_path):
+    arrays = tiny_arrays()
+    expected = np.zeros((10, NUM_WORDS), dtype=np.float32)
+    expected[:6], expected[TEST_IDS] = arrays["allx"], arrays["tx"]
+    folder = write(tmp_path)
+    for normalize, sums in ((False, 1), (True, np.maximum(expected.sum(1, keepdims=True), 1))):
+        data = dp.datasets.open(folder, normalize_features=normalize)
+        feat = data.features["node", None, "feat"].read(torch.arange(10))
+        np.testing.assert_allclose(feat, expected / sums, rtol=1e-6)
+        assert f"normalize_features={normalize}" in repr(data)
+
+
+def test_a_planetoid_split_loses_the_nodes_outside_the_largest_component(tmp_path):
+    data = dp.datasets.open(write(tmp_path), largest_component=True)  # nodes 0, 1, 2, 9
+    labels = np.r_[tiny_arrays()["ally"][:3].argmax(1), tiny_arrays()["ty"][TEST_IDS.index(9)].argmax()]
+    assert data.graph.num_nodes == 4
+    found = [
+        items.take(torch.arange(len(items))).values() for items in (data.train_set, data.validation_set, data.test_set)
+    ]
+    assert [seeds.tolist() for seeds, _ in found] == [[0, 1, 2], [], [3]]
+    assert torch.cat([labels for _, labels in found]).tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,14 @@ class WordEncoder(nn.Module):
 
 
 class RowEncoder(nn.Sequential):
-    """A linear map of rows of numbers [n, ...] of any dtype."""
+    """A linear map of rows of numbers [n, ...] of any dtype.
+
+    It has no bias: beside rows of small numbers a bias is all that the layer norm after it would show. Then the scale
+    of the rows does not matter.
+    """
 
     def __init__(self, row_width: int, width: int, dropout: float) -> None:
-        super().__init__(nn.Flatten(), nn.Dropout(dropout), nn.Linear(row_width, width))
+        super().__init__(nn.Flatten(), nn.Dropout(dropout), nn.Linear(row_width, width, bias=False))
 
     def forward(self, rows: Tensor) -> Tensor:
         return super().forward(rows.float())

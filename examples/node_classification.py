@@ -19,14 +19,14 @@ import time
 from pathlib import Path
 
 import torch
-from training import Settings, evaluate, make_model, pipeline, settings_for, train_epoch
+from training import METRICS, Settings, evaluate, make_model, pipeline, settings_for, train_epoch
 
 import datapipes as dp
 
 
 def main() -> None:
     args = parse_arguments()
-    data = dp.datasets.debian_packages() if args.data == "debian" else dp.datasets.open(args.data, split=args.split)
+    data = dp.datasets.debian_packages() if args.data == "debian" else open_files(args)
     changes = {name: value for name in vars(Settings()) if (value := getattr(args, name)) is not None}
     settings = dataclasses.replace(settings_for(data), **changes)
     print(f"{data.name}: {data.graph}, {data.num_classes} classes")
@@ -43,37 +43,49 @@ def main() -> None:
     pipe = pipeline(data, data.train_set, settings.fanouts, settings.batch_size, shuffle=True, seed=args.seed)
     with dp.DataLoader(pipe, num_workers=args.workers) as loader:
         print(loader.explain())
-        history, best = train(model, data, loader, settings)
-        test_accuracy = evaluate(best, data, data.test_set, "test")
+        history, best = train(model, data, loader, settings, args.metric)
+        test_score = evaluate(best, data, data.test_set, "test", args.metric)
         print_stage_rates(loader)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)
             loader.to_svg(args.out / "pipeline.svg")
-            draw_learning_curve(history, data.name, test_accuracy, args.out / "learning_curve.png")
+            draw_learning_curve(history, data.name, args.metric, test_score, args.out / "learning_curve.png")
             print(f"pictures: {args.out / 'learning_curve.png'}, {args.out / 'pipeline.svg'}")
-    print(f"test accuracy {test_accuracy:.4f}")
+    print(f"test {args.metric} {test_score:.4f}")
+
+
+def open_files(args: argparse.Namespace) -> dp.datasets.Dataset:
+    return dp.datasets.open(
+        args.data,
+        split=args.split,
+        normalize_features=args.normalize_features,
+        largest_component=args.largest_component,
+    )
 
 
 def train(
-    model: torch.nn.Module, data: dp.datasets.Dataset, loader: dp.DataLoader, settings: Settings
+    model: torch.nn.Module, data: dp.datasets.Dataset, loader: dp.DataLoader, settings: Settings, metric: str
 ) -> tuple[list[dict[str, float]], torch.nn.Module]:
-    """Train all epochs; return a record of each, and a copy of the model at its best validation accuracy."""
+    """Train all epochs; return a record of each, and a copy of the model at its best validation.
+
+    Of equally good epochs the last counts: by then the learning rate is low, and the model steady.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     total_steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.learning_rate, total_steps=total_steps)
-    history, best, best_accuracy = [], model, -1.0
+    history, best, best_validation = [], model, -1.0
     for epoch in range(settings.epochs):
         began = time.perf_counter()
         loss, accuracy = train_epoch(model, loader, optimizer, schedule, f"epoch {epoch}")
         seconds = time.perf_counter() - began
-        validation = evaluate(model, data, data.validation_set, "validation")
+        validation = evaluate(model, data, data.validation_set, "validation", metric)
         print(
             f"epoch {epoch:3d}  loss {loss:.4f}  train {accuracy:.4f}  validation {validation:.4f}  {seconds:.1f} s",
             flush=True,
         )
         history.append({"loss": loss, "train": accuracy, "validation": validation})
-        if validation > best_accuracy:
-            best, best_accuracy = copy.deepcopy(model), validation
+        if validation >= best_validation:
+            best, best_validation = copy.deepcopy(model), validation
     return history, best
 
 
@@ -90,8 +102,8 @@ def print_stage_rates(loader: dp.DataLoader) -> None:
         print(f"channel: {channel['messages']:.0f} messages, {channel['bytes'] / 1e6:.0f} MB, {waits}")
 
 
-def draw_learning_curve(history: list[dict[str, float]], name: str, test_accuracy: float, path: Path) -> None:
-    """Write a PNG of loss and accuracy by epoch."""
+def draw_learning_curve(history: list[dict[str, float]], name: str, metric: str, test_score: float, path: Path) -> None:
+    """Write a PNG of training loss, training accuracy and validation metric by epoch."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -100,10 +112,10 @@ def draw_learning_curve(history: list[dict[str, float]], name: str, test_accurac
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
     left.plot([record["loss"] for record in history], marker=".")
     left.set(xlabel="epoch", ylabel="training loss")
-    for part in ("train", "validation"):
-        right.plot([record[part] for record in history], marker=".", label=part)
-    right.axhline(test_accuracy, color="grey", linestyle="--", label=f"test {test_accuracy:.3f}")
-    right.set(xlabel="epoch", ylabel="accuracy")
+    for part, label in (("train", "train accuracy"), ("validation", f"validation {metric}")):
+        right.plot([record[part] for record in history], marker=".", label=label)
+    right.axhline(test_score, color="grey", linestyle="--", label=f"test {metric} {test_score:.3f}")
+    right.set(xlabel="epoch")
     right.legend()
     figure.suptitle(f"GraphSAGE on {name}")
     figure.savefig(path, dpi=120)
@@ -114,6 +126,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="debian", help="'debian', or a folder or .npz that dp.datasets.open reads")
     parser.add_argument("--split", type=int, default=0, help="split of the files, or seed of a random one")
+    parser.add_argument("--normalize-features", action="store_true", help="scale rows of features to a sum of 1")
+    parser.add_argument("--largest-component", action="store_true", help="keep the largest connected component")
+    parser.add_argument("--metric", choices=METRICS, default="accuracy", help="auc is for two classes")
     parser.add_argument("--seed", type=int, default=0, help="of the model, the order of the seeds and the sampling")
     parser.add_argument("--workers", type=int, default=2, help="processes that sample; 0 samples in a thread")
     parser.add_argument("--threads", type=int, help="of torch; half of the processors by default")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from graphsage import GraphSAGE, RowEncoder, WordEncoder
@@ -20,7 +22,7 @@ except ImportError:  # progress bars are optional; the epochs are printed withou
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of training. Two sets of values suit all data sets of `dp.datasets`; the command line overrides any."""
+    """Settings of training; the command line overrides any. `settings_for` gives the defaults."""
 
     fanouts: tuple[int, ...] = (10, 10)
     batch_size: int = 1024
@@ -32,15 +34,38 @@ class Settings:
     feature_dropout: float = 0.1
 
 
-MANY_LABELS = Settings()
-FEW_LABELS = Settings(
-    batch_size=32, hidden=128, epochs=30, learning_rate=3e-3, weight_decay=5e-2, dropout=0.6, feature_dropout=0.3
-)
+MIN_STEPS = 240  # fewer steps of the optimizer leave a new model half trained
+MIN_NODES = 30  # around a seed; a model that sees fewer makes little use of the graph
+MAX_HOPS = 5
 
 
 def settings_for(data: dp.datasets.Dataset) -> Settings:
-    """Return the settings for the number of labels that `data` trains on."""
-    return MANY_LABELS if len(data.train_set) >= 5000 else FEW_LABELS
+    """Return settings by what can be counted in `data`; no data set has settings of its own.
+
+    A model learns few labels by heart, so it gets fewer units and layers, more dropout and decay, and small
+    minibatches.
+    """
+    num_labels = len(data.train_set)
+    if num_labels >= 5000:
+        settings = Settings(fanouts=(10,) * hops_for(data, 10))
+    else:
+        settings = Settings(
+            batch_size=32, hidden=128, learning_rate=3e-3, weight_decay=1.0, dropout=0.7, feature_dropout=0.5
+        )
+    steps_per_epoch = math.ceil(num_labels / settings.batch_size)
+    return replace(settings, epochs=max(settings.epochs, math.ceil(MIN_STEPS / steps_per_epoch)))
+
+
+def hops_for(data: dp.datasets.Dataset, fanout: int) -> int:
+    """Return how many hops, 2 to MAX_HOPS, it takes until a hundred seeds see MIN_NODES nodes on average."""
+    for hops in range(2, MAX_HOPS):
+        one_by_one = dp.ItemSampler(data.train_set, batch_size=1, shuffle=True).sample_neighbor(
+            data.graph, [fanout] * hops
+        )
+        nodes = [len(minibatch.input_nodes) for minibatch in itertools.islice(one_by_one, 100)]
+        if sum(nodes) >= MIN_NODES * len(nodes):
+            return hops
+    return MAX_HOPS
 
 
 def node_key(data: dp.datasets.Dataset) -> str:
@@ -118,18 +143,44 @@ def train_epoch(
 
 
 @torch.no_grad()
-def evaluate(model: GraphSAGE, data: dp.datasets.Dataset, items: dp.ItemSet, title: str = "evaluate") -> float:
-    """Return the accuracy on `items` with all neighbors: the chain of training with fanout -1.
+def evaluate(
+    model: GraphSAGE, data: dp.datasets.Dataset, items: dp.ItemSet, title: str = "evaluate", metric: str = "accuracy"
+) -> float:
+    """Return the metric, a name in METRICS, on `items` with all neighbors: the chain of training with fanout -1.
 
     Neighborhoods overlap, so few large minibatches compute fewer nodes than many small ones.
     """
     model.eval()
     pipe = pipeline(data, items, [-1] * len(model.layers), 8192, shuffle=False)
-    correct = 0
+    predicted, labels = [], []
     with dp.DataLoader(pipe) as loader:
         for minibatch in bar(loader, title):
-            correct += int((scores(model, minibatch).argmax(1) == minibatch.labels).sum())
-    return correct / len(items)
+            predicted.append(scores(model, minibatch))
+            labels.append(minibatch.labels)
+    return METRICS[metric](torch.cat(predicted), torch.cat(labels))
+
+
+def accuracy(predicted: Tensor, labels: Tensor) -> float:
+    """Return the share of rows of `predicted`, [n, num_classes], whose highest score is that of the label."""
+    return float((predicted.argmax(1) == labels).double().mean())
+
+
+def roc_auc(predicted: Tensor, labels: Tensor) -> float:
+    """Return the area under the ROC curve: how likely a node of class 1 scores higher than one of class 0.
+
+    This is the rank sum of Mann and Whitney. Equal scores share the mean of their ranks.
+    """
+    if predicted.shape[1] != 2:
+        raise ValueError(f"roc_auc: there are {predicted.shape[1]} classes, must be 2. Use accuracy.")
+    _, place, times = (predicted[:, 1] - predicted[:, 0]).unique(return_inverse=True, return_counts=True)
+    last = times.cumsum(0).double()
+    ranks = (last - (times - 1) / 2)[place]
+    positive = labels == 1
+    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
+    return float(ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
+
+
+METRICS = {"accuracy": accuracy, "auc": roc_auc}
 
 
 def bar(loader: dp.DataLoader, title: str) -> Iterator[dp.MiniBatch]:

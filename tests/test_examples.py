@@ -1,4 +1,4 @@
-"""The examples that need no data: each runs with the command in its docstring and prints what it promises."""
+"""The examples that need no data, and node classification on a small file made here: output and parts."""
 
 import re
 import runpy
@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+
+import datapipes as dp
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -46,3 +50,96 @@ def test_the_channel_example_refuses_an_unknown_channel(monkeypatch, capsys):
         runpy.run_path(str(EXAMPLES / "channel.py"), run_name="__main__")
     assert ended.value.code == 2
     assert "'pigeon'" in capsys.readouterr().err
+
+
+# Node classification.
+
+
+@pytest.fixture
+def training(monkeypatch):
+    """The module examples/training.py."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import training
+
+    return training
+
+
+def write_ring(path: Path, num_nodes: int) -> Path:
+    """Write a gnn-benchmark file: node i has edges to i + 1 and i + 2, its class is in its words, as 1 of 100."""
+    nodes = np.arange(num_nodes)
+    labels = nodes * 2 // num_nodes  # so that nearly all neighbors have the class of a node
+    words = np.stack([labels, *(2 + (nodes + shift) % 198 for shift in range(99))], axis=1)
+    arrays = {
+        "adj_data": np.ones(2 * num_nodes),
+        "adj_indices": ((nodes[:, None] + [1, 2]) % num_nodes).ravel(),
+        "adj_indptr": np.arange(0, 2 * num_nodes + 1, 2),
+        "adj_shape": np.array([num_nodes, num_nodes]),
+        "attr_data": np.ones(words.size),
+        "attr_indices": words.ravel(),
+        "attr_indptr": np.arange(0, words.size + 1, 100),
+        "attr_shape": np.array([num_nodes, 200]),
+        "labels": labels,
+    }
+    np.savez(path, **arrays)
+    return path
+
+
+def test_node_classification_trains_on_a_file_and_prints_the_chosen_metric(tmp_path):
+    path = write_ring(tmp_path / "ring.npz", 400)
+    arguments = ["--data", str(path), "--workers", "0", "--epochs", "2", "--metric", "auc"]
+    output = output_of("node_classification.py", *arguments)
+    validation = re.findall(r"^epoch +\d+  loss .*  validation (\d\.\d{4})", output, re.MULTILINE)
+    assert len(validation) == 2
+    assert 0 <= float(re.search(r"^test auc (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
+
+
+def random_task(num_edges: int, num_labels: int) -> dp.datasets.Dataset:
+    edge_index = torch.randint(0, 6000, (2, num_edges), generator=torch.Generator().manual_seed(0))
+    items = dp.ItemSet((torch.arange(num_labels), torch.zeros(num_labels, dtype=torch.int64)))
+    graph = dp.CSCGraph.from_edge_index(edge_index, num_nodes=6000)
+    return dp.datasets.Dataset("random", graph, dp.FeatureStore({}), items, items, items, 1, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("num_edges", "num_labels", "hops", "epochs"),
+    [
+        (60_000, 6000, 2, 40),  # 1 + 10 + 100 nodes; 6 steps in an epoch
+        (12_000, 6000, 4, 40),  # 1 + 2 + 4 + 8 + 16
+        (0, 6000, 5, 40),
+        (12_000, 140, 2, 48),  # few labels; 5 steps of 32
+    ],
+)
+def test_settings_come_from_the_numbers_of_labels_and_neighbors(training, num_edges, num_labels, hops, epochs):
+    settings = training.settings_for(random_task(num_edges, num_labels))
+    assert settings.fanouts == (10,) * hops
+    assert settings.epochs == epochs
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_roc_auc_equals_the_share_of_pairs_in_the_right_order(training, seed):
+    rng = torch.Generator().manual_seed(seed)
+    scores = torch.randint(0, 4, (30, 2), generator=rng).float()
+    labels = torch.arange(30) % 3 // 2
+    margin = scores[:, 1] - scores[:, 0]
+    apart = margin[labels == 1][:, None] - margin[labels == 0]
+    expected = (apart > 0).double().mean() + (apart == 0).double().mean() / 2
+    assert training.roc_auc(scores, labels) == pytest.approx(float(expected))
+    assert training.roc_auc(labels[:, None] * torch.tensor([-1.0, 1.0]), labels) == 1
+
+
+def test_roc_auc_is_refused_for_three_classes(training):
+    with pytest.raises(ValueError, match="3 classes, must be 2"):
+        training.roc_auc(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
+
+
+def test_features_count_as_much_in_rows_of_small_numbers(training, tmp_path):
+    path = write_ring(tmp_path / "ring.npz", 400)
+    outputs = []
+    for normalize in (False, True):  # rows of 100 ones, or of 100 hundredths
+        data = dp.datasets.open(path, normalize_features=normalize)
+        torch.manual_seed(0)
+        model = training.make_model(data, training.settings_for(data)).eval()
+        pipe = training.pipeline(data, data.test_set, [10, 10], 8, shuffle=False)
+        outputs.append(training.scores(model, next(iter(pipe))))
+    spread = outputs[0].std(0).mean()
+    assert (outputs[0] - outputs[1]).abs().mean() < 0.2 * spread

@@ -3,10 +3,10 @@
 Run: python examples/node_classification.py [--data debian | FOLDER] [--seed N] [--out FOLDER]
 
 `--data debian` (the default) is the embedded graph of Debian's packages; the task is to predict the archive section of
-a package. FOLDER may hold Planetoid files or an .npz that `dp.datasets.open` reads. Prints loss and accuracy of each
-epoch, the test accuracy of the epoch with the best validation accuracy, and the time of each stage. `--out` also writes
-learning_curve.png and pipeline.svg. Training minibatches are sampled in `--workers` processes; their number does not
-change the minibatches, and so not the accuracy.
+a package. FOLDER may hold Planetoid files or an .npz that `dp.datasets.open` reads. `--metric auc` is for two
+classes. Prints loss and metric of each epoch, the test metric of the epoch that validated best, and the time of each
+stage. `--out` also writes learning_curve.png and pipeline.svg. Training minibatches are sampled in `--workers`
+processes; their number does not change the minibatches, and so not the accuracy.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ def test_what_only_torch_can_send_arrives(channel):
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_every_dtype_and_shape_of_torch_arrives(channel):
     dtypes = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     sent = {name: (torch.arange(6 * dtype.itemsize) % 2).byte().view(dtype) for name, dtype in dtypes.items()}

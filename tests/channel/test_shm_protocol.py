@@ -271,7 +271,7 @@ MUTANTS = [
     (TurnOfTheDead, CONFIGS["the turn, a death"], "."),
     (EntryFreedFirst, CONFIGS["two deaths"], "owned by nobody"),
     (DeathRecordedLast, CONFIGS["two deaths"], "deaths recorded"),
-    (WhoLeftIsReaped, CONFIGS["closed before it let go"], "reads from"),
+    (WhoLeftIsReaped, CONFIGS["closed before it let go"], "the entry of process"),
     (JudgedBeforeTheMutex, CONFIGS["an entry is used again"], "."),
     (MarkedWhenItIsDone, CONFIGS["nothing is sent"], "nobody can go on"),
 ]

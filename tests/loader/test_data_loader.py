@@ -282,7 +282,7 @@ def test_without_overlap_nothing_is_waited_for():
 @pytest.mark.parametrize(
     ("arguments", "error", "found", "allowed"),
     [
-        ({"num_workers": -1}, ValueError, "num_workers.*-1", "0 or more"),
+        ({"num_workers": -1}, ValueError, "num_workers.*-1", r"in \[0, 4096\]"),
         ({"num_workers": True}, TypeError, "num_workers.*True", "an int"),
         ({"overlap": False, "prefetch_factor": 3}, ValueError, "prefetch_factor=3", "belong to the background threads"),
         ({"overlap": False, "timeout": 1.0}, ValueError, "timeout=1.0", "belong to the background threads"),

@@ -647,7 +647,7 @@ def test_ctrl_c_reaches_the_consumer_and_ends_the_workers(method):
 @pytest.mark.parametrize(
     ("arguments", "error", "found", "allowed"),
     [
-        ({"num_workers": -1}, ValueError, "num_workers.*-1", "0 or more"),
+        ({"num_workers": -1}, ValueError, "num_workers.*-1", r"in \[0, 4096\]"),
         ({"num_workers": 1.5}, TypeError, r"num_workers.*1\.5", "an int"),
         ({"worker_method": "ray"}, ValueError, "worker_method.*'ray'", r"\['process', 'thread'\]"),
         ({"channel": "tcp"}, ValueError, "channel.*'tcp'", r"\['shm', 'mp'\]"),

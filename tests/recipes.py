@@ -69,23 +69,11 @@ class Recipes:
         """
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        folder.mkdir(exist_ok=True)
-        journal = folder / f"journal{len(list(folder.glob('journal*')))}"
-        journal.touch()
-        line = {"function": function, "folder": str(folder), "journal": str(journal), "arguments": arguments, **order}
+        line = order_for(function, folder, *arguments, **order)
         self._child.stdin.write(json.dumps(line) + "\n")
         self._child.stdin.flush()
         answer = json.loads(self._child.stdout.readline())
-        entries = [json.loads(entry) for entry in journal.read_text().splitlines()]
-        weights = [entry["weights"] for entry in entries if "weights" in entry]
-        assert len(set(weights)) <= 1, "the ranks ended with different weights"
-        return Journal(
-            answer["status"],
-            answer["errors"],
-            [tuple(entry["trained"]) for entry in entries if "trained" in entry],
-            [tuple(entry["validated"]) for entry in entries if "validated" in entry],
-            weights[0] if weights else None,
-        )
+        return journal_of(line, answer["status"], answer["errors"])
 
     def close(self) -> None:
         assert self._child.stdin is not None
@@ -94,6 +82,40 @@ class Recipes:
         self._child.wait(BOUND_S)
         self._child.stdin.close()
         self._child.stdout.close()
+
+
+def order_for(function: str, folder: Path, *arguments: Any, **order: Any) -> dict[str, Any]:
+    """Return an order as `Recipes.run` describes it, with a new journal in `folder`."""
+    folder.mkdir(exist_ok=True)
+    journal = folder / f"journal{len(list(folder.glob('journal*')))}"
+    journal.touch()
+    return {"function": function, "folder": str(folder), "journal": str(journal), "arguments": arguments, **order}
+
+
+def journal_of(order: dict[str, Any], status: int, errors: str) -> Journal:
+    """Return what the run of an order has written, and how it ended."""
+    entries = [json.loads(entry) for entry in Path(order["journal"]).read_text().splitlines()]
+    weights = [entry["weights"] for entry in entries if "weights" in entry]
+    assert len(set(weights)) <= 1, "the ranks ended with different weights"
+    return Journal(
+        status,
+        errors,
+        [tuple(entry["trained"]) for entry in entries if "trained" in entry],
+        [tuple(entry["validated"]) for entry in entries if "validated" in entry],
+        weights[0] if weights else None,
+    )
+
+
+def torchrun(folder: Path, *arguments: Any, ranks: int, restarts: int, **order: Any) -> Journal:
+    """Run `train_rank` by the real torchrun, which starts an interpreter for each rank."""
+    line = order_for("train_rank", folder, *arguments, **order)
+    (folder / "order.json").write_text(json.dumps(line))
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", f"--max-restarts={restarts}", __file__, str(folder / "order.json")]
+    # Else torch 2.13 finds the addresses of the ranks that have ended; the page says so.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=BOUND_S)
+    return journal_of(line, done.returncode, done.stderr)
 
 
 # --- in the interpreter that forks
@@ -273,4 +295,6 @@ def start_rank(order: dict[str, Any], rank: int, life: int, port: int) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:  # a rank that torchrun has started
+        and_exit(run, json.loads(Path(sys.argv[1]).read_text()))
     serve()

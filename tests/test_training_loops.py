@@ -157,8 +157,13 @@ def of_rank(journal: Journal, rank: int) -> list[tuple[int, int, str]]:
     return without_ranks(entry for entry in journal.trained if entry[0] == rank)
 
 
-def test_both_ranks_start_again_when_one_was_killed(runs, alone, tmp_path):
-    job = start(runs, "train_rank", tmp_path, restarts=1, **KILL_RANK_1)
+@pytest.mark.parametrize("by_torchrun", [False, True], ids=["forked", "torchrun"])
+def test_both_ranks_start_again_when_one_was_killed(runs, alone, tmp_path, by_torchrun):
+    order = {"ranks": 2, "restarts": 1, **KILL_RANK_1}
+    if by_torchrun:
+        job = recipes.torchrun(tmp_path, "checkpoint.pt", options={"num_epochs": EPOCHS}, **order)
+    else:
+        job = start(runs, "train_rank", tmp_path, **order)
     assert job.status == 0, job.errors
     ranks = [minibatches()[rank::2] for rank in (0, 1)]
     rest = [minibatches(RANK_CHECKPOINT)[rank::2] for rank in (0, 1)]

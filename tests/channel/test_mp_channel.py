@@ -87,7 +87,7 @@ def test_what_only_torch_can_send_arrives(channel):
     assert torch.equal(got.to_dense(), torch.eye(3))
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
+@pytest.mark.filterwarnings("ignore:B?Complex(Half|32) support:UserWarning")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_every_dtype_and_shape_of_torch_arrives(channel):
     dtypes = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}

@@ -17,6 +17,9 @@ with warnings.catch_warnings():
     import torch_geometric.nn
     import torch_geometric.utils
 
+# PyG reads annotations in a way that Python 3.13 calls deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning")
+
 
 def pyg_chain(**arguments) -> dp.Stage:
     return sampled(**{"frontier": "new", **arguments}).fetch_feature(small_store(), ["feat"], ["weight"])

@@ -1,16 +1,15 @@
 """The names that PyG, GraphBolt and torch use for what has another name here: errors about them say which.
 
-The tables are the one place for them. An attribute is looked up in them after Python has not found it, a keyword after
-the constructor has turned out not to take it; so names that exist are not affected. docs/migrate/ has the whole story.
+The tables are the one place for them. An attribute is one of the class that raises when it is read; a keyword is looked
+up when a stage is built. Names that exist are not affected. docs/migrate/ has the whole story.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NoReturn
 
-_T = TypeVar("_T")
 Table = dict[str, dict[str, str]]
 
 _BLOCKS = "each of minibatch.blocks has edge_index; all hops in one: minibatch.to_pyg().edge_index"
@@ -322,18 +321,40 @@ KEYWORDS: Table = {
 KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # of replace()
 
 
+class OtherName:
+    """An attribute that a class does not have, under the name of another library: reading it raises AttributeError.
+
+    Each name is one such attribute of the class and not a case in `__getattr__`, which would make every attribute of
+    the class slower to read.
+    """
+
+    def __init__(self, owner: str, name: str, ours: str) -> None:
+        self._owner, self._name, self._ours = owner, name, ours
+
+    def __get__(self, obj: object, cls: type | None = None) -> NoReturn:
+        owner = self._owner if obj is None else type(obj).__name__
+        raise AttributeError(attribute_text(owner, self._name, self._ours), name=self._name, obj=obj)
+
+
+def add_other_names(cls: type, owner: str) -> None:
+    """Give `cls` the rows of `owner` in ATTRIBUTES, but for names that it or a base of it has."""
+    for name, ours in ATTRIBUTES.get(owner, {}).items():
+        if not any(name in vars(base) for base in cls.__mro__):
+            setattr(cls, name, OtherName(owner, name, ours))
+
+
 class OtherNames:
     """Base of the classes in ATTRIBUTES. The error for such a name says what to use; all other errors are Python's."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a type checker would allow any name
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("datapipes."):
+            add_other_names(cls, cls.__name__)
 
-        def __getattr__(self, name: str) -> Any:
-            ours = _row(ATTRIBUTES, type(self), name)
-            if ours is None:
-                return super().__getattribute__(name)  # raises Python's error again, or that of a property
-            raise AttributeError(attribute_text(type(self).__name__, name, ours), name=name, obj=self)
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if type(inspect.getattr_static(self, name, None)) is not OtherName]
 
 
 def attribute_text(owner: str, name: str, ours: str) -> str:

@@ -11,9 +11,7 @@ from datapipes.chain.stage_graph import StageGraph
 
 def is_async(stage: StageBase) -> bool:
     """Return whether the stage defines `transform_async`."""
-    if not isinstance(stage, TransformerBase):
-        return False
-    return hasattr(type(stage), "transform_async") or "transform_async" in vars(stage)  # hasattr(stage) costs an error
+    return isinstance(stage, TransformerBase) and hasattr(stage, "transform_async")
 
 
 def async_window(graph: StageGraph[Any]) -> int:

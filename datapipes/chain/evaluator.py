@@ -65,7 +65,7 @@ class Evaluator:
             if isinstance(stage, SeedBase):
                 assert rng is not None
                 minibatch = stage.make_minibatch(rng)
-                check_aligned(stage.name, minibatch, NOTHING)
+                check_aligned(stage, minibatch, NOTHING)
                 return minibatch
             assert isinstance(stage, TransformerBase)
             return self._checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
@@ -97,7 +97,7 @@ class Evaluator:
             raise TypeError(
                 f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
             )
-        check_aligned(stage.name, result, given)
+        check_aligned(stage, result, given)
         return result.replace(epoch=given.epoch, index=given.index, rng=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 OF_SEEDS = ("labels", "indexes", "timestamps")
 
 
-def check_aligned(where: str, minibatch: MiniBatch, given: MiniBatch) -> None:
+class Named(Protocol):
+    """What can be named in an error: a stage, which makes its name when it is asked for it."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
     """Raise ValueError if a field of the minibatch has another length than what its rows belong to.
 
     It compares shapes and reads no values, and of seeds and labels only what differs from `given`, which was checked
@@ -24,35 +31,35 @@ def check_aligned(where: str, minibatch: MiniBatch, given: MiniBatch) -> None:
         for name in OF_SEEDS:
             rows = getattr(minibatch, name)
             if rows is not None and (changed or rows is not getattr(given, name)):
-                _compare(where, (name,), rows, _length(seeds), "seeds")
+                _compare(stage, (name,), rows, _length(seeds), "seeds")
         compacted = minibatch.compacted_seeds
         if compacted is not None and compacted.shape != seeds.shape:
-            raise _misaligned(where, ("compacted_seeds",), compacted, f"seeds {list(seeds.shape)}")
+            raise _misaligned(stage, ("compacted_seeds",), compacted, f"seeds {list(seeds.shape)}")
     if isinstance(nodes, Tensor):
         num_nodes, of = _length(nodes), "input_nodes"
         if minibatch.batch is not None:
-            _compare(where, ("batch",), minibatch.batch, num_nodes, of)
+            _compare(stage, ("batch",), minibatch.batch, num_nodes, of)
         if blocks and blocks[0].num_src != num_nodes:
-            raise _misaligned(where, ("blocks[0].num_src",), blocks[0].num_src, f"{num_nodes} {of}")
+            raise _misaligned(stage, ("blocks[0].num_src",), blocks[0].num_src, f"{num_nodes} {of}")
     elif isinstance(seeds, Tensor) and seeds.ndim == 1:
         num_nodes, of = _length(seeds), "seeds (nothing was sampled)"
     else:
         num_nodes, of = -1, ""
     if minibatch.node_features and of:
         for name, rows in minibatch.node_features.items():
-            _compare(where, ("node_features", name), rows, num_nodes, of)
+            _compare(stage, ("node_features", name), rows, num_nodes, of)
     if minibatch.edge_features and blocks is not None:
         if len(minibatch.edge_features) != len(blocks):
-            raise _misaligned(where, ("edge_features",), len(minibatch.edge_features), f"{len(blocks)} blocks")
+            raise _misaligned(stage, ("edge_features",), len(minibatch.edge_features), f"{len(blocks)} blocks")
         for hop, block in enumerate(blocks):
             for name, rows in minibatch.edge_features[hop].items():
-                _compare(where, ("edge_features", hop, name), rows, block.num_edges, "edges of its block")
+                _compare(stage, ("edge_features", hop, name), rows, block.num_edges, "edges of its block")
 
 
-def _compare(where: str, path: tuple[Any, ...], rows: Any, count: int, of: str) -> None:
+def _compare(stage: Named, path: tuple[Any, ...], rows: Any, count: int, of: str) -> None:
     """Refuse `rows` if it is a tensor of another length; `path` leads to it: a field, and keys in it."""
     if isinstance(rows, Tensor) and _length(rows) != count:
-        raise _misaligned(where, path, rows, f"{count} {of}")
+        raise _misaligned(stage, path, rows, f"{count} {of}")
 
 
 def _length(rows: Tensor) -> int:
@@ -61,10 +68,10 @@ def _length(rows: Tensor) -> int:
     return shape[0] if shape else -1
 
 
-def _misaligned(where: str, path: tuple[Any, ...], found: object, expected: str) -> ValueError:
+def _misaligned(stage: Named, path: tuple[Any, ...], found: object, expected: str) -> ValueError:
     name = path[0] + "".join(f"[{key!r}]" for key in path[1:])
     shown = list(found.shape) if isinstance(found, Tensor) else found
     return ValueError(
-        f"{where}: returned a minibatch whose {name} ({shown}) and {expected} do not belong together; they must have "
-        "one row for each. Change both in the same replace(), or set the one that no longer fits to None."
+        f"{stage.name}: returned a minibatch whose {name} ({shown}) and {expected} do not belong together; they must "
+        "have one row for each. Change both in the same replace(), or set the one that no longer fits to None."
     )

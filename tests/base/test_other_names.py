@@ -11,6 +11,7 @@ from pipelines import fetched, item_set, items, sampled, small_graph, small_stor
 
 import datapipes as dp
 from datapipes.base.other_names import ATTRIBUTES, KEYWORDS
+from datapipes.chain import functional
 
 GRAPH, STORE = small_graph(), small_store()
 MINIBATCH = next(iter(fetched()))
@@ -179,3 +180,14 @@ def test_a_stage_with_transform_async_is_still_found():
 
     for stage in (Waits(items()), Lends(items(), Waits(items()))):
         assert all(minibatch.labels is None for minibatch in stage)
+
+
+def test_a_stage_that_is_registered_under_such_a_name_takes_its_place(monkeypatch):
+    missing = vars(functional.FunctionalForms)["batch"]
+    monkeypatch.setattr(functional, "_registry", dict(functional._registry))
+    monkeypatch.setattr(functional, "_names", dict(functional._names))
+    try:
+        dp.register_stage("batch")(Filtered)
+        assert type(items().batch(3)) is Filtered
+    finally:
+        functional.FunctionalForms.batch = missing

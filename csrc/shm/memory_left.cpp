@@ -32,11 +32,13 @@ std::optional<std::uint64_t> number_after(const std::string& path, const std::st
 // The files of one version of cgroups.
 struct Version {
   const char* mounts[2];
-  const char *limit, *used, *idle;  // idle: the key in memory.stat for inactive file pages, which the system can drop
+  const char *limit, *used;
+  const char* cached[2];  // the keys in memory.stat for pages of files, which the system can drop
 };
 constexpr Version kFirst = {
-    {"/sys/fs/cgroup/memory", ""}, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
-constexpr Version kSecond = {{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}, "memory.max", "memory.current", "inactive_file"};
+    {"/sys/fs/cgroup/memory", ""}, "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
+constexpr Version kSecond = {
+    {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}, "memory.max", "memory.current", {"inactive_file", "active_file"}};
 
 void look_upwards(const std::string& root, const Version& version, std::string group, MemoryLeft& left) {
   for (;;) {
@@ -45,7 +47,8 @@ void look_upwards(const std::string& root, const Version& version, std::string g
       const std::string folder = root + mount + (group == "/" ? "" : group) + "/";
       const auto limit = number_in(folder + version.limit), used = number_in(folder + version.used);
       if (!limit || !used) continue;
-      const auto taken = *used - std::min(*used, number_after(folder + "memory.stat", version.idle).value_or(0));
+      auto taken = *used;
+      for (const auto* key : version.cached) taken -= std::min(taken, number_after(folder + "memory.stat", key).value_or(0));
       const auto bytes = *limit - std::min(*limit, taken);
       if (bytes < left.bytes) left = {.bytes = bytes, .limit = "the memory limit of cgroup " + group};
     }

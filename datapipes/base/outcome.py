@@ -15,8 +15,8 @@ def as_error(
     """Return `raised` as an error that ends an epoch and no more than that.
 
     What is no Exception (SystemExit, KeyboardInterrupt, GeneratorExit) would end a worker or the consumer; it becomes a
-    RuntimeError. LoaderTimeoutError says that the next call goes on waiting; of a loader within `raiser` that does not
-    hold, so it becomes a plain TimeoutError.
+    RuntimeError. The timeout of a loader that `raiser` reads cannot be waited out by whoever reads `raiser`; it becomes
+    a plain TimeoutError.
     """
     if isinstance(raised, LoaderTimeoutError):
         error: Exception = TimeoutError(*raised.args)

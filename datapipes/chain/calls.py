@@ -6,7 +6,8 @@ import time
 from types import TracebackType
 
 from datapipes.base.clock import StageClock
-from datapipes.base.errors import add_note
+from datapipes.base.errors import LoaderTimeoutError, add_note
+from datapipes.base.outcome import as_error
 from datapipes.base.rng import RngKey
 from datapipes.chain.numbering import Numbering
 
@@ -67,4 +68,8 @@ class Call:
                 f"{name}: its function raised {type(error).__name__} at {place}. Return None to drop a minibatch, or "
                 "give next() a default."
             ) from error
+        if isinstance(error, LoaderTimeoutError):  # of a loader that the stage reads, not of this chain's
+            seen = as_error(error)
+            add_note(seen, f"in {calls.numbering.where(self._stage)}, {place}")
+            raise seen from error
         add_note(error, f"in {calls.numbering.where(self._stage)}, {place}")

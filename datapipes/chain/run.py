@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from datapipes.base.clock import StageClock
+from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_seen_by_consumer
 from datapipes.chain.asynchronous import async_window, concurrency_of, is_async
 from datapipes.chain.calls import Calls
@@ -26,7 +27,7 @@ class Run(Iterator[MiniBatch]):
     """An epoch of a chain, and how far it has been read. It starts nothing before `begin`.
 
     Attributes:
-        gives_empty_rest: whether it is empty where it begins at the end of an epoch; else it begins the next one.
+        gives_empty_rest: if it begins at an epoch's end, True gives nothing, and False begins the next epoch.
         has_begun: whether `begin` was called.
         counts: whether it gave a minibatch or came to its end; if not, the epoch is not used up.
         finished: whether it came to its end.
@@ -71,10 +72,12 @@ class Run(Iterator[MiniBatch]):
                 self._refuse_lost_epoch()
             raise
         except BaseException as raised:
-            self._error = as_seen_by_consumer(raised)
-            if self._error is raised:
+            error = as_seen_by_consumer(raised)
+            if not isinstance(error, LoaderTimeoutError):  # after which the epoch goes on
+                self._error = error
+            if error is raised:
                 raise
-            raise self._error from raised
+            raise error from raised
         self._error = None
         self.counts = True
         if self._seeds:

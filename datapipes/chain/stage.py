@@ -30,9 +30,9 @@ _S = TypeVar("_S", bound="Stage")
 class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[misc]  # BaseNode comes without types
     """One step of an input pipeline.
 
-    Each `iter(stage)` is the next epoch (0, 1, 2 ...), also after a `break`; an older iterator of the same stage then
-    ends with an error. An epoch counts from its first minibatch, or from its end if it gave none: an iterator that was
-    never read, or that failed before its first minibatch, uses none up.
+    Each loop over a stage is the next epoch (0, 1, 2 ...), also after a `break`; an older iterator of the same stage
+    then ends with an error. An epoch counts from its first minibatch, or from its end if it gave none: an iterator that
+    was never read, or that failed before its first minibatch, uses none up.
     """
 
     def __init__(self, *sources: StageBase) -> None:
@@ -124,7 +124,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         try:
             return next(run)
         finally:
-            if run.counts:  # from here on the next `iter` is another epoch
+            if run.counts and run is self._run:  # from here on the next `iter` is another epoch
                 self._next_epoch, self._pending = run.epoch + 1, None
 
     def get_state(self) -> State:

@@ -33,7 +33,7 @@ __all__ = ["DataLoader"]
 class DataLoader(StreamStage):
     """Iterate over the minibatches of a chain, prepared in the background.
 
-    Each `iter(loader)` is the next epoch, also after a `break`; `len(loader)` counts its minibatches. Minibatches are
+    Each loop over it is the next epoch, also after a `break`; `len(loader)` counts its minibatches. Minibatches are
     the same bits for any number of workers or threads and any start method, and also after a worker has died. Workers
     read the arguments of the stages when they start: after you change an array in place, build a new loader.
 

@@ -22,8 +22,8 @@ class Named(Protocol):
 def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
     """Raise ValueError if a field of the minibatch has another length than what its rows belong to.
 
-    It compares shapes and reads no values, and of seeds and labels only what differs from `given`, which was checked
-    before; docs/decisions/009 says what that costs.
+    It compares shapes and reads no values. It skips labels whose tensor and seeds are those of `given`, which was
+    checked before; docs/decisions/009 says what that costs.
     """
     seeds, nodes, blocks = minibatch.seeds, minibatch.input_nodes, minibatch.blocks
     if isinstance(seeds, Tensor):
@@ -57,8 +57,13 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
 
 
 def _compare(stage: Named, path: tuple[Any, ...], rows: Any, count: int, of: str) -> None:
-    """Refuse `rows` if it is a tensor of another length; `path` leads to it: a field, and keys in it."""
-    if isinstance(rows, Tensor) and _length(rows) != count:
+    """Refuse `rows` of another length; `path` leads to it: a field, and keys in it."""
+    if not isinstance(rows, Tensor):
+        raise TypeError(
+            f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {type(rows).__name__}; a tensor is "
+            "needed. Convert it: torch.as_tensor(...)."
+        )
+    if _length(rows) != count:
         raise _misaligned(stage, path, rows, f"{count} {of}")
 
 
@@ -69,9 +74,12 @@ def _length(rows: Tensor) -> int:
 
 
 def _misaligned(stage: Named, path: tuple[Any, ...], found: object, expected: str) -> ValueError:
-    name = path[0] + "".join(f"[{key!r}]" for key in path[1:])
     shown = list(found.shape) if isinstance(found, Tensor) else found
     return ValueError(
-        f"{stage.name}: returned a minibatch whose {name} ({shown}) and {expected} do not belong together; they must "
-        "have one row for each. Change both in the same replace(), or set the one that no longer fits to None."
+        f"{stage.name}: returned a minibatch whose {_name_of(path)} ({shown}) and {expected} do not belong "
+        "together; they must have one row for each. Change both in the same replace(), or set the one that no longer fits to None."
     )
+
+
+def _name_of(path: tuple[Any, ...]) -> str:
+    return str(path[0]) + "".join(f"[{key!r}]" for key in path[1:])

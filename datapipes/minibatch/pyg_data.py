@@ -58,6 +58,11 @@ def pyg_data(
     for block, features in zip(hops, features_of_hops, strict=True):
         _check_rows("the edges of a block", block.num_edges, features)
 
+    names = [sorted(features) for features in features_of_hops]
+    if any(of_hop != names[0] for of_hop in names):
+        raise ValueError(
+            f"to_pyg: the hops have the edge features {names}; Data needs the same names in all. Fetch them for all."
+        )
     kept = _kept_picks(hops)
     edge_indexes = [block.edge_index[:, places] for block, places in zip(hops, kept, strict=True)]
     sizes = [hops[0].num_dst, *(block.num_src for block in hops)]

@@ -186,11 +186,13 @@ class Sampler(MiniBatchTransformer):
 
 def _refuse_fetch_before(where: str, source: Stage) -> None:
     """Raise ValueError if features fetched upstream certainly reach the sampler that is built over `source`."""
-    stage: Stage | None = source
-    while stage is not None and not stage.draws:  # a stage that draws may also take the features out again
+    sources = [source]
+    while sources:
+        stage = sources.pop()
         if stage.fills:
             raise ValueError(_rows_left_behind(where, f"{' and '.join(stage.fills)} of {stage!r} before it"))
-        stage = stage.source if stage.sources else None
+        if not stage.draws and len(stage.sources) == 1:  # any other stage may take the features out again
+            sources.append(stage.source)
 
 
 def _rows_left_behind(where: str, found: str) -> str:

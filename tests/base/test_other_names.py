@@ -141,6 +141,10 @@ class Filtered(dp.MiniBatchTransformer):
         return self.fanout.nonsense
 
     @property
+    def wait(self) -> int:
+        return self.fanout.nonsense
+
+    @property
     def buffer(self) -> int:
         return torch.float32.itemsize
 
@@ -157,6 +161,8 @@ def test_a_class_that_has_such_a_name_keeps_it():
 def test_a_property_that_fails_keeps_its_own_error():
     with pytest.raises(AttributeError, match="'int' object has no attribute 'nonsense'"):
         _ = Filtered(items(), fanout=3).width
+    with pytest.raises(AttributeError, match="'int' object has no attribute 'nonsense'"):
+        _ = Filtered(items(), fanout=3).wait  # "wait" is a name of the tables
 
 
 def test_the_error_keeps_no_stage_alive():

@@ -1,11 +1,12 @@
 """Epochs: one counts from its first minibatch; what names another position before that; epochs that give nothing."""
 
+import contextlib
 import threading
 from functools import partial
 
 import pytest
 import torchdata.nodes
-from pipelines import as_it_is, digests, fetched, items, keep_most, refused, sampled
+from pipelines import BOUND_S, as_it_is, digests, fetched, items, keep_most, refused, sampled
 
 import datapipes as dp
 
@@ -191,6 +192,49 @@ def test_iter_alone_does_not_move_a_node():
     resumed.load_state_dict(state)
     iter(resumed)
     assert digests(resumed) == digests(probed) == digests(plain)
+
+
+def test_closing_from_another_thread_before_the_first_minibatch_keeps_the_position():
+    reached, go = threading.Event(), threading.Event()
+
+    def waits(minibatch):
+        reached.set()
+        assert go.wait(BOUND_S)
+        return minibatch
+
+    stage = dp.DataLoader(fetched().transform(waits))
+    stage.set_epoch(7)
+    reader = threading.Thread(target=lambda: next(iter(stage), None))
+    reader.start()
+    assert reached.wait(BOUND_S)
+    closer = threading.Thread(target=stage.close)
+    closer.start()
+    go.set()
+    for thread in (reader, closer):
+        thread.join(BOUND_S)
+        assert not thread.is_alive()
+    assert stage.state_dict()["epoch"] == 7
+
+
+def test_a_timeout_that_was_waited_out_is_no_error_at_the_end(tmp_path):
+    first = threading.Event()
+
+    def waits(minibatch):
+        if minibatch.index == 0:
+            first.wait(BOUND_S)
+            return minibatch
+        return None
+
+    with dp.DataLoader(items().transform(waits), timeout=0.1) as stage:
+        iterator = iter(stage)
+        with pytest.raises(dp.LoaderTimeoutError):
+            next(iterator)
+        first.set()
+        got = []
+        while len(got) < 2:
+            with contextlib.suppress(dp.LoaderTimeoutError):
+                got.append(next(iterator, None))
+        assert [minibatch and minibatch.index for minibatch in got] == [0, None]
 
 
 # --- an epoch that gives nothing

@@ -527,14 +527,17 @@ class Machine:
         self.write(f"{folder}/memory.max", limit)
         self.write(f"{folder}/memory.current", used)
         if idle is not None:
-            self.write(f"{folder}/memory.stat", f"anon 7\nfile 8\nactive_inactive_file 9\ninactive_file {idle}\nslab 1")
+            self.write(
+                f"{folder}/memory.stat",
+                f"anon 7\nfile 8\nactive_inactive_file 9\ninactive_file {idle - 1}\nslab 1\nactive_file 1",
+            )
 
     def first(self, group: str, limit: object, used: int, idle: int | None = None) -> None:
         folder = f"/sys/fs/cgroup/memory{group}"
         self.write(f"{folder}/memory.limit_in_bytes", limit)
         self.write(f"{folder}/memory.usage_in_bytes", used)
         if idle is not None:
-            self.write(f"{folder}/memory.stat", f"inactive_file 1\ntotal_inactive_file {idle}")
+            self.write(f"{folder}/memory.stat", f"inactive_file 1\ntotal_inactive_file {idle - 1}\ntotal_active_file 1")
 
     def left(self) -> tuple[int, str]:
         return _core.memory_left(str(self.root))

@@ -83,6 +83,20 @@ def test_features_that_are_taken_out_before_the_sampler_are_no_matter():
     assert max(found) < 20
 
 
+def test_a_join_that_does_not_draw_may_stand_before_the_sampler():
+    class First(dp.MiniBatchTransformer):
+        draws = False
+
+        def transform(self, minibatches):
+            return minibatches[0]
+
+    class FirstOfTwo(First):
+        def transform(self, first, second):
+            return first
+
+    assert len(list(sampled(FirstOfTwo([items(), items()])))) == 6
+
+
 def test_a_fetch_of_nothing_may_stand_before_the_sampler():
     assert len(list(sampled(items().fetch_feature(small_store())))) == 6
 

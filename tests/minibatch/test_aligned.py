@@ -1,5 +1,6 @@
 """Rows that belong together: a stage that changes one field and forgets another is told so where it returns."""
 
+import numpy as np
 import pytest
 import torch
 from pipelines import fetched, refused
@@ -42,6 +43,12 @@ def test_a_stage_that_returns_rows_that_do_not_belong_together_is_named(name, lo
         refused(ValueError, stage="transform: returned", found=name, allowed="one row for each", remedy="Change both"),
     ):
         next(iter(stage))
+
+
+@pytest.mark.parametrize("labels", [[0] * 4, np.zeros(4)], ids=["list", "array"])
+def test_a_field_that_is_no_tensor_is_refused(labels):
+    with refused(TypeError, stage="transform", found=f"labels is a {type(labels).__name__}", allowed="a tensor"):
+        next(iter(fetched().transform(lambda minibatch: minibatch.replace(labels=labels))))
 
 
 def test_features_of_seeds_belong_to_the_seeds():

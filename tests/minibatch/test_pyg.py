@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from pipelines import graph_of, items, sampled, small_graph, small_store
+from pipelines import graph_of, items, refused, sampled, small_graph, small_store
 
 import datapipes as dp
 
@@ -284,3 +284,10 @@ def test_features_that_would_hide_each_other_are_refused(node_features, edge_fea
     )
     with pytest.raises(ValueError, match=f"to_pyg: .*{named}"):
         crowded.to_pyg()
+
+
+def test_hops_with_different_edge_features_are_refused():
+    minibatch = next(iter(pyg_chain()))
+    for features in ([minibatch.edge_features[0], {}], [{}, minibatch.edge_features[1]]):
+        with refused(ValueError, stage="to_pyg", found="'weight'", allowed="the same names in all"):
+            minibatch.replace(edge_features=features).to_pyg()

@@ -13,7 +13,8 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from datapipes import _core
 from datapipes.base.codec import Message
 from datapipes.base.error_message import error_from_message
-from datapipes.base.errors import ChannelClosed, add_note
+from datapipes.base.errors import ChannelClosed, ChannelDamaged, QueueTimeoutError, add_note
 from datapipes.base.log import logger
 from datapipes.base.threads import share_of
 from datapipes.chain.stage import Stage
@@ -208,7 +209,8 @@ class ProcessPool(Pool):
     def begin(self) -> int:
         self._generation = next(_generations)
         if isinstance(self._channel, ShmChannel) and self._channel is not self._wanted_channel:
-            self._channel.reset(self._generation)  # a worker that waits for room then drops its stale message
+            with self._ending_with_channel():
+                self._channel.reset(self._generation)  # a worker that waits for room then drops its stale message
         self._events.clear()
         for number, worker in enumerate(self._workers):
             worker.forget_tasks()
@@ -246,6 +248,17 @@ class ProcessPool(Pool):
                 break
         return self._events.popleft() if self._events else None
 
+    @contextmanager
+    def _ending_with_channel(self) -> Iterator[None]:
+        """End the workers if their channel turns out to be damaged; the next epoch starts others, with a new one."""
+        try:
+            yield
+        except ChannelDamaged as error:
+            if self._channel is not self._wanted_channel:
+                add_note(error, "The loader has ended its workers. The next epoch starts others, with a new channel.")
+                self.close()
+            raise
+
     def _check_usable(self) -> None:
         if self.is_closed or os.getpid() != self._process:
             raise RuntimeError(
@@ -255,7 +268,8 @@ class ProcessPool(Pool):
     def _next_message(self, timeout: float) -> Message | None:
         assert self._inbox is not None
         try:
-            return self._inbox.get(timeout)
+            with self._ending_with_channel():
+                return self._inbox.get(timeout)
         except Exception:
             if isinstance(self._inbox, ShmInbox):
                 raise  # a death leaves nothing unreadable in a ShmChannel
@@ -335,7 +349,7 @@ class ProcessPool(Pool):
 
     def stats(self) -> dict[str, float]:
         if isinstance(self._channel, ShmChannel):
-            with suppress(ChannelClosed):
+            with suppress(ChannelClosed, ChannelDamaged, QueueTimeoutError):  # none of them matters to a count
                 return self._channel.stats()
         return {}
 

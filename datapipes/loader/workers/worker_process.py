@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from datapipes.base.error_message import error_to_message
-from datapipes.base.errors import ChannelClosed, PeerDied
+from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import threads_of_kernels
 from datapipes.chain.stage_graph import StageGraph
@@ -66,8 +66,8 @@ def main(start: Start) -> None:
                 end_if_clone(process)
                 sender.send(outcome)
                 row.end()
-    except (ChannelClosed, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the pool has ended: the outcomes have no receiver any more
+    except (ChannelClosed, ChannelDamaged, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the pool has ended or will end: the outcomes have no receiver any more
 
 
 class _Tasks:
@@ -127,7 +127,7 @@ class _Sender:
     def send(self, outcome: Outcome) -> None:
         try:
             self._send(outcome)
-        except (ChannelClosed, PeerDied):
+        except (ChannelClosed, ChannelDamaged, PeerDied):
             raise
         except Exception as error:  # the channel refuses the minibatch, for example a sparse tensor
             if self._start.own_channel and isinstance(error, (OSError, EOFError)):

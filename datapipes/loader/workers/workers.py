@@ -96,8 +96,10 @@ class Workers(StreamStage):
 
     def end_workers(self) -> None:
         """End the workers, within a bounded time; the next epoch starts new ones."""
-        self.stats()
-        self._running.end()
+        try:
+            self.stats()
+        finally:
+            self._running.end()
 
     def _end(self, pool: Pool) -> None:
         """End the workers of an epoch, unless other workers have taken their place."""

@@ -1,6 +1,7 @@
 """When workers, their stages, the consumer or its process fail: nothing is lost, nothing hangs, nothing is left."""
 
 import contextlib
+import ctypes
 import errno
 import functools
 import gc
@@ -10,6 +11,7 @@ import random
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -339,8 +341,10 @@ def test_a_stopped_worker_is_a_timeout_that_can_be_waited_out():
 
 def test_a_timeout_says_that_a_worker_was_stopped():
     with dp.DataLoader(fetched(), timeout=0.3, **way("fork", 1, prefetch_factor=1)) as loader:
-        iterator = iter(loader)
-        next(iterator)
+        iterator, got = iter(loader), None
+        while got is None:  # a worker that starts may take longer
+            with contextlib.suppress(dp.LoaderTimeoutError):
+                got = next(iterator)
         (worker,) = workers()
         os.kill(worker.pid, signal.SIGSTOP)
         told = rf"worker 0 \(pid {worker.pid}\) is stopped by a signal .*`kill -CONT {worker.pid}` lets it go on; it "
@@ -743,3 +747,40 @@ def test_a_copy_to_a_gpu_before_the_cut_is_refused(monkeypatch):
     with refused(ValueError, stage="data_loader", found=r"CopyTo\(device='cuda'\)", allowed="worker processes use no"):
         dp.DataLoader(chain, 2)
     dp.DataLoader(chain, 2, worker_method="thread")
+
+
+# --- a channel whose memory somebody has overwritten
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_loader_whose_channel_is_damaged_says_so_and_begins_again_with_a_new_one(persistent):
+    chain = sampled(items(200))
+    with dp.DataLoader(chain, shm_size="1MB", persistent_workers=persistent, **way("fork")) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        channel = loader._plan.root._running.pool._channel
+        address, num_bytes = channel._shared.memory
+        damage_slots(address, num_bytes)
+        with pytest.raises(dp.ChannelDamaged) as caught:
+            list(iterator)
+        if sys.version_info >= (3, 11):
+            assert any("starts others, with a new channel" in note for note in caught.value.__notes__)
+        assert workers() == []
+        loader.set_epoch(0)
+        assert digests(loader) == digests(chain)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_loader_whose_channel_is_damaged_closes_in_silence(persistent):
+    loader = dp.DataLoader(sampled(items(200)), shm_size="1MB", persistent_workers=persistent, **way("fork"))
+    next(iter(loader))
+    damage_slots(*loader._plan.root._running.pool._channel._shared.memory)
+    loader.close()
+    assert workers() == []
+
+
+def damage_slots(address: int, num_bytes: int) -> None:
+    """Overwrite the slots of a channel, which lie behind its header; csrc/shm/state.h has the places."""
+    memory = (ctypes.c_ubyte * num_bytes).from_address(address)
+    (slots,) = struct.unpack_from("<Q", memory, 32)
+    memory[slots : slots + 64 * 32] = b"\xee" * (64 * 32)

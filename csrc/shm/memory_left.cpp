@@ -35,8 +35,10 @@ struct Version {
   const char *limit, *used;
   const char* cached[2];  // the keys in memory.stat for pages of files, which the system can drop
 };
-constexpr Version kFirst = {
-    {"/sys/fs/cgroup/memory", ""}, "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
+constexpr Version kFirst = {{"/sys/fs/cgroup/memory", ""},
+                            "memory.limit_in_bytes",
+                            "memory.usage_in_bytes",
+                            {"total_inactive_file", "total_active_file"}};
 constexpr Version kSecond = {
     {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}, "memory.max", "memory.current", {"inactive_file", "active_file"}};
 

@@ -77,7 +77,8 @@ def _misaligned(stage: Named, path: tuple[Any, ...], found: object, expected: st
     shown = list(found.shape) if isinstance(found, Tensor) else found
     return ValueError(
         f"{stage.name}: returned a minibatch whose {_name_of(path)} ({shown}) and {expected} do not belong "
-        "together; they must have one row for each. Change both in the same replace(), or set the one that no longer fits to None."
+        "together; they must have one row for each. Change both in the same replace(), or set the one that no longer "
+        "fits to None."
     )
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,6 +136,14 @@ def ended(call: Callable[[], object], fifo: Path) -> list[BaseException | object
         thread.join(BOUND_S)
         outcome.clear()
     return outcome
+
+
+def wait_until(happens: Callable[[], bool]) -> None:
+    """Wait until `happens()`, for what can only be looked at."""
+    ends = time.monotonic() + BOUND_S
+    while not happens():
+        assert time.monotonic() < ends, f"did not happen within {BOUND_S} s"
+        threading.Event().wait(0.01)
 
 
 def prefetch_threads() -> list[threading.Thread]:

@@ -108,7 +108,7 @@ def check_index_tensor(where: str, name: str, value: Any) -> torch.Tensor:
     tensor = as_tensor(where, name, value)
     if tensor.dtype not in INDEX_DTYPES:
         raise TypeError(
-            f"{where}: {name} must be int32 or int64, got {dtype_name(tensor.dtype)}. Convert it with .long()."
+            f"{where}: {name} must be int32 or int64, got {dtype_name(tensor.dtype)}. {how_to_get_ids(tensor)}"
         )
     if tensor.ndim != 1:
         raise ValueError(f"{where}: {name} must have 1 dimension, got shape {tuple(tensor.shape)}. Flatten it.")
@@ -137,6 +137,9 @@ def dtype_from_name(where: str, name: Any) -> torch.dtype:
 
 def how_to_get_ids(tensor: torch.Tensor) -> str:
     """Return a sentence on how to make ids of a tensor that holds none."""
-    if tensor.dtype == torch.bool:  # .long() would give the ids 0 and 1
+    # Of a mask .long() would give the ids 0 and 1.
+    if tensor.dtype == torch.bool and tensor.ndim > 1:
+        return "Choose one mask of them, such as mask[:, 0], and take the ids of its True places: .nonzero().flatten()."
+    if tensor.dtype == torch.bool:
         return "Take the ids of the True places: mask.nonzero().flatten()."
-    return "Convert them with .long()."
+    return "Convert ids with .long(), and a mask with .bool()."

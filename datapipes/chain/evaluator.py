@@ -16,9 +16,7 @@ from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
-from datapipes.minibatch.aligned import check_aligned
-
-NOTHING = MiniBatch()
+from datapipes.minibatch.aligned import NOTHING, check_aligned
 
 
 class Evaluator:

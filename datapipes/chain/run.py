@@ -6,6 +6,7 @@ stages after it map over that stream.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -36,12 +37,18 @@ class Run(Iterator[MiniBatch]):
     def __init__(self, *, gives_empty_rest: bool = False) -> None:
         self.gives_empty_rest = gives_empty_rest
         self.has_begun = self.counts = self.finished = False
+        self._beginning = threading.Lock()  # several threads may ask for the first minibatch at once
         self.epoch = self.next_step = 0
         self.ahead: set[int] = set()
         self._stream: Iterator[MiniBatch] = iter(())
 
-    def begin(self, root: StageBase, position: Position) -> None:
-        """Start the epoch of the chain that ends in `root` at `position`."""
+    def begin(self, root: StageBase, position: Callable[[], Position]) -> None:
+        """Start the epoch of the chain that ends in `root` at `position()`, unless it has begun."""
+        with self._beginning:
+            if not self.has_begun:
+                self._begin(root, position())
+
+    def _begin(self, root: StageBase, position: Position) -> None:
         graph = StageGraph(root)
         self.epoch = position.epoch
         self.next_step = position.step

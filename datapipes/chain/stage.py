@@ -110,7 +110,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self._run = Run(gives_empty_rest=initial_state is not None)
         self._position()  # refuses what cannot begin
         if StageGraph(self).own_orders:
-            self._run.begin(self, self._position())  # only a node that has begun can tell its state
+            self._run.begin(self, self._position)  # only a node that has begun can tell its state
 
     def next(self) -> MiniBatch:
         """Return the next minibatch of the running epoch, or raise StopIteration at its end."""
@@ -120,11 +120,11 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         if run.counts:
             return next(run)
         if not run.has_begun:
-            run.begin(self, self._position())
+            run.begin(self, self._position)
         try:
             return next(run)
         finally:
-            if run.counts and run is self._run:  # from here on the next `iter` is another epoch
+            if run.counts and run is self._run and not self._closed:  # from now on `iter` is another epoch
                 self._next_epoch, self._pending = run.epoch + 1, None
 
     def get_state(self) -> State:
@@ -148,7 +148,9 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self._pending = dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter` start epoch `epoch`. So does an iterator that was not read yet.
+        """Make the next `iter` over this stage start epoch `epoch`. So does an iterator that was not read yet.
+
+        A stage that is built over this one counts its own epochs.
 
         A position of that epoch which was loaded and not read from yet stays: training loops load a state, then name
         its epoch.

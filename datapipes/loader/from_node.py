@@ -15,6 +15,7 @@ from torchdata.nodes import BaseNode
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.minibatch import MiniBatch
+from datapipes.minibatch.aligned import NOTHING, check_aligned
 
 __all__ = ["FromNode"]
 
@@ -64,6 +65,7 @@ class FromNode(StreamStage):
                     f"from_node: {type(self.node).__name__} gave a {type(item).__name__}{shape}, only MiniBatch is "
                     "allowed. Map the items: torchdata.nodes.Mapper(node, lambda ids: dp.MiniBatch(seeds=ids))."
                 )
+            check_aligned(self, item, NOTHING)
             yield item
 
     def __reduce__(self) -> tuple[Any, ...]:

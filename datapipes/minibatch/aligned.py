@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from datapipes.minibatch.minibatch import MiniBatch
+from datapipes.minibatch.minibatch import MiniBatch
 
 OF_SEEDS = ("labels", "indexes", "timestamps")
+NOTHING = MiniBatch()  # what a stage that starts minibatches is given
 
 
 class Named(Protocol):
@@ -26,7 +26,11 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
     checked before; docs/decisions/009 says what that costs.
     """
     seeds, nodes, blocks = minibatch.seeds, minibatch.input_nodes, minibatch.blocks
-    if isinstance(seeds, Tensor):
+    for name in ("seeds", "input_nodes"):
+        value = getattr(minibatch, name)
+        if value is not None and not isinstance(value, Tensor):
+            raise _no_tensor(stage, (name,), value)
+    if seeds is not None:
         changed = seeds is not given.seeds
         for name in OF_SEEDS:
             rows = getattr(minibatch, name)
@@ -35,13 +39,13 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
         compacted = minibatch.compacted_seeds
         if compacted is not None and compacted.shape != seeds.shape:
             raise _misaligned(stage, ("compacted_seeds",), compacted, f"seeds {list(seeds.shape)}")
-    if isinstance(nodes, Tensor):
+    if nodes is not None:
         num_nodes, of = _length(nodes), "input_nodes"
         if minibatch.batch is not None:
             _compare(stage, ("batch",), minibatch.batch, num_nodes, of)
         if blocks and blocks[0].num_src != num_nodes:
             raise _misaligned(stage, ("blocks[0].num_src",), blocks[0].num_src, f"{num_nodes} {of}")
-    elif isinstance(seeds, Tensor) and seeds.ndim == 1:
+    elif seeds is not None and seeds.ndim == 1:
         num_nodes, of = _length(seeds), "seeds (nothing was sampled)"
     else:
         num_nodes, of = -1, ""
@@ -59,10 +63,7 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
 def _compare(stage: Named, path: tuple[Any, ...], rows: Any, count: int, of: str) -> None:
     """Refuse `rows` of another length; `path` leads to it: a field, and keys in it."""
     if not isinstance(rows, Tensor):
-        raise TypeError(
-            f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {type(rows).__name__}; a tensor is "
-            "needed. Convert it: torch.as_tensor(...)."
-        )
+        raise _no_tensor(stage, path, rows)
     if _length(rows) != count:
         raise _misaligned(stage, path, rows, f"{count} {of}")
 
@@ -84,3 +85,10 @@ def _misaligned(stage: Named, path: tuple[Any, ...], found: object, expected: st
 
 def _name_of(path: tuple[Any, ...]) -> str:
     return str(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+
+
+def _no_tensor(stage: Named, path: tuple[Any, ...], found: object) -> TypeError:
+    return TypeError(
+        f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {type(found).__name__}; a tensor is needed. "
+        "Convert it: torch.as_tensor(...)."
+    )

@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 import torchdata.nodes
-from pipelines import BOUND_S, as_it_is, digests, fetched, items, keep_most, refused, sampled
+from pipelines import BOUND_S, as_it_is, digests, fetched, items, keep_most, refused, sampled, wait_until
 
 import datapipes as dp
+from datapipes.chain.run import Run
 
 WRAPS = {
     "plain": lambda chain: chain,
@@ -97,6 +98,32 @@ def test_the_older_of_two_unread_iterators_ends_with_an_error():
     with refused(RuntimeError, stage="sample_neighbor", found="began another epoch", allowed="one iterator"):
         next(older)
     assert next(newer).epoch == 0
+
+
+def test_threads_that_ask_for_the_first_minibatch_at_once_begin_one_epoch(monkeypatch):
+    both, began = threading.Barrier(2), []
+    begin = Run._begin
+
+    def counted(run, root, position):
+        began.append(position)
+        return begin(run, root, position)
+
+    monkeypatch.setattr(Run, "_begin", counted)
+    for _ in range(20):
+        with dp.DataLoader(fetched()) as stage:
+            iterator, got = iter(stage), []
+
+            def read(iterator=iterator, got=got):
+                both.wait(BOUND_S)
+                got.append(next(iterator).index)
+
+            threads = [threading.Thread(target=read) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(BOUND_S)
+            assert sorted(got) == [0, 1]
+    assert len(began) == 20
 
 
 # --- before its first minibatch an epoch can be named
@@ -209,6 +236,7 @@ def test_closing_from_another_thread_before_the_first_minibatch_keeps_the_positi
     assert reached.wait(BOUND_S)
     closer = threading.Thread(target=stage.close)
     closer.start()
+    wait_until(lambda: stage._closed)
     go.set()
     for thread in (reader, closer):
         thread.join(BOUND_S)

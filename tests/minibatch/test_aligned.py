@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torchdata.nodes
 from pipelines import fetched, refused
 
 import datapipes as dp
@@ -46,9 +47,10 @@ def test_a_stage_that_returns_rows_that_do_not_belong_together_is_named(name, lo
 
 
 @pytest.mark.parametrize("labels", [[0] * 4, np.zeros(4)], ids=["list", "array"])
-def test_a_field_that_is_no_tensor_is_refused(labels):
-    with refused(TypeError, stage="transform", found=f"labels is a {type(labels).__name__}", allowed="a tensor"):
-        next(iter(fetched().transform(lambda minibatch: minibatch.replace(labels=labels))))
+@pytest.mark.parametrize("name", ["labels", "seeds"])
+def test_a_field_that_is_no_tensor_is_refused(name, labels):
+    with refused(TypeError, stage="transform", found=f"{name} is a {type(labels).__name__}", allowed="a tensor"):
+        next(iter(fetched().transform(lambda minibatch: minibatch.replace(**{name: labels}))))
 
 
 def test_features_of_seeds_belong_to_the_seeds():
@@ -80,3 +82,9 @@ class ThreeLabels(dp.SeedStage):
 def test_a_stage_that_starts_minibatches_is_checked_too():
     with refused(ValueError, stage="three_labels", found=r"labels \(\[3\]\)", allowed="2 seeds"):
         next(iter(ThreeLabels()))
+
+
+def test_what_a_node_gives_is_checked_too():
+    node = torchdata.nodes.IterableWrapper([dp.MiniBatch(seeds=torch.arange(3), labels=torch.arange(2))])
+    with refused(ValueError, stage="from_node", found=r"labels \(\[2\]\)", allowed="3 seeds"):
+        next(iter(dp.FromNode(node)))

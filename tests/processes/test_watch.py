@@ -3,23 +3,14 @@
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from pathlib import Path
 
 import process_targets as targets
 import pytest
-from pipelines import BOUND_S
+from pipelines import BOUND_S, wait_until
 
 from datapipes.processes.endings import runs, why_it_stands_still
 from datapipes.processes.watch import Watch
-
-
-def wait_until(happens) -> None:
-    ends = time.monotonic() + BOUND_S
-    while not happens():
-        assert time.monotonic() < ends, f"did not happen within {BOUND_S} s"
-        threading.Event().wait(0.01)
 
 
 def written(path: Path) -> list[int]:

@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 import worker_stages as ws
-from pipelines import BOUND_S, digests, fetched, items, refused, sampled, small_store
+from pipelines import BOUND_S, digests, fetched, items, refused, sampled, small_store, wait_until
 from test_workers import WITHOUT_SERVER, expected, way
 
 import datapipes as dp
@@ -42,13 +41,6 @@ def ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def wait_until(happens) -> None:
-    ends = time.monotonic() + BOUND_S
-    while not happens():
-        assert time.monotonic() < ends, f"did not happen within {BOUND_S} s"
-        threading.Event().wait(0.01)
 
 
 def descriptors() -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from datapipes.minibatch.minibatch import MiniBatch
 
-OF_SEEDS = ("labels", "indexes", "timestamps")
+TENSOR_OR_NONE = (Tensor, type(None))
 NOTHING = MiniBatch()  # what a stage that starts minibatches is given
 
 
@@ -26,16 +26,19 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
     checked before; docs/decisions/009 says what that costs.
     """
     seeds, nodes, blocks = minibatch.seeds, minibatch.input_nodes, minibatch.blocks
-    for name in ("seeds", "input_nodes"):
-        value = getattr(minibatch, name)
-        if value is not None and not isinstance(value, Tensor):
-            raise _no_tensor(stage, (name,), value)
+    if not isinstance(seeds, TENSOR_OR_NONE):
+        raise _no_tensor(stage, ("seeds",), seeds)
+    if not isinstance(nodes, TENSOR_OR_NONE):
+        raise _no_tensor(stage, ("input_nodes",), nodes)
     if seeds is not None:
         changed = seeds is not given.seeds
-        for name in OF_SEEDS:
-            rows = getattr(minibatch, name)
-            if rows is not None and (changed or rows is not getattr(given, name)):
-                _compare(stage, (name,), rows, _length(seeds), "seeds")
+        labels, indexes, timestamps = minibatch.labels, minibatch.indexes, minibatch.timestamps
+        if labels is not None and (changed or labels is not given.labels):
+            _compare(stage, ("labels",), labels, _length(seeds), "seeds")
+        if indexes is not None and (changed or indexes is not given.indexes):
+            _compare(stage, ("indexes",), indexes, _length(seeds), "seeds")
+        if timestamps is not None and (changed or timestamps is not given.timestamps):
+            _compare(stage, ("timestamps",), timestamps, _length(seeds), "seeds")
         compacted = minibatch.compacted_seeds
         if compacted is not None and compacted.shape != seeds.shape:
             raise _misaligned(stage, ("compacted_seeds",), compacted, f"seeds {list(seeds.shape)}")

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from training import METRICS, Settings, evaluate, make_model, pipeline, settings_for, train_epoch
 
 import datapipes as dp
@@ -73,19 +74,21 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     total_steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.learning_rate, total_steps=total_steps)
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(settings.averaging))
     history, best, best_validation = [], model, -1.0
     for epoch in range(settings.epochs):
         began = time.perf_counter()
         loss, accuracy = train_epoch(model, loader, optimizer, schedule, f"epoch {epoch}")
         seconds = time.perf_counter() - began
-        validation = evaluate(model, data, data.validation_set, "validation", metric)
+        averaged.update_parameters(model)
+        validation = evaluate(averaged.module, data, data.validation_set, "validation", metric)
         print(
             f"epoch {epoch:3d}  loss {loss:.4f}  train {accuracy:.4f}  validation {validation:.4f}  {seconds:.1f} s",
             flush=True,
         )
         history.append({"loss": loss, "train": accuracy, "validation": validation})
         if validation >= best_validation:
-            best, best_validation = copy.deepcopy(model), validation
+            best, best_validation = copy.deepcopy(averaged.module), validation
     return history, best
 
 
@@ -137,6 +140,10 @@ def parse_arguments() -> argparse.Namespace:
         if field.name == "fanouts":
             parser.add_argument(
                 "--fanouts", type=int, nargs="+", help="one entry a layer, the hop next to the seeds last"
+            )
+        elif isinstance(field.default, bool):
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}", action=argparse.BooleanOptionalAction, help="default by the data"
             )
         else:
             parser.add_argument(

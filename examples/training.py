@@ -32,28 +32,44 @@ class Settings:
     weight_decay: float = 1e-2
     dropout: float = 0.5
     feature_dropout: float = 0.1
+    own_map: bool = True  # False: one map for a node's own vector and its neighbors'
+    averaging: float = 0.0  # of the weights after each epoch, a running mean with this share of the old is evaluated
 
 
-MIN_STEPS = 240  # fewer steps of the optimizer leave a new model half trained
+MIN_STEPS = 600  # fewer steps of the optimizer leave a new model half trained
+MIN_STEPS_FEW_LABELS = 240  # more do not help here
 MIN_NODES = 30  # around a seed; a model that sees fewer makes little use of the graph
 MAX_HOPS = 5
+FEW_NUMBERS = 64  # in a row of features: none says what another says, so each is needed
 
 
 def settings_for(data: dp.datasets.Dataset) -> Settings:
     """Return settings by what can be counted in `data`; no data set has settings of its own.
 
-    A model learns few labels by heart, so it gets fewer units and layers, more dropout and decay, and small
-    minibatches.
+    A model learns few labels by heart, so it gets fewer units, layers and maps, more dropout and decay, small
+    minibatches, and the mean of its weights over some epochs: a single epoch's weights are noisy.
     """
     num_labels = len(data.train_set)
     if num_labels >= 5000:
-        settings = Settings(fanouts=(10,) * hops_for(data, 10))
+        hops, min_steps = hops_for(data, 10), MIN_STEPS
+        # Dropout in each layer: with more layers less, so that as much gets through all of them.
+        settings = Settings(fanouts=(10,) * hops, dropout=1 - (1 - Settings.dropout) ** (2 / hops))
     else:
+        min_steps = MIN_STEPS_FEW_LABELS
         settings = Settings(
-            batch_size=32, hidden=128, learning_rate=3e-3, weight_decay=1.0, dropout=0.7, feature_dropout=0.5
+            batch_size=32,
+            hidden=128,
+            learning_rate=3e-3,
+            weight_decay=1.0,
+            dropout=0.7,
+            feature_dropout=0.5,
+            own_map=False,
+            averaging=0.8,
         )
+    if row_width(data) < FEW_NUMBERS:
+        settings = replace(settings, feature_dropout=0.0)
     steps_per_epoch = math.ceil(num_labels / settings.batch_size)
-    return replace(settings, epochs=max(settings.epochs, math.ceil(MIN_STEPS / steps_per_epoch)))
+    return replace(settings, epochs=max(settings.epochs, math.ceil(min_steps / steps_per_epoch)))
 
 
 def hops_for(data: dp.datasets.Dataset, fanout: int) -> int:
@@ -71,6 +87,11 @@ def hops_for(data: dp.datasets.Dataset, fanout: int) -> int:
 def node_key(data: dp.datasets.Dataset) -> str:
     """Return the node feature to train on: word ids if there are some, since they are shorter than the bag."""
     return "words" if ("node", None, "words") in data.features else "feat"
+
+
+def row_width(data: dp.datasets.Dataset) -> int:
+    """Return how many numbers a row of "feat" has."""
+    return torch.Size(data.features["node", None, "feat"].shape).numel()
 
 
 def has_direction(data: dp.datasets.Dataset) -> bool:
@@ -104,10 +125,9 @@ def make_model(data: dp.datasets.Dataset, settings: Settings) -> GraphSAGE:
         num_words = data.features["node", None, "feat"].shape[0]
         encoder = WordEncoder(num_words, settings.hidden, settings.feature_dropout)
     else:
-        row_width = torch.Size(data.features["node", None, key].shape).numel()
-        encoder = RowEncoder(row_width, settings.hidden, settings.feature_dropout)
+        encoder = RowEncoder(row_width(data), settings.hidden, settings.feature_dropout)
     widths = [settings.hidden] * len(settings.fanouts) + [data.num_classes]
-    return GraphSAGE(encoder, widths, 2 if has_direction(data) else 1, settings.dropout)
+    return GraphSAGE(encoder, widths, 2 if has_direction(data) else 1, settings.dropout, settings.own_map)
 
 
 def scores(model: GraphSAGE, minibatch: dp.MiniBatch) -> Tensor:

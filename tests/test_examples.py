@@ -93,19 +93,20 @@ def test_node_classification_trains_on_a_file_and_prints_the_chosen_metric(tmp_p
     assert 0 <= float(re.search(r"^test auc (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
 
 
-def random_task(num_edges: int, num_labels: int) -> dp.datasets.Dataset:
+def random_task(num_edges: int, num_labels: int, row_width: int = 100) -> dp.datasets.Dataset:
     edge_index = torch.randint(0, 6000, (2, num_edges), generator=torch.Generator().manual_seed(0))
     items = dp.ItemSet((torch.arange(num_labels), torch.zeros(num_labels, dtype=torch.int64)))
     graph = dp.CSCGraph.from_edge_index(edge_index, num_nodes=6000)
-    return dp.datasets.Dataset("random", graph, dp.FeatureStore({}), items, items, items, 1, ("a",))
+    features = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.zeros(6000, row_width))})
+    return dp.datasets.Dataset("random", graph, features, items, items, items, 1, ("a",))
 
 
 @pytest.mark.parametrize(
     ("num_edges", "num_labels", "hops", "epochs"),
     [
-        (60_000, 6000, 2, 40),  # 1 + 10 + 100 nodes; 6 steps in an epoch
-        (12_000, 6000, 4, 40),  # 1 + 2 + 4 + 8 + 16
-        (0, 6000, 5, 40),
+        (60_000, 6000, 2, 100),  # 1 + 10 + 100 nodes; 6 steps in an epoch
+        (12_000, 6000, 4, 100),  # 1 + 2 + 4 + 8 + 16
+        (0, 6000, 5, 100),
         (12_000, 140, 2, 48),  # few labels; 5 steps of 32
     ],
 )
@@ -113,6 +114,39 @@ def test_settings_come_from_the_numbers_of_labels_and_neighbors(training, num_ed
     settings = training.settings_for(random_task(num_edges, num_labels))
     assert settings.fanouts == (10,) * hops
     assert settings.epochs == epochs
+
+
+@pytest.mark.parametrize(
+    ("num_edges", "dropout"),
+    [
+        (60_000, 0.5),  # 2 hops
+        (12_000, 1 - 0.5**0.5),  # 4 hops: through all layers gets as much as through 2
+    ],
+)
+def test_a_model_of_more_layers_has_less_dropout_in_each(training, num_edges, dropout):
+    settings = training.settings_for(random_task(num_edges, 6000))
+    assert settings.dropout == pytest.approx(dropout)
+
+
+@pytest.mark.parametrize(("row_width", "feature_dropout"), [(7, 0.0), (100, 0.1)])
+def test_rows_of_few_numbers_are_not_dropped(training, row_width, feature_dropout):
+    assert training.settings_for(random_task(60_000, 6000, row_width)).feature_dropout == feature_dropout
+
+
+@pytest.mark.parametrize("num_directions", [1, 2])
+def test_without_an_own_map_a_node_is_one_more_of_its_neighbors(training, num_directions):
+    from graphsage import SAGELayer
+
+    # Node 0 has in-edges from nodes 1 and 2, node 1 none; with two directions, 1 -> 0 has both and 2 -> 0 the second.
+    block = dp.Block(torch.tensor([0, 2, 2]), torch.tensor([1, 2]), num_src=3)
+    bits = torch.tensor([3, 2], dtype=torch.uint8) if num_directions == 2 else None
+    layer = SAGELayer(4, 3, num_directions, own_map=False)
+    h = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    means = [torch.stack([h.mean(0), h[1]])]
+    if num_directions == 2:
+        means.insert(0, torch.stack([h[:2].mean(0), h[1]]))
+    expected = sum(linear(mean) for linear, mean in zip(layer.neighbors, means, strict=True))
+    assert torch.allclose(layer(block, h, bits), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))

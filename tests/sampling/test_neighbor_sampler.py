@@ -193,13 +193,19 @@ def sample(seeds, graph: dp.CSCGraph | None = None, fanouts=(-1, -1)) -> dp.Mini
         (torch.tensor([], dtype=torch.int64), ValueError, r"no seeds \(shape \[0\]\)", "at least 1"),
         (torch.zeros(3, device="meta").long(), ValueError, "on meta", "host memory"),
         (None, TypeError, "NoneType", "must be a tensor"),
-        ([1, 2], TypeError, "list", "must be a tensor"),
     ],
     ids=str,
 )
 def test_seeds_that_cannot_be_sampled_are_refused(seeds, error, found, allowed):
     with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
         sample(seeds)
+
+
+def test_a_list_of_seeds_is_refused_where_a_stage_returns_it_and_by_the_sampler():
+    with refused(TypeError, stage="transform", found="seeds is a list", allowed="a tensor is needed"):
+        sample([1, 2])
+    with refused(TypeError, stage="sample_neighbor", found="list", allowed="must be a tensor"):
+        sampled().transform(dp.MiniBatch(seeds=[1, 2]))
 
 
 @pytest.mark.parametrize(

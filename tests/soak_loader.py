@@ -56,6 +56,7 @@ class Reader:
 
     def __init__(self, kind: str, before: Reader | None = None) -> None:
         self.kind = kind
+        self.epoch = -1
         self.loader = dp.DataLoader(ws.worker_chain(), timeout=BOUND_S, **KINDS[kind])
         if before is not None:
             self.loader.load_state_dict(before.loader.state_dict())
@@ -64,10 +65,11 @@ class Reader:
             self.left = before.left
 
     def begin(self) -> None:
-        """Begin the next epoch, even if this one is not finished."""
+        """Begin the next epoch, even if this one is not finished; an epoch that was not read yet stays where it is."""
         self.stream = iter(self.loader)
-        self.epoch = self.loader.state_dict()["epoch"]
-        self.left = dict(expected(self.epoch))
+        epoch = self.loader.state_dict()["epoch"]
+        if epoch != self.epoch:
+            self.epoch, self.left = epoch, dict(expected(epoch))
 
     def read(self) -> None:
         """Read one minibatch; begin the next epoch after the last."""

@@ -1,6 +1,5 @@
 #include "bindings/frame.h"
 
-#if defined(__linux__)
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -273,4 +272,3 @@ py::dict message_of(const shm::Received& received, const py::object& from_dlpack
 }
 
 }  // namespace datapipes
-#endif

@@ -3,7 +3,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#if defined(__linux__)
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -169,8 +168,3 @@ void bind_shm(py::module_& m) {
 }
 
 }  // namespace datapipes
-#else
-namespace datapipes {
-void bind_shm(pybind11::module_&) {}  // needs memfd and futex; datapipes.channel says so when a channel is built
-}  // namespace datapipes
-#endif

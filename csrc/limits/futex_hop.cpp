@@ -1,6 +1,5 @@
 #include "limits/futex_hop.h"
 
-#if defined(__linux__)
 #include <chrono>
 #include <stdexcept>
 
@@ -52,4 +51,3 @@ std::vector<double> receive_futex_hops(std::span<std::byte> memory, std::int64_t
 }
 
 }  // namespace datapipes
-#endif

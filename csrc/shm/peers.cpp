@@ -1,6 +1,5 @@
 #include "shm/peers.h"
 
-#if defined(__linux__)
 #include <algorithm>
 #include <stdexcept>
 
@@ -104,4 +103,3 @@ std::pair<std::string, std::vector<std::int32_t>> Peers::deaths_of_senders(std::
 }
 
 }  // namespace datapipes::shm
-#endif

@@ -1,6 +1,5 @@
 #include "shm/process_id.h"
 
-#if defined(__linux__)
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -83,4 +82,3 @@ bool has_ended(const ProcessId& process) {
 }
 
 }  // namespace datapipes::shm
-#endif

@@ -1,6 +1,5 @@
 #include "shm/queue.h"
 
-#if defined(__linux__)
 #include <unistd.h>
 
 #include <algorithm>
@@ -621,4 +620,3 @@ void Queue::let_go(std::span<const std::uint32_t> slots) {
 }
 
 }  // namespace datapipes::shm
-#endif

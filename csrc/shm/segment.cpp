@@ -1,6 +1,5 @@
 #include "shm/segment.h"
 
-#if defined(__linux__)
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -110,4 +109,3 @@ Segment Segment::attach(int fd) {
 }
 
 }  // namespace datapipes::shm
-#endif

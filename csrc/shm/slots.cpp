@@ -1,6 +1,5 @@
 #include "shm/slots.h"
 
-#if defined(__linux__)
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -335,4 +334,3 @@ void Slots::one_less_occupied() {
 }
 
 }  // namespace datapipes::shm
-#endif

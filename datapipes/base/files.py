@@ -28,7 +28,7 @@ def open_regular(path: Path) -> BinaryIO:
         OSError: It cannot be opened.
     """
     # O_NONBLOCK: do not wait for a writer at the other end of a FIFO. O_NOCTTY: do not take over a terminal.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
     try:
         descriptor = os.open(path, flags)
     except OSError:  # a socket cannot be opened, nor some devices

@@ -39,7 +39,7 @@ def parse_size(where: str, name: str, size: int | str) -> int:
 
 def check_memory(where: str, what: str, num_bytes: int, remedy: str) -> None:
     """Raise MemoryError if `num_bytes` exceed the memory that is left; the system may grant more, and kill its user."""
-    if num_bytes < UNCHECKED_BYTES or not hasattr(_core, "memory_left"):
+    if num_bytes < UNCHECKED_BYTES:
         return
     left, limit = _core.memory_left()
     if num_bytes > left:

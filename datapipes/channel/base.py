@@ -23,7 +23,7 @@ __all__ = ["ChannelBase"]
 
 END_OF_EPOCH = "#END_OF_EPOCH"
 ERROR = "#ERROR"
-MOST_SECONDS = 1e9  # thirty years; a longer timeout counts as none
+UNLIMITED_S = 1e9  # thirty years; a longer timeout counts as none
 
 Channel = TypeVar("Channel", bound="ChannelBase")
 
@@ -147,7 +147,7 @@ def check_timeout(where: str, timeout: Any) -> float | None:
         raise ValueError(
             f"{where}: timeout must be 0 or more seconds, got {shown(timeout)}. Pass None to wait without one."
         )
-    return None if timeout > MOST_SECONDS else float(timeout)  # in this order: an int may be too large for a float
+    return None if timeout > UNLIMITED_S else float(timeout)  # in this order: an int may be too large for a float
 
 
 def check_message(where: str, msg: Any) -> Message:

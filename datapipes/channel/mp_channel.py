@@ -20,7 +20,7 @@ from datapipes.channel.base import ChannelBase, check_message, check_timeout
 __all__ = ["MpChannel"]
 
 _MESSAGE, _END, _ERROR = range(3)
-_MOST_SECONDS = 2e6  # 23 days, for recv: its poll counts milliseconds in 31 bits. A longer timeout counts as none.
+_MOST_POLLED_S = 2e6  # 23 days, for recv: its poll counts milliseconds in 31 bits. A longer timeout counts as none.
 _MOST_WAITING = 2**31 - 1  # the largest count of a semaphore
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class MpChannel(ChannelBase):
             Exception: The error that a sender has sent with `send_error`.
         """
         timeout = check_timeout("MpChannel.recv", timeout)
-        if timeout is not None and timeout > _MOST_SECONDS:
+        if timeout is not None and timeout > _MOST_POLLED_S:
             timeout = None
         ends = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -51,14 +51,11 @@ class ShmChannel(ChannelBase):
     Raises:
         MemoryError: Less memory is left on the machine, or in a cgroup, than `shm_size`.
         OSError: The system refuses the memory, or a descriptor for it.
-        NotImplementedError: The system is not Linux.
     """
 
     def __init__(self, capacity: int = 128, shm_size: int | str = "256MB") -> None:
         capacity = check_int("ShmChannel", "capacity", capacity, 1, _MOST_CAPACITY)
         num_bytes = parse_size("ShmChannel", "shm_size", shm_size)
-        if not hasattr(_core, "ShmQueue"):
-            raise NotImplementedError("ShmChannel: needs memfd and futexes, which only Linux has. Use MpChannel.")
         self._begin(_core.ShmQueue.create(capacity, num_bytes))
 
     def _begin(self, shared: _core.ShmQueue) -> None:

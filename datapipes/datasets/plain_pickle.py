@@ -68,8 +68,8 @@ def _refuse_instructions(file: str, content: bytes) -> None:
     with contextlib.suppress(Exception):  # of a file that breaks off
         for opcode, argument, position in pickletools.genops(content):
             if opcode.name not in _INSTRUCTIONS:
-                text = str(argument)[:80] if isinstance(argument, str) else shown(argument)
-                found = f"{opcode.name}{'' if argument is None else f' {text!r}'} at byte {position}"
+                text = "" if argument is None else f" {shown(argument)}"
+                found = f"{opcode.name}{text} at byte {position}"
                 break
     if found is not None:
         raise _refused(file, f"the pickle instruction {found}", "plain numbers, text, lists, dicts and arrays")

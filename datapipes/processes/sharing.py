@@ -255,11 +255,6 @@ def _copied(tensor: Tensor) -> _Mapped:
 
 def _copy(tensor: Tensor) -> _Mapped:
     """Return new shared memory with the values of `tensor`."""
-    if not hasattr(_core, "SharedMemory"):
-        raise NotImplementedError(
-            "datapipes: sharing memory with workers needs memfd, which only Linux has. Save the graph and open it, or "
-            "use worker_method='thread'."
-        )
     memory = _known(_core.SharedMemory.create(tensor.nbytes, "datapipes"))
     _values(memory, tensor).copy_(tensor)
     if tensor.nbytes >= LARGE:  # takes seconds, so it runs while the workers start

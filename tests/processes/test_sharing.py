@@ -608,12 +608,6 @@ def test_what_needs_no_copy_needs_no_room(indices, monkeypatch):
     assert pack(torch.arange(3)).unpack().tolist() == [0, 1, 2]
 
 
-def test_a_system_without_memfd_is_refused(monkeypatch):
-    monkeypatch.delattr(_core, "SharedMemory")
-    with refused(NotImplementedError, stage="datapipes", found="memfd", allowed="only Linux"):
-        pack(random_tensor())
-
-
 def test_a_tensor_on_a_gpu_is_refused():
     on_gpu = SimpleNamespace(device=torch.device("cuda", 1), shape=torch.Size([2, 3]))  # a stand-in
     pickler = sharing._Pickler(io.BytesIO())

@@ -193,7 +193,7 @@ def threads_of(stage: dp.Stage) -> tuple[list[threading.Thread], object]:
 
 
 def test_it_ends_when_the_stage_is_closed(wrap):
-    stage = wrap(fetched())
+    stage = wrap(fetched(sampled(items(200))))  # more than all queues hold, so that no thread is done already
     threads, _iterator = threads_of(stage)
     assert len(threads) == (2 if wrap is WRAP["data_loader"] else 1)  # one thread samples, one fetches
     stage.close()

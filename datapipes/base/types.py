@@ -1,0 +1,91 @@
+"""Node types and edge types: how they are written, ordered and named in errors.
+
+A node type is a str, an edge type a tuple (src, rel, dst) of str. A graph without types has the one node type None and
+the one edge type None. Where a user gives an edge type, the text "src:rel:dst" is accepted too.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from datapipes.base.checks import shown
+
+__all__ = ["EdgeType", "NodeType"]
+
+NodeType = str
+EdgeType = tuple[str, str, str]
+
+
+def check_node_type(where: str, value: Any) -> NodeType:
+    """Return `value`, a str that is not empty."""
+    if not isinstance(value, str):
+        raise TypeError(f"{where}: a node type must be a str, got {shown(value)}. Write 'paper'.")
+    if not value:
+        raise ValueError(f"{where}: found an empty name of a node type; at least one character is needed. Name it.")
+    return value
+
+
+def check_edge_type(where: str, value: Any) -> EdgeType:
+    """Return an edge type as a tuple; `value` is (src, rel, dst), or the text "src:rel:dst"."""
+    if isinstance(value, str):
+        parts = tuple(value.split(":"))
+        if len(parts) > 3:
+            raise ValueError(
+                f"{where}: the text {shown(value)} splits into src:rel:dst in more than one way. Give the tuple (src, "
+                "rel, dst)."
+            )
+    elif isinstance(value, tuple):
+        parts = value
+    else:
+        raise TypeError(f"{where}: an edge type must be a tuple (src, rel, dst), got {shown(value)}. Write it so.")
+    if len(parts) != 3 or not all(isinstance(part, str) for part in parts):
+        raise ValueError(
+            f"{where}: an edge type must be three texts (src, rel, dst), or 'src:rel:dst', got {shown(value)}. Write it "
+            "so."
+        )
+    if not all(parts):
+        raise ValueError(
+            f"{where}: found an empty name in the edge type {shown(value)}; each of (src, rel, dst) needs at least one "
+            "character. Name it."
+        )
+    return parts[0], parts[1], parts[2]
+
+
+def known_node_type(where: str, value: Any, known: Collection[Any]) -> NodeType:
+    """Return `value`, one of the `known` node types; the error names the nearest."""
+    return _known(where, "node type", check_node_type(where, value), known)
+
+
+def known_edge_type(where: str, value: Any, known: Collection[Any]) -> EdgeType:
+    """Return `value` as a tuple, one of the `known` edge types; the error names the nearest."""
+    return _known(where, "edge type", check_edge_type(where, value), known)
+
+
+def type_text(value: Any) -> str:
+    """Return a type as one word for pictures and errors: paper, author:writes:paper."""
+    return ":".join(value) if isinstance(value, tuple) else str(value)
+
+
+def by_edge_type(where: str, given: Mapping[Any, Any]) -> dict[EdgeType, Any]:
+    """Return `given` with its keys as edge types in sorted order; a type that is written in two ways is refused."""
+    found: dict[EdgeType, Any] = {}
+    for key, value in given.items():
+        edge_type = check_edge_type(where, key)
+        if edge_type in found:
+            raise ValueError(f"{where}: the edge type {edge_type} is given twice, as tuple and as text. Give it once.")
+        found[edge_type] = value
+    return {edge_type: found[edge_type] for edge_type in sorted(found)}
+
+
+def _known(where: str, kind: str, value: Any, known: Collection[Any]) -> Any:
+    if value in known:
+        return value
+    texts = {type_text(each): each for each in known}
+    near = difflib.get_close_matches(type_text(value), texts, 1, 0.0)
+    nearest = f" The nearest is {texts[near[0]]!r}." if near else ""
+    raise ValueError(
+        f"{where}: no {kind} {shown(value)}; known are {shown(sorted(known))}.{nearest} Use one of these, or add it to "
+        "the graph."
+    )

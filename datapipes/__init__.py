@@ -17,7 +17,6 @@ from datapipes.base.errors import (
 )
 from datapipes.base.other_names import missing_public_name
 from datapipes.base.rng import STREAM_VERSION, RngKey
-from datapipes.base.types import EdgeType, NodeType
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
@@ -53,7 +52,6 @@ __all__ = [
     "CopyTo",
     "DataLoader",
     "DistributedItemSampler",
-    "EdgeType",
     "EndOfEpoch",
     "Feature",
     "FeatureFetcher",
@@ -66,7 +64,6 @@ __all__ = [
     "MiniBatchTransformer",
     "MpChannel",
     "NeighborSampler",
-    "NodeType",
     "PeerDied",
     "Picks",
     "Prefetcher",

@@ -10,16 +10,13 @@ from datapipes.base.errors import (
     RemoteError,
 )
 from datapipes.base.rng import STREAM_VERSION, RngKey
-from datapipes.base.types import EdgeType, NodeType
 
 __all__ = [
     "STREAM_VERSION",
     "ChannelClosed",
     "ChannelDamaged",
-    "EdgeType",
     "EndOfEpoch",
     "LoaderTimeoutError",
-    "NodeType",
     "PeerDied",
     "QueueTimeoutError",
     "RemoteError",

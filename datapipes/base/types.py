@@ -12,8 +12,6 @@ from typing import Any
 
 from datapipes.base.checks import shown
 
-__all__ = ["EdgeType", "NodeType"]
-
 NodeType = str
 EdgeType = tuple[str, str, str]
 
@@ -42,8 +40,8 @@ def check_edge_type(where: str, value: Any) -> EdgeType:
         raise TypeError(f"{where}: an edge type must be a tuple (src, rel, dst), got {shown(value)}. Write it so.")
     if len(parts) != 3 or not all(isinstance(part, str) for part in parts):
         raise ValueError(
-            f"{where}: an edge type must be three texts (src, rel, dst), or 'src:rel:dst', got {shown(value)}. Write it "
-            "so."
+            f"{where}: an edge type must be three texts (src, rel, dst), or 'src:rel:dst', got {shown(value)}. Write "
+            "it so."
         )
     if not all(parts):
         raise ValueError(

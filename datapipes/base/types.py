@@ -53,12 +53,18 @@ def check_edge_type(where: str, value: Any) -> EdgeType:
 
 def known_node_type(where: str, value: Any, known: Collection[Any]) -> NodeType:
     """Return `value`, one of the `known` node types; the error names the nearest."""
-    return _known(where, "node type", check_node_type(where, value), known)
+    node_type = check_node_type(where, value)
+    if node_type not in known:
+        raise _unknown(where, "node type", value, known)
+    return node_type
 
 
 def known_edge_type(where: str, value: Any, known: Collection[Any]) -> EdgeType:
     """Return `value` as a tuple, one of the `known` edge types; the error names the nearest."""
-    return _known(where, "edge type", check_edge_type(where, value), known)
+    edge_type = check_edge_type(where, value)
+    if edge_type not in known:
+        raise _unknown(where, "edge type", value, known)
+    return edge_type
 
 
 def type_text(value: Any) -> str:
@@ -77,13 +83,11 @@ def by_edge_type(where: str, given: Mapping[Any, Any]) -> dict[EdgeType, Any]:
     return {edge_type: found[edge_type] for edge_type in sorted(found)}
 
 
-def _known(where: str, kind: str, value: Any, known: Collection[Any]) -> Any:
-    if value in known:
-        return value
+def _unknown(where: str, kind: str, value: Any, known: Collection[Any]) -> ValueError:
     texts = {type_text(each): each for each in known}
     near = difflib.get_close_matches(type_text(value), texts, 1, 0.0)
     nearest = f" The nearest is {texts[near[0]]!r}." if near else ""
-    raise ValueError(
+    return ValueError(
         f"{where}: no {kind} {shown(value)}; known are {shown(sorted(known))}.{nearest} Use one of these, or add it to "
         "the graph."
     )

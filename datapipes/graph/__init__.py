@@ -1,9 +1,11 @@
 """Graphs in memory and on disk."""
 
 from datapipes.graph.csc_graph import CSCGraph
+from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 
 __all__ = [
     "CSCGraph",
+    "HeteroCSCGraph",
 ]
 
 

@@ -1,11 +1,15 @@
-"""The arrays of a CSCGraph, as converters return them and as storage reads and writes them."""
+"""The arrays of a graph, as converters return them and as storage reads and writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
+
+from datapipes.base.types import EdgeType
 
 
 class CSCArrays(NamedTuple):
@@ -16,3 +20,28 @@ class CSCArrays(NamedTuple):
     edge_ids: Tensor | None
     node_attributes: Mapping[str, Any] | None
     edge_attributes: Mapping[str, Any] | None
+
+
+class HeteroArrays(NamedTuple):
+    """The arguments of HeteroCSCGraph, unchecked."""
+
+    relations: Mapping[EdgeType, tuple[Tensor, Tensor]]
+    num_nodes: Mapping[str, int]
+    edge_ids: Mapping[EdgeType, Tensor]
+    node_attributes: Mapping[str, Mapping[str, Any]]
+    edge_attributes: Mapping[EdgeType, Mapping[str, Any]]
+
+
+def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return neighbors as int32 or int64; they themselves if they have the dtype already."""
+    if dtype == indices.dtype:
+        return indices
+    # Converted by NumPy, which asks for huge pages; torch does not.
+    return torch.from_numpy(indices.numpy().astype(np.int32 if dtype == torch.int32 else np.int64))
+
+
+def max_edge_id(edge_ids: Tensor | None, num_edges: int) -> int:
+    """Return the largest edge id, -1 without edges; without ids the last position."""
+    if edge_ids is None or num_edges == 0:
+        return num_edges - 1
+    return int(edge_ids.max())

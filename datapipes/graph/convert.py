@@ -15,8 +15,7 @@ from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
 from datapipes.base.sizes import check_memory
 from datapipes.graph.arrays import CSCArrays
-
-MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
+from datapipes.graph.checks import MAX_NODES
 
 
 def from_edge_index(

@@ -18,11 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name, shown
+from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import probe_digest
-from datapipes.base.other_names import OtherNames
+from datapipes.base.types import EdgeType
 from datapipes.graph import convert, storage
-from datapipes.graph.arrays import CSCArrays
+from datapipes.graph.arrays import CSCArrays, as_index_dtype, max_edge_id
+from datapipes.graph.checks import (
+    check_attributes,
+    check_csc,
+    check_edge_ids,
+    check_index_dtype,
+    refuse_negative_ids,
+)
+from datapipes.graph.graph import Graph
 
 if TYPE_CHECKING:
     import networkx
@@ -34,7 +42,7 @@ __all__ = ["CSCGraph"]
 _Arrays = tuple[NDArray[np.int64], NDArray[Any], "NDArray[np.int64] | None"]
 
 
-class CSCGraph(OtherNames):
+class CSCGraph(Graph):
     """A homogeneous graph as compressed sparse columns; tensors or NumPy arrays, viewed without a copy.
 
     Args:
@@ -57,24 +65,27 @@ class CSCGraph(OtherNames):
         edge_attributes: Mapping[str, Any] | None = None,
         edge_ids: Tensor | NDArray[Any] | None = None,
     ) -> None:
-        self.indptr = check_index_tensor("CSCGraph", "indptr", indptr).long()
-        self.indices = check_index_tensor("CSCGraph", "indices", indices)
-        if self.indptr.numel() == 0:
-            raise ValueError(
-                "CSCGraph: indptr is empty; it needs num_nodes + 1 entries, the first of them 0. A graph without "
-                "nodes has [0]."
-            )
-        first, last = int(self.indptr[0]), int(self.indptr[-1])
-        if first != 0 or last != self.num_edges:
-            raise ValueError(
-                f"CSCGraph: indptr goes from {first} to {last}; it must go from 0 to the number of indices, "
-                f"{self.num_edges}. Rebuild the offsets, or use CSCGraph.from_edge_index."
-            )
-        self.node_attributes = _check_attributes("node", node_attributes, self.num_nodes)
-        self.edge_attributes = _check_attributes("edge", edge_attributes, self.num_edges)
-        self.edge_ids = None if edge_ids is None else _check_edge_ids(edge_ids, self.num_edges)
+        self.indptr, self.indices = check_csc("CSCGraph", indptr, indices)
+        self.node_attributes = check_attributes("CSCGraph", "node", node_attributes, self.num_nodes)
+        self.edge_attributes = check_attributes("CSCGraph", "edge", edge_attributes, self.num_edges)
+        self.edge_ids = check_edge_ids("CSCGraph", edge_ids, self.num_edges)
         self._arrays: _Arrays | None = None
         self._digest: str | None = None
+
+    @property
+    def is_heterogeneous(self) -> bool:
+        """False: nodes and edges have no types."""
+        return False
+
+    @property
+    def node_types(self) -> tuple[None, ...]:
+        """(None,): the nodes have no types."""
+        return (None,)
+
+    @property
+    def edge_types(self) -> tuple[None, ...]:
+        """(None,): the edges have no types."""
+        return (None,)
 
     @property
     def num_nodes(self) -> int:
@@ -85,6 +96,29 @@ class CSCGraph(OtherNames):
     def num_edges(self) -> int:
         """Number of edges; each parallel edge counts."""
         return int(self.indices.shape[0])
+
+    @property
+    def index_dtype(self) -> torch.dtype:
+        """torch.int32 or torch.int64, the dtype of neighbors and of sampled ids."""
+        return self.indices.dtype
+
+    def num_nodes_of(self, node_type: str | None) -> int:
+        """Return the number of nodes; `node_type` must be None."""
+        _refuse_types("node", node_type)
+        return self.num_nodes
+
+    def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
+        """Return the number of edges; `edge_type` must be None."""
+        return self.relation(edge_type).num_edges
+
+    def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
+        """Return `max_edge_id`; `edge_type` must be None."""
+        return self.relation(edge_type).max_edge_id
+
+    def relation(self, edge_type: EdgeType | str | None) -> CSCGraph:
+        """Return this graph, which is its own one relation; `edge_type` must be None."""
+        _refuse_types("edge", edge_type)
+        return self
 
     def arrays(self) -> _Arrays:
         """Return (indptr, indices, edge_ids or None) as NumPy views for the kernels."""
@@ -102,11 +136,8 @@ class CSCGraph(OtherNames):
         """
         indptr, indices, edge_ids = self.arrays()
         _core.validate_csc(indptr, indices)
-        if edge_ids is not None and edge_ids.size > 0 and edge_ids.min() < 0:
-            place = int(edge_ids.argmin())
-            raise ValueError(
-                f"graph: edge_ids[{place}] is {edge_ids[place]}, which must be 0 or more. Rebuild the ids."
-            )
+        if edge_ids is not None:
+            refuse_negative_ids(edge_ids)
         return self
 
     def with_index_dtype(self, dtype: torch.dtype) -> CSCGraph:
@@ -115,20 +146,10 @@ class CSCGraph(OtherNames):
         Raises:
             ValueError: The node ids do not fit into int32.
         """
-        if dtype not in (torch.int32, torch.int64):
-            raise ValueError(
-                f"graph: index dtype must be torch.int32 or torch.int64, got {shown(dtype)}. Pass one of them."
-            )
-        if dtype == torch.int32 and self.num_nodes > 2**31 - 1:
-            raise ValueError(
-                f"graph: {self.num_nodes} nodes do not fit into int32, which holds {2**31 - 1}. Keep torch.int64."
-            )
-        indices = self.indices
-        if dtype != indices.dtype:  # converted by NumPy, which asks for huge pages; torch does not
-            indices = torch.from_numpy(indices.numpy().astype(np.int32 if dtype == torch.int32 else np.int64))
+        dtype = check_index_dtype(dtype, self.num_nodes)
         return CSCGraph(
             self.indptr,
-            indices,
+            as_index_dtype(self.indices, dtype),
             node_attributes=self.node_attributes,
             edge_attributes=self.edge_attributes,
             edge_ids=self.edge_ids,
@@ -143,9 +164,7 @@ class CSCGraph(OtherNames):
     @cached_property
     def max_edge_id(self) -> int:
         """Largest edge id, -1 without edges. Computed once; O(num_edges) if the graph has edge_ids, else O(1)."""
-        if self.edge_ids is None or self.num_edges == 0:
-            return self.num_edges - 1
-        return int(self.edge_ids.max())
+        return max_edge_id(self.edge_ids, self.num_edges)
 
     # --- converters and storage, implemented in convert.py and storage.py
 
@@ -245,32 +264,12 @@ class CSCGraph(OtherNames):
         return f"CSCGraph({self.num_nodes} nodes, {self.num_edges} edges, {dtype_name(self.indices.dtype)}{attributes})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_arrays": None}
+        return {**super().__getstate__(), "_arrays": None}
 
 
-def _check_attributes(kind: str, attributes: Mapping[str, Any] | None, count: int) -> dict[str, Tensor]:
-    checked = {}
-    if attributes is not None and not isinstance(attributes, Mapping):
-        raise TypeError(
-            f"CSCGraph: {kind}_attributes must be a dict {{name: values}}, got {type(attributes).__name__}. Pass one."
-        )
-    for name, value in (attributes or {}).items():
-        if not isinstance(name, str):
-            raise TypeError(f"CSCGraph: names of {kind} attributes must be str, got {shown(name)}. Pass a str.")
-        tensor = as_tensor("CSCGraph", f"{kind} attribute {name!r}", value)
-        if tensor.ndim == 0 or tensor.shape[0] != count:
-            raise ValueError(
-                f"CSCGraph: {kind} attribute {name!r} has shape {list(tensor.shape)}; its first size must be {count}, "
-                f"one row for each {kind}. Check that it belongs to this graph."
-            )
-        checked[name] = tensor
-    return checked
-
-
-def _check_edge_ids(edge_ids: Tensor | NDArray[Any], num_edges: int) -> Tensor:
-    ids = check_index_tensor("CSCGraph", "edge_ids", edge_ids).long()
-    if ids.shape[0] != num_edges:
+def _refuse_types(kind: str, found: Any) -> None:
+    if found is not None:
         raise ValueError(
-            f"CSCGraph: {ids.shape[0]} edge_ids for {num_edges} edges; give one for each, or None for the positions."
+            f"CSCGraph: this graph has no types, so the {kind} type must be None, got {shown(found)}. Pass None, or "
+            "use a HeteroCSCGraph."
         )
-    return ids

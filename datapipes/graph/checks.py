@@ -1,0 +1,98 @@
+"""Checks of the arrays of a graph, in O(1) reads; both kinds of graph make them.
+
+`where` is the class. `of` says, in a heterogeneous graph, which type the arrays belong to: " of 'paper'".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes.base.checks import as_tensor, check_index_tensor, shown
+
+MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
+
+
+def check_csc(where: str, indptr: Any, indices: Any, of: str = "") -> tuple[Tensor, Tensor]:
+    """Return (indptr as int64, indices) as tensors, viewed; indptr goes from 0 to the number of indices."""
+    offsets = check_index_tensor(where, f"indptr{of}", indptr).long()
+    neighbors = check_index_tensor(where, f"indices{of}", indices)
+    if offsets.numel() == 0:
+        raise ValueError(
+            f"{where}: indptr{of} is empty; it needs num_nodes + 1 entries, the first of them 0. A graph without "
+            "nodes has [0]."
+        )
+    first, last, num_edges = int(offsets[0]), int(offsets[-1]), int(neighbors.shape[0])
+    if first != 0 or last != num_edges:
+        raise ValueError(
+            f"{where}: indptr{of} goes from {first} to {last}; it must go from 0 to the number of indices, "
+            f"{num_edges}. Rebuild the offsets, or use {where}.from_edge_index."
+        )
+    return offsets, neighbors
+
+
+def check_attributes(where: str, kind: str, attributes: Any, count: int, of: str = "") -> dict[str, Tensor]:
+    """Return {name: tensor [count, ...]}; `kind` is "node" or "edge"."""
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise TypeError(
+            f"{where}: {kind}_attributes{of} must be a dict {{name: values}}, got {type(attributes).__name__}. Pass "
+            "one."
+        )
+    checked = {}
+    for name, value in (attributes or {}).items():
+        if not isinstance(name, str):
+            raise TypeError(f"{where}: names of {kind} attributes{of} must be str, got {shown(name)}. Pass a str.")
+        tensor = as_tensor(where, f"{kind} attribute {name!r}{of}", value)
+        if tensor.ndim == 0 or tensor.shape[0] != count:
+            raise ValueError(
+                f"{where}: {kind} attribute {name!r}{of} has shape {list(tensor.shape)}; its first size must be "
+                f"{count}, one row for each {kind}. Check that it belongs to this graph."
+            )
+        checked[name] = tensor
+    return checked
+
+
+def check_edge_ids(where: str, edge_ids: Any, num_edges: int, of: str = "") -> Tensor | None:
+    """Return the ids as int64 [num_edges], or None."""
+    if edge_ids is None:
+        return None
+    ids = check_index_tensor(where, f"edge_ids{of}", edge_ids).long()
+    if ids.shape[0] != num_edges:
+        raise ValueError(
+            f"{where}: {ids.shape[0]} edge_ids{of} for {num_edges} edges; give one for each, or None for the positions."
+        )
+    return ids
+
+
+def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
+    """Return the dtype that neighbors are to have; `num_nodes` is the largest number of nodes of a type."""
+    if dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"graph: index dtype must be torch.int32 or torch.int64, got {shown(dtype)}. Pass one of them."
+        )
+    if dtype == torch.int32 and num_nodes > 2**31 - 1:
+        raise ValueError(f"graph: {num_nodes} nodes do not fit into int32, which holds {2**31 - 1}. Keep torch.int64.")
+    return dtype  # type: ignore[no-any-return]  # compared above
+
+
+def refuse_negative_ids(edge_ids: NDArray[np.int64], of: str = "") -> None:
+    """Raise ValueError for an edge id below 0. Reads all of them."""
+    if edge_ids.size > 0 and edge_ids.min() < 0:
+        place = int(edge_ids.argmin())
+        raise ValueError(
+            f"graph: edge_ids[{place}]{of} is {edge_ids[place]}, which must be 0 or more. Rebuild the ids."
+        )
+
+
+def check_mapping(where: str, name: str, value: Any, form: str, *, optional: bool = True) -> Mapping[Any, Any]:
+    """Return `value`, a dict of the given form; {} for None, where it may be left out."""
+    if value is None and optional:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{where}: {name} must be a dict {form}, got {shown(value)}. Pass one.")
+    return value

@@ -1,0 +1,119 @@
+"""Graph: what stages ask of a graph, with types of nodes and edges or without.
+
+A graph without types has the one node type None and the one edge type None. So a stage that goes over `node_types` and
+`edge_types` needs no case of its own for either kind.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.other_names import OtherNames
+from datapipes.base.types import EdgeType, NodeType, type_text
+
+
+class Relation(Protocol):
+    """The edges of one type, by destination."""
+
+    @property
+    def indptr(self) -> Tensor:
+        """int64 [num_nodes of the destination type + 1]."""
+
+    @property
+    def indices(self) -> Tensor:
+        """int32 or int64 [num_edges], the source of each in-edge."""
+
+    @property
+    def edge_ids(self) -> Tensor | None:
+        """int64 [num_edges], or None where the id of an edge is its position."""
+
+    @property
+    def edge_attributes(self) -> dict[str, Tensor]:
+        """{name: [num_edges, ...]}, aligned with `indices`."""
+
+
+class Graph(OtherNames, ABC):
+    """Base of CSCGraph and HeteroCSCGraph."""
+
+    _topology: _core.Topology | None = None
+
+    @property
+    @abstractmethod
+    def is_heterogeneous(self) -> bool:
+        """Whether nodes and edges have types."""
+
+    @property
+    @abstractmethod
+    def node_types(self) -> tuple[NodeType | None, ...]:
+        """The node types in sorted order; (None,) without types."""
+
+    @property
+    @abstractmethod
+    def edge_types(self) -> tuple[EdgeType | None, ...]:
+        """The edge types (src, rel, dst) in sorted order; (None,) without types."""
+
+    @property
+    @abstractmethod
+    def num_nodes(self) -> int | Mapping[str, int]:
+        """Number of nodes, or {node type: number}."""
+
+    @property
+    @abstractmethod
+    def num_edges(self) -> int | Mapping[EdgeType, int]:
+        """Number of edges, or {edge type: number}; each parallel edge counts."""
+
+    @property
+    @abstractmethod
+    def index_dtype(self) -> torch.dtype:
+        """torch.int32 or torch.int64, the dtype of neighbors and of sampled ids."""
+
+    @abstractmethod
+    def num_nodes_of(self, node_type: NodeType | None) -> int:
+        """Return the number of nodes of a type; ValueError if there is no such type."""
+
+    @abstractmethod
+    def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
+        """Return the number of edges of a type; ValueError if there is no such type."""
+
+    @abstractmethod
+    def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
+        """Return the largest edge id of a type, -1 without edges; ValueError if there is no such type.
+
+        Computed once; O(num_edges) if the edges have ids of their own, else O(1).
+        """
+
+    @abstractmethod
+    def relation(self, edge_type: EdgeType | str | None) -> Relation:
+        """Return the edges of a type; ValueError if there is no such type."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Return a digest of the topology; computed once."""
+
+    def topology(self) -> _core.Topology:
+        """Return the arrays of all relations as the sampling kernels take them; made once for each process."""
+        if self._topology is None:
+            numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
+            nodes = [(_name(node_type), self.num_nodes_of(node_type)) for node_type in self.node_types]
+            self._topology = _core.Topology(nodes, [self._row(edge_type, numbers) for edge_type in self.edge_types])
+        return self._topology
+
+    def _row(self, edge_type: EdgeType | None, numbers: dict[NodeType | None, int]) -> tuple[Any, ...]:
+        src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+        found = self.relation(edge_type)
+        edge_ids = None if found.edge_ids is None else found.edge_ids.numpy()
+        return numbers[src], numbers[dst], found.indptr.numpy(), found.indices.numpy(), edge_ids, _name(edge_type)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_topology"}
+
+
+def _name(value: Any) -> str:
+    """Return the name of a type in the errors of the kernels; "" in a graph without types."""
+    return "" if value is None else type_text(value)

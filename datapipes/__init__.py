@@ -28,6 +28,7 @@ from datapipes.features.feature import Feature, TensorFeature
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
 from datapipes.graph.csc_graph import CSCGraph
+from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.from_node import FromNode
 from datapipes.loader.prefetcher import Prefetcher
@@ -36,6 +37,7 @@ from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
+from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
@@ -57,6 +59,8 @@ __all__ = [
     "FeatureFetcher",
     "FeatureStore",
     "FromNode",
+    "HeteroCSCGraph",
+    "HeteroItemSet",
     "ItemSampler",
     "ItemSet",
     "LoaderTimeoutError",

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed
 
 from datapipes.base.checks import check_bool, check_int, shown
+from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
@@ -30,7 +31,7 @@ class DistributedItemSampler(ItemSampler):
 
     def __init__(
         self,
-        item_set: ItemSet,
+        item_set: ItemSet | HeteroItemSet,
         batch_size: int,
         *,
         rank: int | None = None,

@@ -17,6 +17,7 @@ from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage import SeedStage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
+from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["ItemSampler"]
@@ -28,7 +29,7 @@ class ItemSampler(SeedStage):
     """Start minibatches of `batch_size` items.
 
     Args:
-        item_set: an ItemSet, not empty.
+        item_set: an ItemSet, not empty; or a HeteroItemSet with at least one item of each type.
         batch_size: items per minibatch, 1 or more; the last minibatch may be shorter.
         shuffle: visit the items in a new order each epoch, a permutation keyed by seed and epoch.
         drop_last: leave out the last minibatch if it is shorter.
@@ -37,17 +38,21 @@ class ItemSampler(SeedStage):
     """
 
     def __init__(
-        self, item_set: ItemSet, batch_size: int, *, shuffle: bool = False, drop_last: bool = False, seed: int = 0
+        self,
+        item_set: ItemSet | HeteroItemSet,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        seed: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(item_set, ItemSet):
+        if not isinstance(item_set, (ItemSet, HeteroItemSet)):
             raise TypeError(
-                f"{self.name}: item_set must be an ItemSet, got {type(item_set).__name__}. Wrap it: dp.ItemSet(...)."
+                f"{self.name}: item_set must be an ItemSet or a HeteroItemSet, got {type(item_set).__name__}. Wrap it: "
+                "dp.ItemSet(...)."
             )
-        if len(item_set) == 0:
-            raise ValueError(
-                f"{self.name}: found an item set of 0 items; at least 1 is needed. Check how it was split."
-            )
+        _refuse_empty(self.name, item_set)
         self.item_set = item_set
         self.batch_size = check_int(self.name, "batch_size", batch_size, 1)
         self.shuffle = check_bool(self.name, "shuffle", shuffle)
@@ -74,7 +79,7 @@ class ItemSampler(SeedStage):
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
         first = rng.index % self.num_batches * self.batch_size
         count = min(self.batch_size, len(self.item_set) - first)
-        items = self.item_set.take(self._positions(rng, first, count))
+        items = self.item_set.take_fields(self._positions(rng, first, count))
         return MiniBatch(epoch=rng.epoch, index=rng.index).replace(**items)
 
     def _positions(self, rng: RngKey, first: int, count: int) -> Tensor:
@@ -107,3 +112,15 @@ class ItemSampler(SeedStage):
             "drop_last": self.drop_last,
             "seed": self.rng_seed,
         }
+
+
+def _refuse_empty(where: str, item_set: ItemSet | HeteroItemSet) -> None:
+    of_types = item_set.item_sets if isinstance(item_set, HeteroItemSet) else {}
+    empty = [kind for kind, items in of_types.items() if len(items) == 0]
+    if empty:
+        raise ValueError(
+            f"{where}: found 0 items of the type {empty[0]!r}; each type needs at least 1. Leave the type out, or "
+            "check how it was split."
+        )
+    if len(item_set) == 0:
+        raise ValueError(f"{where}: found an item set of 0 items; at least 1 is needed. Check how it was split.")

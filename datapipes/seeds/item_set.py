@@ -1,4 +1,4 @@
-"""ItemSet: the seeds of a task and the values that belong to each seed (labels, queries, times)."""
+"""ItemSet: the seeds of a task and the values that belong to each seed (labels, queries, times, the user's own)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, how_to_get_ids
+from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, how_to_get_ids, shown
 from datapipes.base.codec import probe_digest
 from datapipes.base.other_names import OtherNames
 from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.minibatch import MiniBatch
 
 __all__ = ["ItemSet"]
 
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
+_TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs"}) - {*ITEM_NAMES}
 
 
 class ItemSet(OtherNames):
@@ -30,9 +32,10 @@ class ItemSet(OtherNames):
             bool mask over the nodes, [num_nodes]: the ids of its True places. Other items of the mask's length are then
             taken at the same places; those with one row for each True place stay.
         names: the MiniBatch field of each tensor: "seeds", or a sequence such as ("seeds", "labels"). Default: the
-            first names of ("seeds", "labels", "indexes", "timestamps").
+            first names of ("seeds", "labels", "indexes", "timestamps"). Any other name is the user's own, such as
+            "weights": its rows become `minibatch.extra["weights"]`. What MiniBatch fills itself cannot be named.
     Raises:
-        TypeError, ValueError: The seeds are not ids, lengths differ, or a name is unknown.
+        TypeError, ValueError: The seeds are not ids, lengths differ, or a name is not allowed.
     """
 
     def __init__(
@@ -50,11 +53,7 @@ class ItemSet(OtherNames):
             raise ValueError(
                 f"ItemSet: {len(values)} items need as many different names, got {list(self.names)}. Name each once."
             )
-        unknown = [name for name in self.names if name not in ITEM_NAMES]
-        if unknown:
-            raise ValueError(
-                f"ItemSet: names must be among {list(ITEM_NAMES)}, got {unknown}. They become MiniBatch fields."
-            )
+        _refuse_taken_names(self.names)
         if "seeds" not in self.names:
             raise ValueError(f"ItemSet: one of the items must be named 'seeds', got {list(self.names)}. Name it.")
         self._count: int | None = None
@@ -87,6 +86,11 @@ class ItemSet(OtherNames):
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def seeds_shape(self) -> tuple[int, ...]:
+        """The shape of one seed: () for ids, (2,) for pairs, (k,) for seeds [n, k]."""
+        return () if self._count is not None else tuple(self._tensors["seeds"].shape[1:])
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": None}  # views of the tensors; a pickle would copy them
 
@@ -110,6 +114,10 @@ class ItemSet(OtherNames):
             taken["seeds"] = positions
         return taken
 
+    def take_fields(self, positions: Tensor) -> dict[str, Any]:
+        """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
+        return as_fields(self.take(positions))
+
     def digest(self) -> str:
         """Return a digest of the items (codec.probe_digest); computed once."""
         if self._digest is None:
@@ -120,6 +128,27 @@ class ItemSet(OtherNames):
 
     def __repr__(self) -> str:
         return f"ItemSet({self._length} items, names={self.names})"
+
+
+def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
+    """Return {field of MiniBatch: rows}; names that are none are moved to the field "extra"."""
+    extra = taken.keys() - ITEM_NAMES
+    if not extra:
+        return taken
+    fields = {name: rows for name, rows in taken.items() if name not in extra}
+    return {**fields, "extra": {name: rows for name, rows in taken.items() if name in extra}}
+
+
+def _refuse_taken_names(names: tuple[Any, ...]) -> None:
+    wrong = [name for name in names if not isinstance(name, str) or not name]
+    if wrong:
+        raise TypeError(f"ItemSet: names must be str of at least one character, got {shown(wrong)}. Name the items.")
+    taken = [name for name in names if name in _TAKEN_NAMES]
+    if taken:
+        raise ValueError(
+            f"ItemSet: names must be among {list(ITEM_NAMES)}, or your own, got {taken}, which MiniBatch fills itself. "
+            "Choose other names."
+        )
 
 
 def _can_gather(rows: Tensor) -> bool:

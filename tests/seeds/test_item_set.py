@@ -97,7 +97,8 @@ def test_names_say_which_field_an_item_becomes():
     [
         (("seeds",), r"2 items.*\['seeds'\]", "as many different names"),
         (("seeds", "seeds"), "'seeds', 'seeds'", "different names"),
-        (("seeds", "colour"), r"\['colour'\]", "among .*'labels'"),
+        (("seeds", "blocks"), r"\['blocks'\]", "among .*'labels'.* or your own"),
+        (("seeds", "extra"), r"\['extra'\]", "among .*'labels'.* or your own"),
         (("labels", "timestamps"), r"\['labels', 'timestamps'\]", "must be named 'seeds'"),
         ("seeds", r"2 items.*\['seeds'\]", "as many different names"),
     ],

@@ -1,0 +1,139 @@
+"""HeteroItemSet: item sets of several node types, or of several edge types, as one set.
+
+The items are numbered type by type, in sorted order of the types. ItemSampler permutes them as one set, so a minibatch
+holds items of several types. Within a type, items keep the order in which the permutation visits them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.base.other_names import OtherNames
+from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, check_node_type
+from datapipes.seeds.item_set import ItemSet, as_fields
+
+__all__ = ["HeteroItemSet"]
+
+
+class HeteroItemSet(OtherNames):
+    """The seeds of several node types, or of several edge types, and the values that belong to each seed.
+
+    In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type of
+    which the minibatch has no seed. `labels` and other names have the types whose item sets have them. A name of the
+    user's own gives `minibatch.extra[name]`, {type: rows}.
+
+    Args:
+        item_sets: {type: ItemSet}. The keys are all node types or all edge types; their order does not matter. Seeds of
+            a node type are ids [n] (or an int, or a mask). Seeds of an edge type (src, rel, dst) are pairs [n, 2]:
+            column 0 holds nodes of the type src, column 1 of the type dst. For an edge type the text "src:rel:dst" is
+            accepted too: a text is an edge type where its seeds are pairs.
+    Raises:
+        TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
+    """
+
+    def __init__(self, item_sets: Mapping[str, ItemSet] | Mapping[EdgeType, ItemSet]) -> None:
+        if not isinstance(item_sets, Mapping) or not item_sets:
+            raise TypeError(
+                f"HeteroItemSet: item_sets must be a dict {{type: ItemSet}} of at least one type, got "
+                f"{shown(item_sets)}. Pass one."
+            )
+        for key, items in item_sets.items():
+            if not isinstance(items, ItemSet):
+                raise TypeError(
+                    f"HeteroItemSet: the items of {shown(key)} must be an ItemSet, got {type(items).__name__}. Wrap "
+                    "them: dp.ItemSet(...)."
+                )
+        self.item_sets = _sorted_by_type(item_sets)
+        ends = list(accumulate(len(items) for items in self.item_sets.values()))
+        self._length = ends[-1]
+        self._ends = torch.tensor(ends)  # int64 [number of types]: the end of each type in the numbering of the items
+        self._digest: str | None = None
+
+    @property
+    def types(self) -> tuple[str, ...] | tuple[EdgeType, ...]:
+        """The node types or the edge types, sorted."""
+        return tuple(self.item_sets)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, positions: Tensor) -> dict[str, dict[Any, Tensor]]:
+        """Return {name: {type: rows}} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
+
+        Rows of a type keep the order of `positions`. O(n log n + number of types).
+
+        Raises:
+            IndexError: A position is outside the items.
+        """
+        taken: dict[str, dict[Any, Tensor]] = {}
+        for (kind, items), places in zip(self.item_sets.items(), self._places(positions), strict=True):
+            for name, rows in items.take(places).items():
+                taken.setdefault(name, {})[kind] = rows
+        return taken
+
+    def take_fields(self, positions: Tensor) -> dict[str, Any]:
+        """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
+        return as_fields(self.take(positions))
+
+    def _places(self, positions: Tensor) -> list[Tensor]:
+        """Return for each type the places within its item set, in the order of `positions`."""
+        outside = positions[(positions < 0) | (positions >= len(self))]
+        if outside.numel() > 0:
+            raise IndexError(
+                f"HeteroItemSet: positions must be in [0, {len(self)}), got {int(outside[0])}. Take others."
+            )
+        number = torch.searchsorted(self._ends, positions, right=True)
+        counts = torch.bincount(number, minlength=len(self.item_sets)).tolist()
+        grouped = torch.split(positions[torch.argsort(number, stable=True)], counts)
+        begins = [0, *self._ends.tolist()]
+        return [places - begin for places, begin in zip(grouped, begins, strict=False)]
+
+    def digest(self) -> str:
+        """Return a digest of the types and their items (codec.probe_digest); computed once."""
+        if self._digest is None:
+            parts = [[kind, items.digest()] for kind, items in self.item_sets.items()]
+            self._digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
+        return self._digest
+
+    def __repr__(self) -> str:
+        kind = "edge" if isinstance(self.types[0], tuple) else "node"
+        return f"HeteroItemSet({len(self)} items of {len(self.types)} {kind} types)"
+
+
+def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
+    """Return the item sets in sorted order of their types: all node types, or all edge types as tuples."""
+    edges = {key: items for key, items in given.items() if isinstance(key, tuple) or _is_pairs(items)}
+    nodes = {key: items for key, items in given.items() if key not in edges}
+    for key, items in nodes.items():
+        check_node_type("HeteroItemSet", key)
+        if items.seeds_shape != ():
+            raise ValueError(
+                f"HeteroItemSet: seeds of the node type {key!r} must have shape [n], got [n, {items.seeds_shape[0]}]. "
+                "Flatten them, or give an edge type and pairs [n, 2]."
+            )
+    for key, items in edges.items():
+        check_edge_type("HeteroItemSet", key)
+        if not _is_pairs(items):
+            raise ValueError(
+                f"HeteroItemSet: seeds of the edge type {key} must be pairs of shape [n, 2], got "
+                f"{['n', *items.seeds_shape]}. Stack source and destination."
+            )
+    if nodes and edges:
+        raise ValueError(
+            f"HeteroItemSet: found node types, such as {next(iter(nodes))!r}, beside edge types, such as "
+            f"{next(iter(edges))!r}; all must be of one kind. Make two sets. (A text is an edge type if its seeds are "
+            "pairs.)"
+        )
+    return by_edge_type("HeteroItemSet", edges) if edges else {key: nodes[key] for key in sorted(nodes)}
+
+
+def _is_pairs(items: ItemSet) -> bool:
+    return items.seeds_shape == (2,)

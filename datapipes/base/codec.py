@@ -7,6 +7,7 @@ together with the stream version.
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 
@@ -19,20 +20,34 @@ Message = dict[str, torch.Tensor]
 PROBED_WHOLE = 2**21  # probe_digest reads a tensor of up to so many values completely
 PROBED_ROWS = 4096  # rows that it reads of a larger tensor
 
-_ESCAPES = {"%": "%25", ".": "%2E", ":": "%3A"}
+_NO_ESCAPE = re.compile("%(?!25|2E|3A)")
 
 
-def join_key(*parts: str) -> str:
-    """Return the key of a field; `parts` may hold any text."""
-    return ".".join("".join(_ESCAPES.get(char, char) for char in part) for part in parts)
+def join_key(*parts: str | tuple[str, ...]) -> str:
+    """Return the key of a field; `parts` may hold any text. The texts of a tuple, an edge type, are joined by ":"."""
+    return ".".join([_escaped(part) if isinstance(part, str) else ":".join(map(_escaped, part)) for part in parts])
 
 
-def split_key(key: str) -> list[str]:
-    """Return the parts of a key: the inverse of `join_key`."""
+def split_key(key: str) -> list[str | tuple[str, ...]]:
+    """Return the parts of a key: the inverse of `join_key`.
+
+    Raises:
+        ValueError: `join_key` writes no such key.
+    """
     parts = key.split(".")
-    for code, text in (("%2E", "."), ("%3A", ":"), ("%25", "%")):
-        parts = [part.replace(code, text) for part in parts]
-    return parts
+    if "%" not in key and ":" not in key:
+        return [*parts]
+    if _NO_ESCAPE.search(key):
+        raise ValueError(f"found the key {key!r}, in which '%' begins none of %25, %2E and %3A")
+    return [tuple(map(_unescaped, part.split(":"))) if ":" in part else _unescaped(part) for part in parts]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace(".", "%2E").replace(":", "%3A")
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("%2E", ".").replace("%3A", ":").replace("%25", "%") if "%" in text else text
 
 
 def digest_message(message: Mapping[str, torch.Tensor]) -> str:

@@ -1,7 +1,8 @@
 """One hop of a minibatch: a Block over local ids, and a SampledSubgraph with the original ids beside it.
 
 All hops of a minibatch share one array of node ids: the sources of a hop are its first `num_src` entries, the
-destinations the first `num_dst`. So both classes are views.
+destinations the first `num_dst`. In a heterogeneous graph there is one such array for each node type, and a hop has a
+Block for each edge type. So both classes are views.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ class CSC(NamedTuple):
 class Block(OtherNames):
     """The bipartite graph of one hop over local ids; the destinations are the first `num_dst` of its sources.
 
+    In a heterogeneous graph it is that of one hop and one edge type (src, rel, dst): its sources are the first
+    `num_src` of the nodes of type src, its destinations the first `num_dst` of those of type dst.
+
     Attributes:
         indptr: int64 [num_dst + 1].
         indices: ids [num_edges], each the local id of a source, in [0, num_src).
-        num_src: number of source nodes.
+        num_src: number of source nodes; with types all nodes of type src that were found up to this hop.
         edge_ids: int64 [num_edges] or None; ids of the edges in the whole graph.
     """
 
@@ -91,10 +95,18 @@ class Block(OtherNames):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SampledSubgraph(OtherNames):
-    """One hop with the original ids next to the compacted edges; views of a Block and the minibatch's `input_nodes`."""
+    """One hop, or one edge type of a hop, with the original ids next to the compacted edges; views of a Block and the
+    minibatch's `input_nodes`.
+
+    Attributes:
+        block: the edges over local ids.
+        node_ids: `input_nodes`, or those of the source type.
+        dst_node_ids: `input_nodes` of the destination type; None if they are `node_ids`.
+    """
 
     block: Block
     node_ids: Tensor
+    dst_node_ids: Tensor | None = None
 
     @property
     def sampled_csc(self) -> CSC:
@@ -109,7 +121,7 @@ class SampledSubgraph(OtherNames):
     @property
     def original_column_node_ids(self) -> Tensor:
         """Ids [num_dst] of the destinations in the whole graph."""
-        return self.node_ids[: self.block.num_dst]
+        return (self.node_ids if self.dst_node_ids is None else self.dst_node_ids)[: self.block.num_dst]
 
     @property
     def original_edge_ids(self) -> Tensor | None:

@@ -1,4 +1,9 @@
-"""MiniBatch: what flows between stages. A stage returns a new minibatch and does not change the one it was given."""
+"""MiniBatch: what flows between stages. A stage returns a new minibatch and does not change the one it was given.
+
+Annotations: a field that is a tensor, and with types a dict of tensors, is a `Tensor | Any`. So what reads minibatches
+without types is checked as before. A union with dict would have every such line ask which of the two it has, although
+its graph has decided that. Where there are types, `isinstance(minibatch.seeds, dict)` tells a type checker.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +26,24 @@ if TYPE_CHECKING:
 
 __all__ = ["MiniBatch"]
 
+TensorOrDict = Tensor | Any  # a tensor, or {type: tensor}
+Blocks = list[Block] | list[Any]  # one a hop: a Block, or {edge type: Block}
+Subgraphs = list[SampledSubgraph] | list[Any]
+
 
 @dataclass(slots=True, eq=False)
 class MiniBatch(OtherNames):
     """One minibatch on its way through the stages; a field is None until a stage fills it.
 
+    Node types are str, edge types tuples (src, rel, dst) of str. In a heterogeneous graph the fields are dicts in the
+    order of the types. `seeds` and what is aligned with them are {node type: tensor}, or for links {edge type:
+    tensor}, with all types of the item set, also where n is 0. `input_nodes` and `batch` are {node type: tensor}, with
+    all node types of the graph. Each of `blocks` is {edge type: Block}, with the edge types that some hop draws from.
+    Features have keys (type, name) in place of names.
+
     Attributes:
-        seeds: ids [n], or [n, 2] pairs, or [n, k]: what the minibatch is built for.
+        seeds: ids [n], or [n, 2] pairs, or [n, k]: what the minibatch is built for. In pairs of an edge type, column 0
+            has nodes of type src and column 1 nodes of type dst.
         labels: [n, ...], aligned with the seeds.
         indexes: int64 [n], the query a seed belongs to.
         compacted_seeds: the seeds as local ids, in the shape of `seeds`.
@@ -37,20 +53,23 @@ class MiniBatch(OtherNames):
         edge_features: one {name: [num_edges, ...]} for each of `blocks`, rows aligned with its edges.
         timestamps: [n], the time of each seed.
         batch: [num_nodes], the seed whose tree a node belongs to (disjoint sampling).
+        extra: {name: [n, ...]}, further named fields of the item set, aligned with the seeds; with types {name: {type:
+            [n, ...]}}.
         epoch, index: the position of this minibatch; with the seed they decide all its content.
         rng: random key of the stage that works on the minibatch; set by the runtime, not part of the message.
     """
 
-    seeds: Tensor | None = None
-    labels: Tensor | None = None
-    indexes: Tensor | None = None
-    compacted_seeds: Tensor | None = None
-    input_nodes: Tensor | None = None
-    blocks: list[Block] | None = None
-    node_features: dict[str, Tensor] | None = None
-    edge_features: list[dict[str, Tensor]] | None = None
-    timestamps: Tensor | None = None
-    batch: Tensor | None = None
+    seeds: TensorOrDict | None = None
+    labels: TensorOrDict | None = None
+    indexes: TensorOrDict | None = None
+    compacted_seeds: TensorOrDict | None = None
+    input_nodes: TensorOrDict | None = None
+    blocks: Blocks | None = None
+    node_features: dict[Any, Tensor] | None = None
+    edge_features: list[dict[Any, Tensor]] | None = None
+    timestamps: TensorOrDict | None = None
+    batch: TensorOrDict | None = None
+    extra: dict[str, TensorOrDict] | None = None
     epoch: int = 0
     index: int = 0
     rng: RngKey | None = None
@@ -61,11 +80,20 @@ class MiniBatch(OtherNames):
         return len(self.blocks or ())
 
     @property
-    def sampled_subgraphs(self) -> list[SampledSubgraph] | None:
-        """One SampledSubgraph for each of `blocks`, or None before sampling."""
-        if self.blocks is None or self.input_nodes is None:
+    def sampled_subgraphs(self) -> Subgraphs | None:
+        """One SampledSubgraph for each of `blocks`, with types a dict of them; or None before sampling."""
+        nodes, blocks = self.input_nodes, self.blocks
+        if blocks is None or nodes is None:
             return None
-        return [SampledSubgraph(block, self.input_nodes) for block in self.blocks]
+        if isinstance(nodes, dict):
+            return [
+                {
+                    edge_type: SampledSubgraph(block, nodes[edge_type[0]], nodes[edge_type[2]])
+                    for edge_type, block in hop.items()  # type: ignore[union-attr]  # a dict, as the nodes
+                }
+                for hop in blocks
+            ]
+        return [SampledSubgraph(block, nodes) for block in blocks]
 
     def replace(self, **changes: Any) -> MiniBatch:
         """Return a minibatch with some fields changed; this one stays as it is."""
@@ -80,9 +108,20 @@ class MiniBatch(OtherNames):
 
     def map_tensors(self, fn: TensorMap) -> MiniBatch:
         """Return a minibatch with `fn` applied to each tensor."""
-        changes: dict[str, Any] = {name: fn(value) for name, value in self._plain_fields().items()}
+        changes: dict[str, Any] = {}
+        for name, value in self._plain_fields().items():
+            changes[name] = _mapped(fn, value) if isinstance(value, dict) else fn(value)
+        if self.extra is not None:
+            changes["extra"] = {
+                name: _mapped(fn, value) if isinstance(value, dict) else fn(value) for name, value in self.extra.items()
+            }
         if self.blocks is not None:
-            changes["blocks"] = [block.map_tensors(fn) for block in self.blocks]
+            changes["blocks"] = [
+                {type_: each.map_tensors(fn) for type_, each in block.items()}
+                if isinstance(block, dict)
+                else block.map_tensors(fn)
+                for block in self.blocks
+            ]
         if self.node_features is not None:
             changes["node_features"] = {name: fn(value) for name, value in self.node_features.items()}
         if self.edge_features is not None:
@@ -107,6 +146,7 @@ class MiniBatch(OtherNames):
             epoch=self.epoch,
             index=self.index,
             plain=self._plain_fields(),
+            extra=self.extra or {},
             blocks=self.blocks or [],
             node_features=self.node_features or {},
             edge_features=self.edge_features or [],
@@ -117,7 +157,9 @@ class MiniBatch(OtherNames):
         """Return the minibatch that `to_message` flattened; its tensors are those of the message.
 
         Raises:
-            ValueError: A key does not fit the grammar, or a hop lacks a part; the message names it.
+            TypeError: What a key holds is no tensor.
+            ValueError: A key does not fit the grammar, or a hop lacks a part, or some keys have types and others have
+                none; the message names it.
         """
         return cls(**fields_of(message))
 
@@ -166,7 +208,7 @@ class MiniBatch(OtherNames):
             edge_features=self.edge_features,
         )
 
-    def _plain_fields(self) -> dict[str, Tensor]:
+    def _plain_fields(self) -> dict[str, TensorOrDict]:
         """Return those of PLAIN_FIELDS that are set."""
         found = {}
         for name in PLAIN_FIELDS:
@@ -177,7 +219,9 @@ class MiniBatch(OtherNames):
 
     def __repr__(self) -> str:
         shown = [f"epoch={self.epoch}, index={self.index}"]
-        shown += [f"{name}={list(value.shape)}" for name, value in self._plain_fields().items()]
+        shown += [f"{name}={_shape(value)}" for name, value in self._plain_fields().items()]
+        if self.extra is not None:
+            shown.append(f"extra={ {name: _shape(value) for name, value in self.extra.items()} }")
         if self.blocks is not None:
             shown.append(f"blocks={self.blocks}")
         if self.node_features is not None:
@@ -185,3 +229,13 @@ class MiniBatch(OtherNames):
         if self.edge_features is not None:
             shown.append(f"edge_features={[sorted(features) for features in self.edge_features]}")
         return f"MiniBatch({', '.join(shown)})"
+
+
+def _mapped(fn: TensorMap, by_type: dict[Any, Tensor]) -> dict[Any, Tensor]:
+    return {type_: fn(tensor) for type_, tensor in by_type.items()}
+
+
+def _shape(value: TensorOrDict) -> Any:
+    return (
+        {type_: list(tensor.shape) for type_, tensor in value.items()} if isinstance(value, dict) else list(value.shape)
+    )

@@ -163,8 +163,9 @@ def small_minibatches(graph: dp.CSCGraph, num: int = 2_000) -> dict[str, float |
     """The time of the chain for a minibatch of 32 seeds beyond the kernel's, both over the same seeds and keys."""
     stream = iter(dp.ItemSampler(dp.ItemSet(graph.num_nodes), 32, shuffle=True, seed=2).sample_neighbor(graph, [5, 5]))
     seeds = [next(stream).seeds.numpy() for _ in range(num)]
-    indptr, indices, _ = graph.arrays()
-    options = {"replace": False, "only_new": False, "want_edge_ids": False}
+    topology = graph.topology()
+    options = {"sampled": [0], "fanouts": [[5], [5]], "keys": [[1], [2]]}
+    options |= {"replace": False, "only_new": False, "want_edge_ids": False}
 
     def chain(_: int) -> float:
         again = iter(
@@ -174,11 +175,7 @@ def small_minibatches(graph: dp.CSCGraph, num: int = 2_000) -> dict[str, float |
 
     def kernel(_: int) -> float:
         make = _core.sample_neighbors
-        return (
-            timed(lambda: [make(indptr, indices, None, s, fanouts=[5, 5], keys=[1, 2], **options) for s in seeds])[0]
-            / num
-            * 1e6
-        )
+        return timed(lambda: [make(topology, [(0, s)], **options) for s in seeds])[0] / num * 1e6
 
     taken = alternate({"chain": chain, "kernel": kernel}, 5, 1)
     return {

@@ -80,6 +80,52 @@ def seeds_in(draw, graph: Graph) -> np.ndarray:
     return int64s(draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=min_size, max_size=10)))
 
 
+class TypedGraph(NamedTuple):
+    """A graph with types: nodes of each type, and (indptr, indices, edge ids or None) of each edge type."""
+
+    num_nodes: dict[str, int]
+    relations: dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+
+
+TYPE_NAMES = ("b", "a", "a:b", "ä", "B")
+
+
+@st.composite
+def typed_graphs(draw, min_relations: int = 1, dtypes=ID_DTYPES) -> TypedGraph:
+    """Up to 4 node types and 8 relations: several between the same types, of a type with itself, empty types."""
+    dtype = draw(st.sampled_from(dtypes))
+    names = draw(st.lists(st.sampled_from(TYPE_NAMES), min_size=1, max_size=4, unique=True))
+    num_nodes = {name: draw(st.integers(0, 8)) for name in names}
+    ends = st.tuples(st.sampled_from(names), st.sampled_from("rstuvwxy"), st.sampled_from(names))
+    relations = {}
+    for edge_type in draw(st.lists(ends, min_size=min_relations, max_size=8, unique=True)):
+        sources = num_nodes[edge_type[0]]
+        columns = [draw(columns_of(sources)) if sources else [] for _ in range(num_nodes[edge_type[2]])]
+        indptr, indices = graph_of(columns, dtype)
+        own_ids = np.random.default_rng(len(indices)).permutation(len(indices)) if draw(st.booleans()) else None
+        relations[edge_type] = (indptr, indices, own_ids)
+    return TypedGraph(num_nodes, relations)
+
+
+@st.composite
+def typed_seeds(draw, graph: TypedGraph) -> dict:
+    """Seeds of some node types, or pairs of some edge types; repeats and types without seeds included."""
+
+    def ids(node_type):
+        return st.integers(0, graph.num_nodes[node_type] - 1)
+
+    if draw(st.booleans()):
+        types = draw(st.lists(st.sampled_from(sorted(graph.num_nodes)), unique=True))
+        return {of: draw(st.lists(ids(of), max_size=6)) if graph.num_nodes[of] else [] for of in types}
+    types = draw(st.lists(st.sampled_from(sorted(graph.relations)), unique=True))
+    return {
+        of: draw(st.lists(st.tuples(ids(of[0]), ids(of[2])), max_size=4))
+        if graph.num_nodes[of[0]] and graph.num_nodes[of[2]]
+        else []
+        for of in types
+    }
+
+
 def assert_uniform(counts, trials: int, per_trial: int = 1) -> None:
     """Chi-square: each of `trials` trials hit `per_trial` distinct cells of `counts`, all equally likely.
 

@@ -186,6 +186,36 @@ def test_the_hops_of_the_semantics_page_equal_the_twins(tmp_path, frontier, repl
     assert hops == [(hop.indptr, hop.indices, hop.num_src) for hop in expected.hops]
 
 
+@pytest.mark.parametrize("frontier", ["all", "new"])
+def test_the_typed_hops_of_the_semantics_page_equal_the_twins(tmp_path, frontier):
+    numbers = random.Random(2)
+    edge_types = [("b", "r", "a"), ("a", "r", "a"), ("a", "q", "a"), ("a", "r", "b"), ("c", "r", "a")]
+    num_nodes, relations = {"a": 20, "b": 9, "c": 0}, {}
+    for src, rel, dst in edge_types:
+        degrees = [numbers.randrange(6) if num_nodes[src] else 0 for _ in range(num_nodes[dst])]
+        columns = [[numbers.randrange(num_nodes[src]) for _ in range(degree)] for degree in degrees]
+        indptr = [sum(map(len, columns[:v])) for v in range(len(columns) + 1)]
+        relations[src, rel, dst] = (indptr, [u for column in columns for u in column], None)
+    tensors = {of: tuple(map(torch.tensor, arrays[:2])) for of, arrays in relations.items()}
+    tensors = {of: (indptr, indices.long()) for of, (indptr, indices) in tensors.items()}
+    graph = dp.HeteroCSCGraph(tensors, num_nodes=num_nodes)
+    seeds = {of: [numbers.randrange(num_nodes[of]) for _ in range(5)] for of in ("b", "a")}
+    fanouts = [{of: numbers.randrange(-1, 4) for of in edge_types} for _ in range(3)]
+    sample = semantics_page(tmp_path)["sample_types"]
+    nodes, hops = sample(graph, seeds, fanouts, frontier, seed=5, epoch=6, batch=7, stage=1)
+    expected = twin.sample_typed_neighbors(
+        sorted(num_nodes),
+        relations,
+        seeds,
+        fanouts=fanouts[::-1],
+        key_of=lambda hop, ordinal: twin.hop_key(5, 6, 7, 1, hop, ordinal),
+        replace=False,
+        frontier=frontier,
+    )
+    assert nodes == expected.nodes
+    assert hops == [{of: (b.indptr, b.indices, b.num_src) for of, b in hop.items()} for hop in expected.hops]
+
+
 # --- the tests of pages find what is wrong
 
 

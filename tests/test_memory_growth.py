@@ -142,11 +142,12 @@ def rises_of_sampling(direct_limit: int) -> list[int]:
     indptr[num_edges:] = num_edges
     indices = np.arange(num_edges, dtype=np.int64) * (NUM_NODES // num_edges)
     seeds = np.arange(100, dtype=np.int64)
-    hops = {"fanouts": [5, 5], "keys": [1, 2], "replace": False, "only_new": False, "want_edge_ids": False}
+    graph = _core.Topology([("", NUM_NODES)], [(0, 0, indptr, indices, None, "")])
+    hops = {"sampled": [0], "fanouts": [[5], [5]], "keys": [[1], [2]], "replace": False, "only_new": False}
     rises: list[int] = []
 
     def sample() -> int:
-        _core.sample_neighbors(indptr, indices, None, seeds, **hops, direct_limit=direct_limit)
+        _core.sample_neighbors(graph, [(0, seeds)], **hops, want_edge_ids=False, direct_limit=direct_limit)
         return private_bytes() - start
 
     def sample_in_a_thread() -> int:

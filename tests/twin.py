@@ -6,13 +6,14 @@ other arguments. Ids are given as any sequence of integers and returned as lists
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 STREAM_VERSION = 1
 WORD = 2**32
+EdgeType = tuple[str, str, str]
 
 # --- Section 1: random words
 
@@ -226,6 +227,66 @@ def sample_neighbors(
         hops.append(hop._replace(num_src=len(nodes)))
         found_before_last_hop = num_dst
     return Neighborhood(nodes, compacted_seeds, hops)
+
+
+class TypedNeighborhood(NamedTuple):
+    nodes: dict[str, list[int]]
+    compacted_seeds: dict[Any, list[Any]]
+    hops: list[dict[EdgeType, Hop]]
+
+
+def sample_typed_neighbors(
+    node_types: Sequence[str],
+    relations: Mapping[EdgeType, tuple[Sequence[int], Sequence[int], Sequence[int] | None]],
+    seeds: Mapping[Any, Sequence[Any]],
+    *,
+    fanouts: Sequence[Mapping[EdgeType, int]],
+    key_of: Callable[[int, int], int],
+    replace: bool,
+    frontier: str,
+) -> TypedNeighborhood:
+    """Section 4.1. `fanouts` is in hop order, hop 0 first; a missing edge type is 0.
+
+    `relations` has indptr, indices and edge ids of each edge type. `seeds` has ids by node type, or pairs by edge type.
+    `key_of(hop, ordinal)` is the hop key of an edge type.
+    """
+    assert frontier in ("all", "new")
+    nodes: dict[str, list[int]] = {node_type: [] for node_type in node_types}
+
+    def local_id(node_type: str, v: int) -> int:
+        if v not in nodes[node_type]:
+            nodes[node_type].append(v)
+        return nodes[node_type].index(v)
+
+    compacted_seeds: dict[Any, list[Any]] = {}
+    for of in sorted(seeds):
+        if isinstance(of, str):
+            compacted_seeds[of] = [local_id(of, int(v)) for v in seeds[of]]
+        else:
+            compacted_seeds[of] = [[local_id(of[0], int(u)), local_id(of[2], int(v))] for u, v in seeds[of]]
+    edge_types = sorted(relations)
+    sampled = [edge_type for edge_type in edge_types if any(fanout.get(edge_type, 0) != 0 for fanout in fanouts)]
+    hops = []
+    found_before_last_hop = dict.fromkeys(nodes, 0)
+    for hop, fanout in enumerate(fanouts):
+        found_before = {node_type: len(found) for node_type, found in nodes.items()}
+        blocks = {}
+        for edge_type in sampled:
+            src, _, dst = edge_type
+            indptr, indices, edge_ids = relations[edge_type]
+            block = Hop([0], [], [], 0)
+            for place in range(found_before[dst]):
+                if frontier == "all" or place >= found_before_last_hop[dst]:
+                    key = key_of(hop, edge_types.index(edge_type))
+                    v = nodes[dst][place]
+                    for position in picks_of(indptr, v, fanout.get(edge_type, 0), replace, key):
+                        block.indices.append(local_id(src, int(indices[position])))
+                        block.edge_ids.append(position if edge_ids is None else int(edge_ids[position]))
+                block.indptr.append(len(block.indices))
+            blocks[edge_type] = block
+        hops.append({of: block._replace(num_src=len(nodes[of[0]])) for of, block in blocks.items()})
+        found_before_last_hop = found_before
+    return TypedNeighborhood(nodes, compacted_seeds, hops)
 
 
 def coo_to_csc(src: Sequence[int], dst: Sequence[int], num_nodes: int) -> tuple[list[int], list[int], list[int]]:

@@ -1,5 +1,8 @@
 // graph.cpp: names, shapes and ownership of the graph kernels.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
 
 #include "bindings/numpy.h"
 #include "graph/coo_to_csc.h"
@@ -25,12 +28,13 @@ void bind_graph_for(py::module_& m) {
       py::arg("partition_from") = kPartitionFrom);
   m.def(
       "validate_csc",
-      [](const Array<std::int64_t>& indptr, const Array<Id>& indices) {
-        const CscView<Id> graph{view(indptr, "indptr"), view(indices, "indices")};
+      [](const Array<std::int64_t>& indptr, const Array<Id>& indices, std::optional<std::int64_t> num_sources) {
+        const auto offsets = view(indptr, "indptr");
+        const RowView<Id> rows{offsets, view(indices, "indices"), num_sources.value_or(std::ssize(offsets) - 1)};
         const GilRelease nogil;
-        validate_csc(graph);
+        validate_csc(rows);
       },
-      py::arg("indptr").noconvert(), py::arg("indices").noconvert());
+      py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::kw_only(), py::arg("num_sources") = py::none());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "bindings/memory.cpp"
 #include "bindings/random.cpp"
 #include "bindings/sampling.cpp"
+#include "bindings/topology.cpp"
 
 namespace datapipes {
 void bind_shm(py::module_& m);

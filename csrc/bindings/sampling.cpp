@@ -2,54 +2,143 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "bindings/numpy.h"
+#include "bindings/topology.h"
 #include "sampling/compact.h"
+#include "sampling/numbering.h"
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
 
 namespace datapipes {
 namespace {
 
-template <class Id>
-CscView<Id> csc_view(const Array<std::int64_t>& indptr, const Array<Id>& indices) {
-  const auto offsets = view(indptr, "indptr");
-  if (offsets.empty()) throw std::invalid_argument("indptr is empty; it needs num_nodes + 1 entries, the first of them 0.");
-  return {offsets, view(indices, "indices")};
-}
-
-HopRequest hop_request(std::int64_t fanout, bool replace, std::uint64_t key) {
+Uniform uniform(std::int64_t fanout, bool replace, std::uint64_t key) {
   if (fanout < -1) throw std::invalid_argument("fanout must be -1 (all in-edges) or more, got " + std::to_string(fanout) + ".");
   return {fanout, replace, key};
 }
 
+using Numbers = std::vector<std::vector<std::int64_t>>;
+using Keys = std::vector<std::vector<std::uint64_t>>;
+
+// The requests of all hops; `fanouts` and `keys` have an entry for each sampled relation of each hop.
+NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
+                                   const Keys& keys, bool replace) {
+  NeighborsRequest request;
+  const auto count = graph.visit([](const auto& topology) { return std::ssize(topology.relations); });
+  for (const std::int64_t number : sampled) {
+    if (number < 0 || number >= count)
+      throw std::invalid_argument("no relation has the number " + std::to_string(number) + "; there are " +
+                                  std::to_string(count) + ".");
+    request.sampled.push_back(static_cast<std::size_t>(number));
+  }
+  if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
+  for (std::size_t h = 0; h < fanouts.size(); ++h) {
+    if (fanouts[h].size() != sampled.size() || keys[h].size() != sampled.size())
+      throw std::invalid_argument("give one fanout and one key for each sampled relation of a hop.");
+    std::vector<Uniform> hop;
+    for (std::size_t i = 0; i < sampled.size(); ++i) hop.push_back(uniform(fanouts[h][i], replace, keys[h][i]));
+    request.hops.push_back(std::move(hop));
+  }
+  return request;
+}
+
 template <class Id>
-void bind_sampling_for(py::module_& m) {
+py::tuple to_python(Neighborhood<Id>&& found, bool want_edge_ids) {
+  py::list nodes, compacted_seeds, hops;
+  for (auto& ids : found.nodes) nodes.append(to_numpy(std::move(ids)));
+  for (auto& ids : found.compacted_seeds) compacted_seeds.append(to_numpy(std::move(ids)));
+  for (auto& blocks : found.hops) {
+    py::list hop;
+    for (auto& block : blocks) {
+      py::object edge_ids = py::none();
+      if (want_edge_ids) edge_ids = to_numpy(std::move(block.edge_ids));
+      hop.append(py::make_tuple(to_numpy(std::move(block.indptr)), to_numpy(std::move(block.indices)), edge_ids, block.num_src));
+    }
+    hops.append(hop);
+  }
+  return py::make_tuple(nodes, compacted_seeds, hops);
+}
+
+// A Numbering that goes on from call to call. Calls of several threads wait for each other.
+template <class Id>
+class ResumableNumbering {
+ public:
+  explicit ResumableNumbering(std::int64_t num_nodes, std::int64_t direct_limit) : numbering_(num_nodes, direct_limit) {}
+  ResumableNumbering(const ResumableNumbering&) = delete;
+  ResumableNumbering& operator=(const ResumableNumbering&) = delete;
+  ~ResumableNumbering() {
+    if (!broken_) numbering_.finish();
+  }
+
+  Buffer<Id> number(std::span<const Id> ids) {
+    const std::lock_guard lock(mutex_);
+    for (const Id id : ids) check_node("compact", id, numbering_.num_nodes());
+    Buffer<Id> local(std::ssize(ids));
+    broken_ = true;  // until the map holds what it should
+    numbering_.make_room(std::ssize(ids));
+    numbering_.visit([&](auto& map) { numbering_.number_ahead(map, ids, local.data()); });
+    broken_ = false;
+    return local;
+  }
+
+  Buffer<Id> nodes() {
+    const std::lock_guard lock(mutex_);
+    const auto found = numbering_.nodes();
+    Buffer<Id> copy(std::ssize(found));
+    std::copy(found.begin(), found.end(), copy.data());
+    return copy;
+  }
+
+ private:
+  std::mutex mutex_;
+  Numbering<Id> numbering_;
+  bool broken_ = false;
+};
+
+std::int64_t checked_count(std::int64_t num_nodes) {
+  if (num_nodes < 0) throw std::invalid_argument("num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
+  return num_nodes;
+}
+
+template <class Id>
+void bind_sampling_for(py::module_& m, const char* numbering_name) {
   m.def(
       "sample_hop",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const Array<std::int64_t>& seeds, std::int64_t fanout,
-         bool replace, std::uint64_t key, int num_threads) {
+         bool replace, std::uint64_t key, const std::optional<Array<std::int64_t>>& node_ids,
+         std::optional<std::int64_t> num_sources, int num_threads) {
         check_threads(num_threads);
-        const auto graph = csc_view(indptr, indices);
+        const auto offsets = view(indptr, "indptr");
+        if (offsets.empty())
+          throw std::invalid_argument("indptr is empty; it needs a row for each node and one entry more, the first of them 0.");
+        RowView<Id> rows{offsets, view(indices, "indices"), checked_count(num_sources.value_or(std::ssize(offsets) - 1))};
+        if (node_ids) {
+          rows.node_ids = view(*node_ids, "node_ids");
+          if (std::ssize(rows.node_ids) != rows.num_rows()) throw std::invalid_argument("give one of node_ids for each row.");
+        }
         const auto wanted = view(seeds, "seeds");
-        const HopRequest request = hop_request(fanout, replace, key);
+        const Uniform policy = uniform(fanout, replace, key);
         SampledHop<Id> hop;
         {
           const GilRelease nogil;
-          hop = sample_hop(graph, wanted, request, num_threads);
+          hop = sample_hop(rows, wanted, policy, num_threads);
         }
         return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)),
                               to_numpy(std::move(hop.positions)));
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("seeds").noconvert(), py::kw_only(),
-      py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("num_threads") = 1);
+      py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("node_ids").noconvert() = py::none(),
+      py::arg("num_sources") = py::none(), py::arg("num_threads") = 1);
   m.def(
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {
         const auto given = view(ids, "ids");
-        if (num_nodes < 0) throw std::invalid_argument("num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
+        checked_count(num_nodes);
         Compacted<Id> compacted;
         {
           const GilRelease nogil;
@@ -58,48 +147,61 @@ void bind_sampling_for(py::module_& m) {
         return py::make_tuple(to_numpy(std::move(compacted.unique)), to_numpy(std::move(compacted.local)));
       },
       py::arg("ids").noconvert(), py::kw_only(), py::arg("num_nodes"), py::arg("direct_limit") = kDirectMapLimit);
-  m.def(
-      "sample_neighbors",
-      [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const std::optional<Array<std::int64_t>>& edge_ids,
-         const Array<std::int64_t>& seeds, const std::vector<std::int64_t>& fanouts, const std::vector<std::uint64_t>& keys,
-         bool replace, bool only_new, bool want_edge_ids, std::int64_t direct_limit, int num_threads) {
-        check_threads(num_threads);
-        const auto graph = csc_view(indptr, indices);
-        const auto wanted = view(seeds, "seeds");
-        const auto ids = edge_ids ? view(*edge_ids, "edge_ids") : std::span<const std::int64_t>{};
-        if (edge_ids && ids.size() != graph.indices.size())
-          throw std::invalid_argument("edge_ids and indices must be equally long.");
-        if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
-        NeighborsRequest request{.hops = {},
-                                 .only_new = only_new,
-                                 .want_edge_ids = want_edge_ids,
-                                 .direct_limit = direct_limit,
-                                 .threads = num_threads};
-        for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back(hop_request(fanouts[h], replace, keys[h]));
-        Neighborhood<Id> found;
-        {
-          const GilRelease nogil;
-          found = sample_neighbors(graph, ids, wanted, request);
-        }
-        py::list hops;
-        for (auto& hop : found.hops) {
-          py::object hop_edge_ids = py::none();
-          if (want_edge_ids) hop_edge_ids = to_numpy(std::move(hop.edge_ids));
-          hops.append(
-              py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.indices)), hop_edge_ids, hop.num_src));
-        }
-        return py::make_tuple(to_numpy(std::move(found.nodes)), to_numpy(std::move(found.compacted_seeds)), hops);
-      },
-      py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(),
-      py::arg("seeds").noconvert(), py::kw_only(), py::arg("fanouts"), py::arg("keys"), py::arg("replace"), py::arg("only_new"),
-      py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit, py::arg("num_threads") = 1);
+  py::class_<ResumableNumbering<Id>>(m, numbering_name)
+      .def(py::init([](std::int64_t num_nodes, std::int64_t direct_limit) {
+             return std::make_unique<ResumableNumbering<Id>>(checked_count(num_nodes), direct_limit);
+           }),
+           py::arg("num_nodes"), py::kw_only(), py::arg("direct_limit") = kDirectMapLimit)
+      .def(
+          "number",
+          [](ResumableNumbering<Id>& numbering, const Array<Id>& ids) {
+            const auto given = view(ids, "ids");
+            Buffer<Id> local;
+            {
+              const GilRelease nogil;
+              local = numbering.number(given);
+            }
+            return to_numpy(std::move(local));
+          },
+          py::arg("ids").noconvert())
+      .def("nodes", [](ResumableNumbering<Id>& numbering) { return to_numpy(numbering.nodes()); });
 }
 
 }  // namespace
 
 void bind_sampling(py::module_& m) {
-  bind_sampling_for<std::int32_t>(m);
-  bind_sampling_for<std::int64_t>(m);
+  bind_sampling_for<std::int32_t>(m, "NumberingInt32");
+  bind_sampling_for<std::int64_t>(m, "NumberingInt64");
+  py::class_<ArrayTopology>(m, "Topology")
+      .def(py::init<const py::list&, const py::list&>(), py::arg("node_types"), py::arg("relations"));
+  m.def(
+      "sample_neighbors",
+      [](const ArrayTopology& graph, const std::vector<std::pair<std::int64_t, Array<std::int64_t>>>& seeds,
+         const std::vector<std::int64_t>& sampled, const Numbers& fanouts, const Keys& keys, bool replace, bool only_new,
+         bool want_edge_ids, std::int64_t direct_limit, int num_threads) {
+        check_threads(num_threads);
+        NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace);
+        request.only_new = only_new;
+        request.want_edge_ids = want_edge_ids;
+        request.direct_limit = direct_limit;
+        request.threads = num_threads;
+        return graph.visit([&](const auto& topology) {
+          std::vector<Seeds> wanted;
+          for (const auto& [type, ids] : seeds) {
+            if (type < 0 || type >= std::ssize(topology.node_types))
+              throw std::invalid_argument("no node type has the number " + std::to_string(type) + ".");
+            wanted.push_back({static_cast<std::size_t>(type), view(ids, "seeds")});
+          }
+          auto found = [&] {
+            const GilRelease nogil;
+            return sample_neighbors(topology, wanted, request);
+          }();
+          return to_python(std::move(found), want_edge_ids);
+        });
+      },
+      py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("keys"),
+      py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
+      py::arg("num_threads") = 1);
 }
 
 }  // namespace datapipes

@@ -7,8 +7,8 @@
 namespace datapipes {
 
 template <class Id>
-void validate_csc(CscView<Id> graph) {
-  const auto num_nodes = graph.num_nodes();
+void validate_csc(const RowView<Id>& graph) {
+  const auto num_nodes = graph.num_rows();
   const auto num_edges = std::ssize(graph.indices);
   if (num_nodes < 0) throw std::invalid_argument("graph: indptr is empty; it needs num_nodes + 1 entries, the first of them 0.");
   if (graph.indptr[0] != 0) {
@@ -28,14 +28,15 @@ void validate_csc(CscView<Id> graph) {
   }
   for (std::int64_t i = 0; i < num_edges; ++i) {
     const Id neighbor = graph.indices[i];
-    if (static_cast<std::uint64_t>(neighbor) >= static_cast<std::uint64_t>(num_nodes)) {
+    if (static_cast<std::uint64_t>(neighbor) >= static_cast<std::uint64_t>(graph.num_sources)) {
       throw std::invalid_argument("graph: indices[" + std::to_string(i) + "] is " + std::to_string(neighbor) +
-                                  ", which must be in [0, " + std::to_string(num_nodes) + "). Drop the edge or add the node.");
+                                  ", which must be in [0, " + std::to_string(graph.num_sources) +
+                                  "). Drop the edge or add the node.");
     }
   }
 }
 
-template void validate_csc(CscView<std::int32_t>);
-template void validate_csc(CscView<std::int64_t>);
+template void validate_csc(const RowView<std::int32_t>&);
+template void validate_csc(const RowView<std::int64_t>&);
 
 }  // namespace datapipes

@@ -1,8 +1,9 @@
-// draw_hop.h: one hop of drawing, shared by sample_hop and sample_neighbors.
+// draw_hop.h: one hop of drawing over the rows of one relation, shared by sample_hop and sample_neighbors. It keeps no state
+// and numbers nothing; which in-edges are drawn is the policy's choice (uniform.h).
 //   Two passes: plan_hop() reads the degrees and lays out the columns; HopDrawer::draw() picks the in-edges of a range
 //   of columns and reads their sources. Ranges are independent of each other, so each thread draws some of the ranges.
 //   Both passes prefetch the memory lines of a block before they use them, so many cache misses are under way at once.
-// Every offset is checked before `indices` is read, every neighbor id before it is handed on (csc.h has the errors).
+// Every offset is checked before `indices` is read, every neighbor id before it is handed on (row_view.h has the errors).
 #pragma once
 
 #include <algorithm>
@@ -12,23 +13,15 @@
 
 #include "common/buffer.h"
 #include "common/thread_pool.h"
-#include "sampling/choose.h"
-#include "sampling/choose_few.h"
-#include "sampling/csc.h"
+#include "sampling/row_view.h"
 
 namespace datapipes {
 
-struct HopRequest {
-  std::int64_t fanout;  // -1: all in-edges
-  bool replace;
-  std::uint64_t key;  // hop_key(...)
-};
-
-// The layout of a hop: column d holds the picks of nodes[d], at indptr[d] .. indptr[d + 1] of the hop's edges.
+// The layout of a hop: column d holds the picks of row nodes[d], at indptr[d] .. indptr[d + 1] of the hop's edges.
 template <class NodeId>
 struct HopPlan {
   struct Column {
-    std::int64_t begin, degree;  // the node's in-edges in the graph
+    std::int64_t begin, degree;  // the in-edges of the row
   };
   std::span<const NodeId> nodes;
   std::int64_t first = 0;  // columns before this one are empty
@@ -47,12 +40,12 @@ struct HopPlan {
 inline constexpr std::int64_t kRangeColumns = 4096;  // columns that one thread lays out per turn
 inline constexpr int kMostDrawers = 8;               // the thread that numbers keeps up with no more (docs/decisions/004)
 
-template <class Id, class NodeId>
-HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const NodeId> nodes, std::int64_t first,
-                         const HopRequest& request, int threads = 1) {
+template <class Id, class NodeId, class Policy>
+HopPlan<NodeId> plan_hop(const char* op, const RowView<Id>& graph, std::span<const NodeId> nodes, std::int64_t first,
+                         const Policy& policy, int threads = 1) {
   constexpr std::int64_t kDistance = 24;  // nodes to prefetch ahead; more than a core has miss buffers gains nothing
   const auto num_dst = std::ssize(nodes);
-  const auto num_nodes = graph.num_nodes();
+  const auto num_nodes = graph.num_rows();
   const auto num_edges = std::ssize(graph.indices);
   HopPlan<NodeId> plan{nodes, first, Buffer<std::int64_t>(num_dst + 1),
                        Buffer<typename HopPlan<NodeId>::Column>(num_dst - first)};
@@ -77,8 +70,7 @@ HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const Node
       const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
       if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
       plan.columns[d - first] = {from, to - from};
-      if (__builtin_add_overflow(total, pick_count(to - from, request.fanout, request.replace), &total))
-        throw_too_many(op, request.fanout);
+      if (__builtin_add_overflow(total, policy.count(to - from), &total)) throw_too_many(op, policy.fanout);
       plan.indptr[d + 1] = total;
     }
   });
@@ -87,7 +79,7 @@ HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const Node
     const std::int64_t begin = first + range * kRangeColumns, end = end_of(range);
     const std::int64_t total = plan.indptr[end];
     std::int64_t after = 0;
-    if (__builtin_add_overflow(before, total, &after)) throw_too_many(op, request.fanout);
+    if (__builtin_add_overflow(before, total, &after)) throw_too_many(op, policy.fanout);
     if (range > 0) {
       for (std::int64_t d = begin; d < end; ++d) plan.indptr[d + 1] += before;
     }
@@ -97,7 +89,7 @@ HopPlan<NodeId> plan_hop(const char* op, CscView<Id> graph, std::span<const Node
 }
 
 // Draws columns of a hop on one thread, with that thread's scratch memory.
-template <class Id>
+template <class Id, class Policy>
 class HopDrawer {
  public:
   // Draws columns [begin, end). Calls on_block(offset, neighbors, positions) for each block of picks: `offset` is the
@@ -105,9 +97,9 @@ class HopDrawer {
   // offset, and `positions` their positions in `indices`. Calls prefetch(neighbor) for each neighbor of a block before
   // that.
   template <class NodeId, class Prefetch, class OnBlock>
-  void draw(const char* op, CscView<Id> graph, const HopPlan<NodeId>& plan, const HopRequest& request, std::int64_t begin,
+  void draw(const char* op, const RowView<Id>& graph, const HopPlan<NodeId>& plan, const Policy& policy, std::int64_t begin,
             std::int64_t end, Id* out, Prefetch&& prefetch, OnBlock&& on_block) {
-    const auto num_nodes = static_cast<std::uint64_t>(graph.num_nodes());
+    const auto num_sources = static_cast<std::uint64_t>(graph.num_sources);
     const std::int64_t* const indptr = plan.indptr.data();
     while (begin < end) {
       const std::int64_t offset = indptr[begin];
@@ -116,14 +108,15 @@ class HopDrawer {
       const auto count = static_cast<std::size_t>(indptr[stop] - offset);
       if (positions_.size() < count) positions_.resize(count);
       for (std::int64_t d = begin; d < stop; ++d) {
-        choose_column(graph, plan.columns[d - plan.first], request,
-                      static_cast<std::uint64_t>(plan.nodes[static_cast<std::size_t>(d)]), indptr[d + 1] - indptr[d],
-                      positions_.data() + (indptr[d] - offset));
+        const auto column = plan.columns[d - plan.first];
+        scratch_.choose(policy, graph, column.begin, column.degree, graph.node_of(plan.nodes[static_cast<std::size_t>(d)]),
+                        indptr[d + 1] - indptr[d], positions_.data() + (indptr[d] - offset));
       }
       Id* const neighbors = out + offset;
       for (std::size_t i = 0; i < count; ++i) {
         const Id neighbor = graph.indices[static_cast<std::size_t>(positions_[i])];
-        if (static_cast<std::uint64_t>(neighbor) >= num_nodes) throw_bad_neighbor(op, positions_[i], neighbor, graph.num_nodes());
+        if (static_cast<std::uint64_t>(neighbor) >= num_sources)
+          throw_bad_neighbor(op, positions_[i], neighbor, graph.num_sources);
         prefetch(neighbor);
         neighbors[i] = neighbor;
       }
@@ -134,31 +127,10 @@ class HopDrawer {
   }
 
  private:
-  static constexpr std::int64_t kIdsPerLine = 64 / sizeof(Id);
   static constexpr std::size_t kKeptPicks = std::size_t{1} << 17;
   static constexpr std::int64_t kBlockEdges = 256;  // picks prefetched together; they fit L1 with the scratch
 
-  // Writes the positions of a column's picks and prefetches their lines.
-  template <class Column>
-  void choose_column(CscView<Id> graph, Column column, const HopRequest& request, std::uint64_t node, std::int64_t picks,
-                     std::int64_t* out) {
-    const Id* const neighbors = graph.indices.data() + column.begin;
-    if (picks == column.degree && !(request.replace && request.fanout >= 0)) {
-      for (std::int64_t i = 0; i < picks; i += kIdsPerLine) __builtin_prefetch(neighbors + i);
-      if (picks > 0) __builtin_prefetch(neighbors + picks - 1);
-      for (std::int64_t i = 0; i < picks; ++i) out[i] = column.begin + i;
-      return;
-    }
-    if (request.replace || !few_.choose(column.degree, request.fanout, request.key, node, out))
-      chooser_.choose(column.degree, request.fanout, request.replace, Stream(request.key, node), out);
-    for (std::int64_t i = 0; i < picks; ++i) {
-      __builtin_prefetch(neighbors + out[i]);
-      out[i] += column.begin;
-    }
-  }
-
-  FewChooser few_;
-  Chooser chooser_;
+  typename Policy::Scratch scratch_;
   std::vector<std::int64_t> positions_;
 };
 
@@ -166,16 +138,16 @@ class HopDrawer {
 inline constexpr std::int64_t kRangePicks = 8192;      // picks that one thread draws per turn
 inline constexpr std::int64_t kParallelPicks = 16384;  // for fewer picks, waking a thread costs more than it saves
 
-template <class Id>
-HopDrawer<Id>& thread_drawer() {
-  thread_local HopDrawer<Id> drawer;
+template <class Id, class Policy>
+HopDrawer<Id, Policy>& thread_drawer() {
+  thread_local HopDrawer<Id, Policy> drawer;
   return drawer;
 }
 
 // Draws a whole plan into `out`, ranges of columns on all threads. Calls on_block as HopDrawer::draw does, on the
 // thread that drew. Calls consume(begin, end) on this thread for each range of the hop's edges, in ascending order.
-template <class Id, class NodeId, class OnBlock, class Consume>
-void draw_on_threads(const char* op, CscView<Id> graph, const HopPlan<NodeId>& plan, const HopRequest& request, int threads,
+template <class Id, class NodeId, class Policy, class OnBlock, class Consume>
+void draw_on_threads(const char* op, const RowView<Id>& graph, const HopPlan<NodeId>& plan, const Policy& policy, int threads,
                      Id* out, OnBlock&& on_block, Consume&& consume) {
   const std::int64_t num_ranges = (plan.num_picks() + kRangePicks - 1) / kRangePicks;
   const auto column = [&](std::int64_t range) {
@@ -184,7 +156,7 @@ void draw_on_threads(const char* op, CscView<Id> graph, const HopPlan<NodeId>& p
   in_order(
       num_ranges, std::min(threads, kMostDrawers),
       [&](std::int64_t range) {
-        thread_drawer<Id>().draw(op, graph, plan, request, column(range), column(range + 1), out, [](Id) {}, on_block);
+        thread_drawer<Id, Policy>().draw(op, graph, plan, policy, column(range), column(range + 1), out, [](Id) {}, on_block);
       },
       [&](std::int64_t range) { consume(plan.indptr[column(range)], plan.indptr[column(range + 1)]); });
 }

@@ -53,6 +53,7 @@ class DirectIdMap : public IdMapBase {
     if (!next_minibatch()) std::fill(slots_.begin(), slots_.end(), 0);
     if (slots_.size() < static_cast<std::size_t>(num_nodes)) slots_.resize(static_cast<std::size_t>(num_nodes), 0);
   }
+  std::size_t capacity() const { return slots_.size(); }
   void prefetch(Id id) const { __builtin_prefetch(&slots_[static_cast<std::size_t>(id)], 1); }
 
   // Makes room for `more` ids after the `found` ones.
@@ -100,6 +101,7 @@ class HashIdMap : public IdMapBase {
     if (!next_minibatch()) slots_.assign(slots_.size(), Slot{});
     if (slots_.empty()) slots_.resize(1024);
   }
+  std::size_t capacity() const { return slots_.size(); }
   void prefetch(Id id) const { __builtin_prefetch(&slots_[home(id)], 1); }
 
   // Makes room for `more` ids after the `found` ones. The table is then at most half full.

@@ -1,8 +1,10 @@
-// id_map_shelf.h: lends an id map, direct or hashed by the size of the graph, to a kernel for one call.
-//   The shelf keeps maps for the next call of any thread. There are as many maps as calls that ran at the same time. A
-//   map takes 4 bytes per node in graphs of up to `direct_limit` nodes. A forked child starts with an empty shelf.
+// id_map_shelf.h: keeps id maps for the next minibatch of any thread.
+//   There are as many maps as node types were numbered at the same time. A direct map has 4 bytes per node. A forked child
+//   starts with an empty shelf.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -22,11 +24,20 @@ class IdMapShelf {
  public:
   static IdMapShelf& instance() { return per_process<IdMapShelf>(); }
 
-  std::unique_ptr<Map> take() {
+  // Returns the smallest map with room for `num_nodes`, or the largest of all, which then grows. So the types of a graph
+  // find maps of their own sizes again.
+  std::unique_ptr<Map> take(std::int64_t num_nodes) {
     const std::lock_guard lock(mutex_);
     if (idle_.empty()) return std::make_unique<Map>();
-    auto map = std::move(idle_.back());
-    idle_.pop_back();
+    const auto wanted = static_cast<std::size_t>(num_nodes);
+    const auto better = [&](const auto& a, const auto& b) {
+      const bool fits = a->capacity() >= wanted, other_fits = b->capacity() >= wanted;
+      if (fits != other_fits) return fits;
+      return fits ? a->capacity() < b->capacity() : a->capacity() > b->capacity();
+    };
+    const auto best = std::min_element(idle_.begin(), idle_.end(), better);
+    auto map = std::move(*best);
+    idle_.erase(best);
     return map;
   }
   void give(std::unique_ptr<Map> map) {
@@ -43,21 +54,6 @@ class IdMapShelf {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Map>> idle_;
 };
-
-template <class Map, class Use>
-auto with_map(std::int64_t num_nodes, Use&& use) {
-  auto& shelf = IdMapShelf<Map>::instance();
-  auto map = shelf.take();
-  map->start(num_nodes);  // a map whose call throws is destroyed, since its content is unknown
-  auto result = use(*map);
-  shelf.give(std::move(map));
-  return result;
-}
-
-template <class Id, class Use>
-auto with_id_map(std::int64_t num_nodes, std::int64_t direct_limit, Use&& use) {
-  return num_nodes <= direct_limit ? with_map<DirectIdMap<Id>>(num_nodes, use) : with_map<HashIdMap<Id>>(num_nodes, use);
-}
 
 inline void trim_id_maps() {
   IdMapShelf<DirectIdMap<std::int32_t>>::instance().trim();

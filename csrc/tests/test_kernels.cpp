@@ -45,7 +45,7 @@ template <class Id>
 struct Graph {
   Ints indptr;
   std::vector<Id> indices;
-  CscView<Id> view() const { return {indptr, indices}; }
+  RowView<Id> view() const { return {indptr, indices, std::ssize(indptr) - 1}; }
 };
 
 template <class Id>
@@ -67,15 +67,18 @@ Graph<Id> uneven_graph(std::int64_t num_nodes, std::int64_t hub) {
 
 template <class Id>
 SampledHop<Id> hop_of(const Graph<Id>& graph, const Ints& seeds, std::int64_t fanout, bool replace, std::uint64_t key = 42) {
-  return sample_hop(graph.view(), seeds, HopRequest{fanout, replace, key});
+  return sample_hop(graph.view(), seeds, Uniform{fanout, replace, key});
 }
 
 template <class Id>
 Neighborhood<Id> neighborhood(const Graph<Id>& graph, const Ints& edge_ids, const Ints& seeds, const Ints& fanouts, bool replace,
                               bool only_new, std::int64_t direct_limit = kDirectMapLimit) {
-  NeighborsRequest request{.hops = {}, .only_new = only_new, .want_edge_ids = true, .direct_limit = direct_limit};
-  for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back({fanouts[h], replace, 42 + h});
-  return sample_neighbors(graph.view(), std::span<const std::int64_t>(edge_ids), seeds, request);
+  NeighborsRequest request{.sampled = {0}, .hops = {}, .only_new = only_new, .want_edge_ids = true, .direct_limit = direct_limit};
+  for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back({{fanouts[h], replace, 42 + h}});
+  const RowView<Id> rows = graph.view();
+  const Topology<Id> topology{{{"sample_neighbor", rows.num_rows()}}, {{"sample_neighbor", 0, 0, rows, edge_ids}}};
+  const Seeds of_type{0, seeds};
+  return sample_neighbors(topology, std::span(&of_type, 1), request);
 }
 
 // A hash of everything in the minibatch.
@@ -86,13 +89,15 @@ std::uint64_t fingerprint(const Neighborhood<Id>& found) {
     state = state * 31 + values.size();
     for (const std::int64_t value : values) state = (state ^ static_cast<std::uint64_t>(value)) * 0x100000001B3u;
   };
-  mix(ints(found.nodes));
-  mix(ints(found.compacted_seeds));
+  for (const auto& nodes : found.nodes) mix(ints(nodes));
+  for (const auto& seeds : found.compacted_seeds) mix(ints(seeds));
   for (const auto& hop : found.hops) {
-    mix(ints(hop.indptr));
-    mix(ints(hop.indices));
-    mix(ints(hop.edge_ids));
-    mix({hop.num_src});
+    for (const auto& block : hop) {
+      mix(ints(block.indptr));
+      mix(ints(block.indices));
+      mix(ints(block.edge_ids));
+      mix({block.num_src});
+    }
   }
   return state;
 }
@@ -204,23 +209,23 @@ void a_minibatch_is_the_one_of_the_page() {
   const auto graph = small_graph<Id>();
   for (const std::int64_t direct_limit : kMapLimits) {
     const auto all = neighborhood(graph, {}, {3, 0, 3}, {2, 2}, false, false, direct_limit);
-    CHECK((ints(all.nodes) == Ints{3, 0, 1}));
-    CHECK((ints(all.compacted_seeds) == Ints{0, 1, 0}));
-    CHECK((ints(all.hops[0].indptr) == Ints{0, 2, 4}));
-    CHECK((ints(all.hops[0].indices) == Ints{2, 0, 2, 0}));
-    CHECK((ints(all.hops[0].edge_ids) == Ints{7, 8, 2, 4}));
-    CHECK((ints(all.hops[1].indices) == Ints{2, 0, 1, 2, 0}));
-    CHECK((ints(all.hops[1].edge_ids) == Ints{7, 8, 0, 1, 5}));
-    CHECK(all.hops[0].num_src == 3 && all.hops[1].num_src == 3);
+    CHECK((ints(all.nodes[0]) == Ints{3, 0, 1}));
+    CHECK((ints(all.compacted_seeds[0]) == Ints{0, 1, 0}));
+    CHECK((ints(all.hops[0][0].indptr) == Ints{0, 2, 4}));
+    CHECK((ints(all.hops[0][0].indices) == Ints{2, 0, 2, 0}));
+    CHECK((ints(all.hops[0][0].edge_ids) == Ints{7, 8, 2, 4}));
+    CHECK((ints(all.hops[1][0].indices) == Ints{2, 0, 1, 2, 0}));
+    CHECK((ints(all.hops[1][0].edge_ids) == Ints{7, 8, 0, 1, 5}));
+    CHECK(all.hops[0][0].num_src == 3 && all.hops[1][0].num_src == 3);
     const auto fresh = neighborhood(graph, {10, 11, 12, 13, 14, 15, 16, 17, 18}, {3, 0, 3}, {2, 2}, false, true, direct_limit);
-    CHECK((ints(fresh.hops[1].indptr) == Ints{0, 0, 0, 1}));
-    CHECK((ints(fresh.hops[1].indices) == Ints{0}));
-    CHECK((ints(fresh.hops[0].edge_ids) == Ints{17, 18, 12, 14}));
-    CHECK((ints(fresh.hops[1].edge_ids) == Ints{15}));
+    CHECK((ints(fresh.hops[1][0].indptr) == Ints{0, 0, 0, 1}));
+    CHECK((ints(fresh.hops[1][0].indices) == Ints{0}));
+    CHECK((ints(fresh.hops[0][0].edge_ids) == Ints{17, 18, 12, 14}));
+    CHECK((ints(fresh.hops[1][0].edge_ids) == Ints{15}));
     const auto none = neighborhood(graph, {}, {}, {2, -1}, false, false, direct_limit);
-    CHECK(none.nodes.size() == 0 && none.hops[1].num_src == 0);
-    CHECK((ints(none.hops[1].indptr) == Ints{0}));
-    CHECK(neighborhood(graph, {}, {2}, {}, false, false, direct_limit).nodes.size() == 1);
+    CHECK(none.nodes[0].size() == 0 && none.hops[1][0].num_src == 0);
+    CHECK((ints(none.hops[1][0].indptr) == Ints{0}));
+    CHECK(neighborhood(graph, {}, {2}, {}, false, false, direct_limit).nodes[0].size() == 1);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "common/thread_pool.h"
 #include "gather/gather_rows.h"
 #include "limits/read_lines.h"
+#include "sampling/draw_hop.h"
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
 #include "tests/check.h"
@@ -130,7 +131,7 @@ template <class Id>
 struct LargeGraph {
   std::vector<std::int64_t> indptr{0};
   std::vector<Id> indices;
-  CscView<Id> view() const { return {indptr, indices}; }
+  RowView<Id> view() const { return {indptr, indices, std::ssize(indptr) - 1}; }
 };
 
 template <class Id>
@@ -159,23 +160,34 @@ void a_minibatch_is_the_same_for_any_number_of_threads() {
   std::vector<std::int64_t> seeds, edge_ids(graph.indices.size());
   for (std::int64_t i = 0; i < 3'000; ++i) seeds.push_back(i * 7 % 20'000);
   for (std::size_t i = 0; i < edge_ids.size(); ++i) edge_ids[i] = static_cast<std::int64_t>(3 * i + 1);
+  const RowView<Id> rows = graph.view();
+  const Topology<Id> topology{{{"sample_neighbor, a", rows.num_rows()}, {"sample_neighbor, b", rows.num_rows()}},
+                              {{"a:to:a", 0, 0, rows, edge_ids}, {"a:to:b", 0, 1, rows, {}}, {"b:to:a", 1, 0, rows, edge_ids}}};
+  const std::vector<Seeds> of_types{{1, std::span(seeds).first(100)}, {0, seeds}};
   for (const bool only_new : {false, true}) {
     for (const std::int64_t fanout : {8LL, 40LL, -1LL}) {
       NeighborsRequest request;
-      request.hops = {{5, false, 11}, {fanout, fanout == 8, 12}, {7, false, 13}};
+      request.sampled = {0, 1, 2};
+      request.hops = {{{5, false, 11}, {4, false, 21}, {3, true, 31}},
+                      {{fanout, fanout == 8, 12}, {0, false, 22}, {2, false, 32}},
+                      {{7, false, 13}, {6, true, 23}, {0, false, 33}}};
       request.only_new = only_new;
       request.want_edge_ids = true;
-      const auto alone = sample_neighbors<Id>(graph.view(), edge_ids, seeds, request);
-      CHECK(alone.hops.back().indices.size() > 2 * kParallelPicks || only_new);
+      const auto alone = sample_neighbors(topology, of_types, request);
+      CHECK(alone.hops.back()[0].indices.size() > 2 * kParallelPicks || only_new);
       for (const int threads : kThreadCounts) {
         request.threads = threads;
         for (const std::int64_t limit : {std::int64_t{0}, kDirectMapLimit}) {
           request.direct_limit = limit;
-          const auto shared = sample_neighbors<Id>(graph.view(), edge_ids, seeds, request);
-          CHECK(same(shared.nodes, alone.nodes) && same(shared.compacted_seeds, alone.compacted_seeds));
-          for (std::size_t h = 0; h < 3; ++h) {
-            CHECK(same(shared.hops[h].indptr, alone.hops[h].indptr) && same(shared.hops[h].indices, alone.hops[h].indices));
-            CHECK(same(shared.hops[h].edge_ids, alone.hops[h].edge_ids) && shared.hops[h].num_src == alone.hops[h].num_src);
+          const auto shared = sample_neighbors(topology, of_types, request);
+          for (std::size_t type = 0; type < 2; ++type) {
+            CHECK(same(shared.nodes[type], alone.nodes[type]));
+            CHECK(same(shared.compacted_seeds[type], alone.compacted_seeds[type]));
+          }
+          for (std::size_t i = 0; i < 9; ++i) {
+            const auto &block = shared.hops[i / 3][i % 3], &expected = alone.hops[i / 3][i % 3];
+            CHECK(same(block.indptr, expected.indptr) && same(block.indices, expected.indices));
+            CHECK(same(block.edge_ids, expected.edge_ids) && block.num_src == expected.num_src);
           }
         }
       }

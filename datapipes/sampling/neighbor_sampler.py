@@ -1,6 +1,7 @@
 """NeighborSampler: draws a number of in-edges for each node, hop by hop, and compacts the ids.
 
-What is drawn is fixed by docs/semantics.md, sections 3 and 4; one call of the C++ core makes all hops of a minibatch.
+What is drawn is fixed by docs/semantics.md, sections 3 and 4; one call of the C++ core makes all hops and edge types of
+a minibatch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_choice
@@ -19,8 +19,9 @@ from datapipes.base.threads import num_threads
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
-from datapipes.graph import CSCGraph
+from datapipes.graph.graph import Graph
 from datapipes.minibatch import Block
+from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.sampler import Sampled, Sampler
 
 __all__ = ["NeighborSampler"]
@@ -31,9 +32,10 @@ class NeighborSampler(Sampler):
     """Sample the in-neighborhood of the seeds; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
-        graph: the graph to sample from.
+        graph: the CSCGraph or HeteroCSCGraph to sample from. The seeds of the latter have types (HeteroItemSet).
         fanouts: in-edges drawn per node, one entry a hop, from the input layer to the seeds: the last entry is the
-            hop next to the seeds. -1 keeps all in-edges, 0 none.
+            hop next to the seeds. -1 keeps all in-edges, 0 none. On a graph with types an int counts for each edge
+            type; a dict {(src, rel, dst): int} gives each its own, 0 to those it does not name.
         replace: draw with replacement; -1 still keeps each in-edge once.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the
@@ -49,8 +51,8 @@ class NeighborSampler(Sampler):
     def __init__(
         self,
         source: Stage,
-        graph: CSCGraph,
-        fanouts: Sequence[int],
+        graph: Graph,
+        fanouts: Sequence[Fanout],
         *,
         replace: bool = False,
         return_edge_ids: bool = False,
@@ -59,32 +61,36 @@ class NeighborSampler(Sampler):
         super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
         self.replace = check_bool(self.name, "replace", replace)
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
+        # As the core takes them: types and relations by number, hop 0 first.
+        self._number = {of: number for number, of in enumerate(graph.node_types)}
+        self._sampled = [number for number, of in enumerate(graph.edge_types) if of in self.edge_types]
+        self._fanouts = [
+            [fanout[of] if isinstance(fanout, dict) else fanout for of in self.edge_types]
+            for fanout in reversed(self.fanouts)
+        ]
 
-    def sample(self, seeds: Tensor, rng: RngKey) -> Sampled:
-        """Return the neighborhood of `seeds`: all hops in one call of the C++ core."""
-        indptr, indices, edge_ids = self.graph.arrays()
+    def sample(self, seeds: Any, rng: RngKey) -> Sampled:
+        """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
+        graph = self.graph
+        typed = seeds if graph.is_heterogeneous else {None: seeds}
         nodes, local_seeds, hops = _core.sample_neighbors(
-            indptr,
-            indices,
-            edge_ids,
-            seeds.numpy().astype(np.int64, copy=False),
-            fanouts=self.fanouts[::-1],
-            keys=[rng.hop_key(hop) for hop in range(len(self.fanouts))],
+            graph.topology(),
+            [(self._number[of], ids.numpy().astype(np.int64, copy=False)) for of, ids in typed.items()],
+            sampled=self._sampled,
+            fanouts=self._fanouts,
+            keys=[[rng.hop_key(hop, etype) for etype in self._sampled] for hop in range(len(self._fanouts))],
             replace=self.replace,
             only_new=self.frontier == "new",
             want_edge_ids=self.return_edge_ids,
             num_threads=num_threads(),
         )
-        blocks = [
-            Block(
-                torch.from_numpy(hop_indptr),
-                torch.from_numpy(hop_indices),
-                num_src,
-                None if hop_edge_ids is None else torch.from_numpy(hop_edge_ids),
-            )
-            for hop_indptr, hop_indices, hop_edge_ids, num_src in hops
-        ]
-        return Sampled(torch.from_numpy(nodes), torch.from_numpy(local_seeds), blocks)
+        if not graph.is_heterogeneous:
+            blocks: list[Any] = [_block(*hop[0]) for hop in hops]
+            return Sampled(torch.from_numpy(nodes[0]), torch.from_numpy(local_seeds[0]), blocks)
+        blocks = [{of: _block(*parts) for of, parts in zip(self.edge_types, hop, strict=True)} for hop in hops]
+        found = {of: torch.from_numpy(ids) for of, ids in zip(self.node_types, nodes, strict=True)}
+        local = {of: torch.from_numpy(ids) for of, ids in zip(typed, local_seeds, strict=True)}
+        return Sampled(found, local, blocks)
 
     def fingerprint(self) -> Fingerprint:
         return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier}
@@ -92,3 +98,8 @@ class NeighborSampler(Sampler):
     def describe(self) -> dict[str, Any]:
         replace = {"replace": True} if self.replace else {}
         return {**super().describe(), **replace, "frontier": self.frontier}
+
+
+def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
+    ids = None if edge_ids is None else torch.from_numpy(edge_ids)
+    return Block(torch.from_numpy(indptr), torch.from_numpy(indices), num_src, ids)

@@ -6,31 +6,33 @@ and tells the stages after it what a minibatch will hold, through its attributes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import INDEX_DTYPES, check_bool, check_int, dtype_name, how_to_get_ids, shown
+from datapipes.base.checks import check_bool, dtype_name
 from datapipes.base.rng import RngKey
+from datapipes.base.types import type_text
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
-from datapipes.graph import CSCGraph
+from datapipes.graph.graph import Graph
 from datapipes.minibatch import Block, MiniBatch
+from datapipes.sampling.fanouts import Fanout, check_fanouts, sampled_edge_types, shortened
+from datapipes.sampling.seed_ids import seed_ids
 
 __all__ = ["Picks", "Sampled", "Sampler"]
 
-MAX_HOPS = 256
-
 
 class Picks(NamedTuple):
-    """The in-edges that a hop draws.
+    """The in-edges that a hop draws from one edge type.
 
     Attributes:
         indptr: int64 [num_nodes + 1]; node i of the hop has the picks `positions[indptr[i]:indptr[i + 1]]`.
-        positions: int64 [num_picks], places in `graph.indices`.
+        positions: int64 [num_picks], places in `graph.indices`, or `graph.relation(edge_type).indices`.
     """
 
     indptr: Tensor
@@ -38,17 +40,17 @@ class Picks(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """A sampled neighborhood over local ids.
+    """A sampled neighborhood over local ids. In a graph with types, each tensor and block is a dict of them by type.
 
     Attributes:
-        nodes: ids [num_nodes], distinct, by first occurrence; the seeds come first.
-        local_seeds: ids [num_seeds], the place of each seed in `nodes`.
-        hops: one Block a hop, from the seeds outwards.
+        nodes: ids [num_nodes], distinct, by first occurrence; the seeds come first. With types: of all node types.
+        local_seeds: ids [num_seeds], the place of each seed in `nodes`. With types: of the types that have seeds.
+        hops: one Block a hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
     """
 
-    nodes: Tensor
-    local_seeds: Tensor
-    hops: list[Block]
+    nodes: Any
+    local_seeds: Any
+    hops: list[Any]
 
 
 class Sampler(MiniBatchTransformer):
@@ -60,94 +62,144 @@ class Sampler(MiniBatchTransformer):
 
     Attributes:
         graph: the graph that is sampled.
-        fanouts: in-edges drawn per node, one entry a hop; the last entry is the hop next to the seeds.
+        fanouts: in-edges drawn per node, one entry a hop; the last entry is the hop next to the seeds. With types:
+            {edge type: number} for each hop.
         return_edge_ids: whether the blocks hold edge ids, which edge features need.
-        node_types, edge_types: the types that a minibatch holds; (None,) for a graph without types.
+        node_types: the node types that a minibatch holds, those of the graph; (None,) without types.
+        edge_types: the edge types that a minibatch holds: those with a fanout other than 0 in some hop, in sorted
+            order; (None,) without types.
     """
 
-    node_types: tuple[Any, ...] = (None,)
-    edge_types: tuple[Any, ...] = (None,)
-
     def __init__(
-        self, source: Stage, graph: CSCGraph, fanouts: Sequence[int], *, return_edge_ids: bool = False
+        self, source: Stage, graph: Graph, fanouts: Sequence[Fanout], *, return_edge_ids: bool = False
     ) -> None:
         super().__init__(source)
         if type(self).draw is Sampler.draw and type(self).sample is Sampler.sample:
             raise TypeError(
                 f"{self.name}: found neither a draw nor a sample method; one is needed. Define draw(nodes, hop, rng)."
             )
-        if not isinstance(graph, CSCGraph):
+        if not isinstance(graph, Graph):
             raise TypeError(
-                f"{self.name}: graph must be a CSCGraph, got {type(graph).__name__}. Convert it, see CSCGraph.from_*."
+                f"{self.name}: graph must be a CSCGraph or HeteroCSCGraph, got {type(graph).__name__}. Convert it, see "
+                "CSCGraph.from_*."
+            )
+        if graph.is_heterogeneous and not self._knows_types():
+            raise TypeError(
+                f"{self.name}: its draw(nodes, hop, rng) knows no edge types, which this graph has. Define draw(nodes, "
+                "hop, rng, edge_type), or sample a CSCGraph."
             )
         _refuse_fetch_before(self.name, source)
         self.graph = graph
-        self.fanouts = check_fanouts(self.name, fanouts)
+        self.fanouts = check_fanouts(self.name, fanouts, graph)
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
+        self.node_types: tuple[Any, ...] = graph.node_types
+        self.edge_types: tuple[Any, ...] = sampled_edge_types(self.fanouts, graph)
 
     @property
     def num_hops(self) -> int:
         """Number of hops."""
         return len(self.fanouts)
 
-    def draw(self, nodes: Tensor, hop: int, rng: RngKey) -> Picks:
+    def draw(self, nodes: Tensor, hop: int, rng: RngKey, edge_type: Any = None) -> Picks:
         """Return the in-edges of `nodes` that hop number `hop` keeps.
 
         Args:
-            nodes: ids [num_nodes], all nodes found so far, distinct; in the order of their local ids.
+            nodes: ids [num_nodes], all nodes found so far, distinct; in the order of their local ids. With types:
+                those of the destination type that were found before the hop.
             hop: 0 is next to the seeds; its fanout is `self.fanouts[-1 - hop]`.
-            rng: the stage's random key at this minibatch; `rng.hop_key(hop)` is a key of this hop alone.
+            rng: the stage's random key at this minibatch; `rng.hop_key(hop)` is a key of this hop alone, and
+                `rng.hop_key(hop, etype)` of an edge type in it, by its place in `graph.edge_types`.
+            edge_type: (src, rel, dst), whose in-edges are at `graph.relation(edge_type)`. Only samplers that take this
+                argument can sample a graph with types.
         """
         raise TypeError(f"{self.name}: has no draw method of its own. Define draw(nodes, hop, rng).")
 
-    def sample(self, seeds: Tensor, rng: RngKey) -> Sampled:
-        """Return the neighborhood of `seeds`, ids [num_seeds], repeats allowed; by default hop by hop, by `draw`.
+    def sample(self, seeds: Any, rng: RngKey) -> Sampled:
+        """Return the neighborhood of `seeds`; by default hop by hop, by `draw`.
 
+        Args:
+            seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
+            rng: the stage's random key at this minibatch.
         Raises:
             IndexError: A seed is not a node of the graph.
             TypeError, ValueError: `draw` returned something other than in-edges of the nodes.
         """
-        outside = seeds[(seeds < 0) | (seeds >= self.graph.num_nodes)]  # before an int32 graph narrows them
-        if outside.numel() > 0:
-            raise IndexError(
-                f"{self.name}: seeds must be in [0, {self.graph.num_nodes}), the nodes of the graph, got "
-                f"{int(outside[0])}. Take the seeds from the same graph."
-            )
-        nodes, local_seeds = self._number(seeds.to(self.graph.indices.dtype))
+        graph = self.graph
+        numberings = {of: _numbering(graph.index_dtype, graph.num_nodes_of(of)) for of in graph.node_types}
+        typed = seeds if isinstance(seeds, Mapping) else {None: seeds}
+        local_seeds = {of: self._numbered_seeds(numberings[of], of, ids) for of, ids in typed.items()}
         hops = []
         for hop in range(self.num_hops):
-            indptr, positions = self._checked(nodes, self.draw(nodes, hop, rng))
-            nodes, local = self._number(torch.cat((nodes, self.graph.indices[positions])))
-            edge_ids = None
-            if self.return_edge_ids:
-                edge_ids = positions if self.graph.edge_ids is None else self.graph.edge_ids[positions]
-            hops.append(Block(indptr, local[local.shape[0] - positions.shape[0] :], nodes.shape[0], edge_ids))
-        return Sampled(nodes, local_seeds, hops)
+            nodes = {of: torch.from_numpy(numbering.nodes()) for of, numbering in numberings.items()}
+            parts = [(of, *self._hop(nodes, numberings, hop, rng, of)) for of in self.edge_types]
+            count = {of: len(numbering.nodes()) for of, numbering in numberings.items()}
+            hops.append({of: Block(indptr, local, count[_src(of)], ids) for of, indptr, local, ids in parts})
+        found = {of: torch.from_numpy(numbering.nodes()) for of, numbering in numberings.items()}
+        if graph.is_heterogeneous:
+            return Sampled(found, local_seeds, hops)
+        return Sampled(found[None], local_seeds[None], [blocks[None] for blocks in hops])
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        seeds = check_seeds(self.name, minibatch.seeds)
+        seeds = seed_ids(self.name, minibatch.seeds, self.graph)
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
                 raise ValueError(_rows_left_behind(self.name, f"{field} {sorted(_names(getattr(minibatch, field)))}"))
-        nodes, local_seeds, hops = self.sample(seeds.view(-1), self.rng_of(minibatch))
-        if seeds.ndim > 1:
-            local_seeds = local_seeds.view(seeds.shape)
-        return minibatch.replace(input_nodes=nodes, compacted_seeds=local_seeds, blocks=hops[::-1])
+        if not self.graph.is_heterogeneous:
+            nodes, local_seeds, hops = self.sample(seeds.ids[None], self.rng_of(minibatch))
+            local_seeds = {None: local_seeds}
+        else:
+            nodes, local_seeds, hops = self.sample(seeds.ids, self.rng_of(minibatch))
+        return minibatch.replace(input_nodes=nodes, compacted_seeds=seeds.restore(local_seeds), blocks=hops[::-1])
 
     def fingerprint(self) -> Fingerprint:
-        return {
-            "fanouts": self.fanouts,
-            "return_edge_ids": self.return_edge_ids,
-            "num_nodes": self.graph.num_nodes,
-            "num_edges": self.graph.num_edges,
-            "graph_digest": self.graph.digest(),
-        }
+        graph = self.graph
+        if not graph.is_heterogeneous:
+            counts: Fingerprint = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "fanouts": self.fanouts}
+        else:
+            counts = {
+                "num_nodes": {type_text(of): graph.num_nodes_of(of) for of in graph.node_types},
+                "num_edges": {type_text(of): graph.num_edges_of(of) for of in graph.edge_types},
+                "fanouts": [{type_text(of): number for of, number in fanout.items()} for fanout in self.fanouts],
+            }
+        return {**counts, "return_edge_ids": self.return_edge_ids, "graph_digest": graph.digest()}
 
     def describe(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"fanouts": self.fanouts, "graph": self.graph}
-        return {**shown, "return_edge_ids": True} if self.return_edge_ids else shown
+        details: dict[str, Any] = {"fanouts": shortened(self.fanouts), "graph": self.graph}
+        return {**details, "return_edge_ids": True} if self.return_edge_ids else details
 
-    def _checked(self, nodes: Tensor, picks: Any) -> Picks:
+    def _knows_types(self) -> bool:
+        """Return whether the sampler can sample a graph with types."""
+        if type(self).sample is not Sampler.sample:
+            return True
+        parameters = inspect.signature(type(self).draw).parameters
+        return "edge_type" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+    def _numbered_seeds(self, numbering: Any, node_type: Any, seeds: Tensor) -> Tensor:
+        num_nodes = self.graph.num_nodes_of(node_type)
+        outside = seeds[(seeds < 0) | (seeds >= num_nodes)]  # before an int32 graph narrows them
+        if outside.numel() > 0:
+            of = "the graph" if node_type is None else f"the type {node_type!r}"
+            raise IndexError(
+                f"{self.name}: seeds must be in [0, {num_nodes}), the nodes of {of}, got {int(outside[0])}. Take the "
+                "seeds from the same graph."
+            )
+        return torch.from_numpy(numbering.number(seeds.to(self.graph.index_dtype).numpy()))
+
+    def _hop(
+        self, nodes: dict[Any, Tensor], numberings: dict[Any, Any], hop: int, rng: RngKey, edge_type: Any
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what a hop draws from an edge type: indptr, local ids of the sources, edge ids."""
+        relation = self.graph.relation(edge_type)
+        destinations = nodes[_dst(edge_type)]
+        picked = self.draw(destinations, hop, rng, **({} if edge_type is None else {"edge_type": edge_type}))
+        indptr, positions = self._checked(relation, destinations, picked)
+        local = numberings[_src(edge_type)].number(relation.indices[positions].numpy())
+        edge_ids = None
+        if self.return_edge_ids:
+            edge_ids = positions if relation.edge_ids is None else relation.edge_ids[positions]
+        return indptr, torch.from_numpy(local), edge_ids
+
+    def _checked(self, relation: Any, nodes: Tensor, picks: Any) -> Picks:
         """Return the picks of a hop; raise TypeError or ValueError if they are not in-edges of `nodes`."""
         if not isinstance(picks, tuple) or len(picks) != 2 or not all(isinstance(part, Tensor) for part in picks):
             raise TypeError(f"{self.name}: draw must return Picks, got {type(picks).__name__}. Return Picks(...).")
@@ -168,7 +220,7 @@ class Sampler(MiniBatchTransformer):
                 "are nodes and rise from 0 to the number of positions. Build it by a cumulative sum."
             )
         drawn_for = torch.repeat_interleave(nodes.long(), counts)
-        first, last = self.graph.indptr[drawn_for], self.graph.indptr[drawn_for + 1]
+        first, last = relation.indptr[drawn_for], relation.indptr[drawn_for + 1]
         wrong = ((positions < first) | (positions >= last)).nonzero()
         if wrong.numel() > 0:
             at = int(wrong[0])
@@ -178,10 +230,18 @@ class Sampler(MiniBatchTransformer):
             )
         return Picks(indptr, positions)
 
-    def _number(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct ids by first occurrence, and the place of each of `ids` among them."""
-        unique, local = _core.compact(ids.numpy(), num_nodes=self.graph.num_nodes)
-        return torch.from_numpy(unique), torch.from_numpy(local)
+
+def _numbering(dtype: torch.dtype, num_nodes: int) -> Any:
+    """Return a counter of local ids: `number(ids)` gives them, `nodes()` the distinct ids by first occurrence."""
+    return (_core.NumberingInt32 if dtype == torch.int32 else _core.NumberingInt64)(num_nodes)
+
+
+def _src(edge_type: Any) -> Any:
+    return None if edge_type is None else edge_type[0]
+
+
+def _dst(edge_type: Any) -> Any:
+    return None if edge_type is None else edge_type[2]
 
 
 def _refuse_fetch_before(where: str, source: Stage) -> None:
@@ -202,48 +262,5 @@ def _rows_left_behind(where: str, found: str) -> str:
     )
 
 
-def _names(features: dict[str, Tensor] | list[dict[str, Tensor]]) -> set[str]:
+def _names(features: dict[Any, Tensor] | list[dict[Any, Tensor]]) -> set[Any]:
     return {name for each in ([features] if isinstance(features, dict) else features) for name in each}
-
-
-def check_fanouts(where: str, fanouts: Any) -> list[int]:
-    """Return `fanouts` as a list of at least one int, each -1 or more."""
-    if isinstance(fanouts, Tensor):
-        fanouts = fanouts.tolist()
-    if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
-        raise TypeError(
-            f"{where}: fanouts must be a sequence of ints, one for each hop, got {shown(fanouts)}. Pass a list such as "
-            "[10, 5]."
-        )
-    if not 1 <= len(fanouts) <= MAX_HOPS:
-        raise ValueError(
-            f"{where}: fanouts has {len(fanouts)} entries, allowed are 1 to {MAX_HOPS}, one for each hop. Add or drop "
-            "some."
-        )
-    return [check_int(where, f"fanouts[{i}]", fanout, -1) for i, fanout in enumerate(fanouts)]
-
-
-def check_seeds(where: str, seeds: Any) -> Tensor:
-    """Return the seeds of a minibatch: int32 or int64, [n] or [n, k], contiguous, in host memory, not empty."""
-    if not isinstance(seeds, Tensor):
-        raise TypeError(
-            f"{where}: seeds must be a tensor, got {type(seeds).__name__}. Name one item 'seeds' in the ItemSet."
-        )
-    if seeds.dtype not in INDEX_DTYPES:
-        raise TypeError(
-            f"{where}: seeds must be int32 or int64, got {dtype_name(seeds.dtype)}. {how_to_get_ids(seeds)}"
-        )
-    if seeds.ndim not in (1, 2):
-        raise ValueError(f"{where}: seeds must have shape [n] or [n, k], got {list(seeds.shape)}. Reshape them.")
-    if seeds.device.type != "cpu":
-        raise ValueError(
-            f"{where}: seeds must be in host memory, found them on {seeds.device}. Put copy_to after this stage."
-        )
-    if not seeds.is_contiguous():
-        raise ValueError(f"{where}: seeds are not contiguous (stride {seeds.stride()}). Call .contiguous() on them.")
-    if seeds.numel() == 0:
-        raise ValueError(
-            f"{where}: found no seeds (shape {list(seeds.shape)}); at least 1 is needed. Return None from a transform "
-            "to drop a minibatch."
-        )
-    return seeds

@@ -34,18 +34,25 @@ class Request:
         return [twin.hop_key(self.rng_seed, 0, 0, 1, hop, 0) for hop in range(len(self.fanouts))]
 
 
+def topology_of(indptr, indices, edge_ids=None) -> _core.Topology:
+    """A graph without types: one type, one relation."""
+    return _core.Topology([("", len(indptr) - 1)], [(0, 0, indptr, indices, edge_ids, "")])
+
+
 def sample_neighbors(request: Request, *, direct_limit: int = DIRECT, want_edge_ids: bool = True):
-    return _core.sample_neighbors(
-        *request.graph,
-        request.edge_ids,
-        int64s(request.seeds),
-        fanouts=list(request.fanouts),
-        keys=request.keys,
+    """Return nodes, compacted seeds and the block of each hop."""
+    (nodes,), (compacted_seeds,), hops = _core.sample_neighbors(
+        topology_of(*request.graph, request.edge_ids),
+        [(0, int64s(request.seeds))],
+        sampled=[0],
+        fanouts=[[fanout] for fanout in request.fanouts],
+        keys=[[key] for key in request.keys],
         replace=request.replace,
         only_new=request.frontier == "new",
         want_edge_ids=want_edge_ids,
         direct_limit=direct_limit,
     )
+    return nodes, compacted_seeds, [block for (block,) in hops]
 
 
 def as_lists(found):
@@ -268,28 +275,61 @@ def test_a_corrupt_graph_is_refused_where_it_is_met(indptr, indices, found):
             sample_neighbors(request, direct_limit=direct_limit)
 
 
+INDPTR, INDICES, SEEDS = int64s([0, 1, 2]), int64s([1, 0]), int64s([0])
+
+
+@pytest.mark.parametrize(
+    "relation",
+    [
+        (0, 0, int64s(), INDICES, None, ""),
+        (0, 0, INDPTR[:2], INDICES, None, ""),
+        (0, 0, INDPTR.astype(np.int32), INDICES, None, ""),
+        (0, 0, INDPTR.reshape(3, 1), INDICES, None, ""),
+        (0, 0, INDPTR, INDICES.astype(np.uint32), None, ""),
+        (0, 0, INDPTR, INDICES.reshape(1, 2), None, ""),
+        (0, 0, INDPTR, INDICES, int64s([0]), ""),
+        (0, 0, INDPTR, INDICES, INDICES.astype(np.int32), ""),
+        (0, 0, INDPTR, INDICES, INDICES.reshape(1, 2), ""),
+        (0, 1, INDPTR, INDICES, None, ""),
+        (-1, 0, INDPTR, INDICES, None, ""),
+        (0, 0, INDPTR, INDICES),
+    ],
+)
+def test_a_relation_that_does_not_fit_is_refused(relation):
+    topology_of(INDPTR, INDICES)
+    with pytest.raises((TypeError, ValueError, IndexError)):
+        _core.Topology([("", 2)], [relation])
+
+
+def test_relations_of_two_dtypes_are_refused():
+    relations = [(0, 0, INDPTR, INDICES.astype(dtype), None, "") for dtype in (np.int32, np.int64)]
+    for order in (relations, relations[::-1]):
+        with pytest.raises(TypeError, match="all relations need contiguous arrays of one dtype"):
+            _core.Topology([("", 2)], order)
+
+
 def test_arguments_that_do_not_fit_are_refused():
-    indptr, indices, seeds = int64s([0, 1, 2]), int64s([1, 0]), int64s([0])
-    good = {"indptr": indptr, "indices": indices, "edge_ids": None, "seeds": seeds}
-    good |= {"fanouts": [1], "keys": [0], "replace": False, "only_new": False, "want_edge_ids": True}
+    good = {"graph": topology_of(INDPTR, INDICES), "seeds": [(0, SEEDS)], "sampled": [0]}
+    good |= {"fanouts": [[1]], "keys": [[0]], "replace": False, "only_new": False, "want_edge_ids": True}
     _core.sample_neighbors(**good)
     wrong = [
-        ("indptr", int64s()),
-        ("indptr", indptr.astype(np.int32)),
-        ("indptr", indptr.reshape(3, 1)),
-        ("indices", indices.astype(np.uint32)),
-        ("indices", indices.reshape(1, 2)),
-        ("edge_ids", int64s([0])),
-        ("edge_ids", indices.astype(np.int32)),
-        ("edge_ids", indices.reshape(1, 2)),
-        ("seeds", seeds.astype(np.int32)),
-        ("seeds", seeds.reshape(1, 1)),
-        ("fanouts", [1, 1]),
-        ("fanouts", [1.5]),
+        ("graph", None),
+        ("seeds", [(0, SEEDS.astype(np.int32))]),
+        ("seeds", [(0, SEEDS.reshape(1, 1))]),
+        ("seeds", [(1, SEEDS)]),
+        ("seeds", [(-1, SEEDS)]),
+        ("sampled", [1]),
+        ("sampled", [-1]),
+        ("sampled", []),
+        ("fanouts", [[1], [1]]),
+        ("fanouts", [[1, 1]]),
+        ("fanouts", [[1.5]]),
+        ("fanouts", [[-2]]),
         ("fanouts", 1),
         ("keys", []),
-        ("keys", [-1]),
-        ("keys", [2**64]),
+        ("keys", [[]]),
+        ("keys", [[-1]]),
+        ("keys", [[2**64]]),
     ]
     for name, value in wrong:
         with pytest.raises((TypeError, ValueError)):
@@ -323,12 +363,11 @@ def test_any_arrays_at_all_are_sampled_or_refused(data, dtype, direct_limit):
     calls = [
         lambda: _core.sample_hop(indptr, indices, seeds, fanout=sum(counts), replace=replacing, key=1),
         lambda: _core.sample_neighbors(
-            indptr,
-            indices,
-            edge_ids,
-            seeds,
-            fanouts=counts,
-            keys=list(range(len(counts))),
+            topology_of(indptr, indices, edge_ids),
+            [(0, seeds)],
+            sampled=[0],
+            fanouts=[[count] for count in counts],
+            keys=[[key] for key in range(len(counts))],
             replace=replacing,
             only_new=only_new,
             want_edge_ids=True,

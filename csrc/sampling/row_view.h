@@ -1,5 +1,7 @@
-// csc.h: the graph as the kernels see it, and the checks they make before they use its ids and offsets.
-//   indptr int64[num_nodes + 1], indices int32 or int64 [num_edges]; the in-edges of v are indices[indptr[v] .. indptr[v + 1]).
+// row_view.h: rows of in-edges as the kernels see them, and the checks they make before they use ids and offsets.
+//   indptr int64[num_rows + 1], indices int32 or int64 [num_edges]; row r holds the in-edges indices[indptr[r] .. indptr[r + 1])
+//   of node `node_of(r)`. In a whole graph that is node r; a part of a graph has the ids of its own nodes. The sources are
+//   ids in [0, num_sources), of the source type where the rows are those of a relation between two types.
 // check_node throws std::out_of_range (IndexError); too many picks throw std::length_error (ValueError); an
 // inconsistent graph throws std::invalid_argument (ValueError).
 #pragma once
@@ -12,10 +14,15 @@
 namespace datapipes {
 
 template <class Id>
-struct CscView {
+struct RowView {
   std::span<const std::int64_t> indptr;
   std::span<const Id> indices;
-  std::int64_t num_nodes() const { return std::ssize(indptr) - 1; }
+  std::int64_t num_sources;
+  std::span<const std::int64_t> node_ids = {};  // [num_rows]; empty: the node of a row is its number
+  std::int64_t num_rows() const { return std::ssize(indptr) - 1; }
+  std::uint64_t node_of(std::int64_t row) const {
+    return static_cast<std::uint64_t>(node_ids.empty() ? row : node_ids[static_cast<std::size_t>(row)]);
+  }
 };
 
 [[noreturn]] inline void throw_not_a_node(const char* op, std::int64_t found, std::int64_t num_nodes) {
@@ -41,6 +48,7 @@ struct CscView {
                           " would hold more than 2^63 - 1 in-edges, more than any memory holds. Use a smaller fanout.");
 }
 
+// `node` may also be the number of a row.
 inline void check_node(const char* op, std::int64_t node, std::int64_t num_nodes) {
   if (static_cast<std::uint64_t>(node) >= static_cast<std::uint64_t>(num_nodes)) throw_not_a_node(op, node, num_nodes);
 }

@@ -1,0 +1,86 @@
+// numbering.h: the local ids of one node type in one minibatch, by first occurrence.
+//   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, from one call or from many. It borrows
+//   an id map from the shelf, direct up to `direct_limit` nodes, hashed beyond.
+// The caller has checked that the ids are in [0, num_nodes). Throws std::length_error (ValueError) past 2^32 - 1 nodes.
+// Touches no Python object.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "common/buffer.h"
+#include "sampling/id_map.h"
+#include "sampling/id_map_shelf.h"
+
+namespace datapipes {
+
+template <class Id>
+class Numbering {
+ public:
+  explicit Numbering(std::int64_t num_nodes, std::int64_t direct_limit = kDirectMapLimit) : num_nodes_(num_nodes) {
+    if (num_nodes <= direct_limit) {
+      borrow<DirectIdMap<Id>>();
+    } else {
+      borrow<HashIdMap<Id>>();
+    }
+  }
+  Numbering(Numbering&&) noexcept = default;
+  Numbering& operator=(Numbering&&) noexcept = default;
+
+  std::int64_t count() const { return count_; }
+  std::int64_t num_nodes() const { return num_nodes_; }
+  std::span<const Id> nodes() const { return nodes_.first(count_); }
+
+  // Makes room for `more` ids. Returns the old memory of the nodes, for a caller who still reads it.
+  Buffer<Id> make_room(std::int64_t more) {
+    const std::int64_t bound = count_ + std::min(more, num_nodes_ - count_);  // the graph has no more nodes
+    check_local_ids(bound);
+    visit([&](auto& map) { map.reserve(nodes(), bound - count_); });
+    if (nodes_.size() > bound) return {};
+    Buffer<Id> larger(bound + 1);  // number() writes one entry past the last
+    std::copy_n(nodes_.data(), count_, larger.data());
+    return std::exchange(nodes_, std::move(larger));
+  }
+
+  // Calls use(map) with the map that is in use; `number` needs it, so that a loop asks only once which kind it is.
+  template <class Use>
+  void visit(Use&& use) {
+    std::visit([&](auto& map) { use(*map); }, map_);
+  }
+
+  // Writes the local id of each of `ids`, for which there is room. `local` may be ids.data().
+  template <class Map>
+  void number(Map& map, std::span<const Id> ids, Id* local) {
+    count_ = map.number(ids, count_, nodes_.data(), local);
+  }
+  template <class Map>
+  void number_ahead(Map& map, std::span<const Id> ids, Id* local) {
+    count_ = datapipes::number_ahead(map, ids, count_, nodes_.data(), local);
+  }
+
+  // Gives the map back and returns the distinct ids. A numbering that is destroyed without it, by an error, destroys its map
+  // too, since the content is unknown.
+  Buffer<Id> finish() {
+    std::visit([](auto& map) { IdMapShelf<std::remove_reference_t<decltype(*map)>>::instance().give(std::move(map)); }, map_);
+    nodes_.shrink(count_);
+    return std::move(nodes_);
+  }
+
+ private:
+  template <class Map>
+  void borrow() {
+    map_ = IdMapShelf<Map>::instance().take(num_nodes_);
+    visit([this](auto& map) { map.start(num_nodes_); });
+  }
+
+  std::int64_t num_nodes_;
+  std::int64_t count_ = 0;
+  Buffer<Id> nodes_;
+  std::variant<std::unique_ptr<DirectIdMap<Id>>, std::unique_ptr<HashIdMap<Id>>> map_;
+};
+
+}  // namespace datapipes

@@ -1,0 +1,35 @@
+// topology.h: a graph as sample_neighbors sees it: node types and the relations between them, by number.
+//   Types and relations are in sorted order, so the number of a relation is its edge type ordinal (docs/semantics.md section
+//   4.1). A homogeneous graph has one type and one relation. Nothing is owned: the spans belong to the caller.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sampling/row_view.h"
+
+namespace datapipes {
+
+struct NodeType {
+  std::string op;  // names the type in errors: "sample_neighbor", or "sample_neighbor, paper"
+  std::int64_t num_nodes;
+};
+
+template <class Id>
+struct Relation {
+  std::string op;  // as above, with the edge type
+  std::size_t src, dst;
+  RowView<Id> rows;                        // a row for each `dst` node
+  std::span<const std::int64_t> edge_ids;  // [num_edges], or empty: then an edge's id is its position
+};
+
+template <class Id>
+struct Topology {
+  std::vector<NodeType> node_types;
+  std::vector<Relation<Id>> relations;
+};
+
+}  // namespace datapipes

@@ -1,0 +1,82 @@
+"""The fanouts of a sampler: how many in-edges each hop draws, one number for all edge types or one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.checks import check_int, shown
+from datapipes.base.types import EdgeType, check_edge_type, known_edge_type
+from datapipes.graph.graph import Graph
+
+MAX_HOPS = 256
+
+Fanout = int | Mapping[EdgeType, int] | Mapping[str, int]
+
+
+def check_fanouts(where: str, fanouts: Any, graph: Graph) -> list[Any]:
+    """Return `fanouts` as a list with an entry for each hop: an int, or on a graph with types {edge type: int} of all.
+
+    Each number is -1 or more. In a dict that the user gives, an edge type that is missing has 0.
+    """
+    if isinstance(fanouts, Tensor):
+        fanouts = fanouts.tolist()
+    if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
+        raise TypeError(
+            f"{where}: fanouts must be a sequence of ints, one for each hop, got {shown(fanouts)}. Pass a list such as "
+            "[10, 5], or by edge type [{('a', 'to', 'b'): 10}, {('a', 'to', 'b'): 5}]."
+        )
+    if not 1 <= len(fanouts) <= MAX_HOPS:
+        raise ValueError(
+            f"{where}: fanouts has {len(fanouts)} entries, allowed are 1 to {MAX_HOPS}, one for each hop. Add or drop "
+            "some."
+        )
+    if not graph.is_heterogeneous:
+        for i, fanout in enumerate(fanouts):
+            if isinstance(fanout, Mapping):
+                raise TypeError(
+                    f"{where}: fanouts[{i}] is a dict, but the graph has no edge types. Pass an int, or sample a "
+                    "HeteroCSCGraph."
+                )
+        return [check_int(where, f"fanouts[{i}]", fanout, -1) for i, fanout in enumerate(fanouts)]
+    checked = [_by_edge_type(where, f"fanouts[{i}]", fanout, graph) for i, fanout in enumerate(fanouts)]
+    if all(number == 0 for fanout in checked for number in fanout.values()):
+        raise ValueError(
+            f"{where}: no edge type has a fanout other than 0 in any hop, so nothing would be sampled. Known are "
+            f"{shown(list(graph.edge_types))}. Give one of them a fanout."
+        )
+    return checked
+
+
+def sampled_edge_types(fanouts: list[Any], graph: Graph) -> tuple[Any, ...]:
+    """Return the edge types that some hop draws from, in sorted order; (None,) for a graph without types."""
+    if not graph.is_heterogeneous:
+        return (None,)
+    return tuple(edge_type for edge_type in graph.edge_types if any(fanout[edge_type] != 0 for fanout in fanouts))
+
+
+def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[EdgeType, int]:
+    if not isinstance(fanout, Mapping):
+        number = check_int(where, name, fanout, -1)
+        return {edge_type: number for edge_type in graph.edge_types if edge_type is not None}
+    numbers: dict[Any, int] = dict.fromkeys(graph.edge_types, 0)
+    given = set()
+    for key, value in fanout.items():
+        edge_type = known_edge_type(where, key, graph.edge_types)
+        if edge_type in given:
+            raise ValueError(f"{where}: {name} names {edge_type} twice, as tuple and as text. Give it once.")
+        given.add(check_edge_type(where, key))
+        numbers[edge_type] = check_int(where, f"{name}[{shown(key)}]", value, -1)
+    return numbers
+
+
+def shortened(fanouts: list[Any]) -> list[Any]:
+    """Return fanouts as they are shown: an int where all edge types have the same, and no zeros."""
+    return [_shortened(fanout) if isinstance(fanout, Mapping) else fanout for fanout in fanouts]
+
+
+def _shortened(fanout: Mapping[Any, int]) -> Any:
+    numbers = set(fanout.values())
+    return numbers.pop() if len(numbers) == 1 else {edge_type: n for edge_type, n in fanout.items() if n != 0}

@@ -1,0 +1,126 @@
+"""The seeds of a minibatch as node ids: checked, by node type, in the order in which samplers number them.
+
+Seeds of links are pairs; a sampler starts from the nodes at their ends (docs/semantics.md, section 4.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import INDEX_DTYPES, dtype_name, how_to_get_ids, shown
+from datapipes.base.types import known_edge_type, known_node_type, type_text
+from datapipes.graph.graph import Graph
+
+
+class SeedIds(NamedTuple):
+    """The seeds by node type, and the way back.
+
+    Attributes:
+        ids: {node type: ids [n]}, repeats included. A graph without types has the one type None.
+        places: for each key and column of `seeds`: the node type, and the first and last place in `ids` of that type.
+            None for a column stands for all columns, row by row.
+        seeds: as the minibatch holds them.
+    """
+
+    ids: dict[Any, Tensor]
+    places: list[tuple[Any, int | None, Any, int, int]]
+    seeds: Any
+
+    def restore(self, local_ids: dict[Any, Tensor]) -> Any:
+        """Return local ids, which are aligned with `ids`, in the form of the seeds."""
+        if isinstance(self.seeds, Tensor):
+            return local_ids[None].view(self.seeds.shape)
+        found: dict[Any, list[Tensor]] = {}
+        for key, column, node_type, begin, end in self.places:
+            part = local_ids[node_type][begin:end]
+            found.setdefault(key, []).append(part if column is None else part.view(-1, 1))
+        restored = {key: torch.cat(parts, dim=1) if len(parts) > 1 else parts[0] for key, parts in found.items()}
+        return {key: local.view(self.seeds[key].shape) for key, local in restored.items()}
+
+
+def seed_ids(where: str, seeds: Any, graph: Graph) -> SeedIds:
+    """Return the seeds of a minibatch by node type.
+
+    Raises:
+        TypeError, ValueError: They are no ids, or not of types of the graph; the message names what was found.
+    """
+    if not graph.is_heterogeneous:
+        if isinstance(seeds, dict):
+            raise TypeError(
+                f"{where}: seeds have the types {shown(sorted(map(type_text, seeds)))}, but the graph has none. Take "
+                "an ItemSet without types, or sample a HeteroCSCGraph."
+            )
+        checked = check_seeds(where, "seeds", seeds)
+        if checked.numel() == 0:
+            raise _no_seeds(where, f"shape {list(checked.shape)}")
+        return SeedIds({None: checked.view(-1)}, [], checked)
+    if not isinstance(seeds, dict):
+        raise TypeError(
+            f"{where}: seeds must be a dict by type, since the graph has types, got {type(seeds).__name__}. Start the "
+            f"chain with dp.HeteroItemSet({{type: items}}); node types are {shown(list(graph.node_types))}."
+        )
+    columns: dict[Any, list[Tensor]] = {}
+    lengths: dict[Any, int] = {}
+    places: list[tuple[Any, int | None, Any, int, int]] = []
+    for key in sorted(seeds):
+        for column, node_type, ids in _columns(where, key, seeds[key], graph):
+            begin = lengths.get(node_type, 0)
+            lengths[node_type] = begin + int(ids.shape[0])
+            columns.setdefault(node_type, []).append(ids)
+            places.append((key, column, node_type, begin, lengths[node_type]))
+    if not any(lengths.values()):
+        raise _no_seeds(where, f"types {shown(sorted(map(type_text, seeds)))}")
+    joined = {node_type: parts[0] if len(parts) == 1 else torch.cat(parts) for node_type, parts in columns.items()}
+    return SeedIds(joined, places, seeds)
+
+
+def _columns(where: str, key: Any, given: Any, graph: Graph) -> list[tuple[int | None, str, Tensor]]:
+    """Return the node ids in the seeds of a type: (column or None, node type, ids)."""
+    ids = check_seeds(where, f"seeds of {shown(key)}", given)
+    if isinstance(key, str):
+        known_node_type(where, key, graph.node_types)
+        if ids.ndim != 1:
+            raise ValueError(
+                f"{where}: seeds of the node type {key!r} must have shape [n], got {list(ids.shape)}. Pairs of nodes "
+                "belong to an edge type: {('src', 'rel', 'dst'): pairs}."
+            )
+        return [(None, key, ids)]
+    src, _, dst = known_edge_type(where, key, graph.edge_types)
+    if ids.ndim != 2 or ids.shape[1] != 2:
+        raise ValueError(
+            f"{where}: seeds of the edge type {key} must be pairs [n, 2] (source, destination), got "
+            f"{list(ids.shape)}. Reshape them."
+        )
+    if src == dst:
+        return [(None, src, ids.reshape(-1))]
+    return [(0, src, ids[:, 0].contiguous()), (1, dst, ids[:, 1].contiguous())]
+
+
+def check_seeds(where: str, what: str, seeds: Any) -> Tensor:
+    """Return seeds of a minibatch: int32 or int64, [n] or [n, k], contiguous, in host memory."""
+    if not isinstance(seeds, Tensor):
+        raise TypeError(
+            f"{where}: {what} must be a tensor, got {type(seeds).__name__}. Name one item 'seeds' in the ItemSet."
+        )
+    if seeds.dtype not in INDEX_DTYPES:
+        raise TypeError(
+            f"{where}: {what} must be int32 or int64, got {dtype_name(seeds.dtype)}. {how_to_get_ids(seeds)}"
+        )
+    if seeds.ndim not in (1, 2):
+        raise ValueError(f"{where}: {what} must have shape [n] or [n, k], got {list(seeds.shape)}. Reshape them.")
+    if seeds.device.type != "cpu":
+        raise ValueError(
+            f"{where}: {what} must be in host memory, found them on {seeds.device}. Put copy_to after this stage."
+        )
+    if not seeds.is_contiguous():
+        raise ValueError(f"{where}: {what} are not contiguous (stride {seeds.stride()}). Call .contiguous() on them.")
+    return seeds
+
+
+def _no_seeds(where: str, found: str) -> ValueError:
+    return ValueError(
+        f"{where}: found no seeds ({found}); at least 1 is needed. Return None from a transform to drop a minibatch."
+    )

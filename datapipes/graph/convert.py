@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
@@ -25,16 +26,7 @@ def from_edge_index(
     edge_attributes: Mapping[str, Any] | None = None,
 ) -> CSCArrays:
     """See CSCGraph.from_edge_index."""
-    edges = as_tensor("from_edge_index", "edge_index", edge_index)
-    if edges.ndim != 2 or edges.shape[0] != 2:
-        raise ValueError(
-            f"from_edge_index: edge_index must have shape [2, num_edges], got {list(edges.shape)}. Transpose it?"
-        )
-    if edges.dtype not in INDEX_DTYPES:
-        raise TypeError(
-            f"from_edge_index: edge_index must be int32 or int64, got {dtype_name(edges.dtype)}. Call .long()."
-        )
-    edges = edges.cpu()
+    edges = check_edge_index("edge_index", edge_index)
     if num_nodes is None:
         num_nodes = max(int(edges.max()) + 1, 0) if edges.numel() > 0 else 0
     check_int("from_edge_index", "num_nodes", num_nodes, 0, MAX_NODES)
@@ -45,16 +37,33 @@ def from_edge_index(
     )
     src, dst = edges[0].contiguous().numpy(), edges[1].contiguous().numpy()
     indptr, indices, order = (torch.from_numpy(array) for array in _core.coo_to_csc(src, dst, num_nodes))
+    return CSCArrays(indptr, indices, order, node_attributes, in_order(edge_attributes, order))
+
+
+def check_edge_index(name: str, value: Any) -> Tensor:
+    """Return an edge_index, called `name` in errors, as int32 or int64 [2, num_edges] in host memory."""
+    edges = as_tensor("from_edge_index", name, value)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise ValueError(
+            f"from_edge_index: {name} must have shape [2, num_edges], got {list(edges.shape)}. Transpose it?"
+        )
+    if edges.dtype not in INDEX_DTYPES:
+        raise TypeError(f"from_edge_index: {name} must be int32 or int64, got {dtype_name(edges.dtype)}. Call .long().")
+    return edges.cpu()
+
+
+def in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str = "") -> dict[str, Tensor]:
+    """Return edge attributes, given in the order of the columns, as the sort has moved the edges."""
     moved = {}
     for name, value in (edge_attributes or {}).items():
-        tensor = as_tensor("from_edge_index", f"edge attribute {name!r}", value)
-        if tensor.ndim == 0 or tensor.shape[0] != edges.shape[1]:
+        tensor = as_tensor("from_edge_index", f"edge attribute {name!r}{of}", value)
+        if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
             raise ValueError(
-                f"from_edge_index: edge attribute {name!r} has shape {list(tensor.shape)}; its first size must be "
-                f"{edges.shape[1]}, one row for each column of edge_index."
+                f"from_edge_index: edge attribute {name!r}{of} has shape {list(tensor.shape)}; its first size must be "
+                f"{order.shape[0]}, one row for each column of edge_index."
             )
         moved[name] = tensor[order]
-    return CSCArrays(indptr, indices, order, node_attributes, moved)
+    return moved
 
 
 def from_scipy(matrix: Any) -> CSCArrays:
@@ -72,16 +81,20 @@ def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes:
     number = {node: i for i, node in enumerate(graph.nodes)}
     pairs = list(graph.edges(data=True))
     edges = np.array([(number[u], number[v]) for u, v, _ in pairs], dtype=np.int64).reshape(-1, 2).T
-    columns = {name: _column("edge", name, [values for _, _, values in pairs]) for name in edge_attributes}
+    columns = {name: attribute_column("edge", name, [values for _, _, values in pairs]) for name in edge_attributes}
     if not graph.is_directed():
         loops = edges[0] == edges[1]  # a self-loop is not doubled
         edges = np.concatenate((edges, edges[::-1, ~loops]), axis=1)
         columns = {name: np.concatenate((column, column[~loops])) for name, column in columns.items()}
-    nodes = {name: _column("node", name, [values for _, values in graph.nodes(data=True)]) for name in node_attributes}
+    nodes = {
+        name: attribute_column("node", name, [values for _, values in graph.nodes(data=True)])
+        for name in node_attributes
+    }
     return from_edge_index(np.ascontiguousarray(edges), len(number), nodes, columns)
 
 
-def _column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
+def attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
+    """Return the values of a networkx attribute as an array."""
     lacking = sum(name not in row for row in rows)
     if lacking:
         raise ValueError(

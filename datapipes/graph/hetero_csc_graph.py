@@ -10,27 +10,37 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_int, dtype_name, shown
+from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import probe_digest
-from datapipes.base.types import EdgeType, by_edge_type, check_node_type, known_edge_type, known_node_type
-from datapipes.graph.arrays import as_index_dtype, max_edge_id
+from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
+from datapipes.graph import convert_hetero, hetero_storage
+from datapipes.graph.arrays import HeteroArrays, as_index_dtype, max_edge_id
 from datapipes.graph.checks import (
-    MAX_NODES,
     check_attributes,
-    check_csc,
-    check_edge_ids,
     check_index_dtype,
     check_mapping,
     refuse_negative_ids,
 )
 from datapipes.graph.graph import Graph
+from datapipes.graph.storage import HEADER
+from datapipes.graph.typed_relation import (
+    TypedRelation,
+    check_num_nodes,
+    check_relation,
+    of_known_edge_types,
+    refuse_mixed_dtypes,
+)
+
+if TYPE_CHECKING:
+    import networkx
+    import torch_geometric.data
 
 __all__ = ["HeteroCSCGraph"]
 
@@ -38,21 +48,6 @@ _NAME = "HeteroCSCGraph"
 MOST_EDGE_TYPES = 2**16  # the random key has room for so many
 
 ByEdgeType = Mapping[EdgeType, Any] | Mapping[str, Any]  # the text "src:rel:dst" is accepted too
-
-
-@dataclass(frozen=True, slots=True)
-class TypedRelation:
-    """The edges of one type; see `Relation`."""
-
-    indptr: Tensor
-    indices: Tensor
-    edge_ids: Tensor | None
-    edge_attributes: dict[str, Tensor]
-
-    @property
-    def num_edges(self) -> int:
-        """Number of edges; each parallel edge counts."""
-        return int(self.indices.shape[0])
 
 
 class HeteroCSCGraph(Graph):
@@ -90,20 +85,22 @@ class HeteroCSCGraph(Graph):
         edge_attributes: ByEdgeType | None = None,
         edge_ids: ByEdgeType | None = None,
     ) -> None:
-        self._num_nodes = _check_num_nodes(num_nodes)
-        given = by_edge_type(_NAME, check_mapping(_NAME, "relations", relations, "{edge type: (indptr, indices)}"))
+        self._num_nodes = check_num_nodes(num_nodes)
+        given = by_edge_type(
+            _NAME, check_mapping(_NAME, "relations", relations, "{edge type: (indptr, indices)}", optional=False)
+        )
         if len(given) > MOST_EDGE_TYPES:
             raise ValueError(
                 f"{_NAME}: {len(given)} edge types; at most {MOST_EDGE_TYPES} are allowed. Merge some, and keep what "
                 "tells them apart as an edge attribute."
             )
-        ids = _of_known_edge_types("edge_ids", edge_ids, given, "{edge type: ids}")
-        attributes = _of_known_edge_types("edge_attributes", edge_attributes, given, "{edge type: {name: values}}")
+        ids = of_known_edge_types("edge_ids", edge_ids, given, "{edge type: ids}")
+        attributes = of_known_edge_types("edge_attributes", edge_attributes, given, "{edge type: {name: values}}")
         self._relations = {
-            edge_type: self._relation(edge_type, arrays, ids.get(edge_type), attributes.get(edge_type))
+            edge_type: check_relation(edge_type, arrays, self._num_nodes, ids.get(edge_type), attributes.get(edge_type))
             for edge_type, arrays in given.items()
         }
-        _refuse_mixed_dtypes(self._relations)
+        refuse_mixed_dtypes(self._relations)
         of_nodes = check_mapping(_NAME, "node_attributes", node_attributes, "{node type: {name: values}}")
         for node_type in of_nodes:
             known_node_type(f"{_NAME}, node_attributes", node_type, self._num_nodes)
@@ -113,24 +110,6 @@ class HeteroCSCGraph(Graph):
         }
         self._digest: str | None = None
         self._max_edge_ids: dict[EdgeType, int] = {}
-
-    def _relation(self, edge_type: EdgeType, arrays: Any, edge_ids: Any, attributes: Any) -> TypedRelation:
-        """Return the arrays of an edge type, checked."""
-        src, _, dst = edge_type
-        for end in (src, dst):
-            known_node_type(f"{_NAME}, num_nodes for {edge_type}", end, self._num_nodes)
-        if not isinstance(arrays, (tuple, list)) or len(arrays) != 2:
-            raise TypeError(f"{_NAME}: {edge_type} must have a pair (indptr, indices), got {shown(arrays)}. Pass two.")
-        of = f" of {edge_type}"
-        indptr, indices = check_csc(_NAME, arrays[0], arrays[1], of)
-        if indptr.shape[0] != self._num_nodes[dst] + 1:
-            raise ValueError(
-                f"{_NAME}: indptr{of} has {indptr.shape[0]} entries; it needs {self._num_nodes[dst] + 1}, one more "
-                f"than num_nodes[{dst!r}]. Rebuild the offsets, or correct num_nodes."
-            )
-        num_edges = int(indices.shape[0])
-        ids = check_edge_ids(_NAME, edge_ids, num_edges, of)
-        return TypedRelation(indptr, indices, ids, check_attributes(_NAME, "edge", attributes, num_edges, of))
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -243,6 +222,109 @@ class HeteroCSCGraph(Graph):
             self._digest = digest.hexdigest()
         return self._digest
 
+    # --- converters and storage, implemented in convert_hetero.py and hetero_storage.py
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: ByEdgeType,
+        num_nodes: Mapping[str, int] | None = None,
+        *,
+        node_attributes: Mapping[str, Mapping[str, Any]] | None = None,
+        edge_attributes: ByEdgeType | None = None,
+    ) -> HeteroCSCGraph:
+        """Return the graph of {edge type: edge_index}, int32 or int64 [2, num_edges]: sources, then destinations.
+
+        The sort is stable: in-edges of a node keep the order of their columns. The id of an edge is its column in the
+        edge_index of its type, so edge features in that order can be used as they are. `edge_attributes` are given in
+        that order too and moved to CSC order. A type that `num_nodes` does not name has as many nodes as the largest id
+        in any of its edge types says, plus 1.
+
+        Raises:
+            IndexError: An end of an edge is no node of its type; the message names the first.
+        """
+        return cls._of(convert_hetero.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: networkx.Graph,
+        *,
+        node_type: str,
+        edge_type: str,
+        node_attributes: Mapping[str, tuple[str, ...]] | None = None,
+        edge_attributes: ByEdgeType | None = None,
+    ) -> HeteroCSCGraph:
+        """Return the graph of a networkx graph whose nodes and edges name their types; multigraphs too.
+
+        Nodes are numbered within their type, in the order of `graph.nodes`. An undirected edge becomes one edge in each
+        direction: between types a and b, one of the type (a, rel, b) and one of the type (b, rel, a).
+
+        Args:
+            node_type: name of the attribute that holds the type of a node, a text.
+            edge_type: name of the attribute that holds the relation of an edge, a text. With the types of its ends
+                it makes the edge type (src, rel, dst).
+            node_attributes: {node type: names of numeric attributes to copy}; every node of the type must have them.
+            edge_attributes: {edge type: names of numeric attributes to copy}; every edge of the type must have them.
+        """
+        return cls._of(
+            convert_hetero.from_networkx(graph, node_type, edge_type, node_attributes or {}, edge_attributes or {})
+        )
+
+    @classmethod
+    def from_pyg(cls, data: torch_geometric.data.HeteroData) -> HeteroCSCGraph:
+        """Return the graph of a PyG `HeteroData`; its node-level and edge-level tensors become attributes.
+
+        A node type without any tensor or `num_nodes` has as many nodes as its edges say.
+        """
+        return cls._of(convert_hetero.from_pyg(data))
+
+    def save(self, path: str | Path) -> None:
+        """Write the graph to the folder `path`: arrays.npy, which holds all arrays, and graph.json, which names them.
+
+        Raises:
+            FileExistsError: The folder holds a graph already.
+            ValueError: graph.json would exceed 2 MiB, about 15,000 arrays.
+        """
+        relations = {key: (each.indptr, each.indices) for key, each in self._relations.items()}
+        ids, nodes, edges = self._edge_ids(), self.node_attributes, self.edge_attributes
+        hetero_storage.save(HeteroArrays(relations, self._num_nodes, ids, nodes, edges), Path(path))
+
+    @classmethod
+    def open(cls, path: str | Path, mmap: bool = True) -> HeteroCSCGraph:
+        """Return the graph that `save` wrote to the folder `path`.
+
+        With `mmap` the arrays stay on disk and processes share their pages; all arrays take one descriptor and one
+        mapping. As CSCGraph.open says, mapped files must keep their size while they are in use.
+
+        Raises:
+            FileNotFoundError: There is no graph at `path`.
+            ValueError: A file is truncated, corrupt, no regular file, or does not fit the other; the message names it.
+                Or the folder holds a CSCGraph.
+            MemoryError: The arrays exceed the memory that is left (without `mmap`).
+            OSError: No descriptor is left.
+        """
+        arrays, promised = hetero_storage.load(Path(path), mmap)
+        try:
+            graph = cls._of(arrays)
+            if graph.num_edges != promised:
+                raise ValueError(f"{shown(graph)} in {hetero_storage.ARRAYS}")
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{_NAME}.open: the arrays in {path} do not fit {HEADER}: {error}. Save it again."
+            ) from error
+        return graph
+
+    @classmethod
+    def _of(cls, arrays: HeteroArrays) -> HeteroCSCGraph:
+        return cls(
+            arrays.relations,
+            arrays.num_nodes,
+            node_attributes=arrays.node_attributes,
+            edge_attributes=arrays.edge_attributes,
+            edge_ids=arrays.edge_ids,
+        )
+
     def _edge_ids(self) -> dict[EdgeType, Tensor]:
         return {key: each.edge_ids for key, each in self._relations.items() if each.edge_ids is not None}
 
@@ -252,29 +334,3 @@ class HeteroCSCGraph(Graph):
             f"{sum(self._num_nodes.values())} nodes, {sum(self.num_edges.values())} edges, "
             f"{dtype_name(self.index_dtype)})"
         )
-
-
-def _check_num_nodes(num_nodes: Any) -> dict[str, int]:
-    """Return {node type: number} in sorted order."""
-    given = check_mapping(_NAME, "num_nodes", num_nodes, "{node type: number}", optional=False)
-    names = sorted(check_node_type(f"{_NAME}, num_nodes", name) for name in given)
-    return {name: check_int(_NAME, f"num_nodes[{name!r}]", given[name], 0, MAX_NODES) for name in names}
-
-
-def _of_known_edge_types(what: str, given: Any, known: Mapping[EdgeType, Any], form: str) -> dict[EdgeType, Any]:
-    found = by_edge_type(f"{_NAME}, {what}", check_mapping(_NAME, what, given, form))
-    for edge_type in found:
-        known_edge_type(f"{_NAME}, {what}", edge_type, known)
-    return found
-
-
-def _refuse_mixed_dtypes(relations: Mapping[EdgeType, TypedRelation]) -> None:
-    first: tuple[EdgeType, torch.dtype] | None = None
-    for edge_type, relation in relations.items():
-        dtype = relation.indices.dtype
-        first = first or (edge_type, dtype)
-        if dtype != first[1]:
-            raise TypeError(
-                f"{_NAME}: indices of {edge_type} are {dtype_name(dtype)}, those of {first[0]} {dtype_name(first[1])}; "
-                "all relations must have one dtype. Convert one of them."
-            )

@@ -10,6 +10,8 @@ import errno
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,6 +26,7 @@ from datapipes.graph.arrays import CSCArrays
 from datapipes.processes.sharing import know_mapping
 
 FORMAT = "datapipes-csc-graph"
+FORMATS = {FORMAT: "CSCGraph", "datapipes-hetero-csc-graph": "HeteroCSCGraph"}  # and the class that opens each
 VERSION = 1
 HEADER = "graph.json"
 MOST_HEADER_BYTES = 2**21  # of graph.json, about 10,000 arrays; parsed, a hostile one takes 30 times as much memory
@@ -37,10 +40,7 @@ _READ_HEADER = {
 
 def save(arrays: CSCArrays, folder: Path) -> None:
     """See CSCGraph.save."""
-    if (folder / HEADER).exists():
-        raise FileExistsError(
-            f"CSCGraph.save: {folder} holds a graph already; it is not overwritten. Choose another folder."
-        )
+    refuse_a_graph("CSCGraph.save", folder)
     named: list[tuple[str, str, Tensor]] = [("indptr", "", arrays.indptr), ("indices", "", arrays.indices)]
     if arrays.edge_ids is not None:
         named.append(("edge_ids", "", arrays.edge_ids))
@@ -58,18 +58,34 @@ def save(arrays: CSCArrays, folder: Path) -> None:
             for (kind, name, tensor), file in zip(named, files, strict=True)
         ],
     }
-    text = json.dumps(header, indent=1)
-    if len(text) > MOST_HEADER_BYTES:
-        raise ValueError(
-            f"CSCGraph.save: the names and shapes of {len(named)} arrays take {len(text)} bytes in {HEADER}; at most "
-            f"{MOST_HEADER_BYTES} are allowed. Use fewer attributes, or shorter names."
-        )
+    text = header_text("CSCGraph.save", header, indent=1)
     folder.mkdir(parents=True, exist_ok=True)
     for (_, _, tensor), file in zip(named, files, strict=True):
-        np.save(folder / file, _to_numpy(tensor), allow_pickle=False)
+        np.save(folder / file, to_numpy(tensor), allow_pickle=False)
+    write_header(folder, text)
+
+
+def refuse_a_graph(where: str, folder: Path) -> None:
+    """Raise FileExistsError if the folder holds a graph already."""
+    if (folder / HEADER).exists():
+        raise FileExistsError(f"{where}: {folder} holds a graph already; it is not overwritten. Choose another folder.")
+
+
+def header_text(where: str, header: dict[str, Any], indent: int | None = None) -> str:
+    """Return the text of graph.json; refuse one that would not be opened."""
+    text = json.dumps(header, indent=indent)
+    if len(text) > MOST_HEADER_BYTES:
+        raise ValueError(
+            f"{where}: the names and shapes of {len(header['arrays'])} arrays take {len(text)} bytes in {HEADER}; at "
+            f"most {MOST_HEADER_BYTES} are allowed. Use fewer attributes, or shorter names."
+        )
+    return text
+
+
+def write_header(folder: Path, text: str) -> None:
+    """Write graph.json last: a folder without a header is no graph, so an interrupted save is never opened."""
     temporary = folder / f"{HEADER}.tmp"
     temporary.write_text(text, encoding="utf-8")
-    # Last: a folder without a header is no graph, so an interrupted save is never opened.
     os.replace(temporary, folder / HEADER)
 
 
@@ -86,25 +102,11 @@ class _Entry(NamedTuple):
 def load(folder: Path, mmap: bool) -> tuple[CSCArrays, tuple[int, int]]:
     """Return the arrays in a folder, and how many nodes and edges graph.json promises; see CSCGraph.open."""
     path = folder / HEADER
-    if not path.exists():
-        raise FileNotFoundError(
-            f"CSCGraph.open: {path} does not exist; {folder} must be a folder written by save(). Check the path."
-        )
-    try:
-        text = read_regular(path, MOST_HEADER_BYTES).decode("utf-8")
-        header = json.loads(text, parse_int=_whole, parse_float=_no_whole, parse_constant=_no_whole)
-        if header["format"] != FORMAT or header["version"] != VERSION:
-            raise ValueError(
-                f"format {shown(header['format'])} version {shown(header['version'])}, allowed {FORMAT!r} version "
-                f"{VERSION}"
-            )
+    with valid_header("CSCGraph.open", path):
+        header = read_header("CSCGraph.open", folder, FORMAT)
         entries = [_entry(entry) for entry in header["arrays"]]
-        _refuse_repeats(entries)
+        refuse_repeats(("array", [entry[:2] for entry in entries]), ("file", [entry.file for entry in entries]))
         promised = tuple(check_int(HEADER, name, header[name], 0) for name in ("num_nodes", "num_edges"))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(
-            f"CSCGraph.open: {path} is not a valid header: {shown(error)}. Save the graph again."
-        ) from error
     if not mmap:
         num_bytes = sum(_size_of(folder / entry.file) for entry in entries)
         check_memory("CSCGraph.open", f"the arrays in {folder} with mmap=False", num_bytes, "Open it with mmap=True.")
@@ -121,6 +123,41 @@ def load(folder: Path, mmap: bool) -> tuple[CSCArrays, tuple[int, int]]:
     )
     arrays = CSCArrays(single["indptr"], single["indices"], single.get("edge_ids"), nodes, edges)
     return arrays, (promised[0], promised[1])
+
+
+@contextmanager
+def valid_header(where: str, path: Path) -> Iterator[None]:
+    """Turn what a corrupt header may raise into one error; what says more already is left as it is."""
+    try:
+        yield
+    except _OtherFormat as error:
+        raise ValueError(str(error)) from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{where}: {path} is not a valid header: {shown(error)}. Save the graph again.") from error
+
+
+class _OtherFormat(ValueError):
+    """The header is that of the other kind of graph."""
+
+
+def read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
+    """Return graph.json, parsed, of the format `wanted`; its entries are not checked yet. Inside `valid_header`."""
+    path = folder / HEADER
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{where}: {path} does not exist; {folder} must be a folder written by save(). Check the path."
+        )
+    text = read_regular(path, MOST_HEADER_BYTES).decode("utf-8")
+    header: dict[str, Any] = json.loads(text, parse_int=_whole, parse_float=_no_whole, parse_constant=_no_whole)
+    found, version = header["format"], header["version"]
+    if found != wanted and isinstance(found, str) and found in FORMATS:
+        raise _OtherFormat(
+            f"{where}: {folder} holds a graph of the class {FORMATS[found]}; {FORMATS[wanted]} reads its own only. Use "
+            f"{FORMATS[found]}.open."
+        )
+    if found != wanted or version != VERSION:
+        raise ValueError(f"format {shown(found)} version {shown(version)}, allowed {wanted!r} version {VERSION}")
+    return header
 
 
 def _whole(digits: str) -> int:
@@ -145,17 +182,20 @@ def _entry(entry: Any) -> _Entry:
         raise ValueError(f"unknown array {shown(kind)} {shown(name)}")
     if not isinstance(file, str) or Path(file).name != file or not file.endswith(".npy"):
         raise ValueError(f"file {shown(file)} is not the name of a .npy file in the folder")
+    name = name if kind.endswith("attributes") else ""
+    return _Entry(kind, name, file, dtype_from_name(HEADER, entry["dtype"]), check_shape(shape))
+
+
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """Return a shape of graph.json."""
     if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
         raise ValueError(f"shape {shown(shape)} is not a list of up to {MOST_DIMENSIONS} sizes")
-    sizes = tuple(check_int(HEADER, "a size in a shape", size, 0) for size in shape)
-    return _Entry(
-        kind, name if kind.endswith("attributes") else "", file, dtype_from_name(HEADER, entry["dtype"]), sizes
-    )
+    return tuple(check_int(HEADER, "a size in a shape", size, 0) for size in shape)
 
 
-def _refuse_repeats(entries: list[_Entry]) -> None:
+def refuse_repeats(*lists: tuple[str, list[Any]]) -> None:
     """Refuse an array or a file that is named twice: each mapping takes a descriptor, so they would soon be used up."""
-    for what, named in (("array", [entry[:2] for entry in entries]), ("file", [entry.file for entry in entries])):
+    for what, named in lists:
         if len(set(named)) < len(named):
             seen: set[Any] = set()
             twice = next(each for each in named if each in seen or seen.add(each))  # type: ignore[func-returns-value]
@@ -163,36 +203,43 @@ def _refuse_repeats(entries: list[_Entry]) -> None:
 
 
 def _read(path: Path, entry: _Entry, mmap: bool) -> Tensor:
-    try:
+    with readable("CSCGraph.open", path, entry.dtype, entry.shape):
         with open_regular(path) as file:
-            array = _read_array(file, entry.shape, mmap)
+            array = read_array(file, entry.shape, mmap)
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         if tensor.dtype != entry.dtype:
             tensor = tensor.view(entry.dtype)  # dtypes unknown to NumPy, such as bfloat16, are stored as integers
         if tuple(tensor.shape) != entry.shape:
             raise ValueError(f"shape {list(tensor.shape)}")
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise _unreadable(path, entry, error) from error
-        raise OSError(
-            error.errno,
-            f"CSCGraph.open: no descriptor is left for {path}; each mapped array keeps one. Raise the limit (ulimit "
-            "-n), or open the graph with mmap=False",
-        ) from error
-    except Exception as error:  # a corrupt header can raise many kinds of error, from NumPy's parser to the memory map
-        raise _unreadable(path, entry, error) from error
     return tensor
 
 
-def _unreadable(path: Path, entry: _Entry, error: Exception) -> ValueError:
+@contextmanager
+def readable(where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[None]:
+    """Turn what a corrupt file may raise into one error: NumPy's parser and the memory map raise many kinds."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise _unreadable(where, path, dtype, shape, error) from error
+        raise OSError(
+            error.errno,
+            f"{where}: no descriptor is left for {path}; each mapped file keeps one. Raise the limit (ulimit -n), or "
+            "open the graph with mmap=False",
+        ) from error
+    except Exception as error:
+        raise _unreadable(where, path, dtype, shape, error) from error
+
+
+def _unreadable(where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], error: Exception) -> ValueError:
     why = (str(error) or type(error).__name__).removesuffix(".")
     return ValueError(
-        f"CSCGraph.open: {path} cannot be read as {dtype_name(entry.dtype)} {shown(list(entry.shape))}: {why}. It may "
-        "be truncated or corrupt; save the graph again."
+        f"{where}: {path} cannot be read as {dtype_name(dtype)} {shown(list(shape))}: {why}. It may be truncated or "
+        "corrupt; save the graph again."
     )
 
 
-def _read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
+def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
     """Return the array in an open .npy file. Not np.load, which guesses the format and would unpack an archive."""
     found, fortran, dtype = _READ_HEADER[np.lib.format.read_magic(file)](file)
     if dtype.kind not in "biufc":
@@ -212,7 +259,8 @@ def _read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarra
     return array
 
 
-def _to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return the values as a contiguous array; those of a dtype that NumPy lacks as integers of the same size."""
     tensor = tensor.cpu().contiguous()
     try:
         return tensor.numpy()

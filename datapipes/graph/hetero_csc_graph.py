@@ -37,6 +37,7 @@ from datapipes.graph.typed_relation import (
     of_known_edge_types,
     refuse_mixed_dtypes,
 )
+from datapipes.processes.sharing import Together
 
 if TYPE_CHECKING:
     import networkx
@@ -327,6 +328,31 @@ class HeteroCSCGraph(Graph):
 
     def _edge_ids(self) -> dict[EdgeType, Tensor]:
         return {key: each.edge_ids for key, each in self._relations.items() if each.edge_ids is not None}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with all tensors together, so that they reach workers in one memory."""
+        tensors: list[Tensor] = []
+        relations = [(key, each.edge_ids is not None, [*each.edge_attributes]) for key, each in self._relations.items()]
+        for each in self._relations.values():
+            ids = [] if each.edge_ids is None else [each.edge_ids]
+            tensors += [each.indptr, each.indices, *ids, *each.edge_attributes.values()]
+        nodes = [(node_type, [*values]) for node_type, values in self.node_attributes.items()]
+        for values in self.node_attributes.values():
+            tensors += values.values()
+        replaced = {"_relations": relations, "node_attributes": nodes, "tensors": Together(tensors)}
+        return {**super().__getstate__(), **replaced}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        given = state["tensors"]
+        tensors = iter(given.tensors if isinstance(given, Together) else given)  # copy.copy pickles nothing
+        self.__dict__.update({name: value for name, value in state.items() if name != "tensors"})
+        self._relations = {}
+        for key, has_ids, names in state["_relations"]:
+            indptr, indices, ids = next(tensors), next(tensors), next(tensors) if has_ids else None
+            self._relations[key] = TypedRelation(indptr, indices, ids, {name: next(tensors) for name in names})
+        self.node_attributes = {
+            node_type: {name: next(tensors) for name in names} for node_type, names in state["node_attributes"]
+        }
 
     def __repr__(self) -> str:
         return (

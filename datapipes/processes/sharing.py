@@ -2,7 +2,8 @@
 
 A handle names memory that another process can map: a part of a memory-mapped file, or a memfd (anonymous memory with a
 descriptor, not limited by the size of /dev/shm). A tensor in ordinary memory is copied into a memfd once, however many
-processes read it. A handle is valid only in processes that this one starts.
+processes read it; the many tensors of a `Together` are copied into one. A handle is valid only in processes that this
+one starts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pickle
 import threading
 import warnings
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import reduction
 from pathlib import Path
@@ -24,9 +26,11 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.processes.values import bits, by_value, from_values, tensors_of
 
 SMALL = 2**15  # bytes; a tensor up to this size travels by value, since a mapping of its own costs more
 MOST_MEMORIES = 128  # memfds per packed object; a process can be sent 256 descriptors when it starts
+ALIGNED = 64  # bytes; where a tensor among others begins
 LARGE = 2**22  # bytes; huge pages pay from this size on
 _Address = tuple[int, int, int, int]  # identifies the content of a file: device, inode, size, time of change
 
@@ -102,6 +106,20 @@ class Packed:
         return _Unpickler(io.BytesIO(self.data), self.memories).load()
 
 
+class Together:
+    """Tensors that go to workers in one memory, however many and however small they are.
+
+    An object with many tensors has one in its state, and finds the list of the tensors there when it is unpickled. By
+    plain pickle the tensors travel by value.
+    """
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.tensors = tensors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tensors_of, ([by_value(each) if _is_simple(each) else each for each in self.tensors],)
+
+
 def pack(value: Any) -> Packed:
     """Return `value` pickled for worker processes, with tensors and arrays in host memory as handles.
 
@@ -152,7 +170,7 @@ def share_memory(tensor: Tensor) -> Tensor:
     """
     if tensor.numel() == 0 or _mapping_of(tensor) is not None:
         return tensor
-    return _values(_copy(tensor), tensor)
+    return _values(_copy([tensor])[0], tensor, 0)
 
 
 class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch puts tensors into /dev/shm
@@ -169,11 +187,24 @@ class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch p
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not Tensor or not _is_plain(value):
-            return NotImplemented
-        # Not torch's own way: it pickles the whole storage of a view, and cannot restore uint16 and 8-bit floats.
-        values = bytearray(_bits(value.detach().resolve_conj().resolve_neg()).numpy().tobytes())
-        return _from_values, (values, value.dtype, tuple(value.shape), value.requires_grad)
+        if type(value) is Together:
+            return list, (self._gathered(value.tensors),)
+        return (from_values, by_value(value)) if type(value) is Tensor and _is_plain(value) else NotImplemented
+
+    def _gathered(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return the tensors; those in ordinary memory as copies in one shared memory, unless all are small."""
+        room = MOST_MEMORIES - len(self.memories)
+        found = {
+            place: each.resolve_conj().resolve_neg()
+            for place, each in enumerate(tensors)
+            if _is_simple(each) and each.numel() > 0 and _mapping_of(each) is None
+        }
+        if room <= 0 or sum(each.nbytes for each in found.values()) <= SMALL:
+            return tensors
+        gathered = list(tensors)
+        for (place, each), (memory, begin) in zip(found.items(), _copied([*found.values()], room), strict=True):
+            gathered[place] = _values(memory, each, begin)
+        return gathered
 
     def _handle_of_array(self, array: np.ndarray[Any, Any]) -> _Handle | None:
         if array.dtype.kind not in "biufc" or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
@@ -200,8 +231,8 @@ class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch p
         if found is None:
             if tensor.nbytes <= SMALL or len(self.memories) >= MOST_MEMORIES:
                 return None
-            memory = _copied(tensor)
-            return self._in_memory(memory, 0, tensor, _contiguous_stride(tensor), as_array)
+            ((memory, begin),) = _copied([tensor], 1)
+            return self._in_memory(memory, begin, tensor, _contiguous_stride(tensor), as_array)
         mapped, mapping = found
         offset = tensor.data_ptr() - mapping.address + mapping.offset
         if mapping.file is None:
@@ -234,47 +265,55 @@ class _Unpickler(pickle.Unpickler):
         return tensor.numpy() if handle.as_array else tensor
 
 
-_copies: weakref.WeakValueDictionary[tuple[Any, ...], _Mapped] = weakref.WeakValueDictionary()
+_Key = tuple[Any, ...]
+_copies: weakref.WeakValueDictionary[_Key, _Mapped] = weakref.WeakValueDictionary()
+_begins: weakref.WeakKeyDictionary[_Mapped, dict[_Key, int]] = weakref.WeakKeyDictionary()  # of the copies in a memory
 _copying = threading.Lock()
 
 
-def _copied(tensor: Tensor) -> _Mapped:
-    """Return shared memory with the values of `tensor`: an earlier copy if it is still in use, otherwise a new one.
+def _copied(tensors: list[Tensor], most: int) -> list[tuple[_Mapped, int]]:
+    """Return for each tensor a shared memory with its values, and where in it they begin.
 
-    An earlier copy counts only if its values are equal. tensor._version cannot tell: it does not count writes through
-    NumPy or by a worker.
+    It is an earlier copy if that is still in use. The other tensors are copied together into one new memory; so are all
+    if the earlier copies lie in more than `most` memories. An earlier copy counts only if its values are equal.
+    tensor._version cannot tell: it does not count writes through NumPy or by a worker.
     """
-    key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+    named = [((each.data_ptr(), each.dtype, tuple(each.shape), each.stride()), each) for each in tensors]
     with _copying:
-        known = _copies.get(key)
-        if known is not None and _holds(known, tensor):
-            return known
-        memory = _copies[key] = _copy(tensor)
-        return memory
+        found: dict[_Key, tuple[_Mapped, int]] = {}
+        for key, tensor in named:
+            known = _copies.get(key)
+            if known is not None and torch.equal(bits(_values(known, tensor, _begins[known][key])), bits(tensor)):
+                found[key] = known, _begins[known][key]
+        if len({id(memory) for memory, _ in found.values()}) > most:
+            found = {}
+        new = {key: tensor for key, tensor in named if key not in found}
+        if new:
+            memory, begins = _copy([*new.values()])
+            _begins[memory] = dict(zip(new, begins, strict=True))
+            for key, begin in _begins[memory].items():
+                _copies[key] = memory
+                found[key] = memory, begin
+        return [found[key] for key, _ in named]
 
 
-def _copy(tensor: Tensor) -> _Mapped:
-    """Return new shared memory with the values of `tensor`."""
-    memory = _known(_core.SharedMemory.create(tensor.nbytes, "datapipes"))
-    _values(memory, tensor).copy_(tensor)
-    if tensor.nbytes >= LARGE:  # takes seconds, so it runs while the workers start
+def _copy(tensors: list[Tensor]) -> tuple[_Mapped, list[int]]:
+    """Return new shared memory with the values of all tensors, and where in it each begins."""
+    begins, end = [], 0
+    for tensor in tensors:
+        begins.append(-(-end // ALIGNED) * ALIGNED)
+        end = begins[-1] + tensor.nbytes
+    memory = _known(_core.SharedMemory.create(end, "datapipes"))
+    for tensor, begin in zip(tensors, begins, strict=True):
+        _values(memory, tensor, begin).copy_(tensor)
+    if end >= LARGE:  # takes seconds, so it runs while the workers start
         threading.Thread(target=memory.use_huge_pages, name="datapipes-huge-pages", daemon=True).start()
-    return memory
+    return memory, begins
 
 
-def _holds(memory: _Mapped, tensor: Tensor) -> bool:
-    return torch.equal(_bits(_values(memory, tensor)), _bits(tensor))
-
-
-def _values(memory: _Mapped, tensor: Tensor) -> Tensor:
+def _values(memory: _Mapped, tensor: Tensor, begin: int) -> Tensor:
     """Return the content of shared memory as a tensor with the dtype and shape of `tensor`, contiguous."""
-    return _attached(memory, 0, tensor.dtype, tuple(tensor.shape), None)
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """Return the bits of `tensor` as integers, so that NaN equals NaN and -0.0 differs from 0.0."""
-    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return real.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()])
+    return _attached(memory, begin, tensor.dtype, tuple(tensor.shape), _contiguous_stride(tensor))
 
 
 def _map(file: _File) -> mmap.mmap:
@@ -295,14 +334,11 @@ def _known(memory: _Mapped) -> _Mapped:
 
 
 def _attached(
-    mapped: _Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...] | None
+    mapped: _Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> Tensor:
-    """Return the tensor at `offset` of a mapping; it keeps the mapping alive. Without a stride it is contiguous."""
-    count = (len(mapped) - offset) // dtype.itemsize
-    flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset)
-    if stride is None:
-        return flat[: int(np.prod(shape, dtype=np.int64))].view(shape)
-    return flat.as_strided(shape, stride)
+    """Return the tensor at `offset` of a mapping; it has values, and keeps the mapping alive."""
+    count = _steps(shape, stride) + 1  # no more: torch pickles all of it
+    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset).as_strided(shape, stride)
 
 
 def _mapping_of(tensor: Tensor) -> tuple[_Mapped, _Mapping] | None:
@@ -322,10 +358,8 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
 
 
-def _from_values(values: bytearray, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
-    """Return a tensor that travelled by value."""
-    flat = torch.frombuffer(values, dtype=dtype) if values else torch.empty(0, dtype=dtype)
-    return flat.view(shape).requires_grad_(requires_grad)
+def _is_simple(tensor: Tensor) -> bool:
+    return type(tensor) is Tensor and _is_plain(tensor) and not tensor.requires_grad
 
 
 def _path_at(address: int) -> bytes | None:
@@ -340,8 +374,12 @@ def _path_at(address: int) -> bytes | None:
 
 def _extent(tensor: Tensor) -> int:
     """Return the number of bytes from the first value of a tensor to the end of its last."""
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (steps + 1) * tensor.element_size()
+    return (_steps(tensor.shape, tensor.stride()) + 1) * tensor.element_size()
+
+
+def _steps(shape: Iterable[int], stride: Iterable[int]) -> int:
+    """Return the number of values from the first to the last."""
+    return sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def _contiguous_stride(tensor: Tensor) -> tuple[int, ...]:

@@ -96,6 +96,15 @@ class HeteroItemSet(OtherNames):
         begins = [0, *self._ends.tolist()]
         return [places - begin for places, begin in zip(grouped, begins, strict=False)]
 
+    def refuse_empty(self, where: str) -> None:
+        """Raise ValueError if a type has no items; `where` is the stage that needs some."""
+        for kind, items in self.item_sets.items():
+            if len(items) == 0:
+                raise ValueError(
+                    f"{where}: found 0 items of the type {kind!r}; each type needs at least 1. Leave the type out, or "
+                    "check how it was split."
+                )
+
     def digest(self) -> str:
         """Return a digest of the types and their items (codec.probe_digest); computed once."""
         if self._digest is None:

@@ -52,7 +52,7 @@ class ItemSampler(SeedStage):
                 f"{self.name}: item_set must be an ItemSet or a HeteroItemSet, got {type(item_set).__name__}. Wrap it: "
                 "dp.ItemSet(...)."
             )
-        _refuse_empty(self.name, item_set)
+        item_set.refuse_empty(self.name)
         self.item_set = item_set
         self.batch_size = check_int(self.name, "batch_size", batch_size, 1)
         self.shuffle = check_bool(self.name, "shuffle", shuffle)
@@ -112,15 +112,3 @@ class ItemSampler(SeedStage):
             "drop_last": self.drop_last,
             "seed": self.rng_seed,
         }
-
-
-def _refuse_empty(where: str, item_set: ItemSet | HeteroItemSet) -> None:
-    of_types = item_set.item_sets if isinstance(item_set, HeteroItemSet) else {}
-    empty = [kind for kind, items in of_types.items() if len(items) == 0]
-    if empty:
-        raise ValueError(
-            f"{where}: found 0 items of the type {empty[0]!r}; each type needs at least 1. Leave the type out, or "
-            "check how it was split."
-        )
-    if len(item_set) == 0:
-        raise ValueError(f"{where}: found an item set of 0 items; at least 1 is needed. Check how it was split.")

@@ -118,6 +118,11 @@ class ItemSet(OtherNames):
         """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
         return as_fields(self.take(positions))
 
+    def refuse_empty(self, where: str) -> None:
+        """Raise ValueError if there are no items; `where` is the stage that needs some."""
+        if len(self) == 0:
+            raise ValueError(f"{where}: found an item set of 0 items; at least 1 is needed. Check how it was split.")
+
     def digest(self) -> str:
         """Return a digest of the items (codec.probe_digest); computed once."""
         if self._digest is None:

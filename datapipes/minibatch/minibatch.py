@@ -20,6 +20,7 @@ from datapipes.base.rng import RngKey
 from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
 from datapipes.minibatch.pyg_data import pyg_data
+from datapipes.minibatch.pyg_hetero_data import pyg_hetero_data
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -167,8 +168,9 @@ class MiniBatch(OtherNames):
         """Return 32 hexadecimal digits that name all of the content, features included: equal digests, equal bits."""
         return digest_message(self.to_message())
 
-    def to_pyg(self) -> torch_geometric.data.Data:
-        """Return the minibatch as a `Data`, in the form that PyG's NeighborLoader gives; needs torch_geometric.
+    def to_pyg(self) -> torch_geometric.data.Data | torch_geometric.data.HeteroData:
+        """Return the minibatch as a `Data`, with types as a `HeteroData`, in the form that PyG's NeighborLoader gives;
+        needs torch_geometric.
 
         Sample with `frontier="new"`: like PyG, it draws once for each node, in the hop after the one that found it.
 
@@ -188,7 +190,14 @@ class MiniBatch(OtherNames):
           `edge_label_time` in place of `batch_size`, `y` and `seed_time`; each node has one row.
         * `seed_local_id`: the row of each seed, in the shape of `seeds`.
 
-        The feature "feat" or "x" becomes `x`; other features keep their names. What was not there is not set.
+        The feature "feat" or "x" becomes `x`; other features and `extra` keep their names. What was not there is not
+        set.
+
+        With types, `data[node_type]` and `data[edge_type]` have what `Data` has of nodes and of edges, all node types
+        and all edge types of the blocks, also empty ones. What belongs to the seeds is with their type, for pairs the
+        edge type; a minibatch may have seeds of several types. `num_sampled_nodes` has an entry more than there are
+        hops, `num_sampled_edges` one a hop, for each type. So `torch_geometric.nn.to_hetero`, HeteroConv and
+        `trim_to_layer` run on `x_dict`, `edge_index_dict`, `num_sampled_nodes_dict` and `num_sampled_edges_dict`.
 
         A model gives the seeds what the same layers over `blocks` give where each hop draws for all nodes found so
         far and draws the same again (`frontier="all"`, fanouts -1), or where there is one hop. With `frontier="new"`
@@ -200,10 +209,12 @@ class MiniBatch(OtherNames):
                 hold (`frontier="all"` with a fanout below the in-degree, or with replacement); or the rows of seeds,
                 labels or features do not belong together; or two features have one name. The message says which.
         """
-        return pyg_data(
+        make: Any = pyg_hetero_data if isinstance(self.input_nodes, dict) else pyg_data
+        return make(
             blocks=self.blocks,
             input_nodes=self.input_nodes,
             plain=self._plain_fields(),
+            extra=self.extra or {},
             node_features=self.node_features or {},
             edge_features=self.edge_features,
         )

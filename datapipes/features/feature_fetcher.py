@@ -1,35 +1,48 @@
 """FeatureFetcher: reads the features of a minibatch's nodes and edges.
 
-A feature that is missing or too short is refused when the chain is built, as far as the sampler upstream tells: it
-knows the graph, and whether the blocks have edge ids. A node feature with rows for more nodes than the graph has is
-allowed, but the log says so: often it belongs to another graph.
+A feature that is missing or too short, or of a type that is not there, is refused when the chain is built, as far as
+the sampler upstream tells: it knows the graph, the edge types that it draws from, and whether the blocks have edge ids.
+A node feature with rows for more nodes than the graph has is allowed, but the log says so: often it belongs to another
+graph.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.log import logger
+from datapipes.base.types import by_edge_type, check_node_type, known_edge_type, known_node_type, type_text
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.features.feature_store import FeatureRequest, FeatureStore
-from datapipes.graph import CSCGraph
+from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
+from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
+from datapipes.minibatch.message import in_order_of_types
 from datapipes.sampling import Sampler
 
 __all__ = ["FeatureFetcher"]
 
-# The features, by name and number of rows, of which the log has said for a graph that they are too long. A chain is
-# rebuilt often, by passes of the DataLoader and by copies; one word of it is enough.
-_told: weakref.WeakKeyDictionary[CSCGraph, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
+# The features, by type, name and number of rows, of which the log has said for a graph that they are too long. A chain
+# is rebuilt often, by passes of the DataLoader and by copies; one word of it is enough.
+_told: weakref.WeakKeyDictionary[Graph, set[tuple[Any, str, int]]] = weakref.WeakKeyDictionary()
 _here = threading.local()  # `silent` while a stage is unpickled: the process that built the chain has said it
+
+Keys = Sequence[str] | Mapping[Any, Sequence[str]]
+
+
+class _Wanted(NamedTuple):
+    """A feature to read: its type (None without types), its name, and its key in the minibatch."""
+
+    type_: Any
+    name: str
+    key: Any
 
 
 @register_stage("fetch_feature")
@@ -37,14 +50,17 @@ class FeatureFetcher(MiniBatchTransformer):
     """Fill `node_features` (rows of `input_nodes`) and `edge_features` (rows of each block's `edge_ids`).
 
     Args:
-        feature_store: where the features are.
-        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. Features that an earlier
-            stage fetched under other names stay. If nothing was sampled, node features are those of 1-D seeds. The log
-            says once, at level WARNING, if a node feature has more rows than the sampled graph has nodes.
+        feature_store: where the features are; all of a minibatch are read by one call of its `read_many`.
+        node_feature_keys, edge_feature_keys: names of the features to read; None reads none. In a heterogeneous graph
+            {type: names}; for an edge type (src, rel, dst) the text "src:rel:dst" is accepted too. The minibatch has
+            them under (type, name). Features that an earlier stage fetched under other names stay. If nothing was
+            sampled, node features are those of 1-D seeds. The log says once, at level WARNING, if a node feature has
+            more rows than the sampled graph has nodes.
     Raises:
         KeyError: The store has no such feature.
         ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids, or edge features are asked
-            for and the sampler upstream does not return edge ids.
+            for and the sampler upstream does not return edge ids. Or the graph has no such type, the sampler does not
+            draw from it, or names are given with types and the graph has none, or without and it has some.
     """
 
     draws = False
@@ -53,8 +69,8 @@ class FeatureFetcher(MiniBatchTransformer):
         self,
         source: Stage,
         feature_store: FeatureStore,
-        node_feature_keys: Sequence[str] | None = None,
-        edge_feature_keys: Sequence[str] | None = None,
+        node_feature_keys: Keys | None = None,
+        edge_feature_keys: Keys | None = None,
     ) -> None:
         super().__init__(source)
         if not isinstance(feature_store, FeatureStore):
@@ -63,46 +79,88 @@ class FeatureFetcher(MiniBatchTransformer):
                 "features: dp.FeatureStore({('node', None, 'feat'): dp.TensorFeature(tensor)})."
             )
         self.feature_store = feature_store
-        self.node_feature_keys = self._check_names("node", node_feature_keys)
-        self.edge_feature_keys = self._check_names("edge", edge_feature_keys)
-        fills = {"node_features": self.node_feature_keys, "edge_features": self.edge_feature_keys}
-        self.fills = tuple(field for field, names in fills.items() if names)
-        self._check_upstream()
+        self.node_feature_keys = _check_keys("node", node_feature_keys)
+        self.edge_feature_keys = _check_keys("edge", edge_feature_keys)
+        self._of_nodes, self._of_edges = _wanted(self.node_feature_keys), _wanted(self.edge_feature_keys)
+        fills = {"node_features": self._of_nodes, "edge_features": self._of_edges}
+        self.fills = tuple(field for field, wanted in fills.items() if wanted)
+        samplers = StageGraph(self).find(Sampler)
+        if samplers:
+            self._check_types("node", self.node_feature_keys, samplers[-1])
+            self._check_types("edge", self.edge_feature_keys, samplers[-1])
+        self._check_store("node", self._of_nodes)
+        self._check_store("edge", self._of_edges)
+        if samplers:
+            self._check_rows(samplers[-1])
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        edge_ids_of_blocks = self._edge_ids_of_blocks(minibatch) if self.edge_feature_keys else []
+        edge_ids_of_blocks = self._edge_ids_of_blocks(minibatch) if self._of_edges else []
         requests: list[FeatureRequest] = []
-        if self.node_feature_keys:
-            nodes = _nodes_of(minibatch)
-            requests += [("node", None, name, nodes) for name in self.node_feature_keys]
+        if self._of_nodes:
+            nodes = self._nodes_of(minibatch)
+            requests += [("node", type_, name, nodes[type_]) for type_, name, _ in self._of_nodes]
         for edge_ids in edge_ids_of_blocks:
-            requests += [("edge", None, name, edge_ids) for name in self.edge_feature_keys]
+            requests += [("edge", type_, name, edge_ids[type_]) for type_, name, _ in self._of_edges]
         if not requests:
             return minibatch.replace()
         read = iter(self._read(requests))
         changes: dict[str, Any] = {}
-        if self.node_feature_keys:
-            of_nodes = {name: next(read) for name in self.node_feature_keys}
-            changes["node_features"] = {**(minibatch.node_features or {}), **of_nodes}
-        if self.edge_feature_keys:
+        if self._of_nodes:
+            of_nodes = {key: next(read) for _, _, key in self._of_nodes}
+            changes["node_features"] = _merged(minibatch.node_features or {}, of_nodes, self.node_feature_keys)
+        if self._of_edges:
             before = minibatch.edge_features or [{}] * len(edge_ids_of_blocks)
-            of_edges = [{name: next(read) for name in self.edge_feature_keys} for _ in edge_ids_of_blocks]
-            changes["edge_features"] = [{**old, **new} for old, new in zip(before, of_edges, strict=True)]
+            of_edges = [{key: next(read) for _, _, key in self._of_edges} for _ in edge_ids_of_blocks]
+            changes["edge_features"] = [
+                _merged(old, new, self.edge_feature_keys) for old, new in zip(before, of_edges, strict=True)
+            ]
         return minibatch.replace(**changes)
 
-    def _edge_ids_of_blocks(self, minibatch: MiniBatch) -> list[Tensor]:
-        """Return the edge ids of each block."""
+    def _nodes_of(self, minibatch: MiniBatch) -> Mapping[Any, Tensor]:
+        """Return the nodes by type, whose features are read; without types under None."""
+        nodes = minibatch.input_nodes
+        if nodes is None:
+            nodes = minibatch.seeds
+            of_each = [*nodes.values()] if isinstance(nodes, dict) else [nodes]
+            if not all(isinstance(ids, Tensor) and ids.ndim == 1 for ids in of_each):
+                shapes = [list(ids.shape) for ids in of_each if isinstance(ids, Tensor)]
+                found = f"seeds of shape {shapes[0]}" if shapes else "no seeds"
+                raise ValueError(
+                    f"fetch_feature: node features need input_nodes, or 1-D seeds where nothing was sampled; found "
+                    f"{found}. Put a sampler before this stage."
+                )
+        return self._by_type("node", self.node_feature_keys, nodes)
+
+    def _edge_ids_of_blocks(self, minibatch: MiniBatch) -> list[Mapping[Any, Tensor]]:
+        """Return the edge ids of each block by type; without types under None."""
         if minibatch.blocks is None:
             raise ValueError(
                 "fetch_feature: edge features need blocks, found none in the minibatch. Put a sampler before this "
                 "stage."
             )
-        found = [block.edge_ids for block in minibatch.blocks if block.edge_ids is not None]
-        if len(found) < len(minibatch.blocks):
-            raise ValueError(
-                "fetch_feature: edge features need edge ids, found a block without. Sample with return_edge_ids=True."
-            )
+        found: list[Mapping[Any, Tensor]] = []
+        for hop in minibatch.blocks:
+            blocks = self._by_type("edge", self.edge_feature_keys, hop)
+            edge_ids = {type_: blocks[type_].edge_ids for type_, _, _ in self._of_edges}
+            if None in edge_ids.values():
+                raise ValueError(
+                    "fetch_feature: edge features need edge ids, found a block without. Sample with "
+                    "return_edge_ids=True."
+                )
+            found.append(edge_ids)
         return found
+
+    def _by_type(self, domain: str, keys: _Keys, found: Any) -> Mapping[Any, Any]:
+        """Return what a minibatch has for each type; refuse keys that do not fit it."""
+        has_types = isinstance(found, dict)
+        if has_types is not isinstance(keys, dict):
+            raise _other_form(domain, keys, "the minibatch", sorted(found, key=shown) if has_types else None)
+        if not has_types:
+            return {None: found}
+        for type_ in keys:
+            known = known_node_type if domain == "node" else known_edge_type
+            known("fetch_feature", type_, found)
+        return found  # type: ignore[no-any-return]
 
     def _read(self, requests: list[FeatureRequest]) -> list[Tensor]:
         """Return the rows of each request, by one call of the store."""
@@ -115,77 +173,136 @@ class FeatureFetcher(MiniBatchTransformer):
                 f"fetch_feature: read_many gave {len(found)} tensors for {len(requests)} requests; one for each is "
                 "needed. Correct the store's read_many()."
             )
-        for (domain, _, name, ids), rows in zip(requests, found, strict=True):
+        for (domain, type_, name, ids), rows in zip(requests, found, strict=True):
             if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
                 given = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
                 raise ValueError(
-                    f"fetch_feature: {domain} feature {name!r} gave {given} for {ids.shape[0]} ids; a tensor with one "
-                    "row for each is needed. Correct its read()."
+                    f"fetch_feature: {feature_text(domain, type_, name)} gave {given} for {ids.shape[0]} ids; a tensor "
+                    "with one row for each is needed. Correct its read()."
                 )
         return found
 
-    def _check_names(self, domain: str, names: Sequence[str] | None) -> list[str]:
-        if names is None:
-            return []
-        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise TypeError(
-                f"fetch_feature: {domain}_feature_keys must be a list of names, got {shown(names)}. Write ['feat']."
-            )
-        for name in names:
-            if (domain, None, name) not in self.feature_store:
+    def _check_store(self, domain: str, wanted: list[_Wanted]) -> None:
+        for type_, name, _ in wanted:
+            if (domain, type_, name) not in self.feature_store:
+                has: Any = self.feature_store.names(domain, type_)
+                if type_ is not None and not has:
+                    has = f"those of the types {self.feature_store.types(domain)}"
                 raise KeyError(
-                    f"fetch_feature: no {domain} feature {shown(name)}; the store has "
-                    f"{self.feature_store.names(domain)}. Add it to the store, or drop it from {domain}_feature_keys."
+                    f"fetch_feature: no {feature_text(domain, type_, name)}; the store has {has}. Add it to the store, "
+                    f"or drop it from {domain}_feature_keys."
                 )
-        return list(names)
 
-    def _check_upstream(self) -> None:
+    def _check_types(self, domain: str, keys: _Keys, sampler: Sampler) -> None:
+        """Check the types against the graph of the nearest sampler upstream, and the edge types that it draws from."""
+        graph = sampler.graph
+        types: Any = graph.node_types if domain == "node" else graph.edge_types
+        if keys and isinstance(keys, dict) is not graph.is_heterogeneous:
+            raise _other_form(domain, keys, "the sampled graph", types if graph.is_heterogeneous else None)
+        for type_ in keys if isinstance(keys, dict) else ():
+            if domain == "node":
+                known_node_type("fetch_feature", type_, types)
+            elif known_edge_type("fetch_feature", type_, types) not in sampler.edge_types:
+                raise ValueError(
+                    f"fetch_feature: edge features of {type_!r} are asked for, but the sampler upstream draws from "
+                    f"{sorted(sampler.edge_types)} only. Give the type a fanout, or drop it from edge_feature_keys."
+                )
+
+    def _check_rows(self, sampler: Sampler) -> None:
         """Check the features against the graph and the edge ids of the nearest sampler upstream."""
-        samplers = StageGraph(self).find(Sampler)
-        if not samplers:
-            return
-        graph, gives_edge_ids = samplers[-1].graph, samplers[-1].return_edge_ids
-        for name in self.node_feature_keys:
-            rows = self.feature_store["node", None, name].count
-            if rows < graph.num_nodes:
+        graph = sampler.graph
+        for type_, name, _ in self._of_nodes:
+            rows, num_nodes = self.feature_store["node", type_, name].count, graph.num_nodes_of(type_)
+            if rows < num_nodes:
                 raise ValueError(
-                    f"fetch_feature: node feature {name!r} has {rows} rows, but the sampled graph has "
-                    f"{graph.num_nodes} nodes; one row for each is needed. Fill up the feature, or sample the graph it "
+                    f"fetch_feature: {feature_text('node', type_, name)} has {rows} rows, but the sampled graph has "
+                    f"{num_nodes} nodes; one row for each is needed. Fill up the feature, or sample the graph it "
                     "belongs to."
                 )
-            if rows > graph.num_nodes:
-                _tell_once(graph, name, rows)
-        for name in self.edge_feature_keys:
-            rows = self.feature_store["edge", None, name].count
-            if rows <= graph.max_edge_id:
+            if rows > num_nodes:
+                _tell_once(graph, type_, name, rows)
+        for type_, name, _ in self._of_edges:
+            rows, last = self.feature_store["edge", type_, name].count, graph.max_edge_id_of(type_)
+            if rows <= last:
                 raise ValueError(
-                    f"fetch_feature: edge feature {name!r} has {rows} rows, but the sampled graph has edge ids up to "
-                    f"{graph.max_edge_id}; one row for each is needed. Fill up the feature, or sample the graph it "
+                    f"fetch_feature: {feature_text('edge', type_, name)} has {rows} rows, but the sampled graph has "
+                    f"edge ids up to {last}; one row for each is needed. Fill up the feature, or sample the graph it "
                     "belongs to."
                 )
-        if self.edge_feature_keys and not gives_edge_ids:
+        if self._of_edges and not sampler.return_edge_ids:
             raise ValueError(
-                f"fetch_feature: edge features {self.edge_feature_keys} need edge ids, but the sampler upstream was "
-                "built with return_edge_ids=False. Build it with return_edge_ids=True."
+                f"fetch_feature: edge features {shown(self.edge_feature_keys)} need edge ids, but the sampler upstream "
+                "was built with return_edge_ids=False. Build it with return_edge_ids=True."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _in_silence, super().__reduce__()
 
     def describe(self) -> dict[str, Any]:
-        keys = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
-        return {f"{domain}_feature_keys": names for domain, names in keys.items() if names}
+        told = {}
+        for domain, keys in {"node": self.node_feature_keys, "edge": self.edge_feature_keys}.items():
+            if keys:
+                by_type = keys if isinstance(keys, dict) else {}
+                told[f"{domain}_feature_keys"] = {type_text(type_): by_type[type_] for type_ in by_type} or keys
+        return told
 
 
-def _tell_once(graph: CSCGraph, name: str, rows: int) -> None:
+_Keys = list[str] | dict[Any, list[str]]
+
+
+def _check_keys(domain: str, keys: Any) -> _Keys:
+    """Return the names, or {type: names} in the order of the types; edge types are tuples."""
+    if isinstance(keys, Mapping):
+        if domain == "edge":
+            keys = by_edge_type("fetch_feature", keys)
+        for type_ in keys if domain == "node" else ():
+            check_node_type("fetch_feature", type_)
+        return {type_: _check_names(f"{domain}_feature_keys[{type_!r}]", keys[type_]) for type_ in sorted(keys)}
+    return [] if keys is None else _check_names(f"{domain}_feature_keys", keys)
+
+
+def _check_names(argument: str, names: Any) -> list[str]:
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"fetch_feature: {argument} must be a list of names, got {shown(names)}. Write ['feat'].")
+    return list(names)
+
+
+def _wanted(keys: _Keys) -> list[_Wanted]:
+    if isinstance(keys, dict):
+        return [_Wanted(type_, name, (type_, name)) for type_, names in keys.items() for name in names]
+    return [_Wanted(None, name, name) for name in keys]
+
+
+def _merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor], keys: _Keys) -> dict[Any, Tensor]:
+    """Return the features of both; with types in their order, as a message gives them back."""
+    features = {**old, **new}
+    return in_order_of_types(features) if isinstance(keys, dict) else features
+
+
+def _other_form(domain: str, keys: _Keys, what: str, types: Sequence[Any] | None) -> ValueError:
+    """Return the error for keys with types where there are none (`types` is None), or without where there are some."""
+    if types is None:
+        names = sorted({name for of_type in keys.values() for name in of_type}) if isinstance(keys, dict) else keys
+        return ValueError(
+            f"fetch_feature: {domain}_feature_keys is {shown(keys)}, but {what} has no types; a list of names is "
+            f"needed. Write {names}."
+        )
+    write = {type_: [*keys] for type_ in types[:1]}
+    return ValueError(
+        f"fetch_feature: {domain}_feature_keys is {shown(keys)}, but {what} has the {domain} types "
+        f"{shown([*types])}; {{type: names}} is needed. Write {write} ..."
+    )
+
+
+def _tell_once(graph: Graph, type_: Any, name: str, rows: int) -> None:
     told = _told.setdefault(graph, set())
-    if getattr(_here, "silent", False) or (name, rows) in told:
+    if getattr(_here, "silent", False) or (type_, name, rows) in told:
         return
-    told.add((name, rows))
+    told.add((type_, name, rows))
     logger.warning(
-        "fetch_feature: node feature %r has %d rows, but the sampled graph has %d nodes; one row for each is expected, "
-        "the others are never read. Check that the feature belongs to this graph.",
-        *(name, rows, graph.num_nodes),
+        "fetch_feature: %s has %d rows, but the sampled graph has %d nodes; one row for each is expected, the others "
+        "are never read. Check that the feature belongs to this graph.",
+        *(feature_text("node", type_, name), rows, graph.num_nodes_of(type_)),
     )
 
 
@@ -197,15 +314,3 @@ def _in_silence(build: Callable[..., FeatureFetcher], arguments: tuple[Any, ...]
         return build(*arguments)
     finally:
         _here.silent = before
-
-
-def _nodes_of(minibatch: MiniBatch) -> Tensor:
-    if minibatch.input_nodes is not None:
-        return minibatch.input_nodes
-    if minibatch.seeds is None or minibatch.seeds.ndim != 1:
-        found = "no seeds" if minibatch.seeds is None else f"seeds of shape {list(minibatch.seeds.shape)}"
-        raise ValueError(
-            f"fetch_feature: node features need input_nodes, or 1-D seeds where nothing was sampled; found {found}. "
-            "Put a sampler before this stage."
-        )
-    return minibatch.seeds

@@ -9,16 +9,20 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.other_names import OtherNames
+from datapipes.base.types import check_edge_type, check_node_type
 from datapipes.features.feature import Feature
 
 __all__ = ["FeatureStore"]
 
-FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name)
+FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name); an edge type as a tuple
 FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
 
 
 class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
-    """Features under keys ("node" or "edge", type or None, name); the type is None in a homogeneous graph.
+    """Features under keys ("node" or "edge", type or None, name).
+
+    The type is None in a homogeneous graph, else a node type, or an edge type (src, rel, dst). The text "src:rel:dst"
+    is accepted too; the store has it as a tuple.
 
     `fetch_in_worker` tells the DataLoader to read a store before the cut; it is False for stores in this machine's
     memory.
@@ -32,29 +36,30 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
                 f"FeatureStore: features must be a dict, got {type(features).__name__}. Pass {{(domain, type, name): "
                 "feature}."
             )
-        for key, feature in features.items():
-            if not (
-                isinstance(key, tuple) and len(key) == 3 and key[0] in ("node", "edge") and isinstance(key[2], str)
-            ):
-                raise ValueError(
-                    f"FeatureStore: a key must be ('node' or 'edge', type or None, name), got {shown(key)}. Write it "
-                    "so."
-                )
+        self._features: dict[FeatureKey, Feature] = {}
+        for given, feature in features.items():
+            key = _check_key(given)
             if not isinstance(feature, Feature):
                 raise TypeError(
-                    f"FeatureStore: {shown(key)} must be a Feature, got {type(feature).__name__}. Wrap a tensor: "
+                    f"FeatureStore: {shown(given)} must be a Feature, got {type(feature).__name__}. Wrap a tensor: "
                     "dp.TensorFeature(tensor)."
                 )
-        self._features = dict(features)
+            if key in self._features:
+                raise ValueError(
+                    f"FeatureStore: {shown(key)} is given twice, with its type as tuple and as text. Give it once."
+                )
+            self._features[key] = feature
 
     def __getitem__(self, key: FeatureKey) -> Feature:
-        try:
-            return self._features[key]
-        except KeyError:
+        found = self._features.get(key)
+        if found is None:
+            found = self._features.get(_with_tuple(key))
+        if found is None:
             raise KeyError(
                 f"FeatureStore: no feature {shown(key)}; the store has "
                 f"{shown(sorted(self._features, key=shown))}. Add it."
-            ) from None
+            )
+        return found
 
     def __iter__(self) -> Iterator[FeatureKey]:
         return iter(self._features)
@@ -64,7 +69,13 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
 
     def names(self, domain: str, type_: Any = None) -> list[str]:
         """Return the names of the features of a domain and type, sorted."""
-        return sorted(name for found_domain, found_type, name in self if (found_domain, found_type) == (domain, type_))
+        wanted = _with_tuple((domain, type_, ""))[:2]
+        return sorted(name for found_domain, found_type, name in self if (found_domain, found_type) == wanted)
+
+    def types(self, domain: str) -> list[Any]:
+        """Return the types that have features of a domain, sorted; None, for a graph without types, comes first."""
+        found = {type_ for found_domain, type_, _ in self if found_domain == domain}
+        return sorted(found, key=lambda type_: (type_ is not None, type_ or ""))
 
     def read(self, domain: str, type_: Any, name: str, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of a feature at `ids`; see Feature.read."""
@@ -85,8 +96,32 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
             try:
                 found.append(self.read(domain, type_, name, ids))
             except IndexError as error:
-                raise IndexError(f"{domain} feature {name!r}: {error}") from error
+                raise IndexError(f"{feature_text(domain, type_, name)}: {error}") from error
         return found
 
     def __repr__(self) -> str:
         return f"FeatureStore({self._features})"
+
+
+def feature_text(domain: str, type_: Any, name: str) -> str:
+    """Return a feature as an error names it."""
+    return f"{domain} feature {name!r}" + ("" if type_ is None else f" of the type {type_!r}")
+
+
+def _with_tuple(key: FeatureKey) -> FeatureKey:
+    """Return a key with its edge type as a tuple."""
+    match key:
+        case ("edge", str(type_), name):
+            return "edge", check_edge_type("FeatureStore", type_), name
+    return key
+
+
+def _check_key(key: Any) -> FeatureKey:
+    if not (isinstance(key, tuple) and len(key) == 3 and key[0] in ("node", "edge") and isinstance(key[2], str)):
+        raise ValueError(
+            f"FeatureStore: a key must be ('node' or 'edge', type or None, name), got {shown(key)}. Write it so."
+        )
+    domain, type_, name = key
+    if type_ is not None:
+        type_ = check_edge_type("FeatureStore", type_) if domain == "edge" else check_node_type("FeatureStore", type_)
+    return domain, type_, name

@@ -265,7 +265,9 @@ def set_features(
     """
     features = {"x" if name == "feat" else name: value for name, value in of_nodes.items()}
     if len(features) < len(of_nodes):
-        raise ValueError(f"{where}: found node features 'feat' and 'x', which both become x; fetch one of them.")
+        raise ValueError(
+            f"{where}: found node features 'feat' and 'x', which both become x; one can be held. Fetch one."
+        )
     for name, value in of_edges.items():
         if name in features:
             raise ValueError(f"{where}: {name!r} is a node and an edge feature; Data holds one of a name. Rename one.")

@@ -1,0 +1,356 @@
+"""MiniBatch.to_pyg where nodes have types: what PyG's own NeighborLoader gives, and what models make of it."""
+
+import sys
+import warnings
+
+import pytest
+import torch
+from pipelines import refused
+from slow_hetero import (
+    BY,
+    CITES,
+    NUM_EDGES,
+    NUM_NODES,
+    OF,
+    WRITES,
+    SlowSampler,
+    every,
+    hetero_graph,
+    hetero_store,
+    slow_sampled,
+    typed_items,
+)
+
+import datapipes as dp
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
+    pyg = pytest.importorskip(
+        "torch_geometric", reason="to_pyg makes objects of torch_geometric: install the pyg extra"
+    )
+    import torch_geometric.nn
+    import torch_geometric.utils
+
+# PyG reads annotations in a way that Python 3.13 calls deprecated. ByRelation does itself what HeteroConv misses.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:There exist node types .* do not get updated:UserWarning"),
+]
+
+NAMES = {node_type: ["feat"] for node_type in NUM_NODES}
+WEIGHTS = {edge_type: ["weight"] for edge_type in NUM_EDGES}
+SEEDS = [
+    {"paper": [3, 0, 8]},
+    {"paper": [3, 0, 3, 11, 0, 0]},
+    {"author": [2, 2], "field": [1], "paper": [5]},
+    {"field": [3, 0, 3]},
+]
+
+
+def chain(seeds=SEEDS[0], num_hops=2, dtype=torch.int64, edge_names=WEIGHTS, **arguments) -> dp.Stage:
+    sampler = SlowSampler(typed_items(seeds), hetero_graph(dtype), [every(-1)] * num_hops, **arguments)
+    return sampler.fetch_feature(hetero_store(), NAMES, edge_names)
+
+
+def minibatch_of(*args, **arguments) -> dp.MiniBatch:
+    return next(iter(chain(*args, **arguments)))
+
+
+def sampled_by_pyg(graph, seeds, num_hops):
+    """PyG's sampling of all in-edges, slow and obvious: a row for each seed, then each new node once; edges of each
+    node in the hop after it was found, type by type.
+    """
+    nodes = {node_type: list(seeds.get(node_type, [])) for node_type in graph.node_types}
+    rows = {node_type: {} for node_type in nodes}
+    for node_type, ids in nodes.items():
+        for row, node in enumerate(ids):
+            rows[node_type].setdefault(node, row)
+    edges = {edge_type: [] for edge_type in graph.edge_types}
+    edge_ids = {edge_type: [] for edge_type in graph.edge_types}
+    num_nodes = {node_type: [len(ids)] for node_type, ids in nodes.items()}
+    num_edges = {edge_type: [] for edge_type in edges}
+    begin = dict.fromkeys(nodes, 0)
+    for _ in range(num_hops):
+        end = {node_type: len(ids) for node_type, ids in nodes.items()}
+        for src, rel, dst in graph.edge_types:
+            relation, before = graph.relation((src, rel, dst)), len(edges[src, rel, dst])
+            for row in range(begin[dst], end[dst]):
+                node = nodes[dst][row]
+                for place in range(int(relation.indptr[node]), int(relation.indptr[node + 1])):
+                    source = int(relation.indices[place])
+                    if source not in rows[src]:
+                        rows[src][source] = len(nodes[src])
+                        nodes[src].append(source)
+                    edges[src, rel, dst].append([rows[src][source], row])
+                    edge_ids[src, rel, dst].append(int(relation.edge_ids[place]))
+            num_edges[src, rel, dst].append(len(edges[src, rel, dst]) - before)
+        begin = end
+        for node_type, ids in nodes.items():
+            num_nodes[node_type].append(len(ids) - end[node_type])
+    return nodes, edges, edge_ids, num_nodes, num_edges
+
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+@pytest.mark.parametrize("frontier", ["all", "new"])
+@pytest.mark.parametrize(("num_hops", "dtype"), [(1, torch.int64), (2, torch.int32), (3, torch.int64)])
+def test_full_fanouts_give_what_pygs_own_sampler_gives(seeds, frontier, num_hops, dtype):
+    data = minibatch_of(seeds, num_hops, dtype, frontier=frontier).to_pyg()
+    nodes, edges, edge_ids, num_nodes, num_edges = sampled_by_pyg(hetero_graph(), seeds, num_hops)
+    store = hetero_store()
+    assert (data.node_types, data.edge_types) == (sorted(nodes), sorted(edges))
+    for node_type, ids in nodes.items():
+        of_type = data[node_type]
+        assert of_type.n_id.tolist() == ids
+        assert of_type.n_id.dtype == dtype
+        assert of_type.num_sampled_nodes == num_nodes[node_type]
+        assert of_type.num_nodes == len(ids)
+        assert torch.equal(of_type.x, store["node", node_type, "feat"].tensor[of_type.n_id])
+    for edge_type in edges:
+        of_type = data[edge_type]
+        assert of_type.edge_index.T.tolist() == edges[edge_type]
+        assert of_type.edge_index.dtype == torch.int64
+        assert of_type.e_id.tolist() == edge_ids[edge_type]
+        assert of_type.num_sampled_edges == num_edges[edge_type]
+        assert torch.equal(of_type.weight, store["edge", edge_type, "weight"].tensor[of_type.e_id])
+    for node_type, ids in seeds.items():
+        assert data[node_type].batch_size == len(ids)
+        assert data[node_type].n_id[data[node_type].seed_local_id].tolist() == ids
+    assert {node_type for node_type in nodes if "batch_size" in data[node_type]} == {*seeds}
+
+
+# --- models
+
+
+def whole_graph() -> tuple[dict, dict]:
+    """x_dict and edge_index_dict of all nodes and edges."""
+    graph, store = hetero_graph(), hetero_store()
+    edges = {}
+    for edge_type in graph.edge_types:
+        relation = graph.relation(edge_type)
+        destinations = torch.repeat_interleave(torch.arange(NUM_NODES[edge_type[2]]), relation.indptr.diff())
+        edges[edge_type] = torch.stack((relation.indices, destinations))
+    return {node_type: store["node", node_type, "feat"].tensor for node_type in NUM_NODES}, edges
+
+
+class ByRelation(torch.nn.Module):
+    """HeteroConv layers in float64; a type that nothing points to goes through a map of its own."""
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.layers = torch.nn.ModuleList(
+                torch_geometric.nn.HeteroConv(
+                    {edge_type: torch_geometric.nn.SAGEConv((3, 3), 3) for edge_type in NUM_EDGES}
+                ).double()
+                for _ in range(num_layers)
+            )
+            self.alone = torch.nn.ModuleDict({node_type: torch.nn.Linear(3, 3).double() for node_type in NUM_NODES})
+
+    def forward(self, x, edge_index, trimmed=None):
+        for number, layer in enumerate(self.layers):
+            if trimmed is not None:
+                x, edge_index, _ = torch_geometric.utils.trim_to_layer(number, *trimmed, x, edge_index)
+            out = layer(x, edge_index)
+            x = {kind: out[kind].tanh() if kind in out else self.alone[kind](x[kind]).tanh() for kind in x}
+        return x
+
+
+class Plain(torch.nn.Module):
+    """Two layers that know no types; to_hetero makes one with types of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = torch_geometric.nn.SAGEConv((3, 3), 4)
+        self.conv2 = torch_geometric.nn.SAGEConv((4, 4), 2)
+
+    def forward(self, x, edge_index):
+        return self.conv2(self.conv1(x, edge_index).tanh(), edge_index)
+
+
+def expect_seeds_of_the_whole(data, of_minibatch, of_whole, seeds) -> None:
+    for node_type, ids in seeds.items():
+        found = of_minibatch[node_type][: data[node_type].batch_size]
+        assert torch.allclose(found, of_whole[node_type][ids], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+@pytest.mark.parametrize("frontier", ["all", "new"])
+@pytest.mark.parametrize("num_hops", [1, 3])
+def test_hetero_conv_gives_the_seeds_what_it_gives_them_in_the_whole_graph(seeds, frontier, num_hops):
+    data, model = minibatch_of(seeds, num_hops, frontier=frontier).to_pyg(), ByRelation(num_hops)
+    of_whole = model(*whole_graph())
+    counts = data.num_sampled_nodes_dict, data.num_sampled_edges_dict
+    for trimmed in (None, counts):
+        expect_seeds_of_the_whole(data, model(data.x_dict, data.edge_index_dict, trimmed), of_whole, seeds)
+
+
+@pytest.mark.parametrize("seeds", SEEDS[:2], ids=str)
+def test_a_model_of_to_hetero_gives_the_seeds_what_it_gives_them_in_the_whole_graph(seeds):
+    kinds = (["author", "paper"], [WRITES, BY, CITES])  # to_hetero wants edges to every node type
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch_geometric.nn.to_hetero(Plain(), kinds).double()
+    data = minibatch_of(seeds).to_pyg()
+    x, edges = whole_graph()
+    of_whole = model({kind: x[kind] for kind in kinds[0]}, {kind: edges[kind] for kind in kinds[1]})
+    x, edges = data.x_dict, data.edge_index_dict
+    of_minibatch = model({kind: x[kind] for kind in kinds[0]}, {kind: edges[kind] for kind in kinds[1]})
+    expect_seeds_of_the_whole(data, of_minibatch, of_whole, seeds)
+
+
+# --- seeds
+
+
+def test_what_belongs_to_the_seeds_is_with_their_type():
+    fields = {
+        "labels": {"paper": [0, 1, 1]},
+        "indexes": {"paper": [7, 8, 9]},
+        "timestamps": {"paper": [1, 2, 3], "author": [4]},
+        "weight": {"author": [0.5]},
+    }
+    source = typed_items({"paper": [3, 3, 0], "author": [1]}, **fields)
+    minibatch = next(iter(SlowSampler(source, hetero_graph(), [every(-1)])))
+    trees = {node_type: torch.arange(len(ids)) for node_type, ids in minibatch.input_nodes.items()}
+    data = minibatch.replace(batch=trees).to_pyg()
+    paper, author = data["paper"], data["author"]
+    assert (paper.y.tolist(), paper.input_id.tolist(), paper.seed_time.tolist()) == ([0, 1, 1], [7, 8, 9], [1, 2, 3])
+    assert (author.seed_time.tolist(), author.weight.tolist()) == ([4], [0.5])
+    assert (paper.batch_size, author.batch_size) == (3, 1)
+    assert not {"y", "input_id"} & {*author.keys()}
+    for node_type, ids in minibatch.input_nodes.items():
+        assert torch.equal(ids[data[node_type].batch], data[node_type].n_id)
+
+
+@pytest.mark.parametrize("edge_types", [[WRITES], [CITES], [WRITES, CITES, OF]], ids=str)
+def test_pairs_become_edge_label_index_and_edge_label_of_their_type(edge_types):
+    pairs = {edge_type: [[3, 0], [0, 2], [3, 3]] for edge_type in edge_types}
+    labels = {edge_type: [1, 0, number] for number, edge_type in enumerate(edge_types)}
+    times = {edge_types[0]: [10, 20, 30]}
+    data = next(iter(slow_sampled(pairs, fields={"labels": labels, "timestamps": times}))).to_pyg()
+    for edge_type in edge_types:
+        of_type = data[edge_type]
+        found = [data[edge_type[2 * side]].n_id[of_type.edge_label_index[side]].tolist() for side in (0, 1)]
+        assert found == torch.tensor(pairs[edge_type]).T.tolist()
+        assert of_type.edge_label.tolist() == labels[edge_type]
+        assert "batch_size" not in of_type
+    assert data[edge_types[0]].edge_label_time.tolist() == [10, 20, 30]
+    assert not any("y" in data[node_type] or "batch_size" in data[node_type] for node_type in data.node_types)
+    for node_type in data.node_types:
+        assert len(data[node_type].n_id.unique()) == sum(data[node_type].num_sampled_nodes)
+
+
+def test_pairs_of_a_type_that_no_hop_draws_are_there():
+    minibatch = next(iter(slow_sampled({OF: [[3, 0]]}, [{CITES: -1}])))
+    data = minibatch.to_pyg()
+    assert data["field"].num_sampled_nodes == [1, 0]
+    assert data[OF].edge_label_index.tolist() == [[0], [0]]
+    assert [*data.edge_index_dict] == [CITES]
+
+
+def test_seeds_that_a_stage_dropped_or_turned_round_keep_their_rows():
+    minibatch, model = minibatch_of(SEEDS[0]), ByRelation(2)
+    places = torch.tensor([2, 1])
+    turned = {name: {"paper": getattr(minibatch, name)["paper"][places]} for name in ("seeds", "compacted_seeds")}
+    data = minibatch.replace(**turned).to_pyg()
+    assert data["paper"].num_sampled_nodes[0] == 3
+    seeds = {"paper": [8, 0]}
+    assert data["paper"].n_id[:2].tolist() == seeds["paper"]
+    of_whole = model(*whole_graph())
+    for trimmed in (None, (data.num_sampled_nodes_dict, data.num_sampled_edges_dict)):
+        expect_seeds_of_the_whole(data, model(data.x_dict, data.edge_index_dict, trimmed), of_whole, seeds)
+
+
+def test_types_may_have_names_of_pygs_own_and_of_relations():
+    names = {"batch": 2, "writes": 3, "a.b:c": 1}
+    relations = {
+        ("writes", "batch", "batch"): ([0, 2, 3], [0, 1, 2]),
+        ("a.b:c", "writes", "writes"): ([0, 0, 0, 1], [0]),
+    }
+    given = {edge_type: tuple(map(torch.tensor, arrays)) for edge_type, arrays in relations.items()}
+    graph = dp.HeteroCSCGraph(given, names)
+    data = next(iter(SlowSampler(typed_items({"batch": [1]}), graph, [dict.fromkeys(relations, -1)] * 2))).to_pyg()
+    assert {kind: data[kind].n_id.tolist() for kind in names} == {"batch": [1], "writes": [2], "a.b:c": [0]}
+    assert data["writes", "batch", "batch"].edge_index.tolist() == [[0], [0]]
+
+
+# --- refused
+
+
+def test_a_later_hop_that_draws_other_in_edges_is_refused_with_its_type():
+    for fanouts in ([every(2), every(3)], [every(-1), {CITES: 0}]):
+        minibatch = next(iter(slow_sampled(fanouts=fanouts, frontier="all")))
+        with pytest.raises(
+            ValueError, match=r"to_pyg: edge type '\w+:\w+:paper': found .*other in-edges.*frontier='new'"
+        ):
+            minibatch.to_pyg()
+    same = next(iter(slow_sampled(fanouts=[{CITES: -1, WRITES: 0}, {CITES: -1}], frontier="all"))).to_pyg()
+    assert same.edge_types == [CITES]
+
+
+def of_nodes(minibatch: dp.MiniBatch, node_type: str, *names: str) -> dict:
+    return {(node_type, name): torch.ones(len(minibatch.input_nodes[node_type])) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda m: {"labels": {"paper": torch.ones(3)}}, r"node type 'paper': found \{'labels': \[3\]\} beside"),
+        (lambda m: {"extra": {"w": {"paper": torch.ones(2)}}}, r"\{'w': \[2\]\} beside"),
+        (lambda m: {"seeds": {"paper": m.seeds["paper"][:2]}}, r"\{'seeds': \[2\]\} beside"),
+        (lambda m: {"compacted_seeds": None}, r"\['seeds'\] without compacted_seeds"),
+        (
+            lambda m: {"compacted_seeds": {"paper": m.compacted_seeds["paper"] + 4}},
+            r"node type 'paper': found 4 in compacted_seeds.* \[0, 4\)",
+        ),
+        (lambda m: {"node_features": {("author", "w"): torch.ones(99)}}, r"'author': feature 'w' has shape \[99\]"),
+        (
+            lambda m: {"edge_features": [{(CITES, "w"): torch.ones(1)}, {}]},
+            r"'paper:cites:paper': feature 'w' has shape \[1\]",
+        ),
+        (
+            lambda m: {"edge_features": [{(CITES, "w"): torch.ones(m.blocks[0][CITES].num_edges)}, {}]},
+            r"'paper:cites:paper': the hops have the edge features \[\[\], \['w'\]\]",
+        ),
+        (
+            lambda m: {"node_features": of_nodes(m, "field", "feat", "x")},
+            r"'field': found node features 'feat' and 'x'",
+        ),
+        (
+            lambda m: {"node_features": of_nodes(m, "field", "n_id")},
+            r"'field': features \['n_id'\] have names of Data's own",
+        ),
+        (
+            lambda m: {"node_features": of_nodes(m, "paper", "w"), "extra": {"w": {"paper": torch.ones(4)}}},
+            r"'paper': 'w' is a feature and a further field",
+        ),
+        (lambda m: {"blocks": None}, "without blocks"),
+        (lambda m: {"blocks": []}, "of no hops"),
+    ],
+    ids=[
+        "labels",
+        "extra",
+        "seeds",
+        "no_local_seeds",
+        "not_destinations",
+        "node_rows",
+        "edge_rows",
+        "edge_names",
+        "two_x",
+        "own_name",
+        "extra_hides_a_feature",
+        "not_sampled",
+        "no_hops",
+    ],
+)
+def test_what_does_not_belong_together_is_refused_with_its_type(change, named):
+    minibatch = next(iter(slow_sampled(fanouts=[every(1), every(2)])))
+    with pytest.raises(ValueError, match=f"to_pyg: .*{named}.* [A-Z]"):
+        minibatch.replace(**change(minibatch)).to_pyg()
+
+
+def test_without_torch_geometric_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
+    with refused(ImportError, stage="to_pyg", found="not installed", allowed="torch_geometric", remedy="datapipes.pyg"):
+        next(iter(slow_sampled())).to_pyg()

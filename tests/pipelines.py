@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import strategies
 import torch
+import typed_pipelines
 
 import datapipes as dp
 
@@ -89,6 +90,9 @@ BUILDERS: dict[str, Callable[[], dp.Stage]] = {
     "data_loader_threads": lambda: dp.DataLoader(fetched(), 2, worker_method="thread"),
     "data_loader_processes": lambda: dp.DataLoader(fetched(), 2, multiprocessing_context="fork"),
     "data_loader_out_of_order": lambda: dp.DataLoader(fetched(), 1, worker_method="thread", in_order=False),
+    "types": typed_pipelines.typed_fetched,
+    "links_of_types": typed_pipelines.typed_links,
+    "types_in_processes": lambda: dp.DataLoader(typed_pipelines.typed_fetched(), 2, multiprocessing_context="fork"),
     "stages_after_a_loader": lambda: dp.DataLoader(sampled().prefetch()).transform(keep_most).copy_to("cpu"),
 }
 

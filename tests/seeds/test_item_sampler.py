@@ -46,6 +46,17 @@ def test_labels_and_times_follow_their_seeds():
         assert torch.equal(minibatch.timestamps, minibatch.seeds * 10)
 
 
+def test_fields_of_the_users_own_follow_their_seeds():
+    ids = torch.arange(50) * 3
+    items = dp.ItemSet((ids, ids / 2, ids.reshape(50, 1) + 7), names=("seeds", "weight", "labels"))
+    made = list(dp.ItemSampler(items, 8, shuffle=True, seed=1))
+    for minibatch in made:
+        assert list(minibatch.extra) == ["weight"]
+        assert torch.equal(minibatch.extra["weight"], minibatch.seeds / 2)
+        assert torch.equal(minibatch.labels[:, 0], minibatch.seeds + 7)
+    assert next(iter(dp.ItemSampler(dp.ItemSet(ids), 8))).extra is None
+
+
 def test_pairs_of_a_transposed_edge_index_stay_together():
     edge_index = torch.stack((torch.arange(30), torch.arange(30) * 2))
     made = list(dp.ItemSampler(dp.ItemSet(edge_index.t()), 7, shuffle=True))

@@ -108,6 +108,31 @@ def test_names_that_do_not_fit_are_refused(names, found, allowed):
         dp.ItemSet((torch.arange(2), torch.arange(2)), names=names)
 
 
+def test_a_name_of_the_users_own_is_taken_with_the_others_and_goes_into_extra():
+    weights, mask = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]), torch.tensor([False, True, True, False, True])
+    items = dp.ItemSet((mask, weights), names=("seeds", "a.weight"))
+    assert items.names == ("seeds", "a.weight")
+    assert taken(items) == {"seeds": [4, 1], "a.weight": [weights[4].item(), weights[1].item()]}
+    fields = items.take_fields(torch.tensor([0]))
+    assert {name: type(value) for name, value in fields.items()} == {"seeds": torch.Tensor, "extra": dict}
+    assert fields["extra"]["a.weight"].tolist() == [weights[1].item()]
+    assert list(dp.ItemSet((3, torch.arange(3))).take_fields(torch.tensor([0]))) == ["labels", "seeds"]
+
+
+@pytest.mark.parametrize("name", sorted({*dp.MiniBatch.__dataclass_fields__, "sampled_subgraphs"}))
+def test_a_field_that_minibatch_fills_itself_cannot_be_named(name):
+    if name in ("seeds", "labels", "indexes", "timestamps"):
+        return
+    with refused(ValueError, stage="ItemSet", found=name, allowed="or your own"):
+        dp.ItemSet((torch.arange(2), torch.arange(2)), names=("seeds", name))
+
+
+@pytest.mark.parametrize("name", ["", 3, None])
+def test_a_name_that_is_no_text_is_refused(name):
+    with refused(TypeError, stage="ItemSet", found=repr(name), allowed="str of at least one character"):
+        dp.ItemSet((torch.arange(2), torch.arange(2)), names=("seeds", name))
+
+
 # --- masks
 
 MASK = [False, True, True, False, True]

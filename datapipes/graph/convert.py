@@ -60,7 +60,7 @@ def in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str =
         if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
             raise ValueError(
                 f"from_edge_index: edge attribute {name!r}{of} has shape {list(tensor.shape)}; its first size must be "
-                f"{order.shape[0]}, one row for each column of edge_index."
+                f"{order.shape[0]}, one row for each column of edge_index. Check that it belongs to these edges."
             )
         moved[name] = tensor[order]
     return moved

@@ -1,0 +1,467 @@
+"""HeteroCSCGraph: construction, its questions and answers, and converters."""
+
+import copy
+import itertools
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hetero_graphs import (
+    AGAIN,
+    CITES,
+    KNOWS,
+    WRITES,
+    Edges,
+    expect_equal,
+    full_library,
+    id_dtypes,
+    library,
+    tensors_of,
+    typed_edges,
+)
+from hypothesis import given
+from pipelines import graph_of, refused
+
+import datapipes as dp
+from datapipes.graph import graph as graph_module
+from datapipes.graph import hetero_csc_graph
+from datapipes.graph.graph import Graph
+
+EDGES = torch.tensor([[0, 1, 1], [2, 0, 2]])
+
+
+def in_edges(graph: dp.HeteroCSCGraph, edge_type) -> list[list[int]]:
+    relation = graph.relation(edge_type)
+    return [relation.indices[a:b].tolist() for a, b in itertools.pairwise(relation.indptr.tolist())]
+
+
+def columns_of(edges: Edges, key) -> tuple[list[list[int]], list[int]]:
+    """The slow and obvious way: for each destination its sources in the order of the edges, and the edges' numbers."""
+    columns, order = [[] for _ in range(edges.num_nodes[key[2]])], []
+    for v, column in enumerate(columns):
+        for number, (src, dst) in enumerate(edges.edges[key]):
+            if dst == v:
+                column.append(src)
+                order.append(number)
+    return columns, order
+
+
+# --- construction, and what a graph answers
+
+
+def test_a_graph_answers_by_type_in_sorted_order():
+    graph = full_library()
+    assert graph.is_heterogeneous
+    assert graph.node_types == ("author", "paper", "venue")
+    assert graph.edge_types == (AGAIN, KNOWS, WRITES, CITES)
+    assert graph.num_nodes == {"author": 3, "paper": 4, "venue": 1}
+    assert graph.num_edges == {AGAIN: 0, KNOWS: 1, WRITES: 5, CITES: 3}
+    assert [graph.num_nodes_of(kind) for kind in graph.node_types] == [3, 4, 1]
+    assert [graph.num_edges_of(key) for key in graph.edge_types] == [0, 1, 5, 3]
+    assert [graph.max_edge_id_of(key) for key in graph.edge_types] == [-1, 0, 4, 9]
+    assert in_edges(graph, WRITES) == in_edges(graph, "author:writes:paper") == [[0, 1], [], [2], [2, 0]]
+    assert graph.index_dtype == torch.int64
+    assert {key: sorted(names) for key, names in graph.edge_attributes.items()} == {
+        KNOWS: [],
+        CITES: [],
+        WRITES: ["w"],
+        AGAIN: ["w"],
+    }
+    assert sorted(graph.node_attributes) == ["author", "paper", "venue"]
+    assert repr(graph) == "HeteroCSCGraph(3 node types, 4 edge types, 8 nodes, 9 edges, int64)"
+
+
+def test_a_graph_without_types_answers_the_same_questions():
+    graph = graph_of([[1, 2, 2], [], [0, 2]], edge_ids=torch.tensor([4, 0, 9, 2, 3]))
+    assert not graph.is_heterogeneous
+    assert (graph.node_types, graph.edge_types) == ((None,), (None,))
+    assert (graph.num_nodes_of(None), graph.num_edges_of(None), graph.max_edge_id_of(None)) == (3, 5, 9)
+    assert graph.relation(None) is graph
+    assert graph.index_dtype == torch.int64
+    assert isinstance(graph, Graph)
+    assert isinstance(library(), Graph)
+    for ask in (graph.num_nodes_of, graph.num_edges_of, graph.max_edge_id_of, graph.relation):
+        with refused(ValueError, stage="CSCGraph", found="got 'paper'", allowed="type must be None"):
+            ask("paper")
+
+
+def test_arrays_are_viewed_and_texts_name_edge_types():
+    indptr, indices = np.array([0, 2, 2]), np.array([1, 0], dtype=np.int32)
+    graph = dp.HeteroCSCGraph({"a:r:b": (indptr, indices)}, {"a": 2, "b": 2})
+    relation = graph.relation(("a", "r", "b"))
+    assert relation.indices.data_ptr() == indices.ctypes.data
+    assert relation.indptr.data_ptr() == indptr.ctypes.data
+    assert (graph.index_dtype, relation.edge_ids) == (torch.int32, None)
+
+
+def test_a_graph_may_have_no_edges_and_no_nodes():
+    none = dp.HeteroCSCGraph({}, {})
+    assert (none.node_types, none.edge_types, none.num_edges, none.index_dtype) == ((), (), {}, torch.int64)
+    empty = dp.HeteroCSCGraph({("a", "r", "a"): (torch.tensor([0]), torch.zeros(0).int())}, {"a": 0})
+    assert (empty.num_edges_of("a:r:a"), empty.max_edge_id_of("a:r:a")) == (0, -1)
+    assert len({none.digest(), empty.digest()}) == 2
+
+
+@pytest.mark.parametrize("ask", ["num_edges_of", "max_edge_id_of", "relation"])
+def test_an_unknown_edge_type_is_refused_with_the_nearest(ask):
+    nearest = r"known are .*The nearest is \('author', 'writes', 'paper'\)"
+    for given_type in ("author:write:paper", ("author", "write", "paper")):
+        with refused(ValueError, stage="HeteroCSCGraph", found="no edge type", allowed=nearest):
+            getattr(library(), ask)(given_type)
+    with refused(ValueError, stage="HeteroCSCGraph", found="no node type 'papr'", allowed="The nearest is 'paper'"):
+        library().num_nodes_of("papr")
+    with refused(TypeError, stage="HeteroCSCGraph", found="got None", allowed="must be a tuple"):
+        getattr(library(), ask)(None)
+
+
+PAIR = (torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1]))
+KEY = ("a", "r", "b")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "found", "allowed"),
+    [
+        ({"num_nodes": {"a": 3}}, ValueError, "no node type 'b'", r"known are \['a'\]"),
+        ({"num_nodes": {"a": 3, "bb": 2}}, ValueError, r"num_nodes for \('a', 'r', 'b'\).*'b'", "nearest is 'bb'"),
+        ({"num_nodes": {"b": 2}}, ValueError, "no node type 'a'", r"known are \['b'\]"),
+        ({"num_nodes": None}, TypeError, "got None", "num_nodes must be a dict {node type: number}"),
+        ({"num_nodes": 5}, TypeError, "got 5", "num_nodes must be a dict"),
+        ({"num_nodes": {"a": 3, "b": 3}}, ValueError, r"indptr of \('a', 'r', 'b'\) has 3 entries", "needs 4"),
+        ({"num_nodes": {"a": 3, "b": 1}}, ValueError, "has 3 entries", "needs 2, one more than num_nodes"),
+        ({"num_nodes": {"a": -1, "b": 2}}, ValueError, r"num_nodes\['a'\].*-1", r"in \[0, \d+\]"),
+        ({"num_nodes": {"a": 3.0, "b": 2}}, TypeError, r"num_nodes\['a'\].*3\.0", "an int"),
+        ({"num_nodes": {"a": 3, "b": 2, "": 1}}, ValueError, "empty name of a node type", "at least one character"),
+        ({"num_nodes": {"a": 3, "b": 2, 7: 1}}, TypeError, "got 7", "must be a str"),
+        ({"relations": None}, TypeError, "got None", "relations must be a dict"),
+        ({"relations": {KEY: PAIR[0]}}, TypeError, r"\('a', 'r', 'b'\)", r"a pair \(indptr, indices\)"),
+        ({"relations": {KEY: (*PAIR, PAIR[1])}}, TypeError, r"\('a', 'r', 'b'\)", "a pair"),
+        ({"relations": {("a", "", "b"): PAIR}}, ValueError, "empty name in the edge type", "at least one character"),
+        ({"relations": {"a:r:b:c": PAIR}}, ValueError, "more than one way", "the tuple"),
+        ({"relations": {KEY: PAIR, "a:r:b": PAIR}}, ValueError, "given twice", "once"),
+        ({"relations": {KEY: (PAIR[0], PAIR[1].float())}}, TypeError, r"indices of \('a', 'r', 'b'\).*float32", "int"),
+        ({"relations": {KEY: (PAIR[0].float(), PAIR[1])}}, TypeError, r"indptr of \('a', 'r', 'b'\).*float32", "int"),
+        ({"relations": {KEY: (PAIR[0] + 1, PAIR[1])}}, ValueError, r"indptr of \('a', .* from 1 to 4", "from 0 to"),
+        ({"relations": {KEY: (PAIR[0], PAIR[1][:2])}}, ValueError, "goes from 0 to 3", "number of indices, 2"),
+        ({"relations": {KEY: (PAIR[0][:0], PAIR[1])}}, ValueError, "is empty", r"num_nodes \+ 1"),
+        ({"relations": {KEY: PAIR, "a:s:b": (PAIR[0], PAIR[1].int())}}, TypeError, "'s'.*int32.*'r'.*int64", "one dty"),
+        ({"edge_ids": {KEY: torch.arange(2)}}, ValueError, r"2 edge_ids of \('a', 'r', 'b'\) for 3 edges", "one for"),
+        ({"edge_ids": {"a:q:b": torch.arange(3)}}, ValueError, "edge_ids: no edge type", r"nearest is \('a', 'r'"),
+        ({"edge_ids": torch.arange(3)}, TypeError, "edge_ids must be a dict", "edge type: ids"),
+        ({"edge_attributes": {"a:q:b": {}}}, ValueError, "edge_attributes: no edge type", r"nearest is \('a', 'r'"),
+        ({"edge_attributes": {KEY: {"w": torch.ones(2)}}}, ValueError, r"'w' of \('a', 'r', 'b'\).*\[2\]", "must be 3"),
+        ({"edge_attributes": {KEY: torch.ones(3)}}, TypeError, r"edge_attributes of \('a'.* Tensor", "a dict"),
+        ({"edge_attributes": {"w": torch.ones(3)}}, ValueError, "got 'w'", "three texts"),
+        ({"node_attributes": {"bb": {}}}, ValueError, "node_attributes: no node type 'bb'", "nearest is 'b'"),
+        ({"node_attributes": {"b": {"x": torch.ones(3)}}}, ValueError, r"'x' of 'b' has shape \[3\]", "must be 2"),
+        ({"node_attributes": {"b": {3: torch.ones(2)}}}, TypeError, "attributes of 'b'.* got 3", "must be str"),
+        ({"node_attributes": [1]}, TypeError, r"got \[1\]", "node_attributes must be a dict"),
+    ],
+    ids=str,
+)
+def test_arrays_and_types_that_do_not_fit_are_refused(change, error, found, allowed):
+    remedy = {"one for": "or None for", r"num_nodes \+ 1": r"has \[0\]"}.get(allowed, r"\. [A-Z]\w+")
+    with refused(error, stage="HeteroCSCGraph", found=found, allowed=allowed, remedy=remedy):
+        dp.HeteroCSCGraph(**{"relations": {KEY: PAIR}, "num_nodes": {"a": 3, "b": 2}, **change})
+
+
+def test_there_are_at_most_as_many_edge_types_as_the_random_key_tells_apart(monkeypatch):
+    assert hetero_csc_graph.MOST_EDGE_TYPES == 2**16
+    monkeypatch.setattr(hetero_csc_graph, "MOST_EDGE_TYPES", 3)
+    relations = {("a", str(number), "b"): PAIR for number in range(4)}
+    with refused(ValueError, stage="HeteroCSCGraph", found="4 edge types", allowed="at most 3"):
+        dp.HeteroCSCGraph(relations, {"a": 3, "b": 2})
+    del relations["a", "3", "b"]
+    assert len(dp.HeteroCSCGraph(relations, {"a": 3, "b": 2}).edge_types) == 3
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "edge_ids", "found"),
+    [
+        ([0, 2, 1, 3], [0, 1, 4], None, r"indptr\[2\] is 1"),
+        ([0, 1, 2, 3], [0, 5, 1], None, r"indices\[1\] is 5.*\[0, 5\)"),
+        ([0, 1, 2, 3], [0, 1, -1], None, r"indices\[2\] is -1"),
+        ([0, 1, 2, 3], [0, 1, 4], [3, -7, 0], r"edge_ids\[1\] of \('a', 'r', 'b'\) is -7"),
+    ],
+)
+def test_validate_reads_what_construction_does_not_and_names_the_relation(indptr, indices, edge_ids, found):
+    ids = {} if edge_ids is None else {KEY: torch.tensor(edge_ids)}
+    sound = ("a", "q", "a"), (torch.zeros(6).long(), torch.zeros(0).long())
+    relations = dict([sound, (KEY, (torch.tensor(indptr), torch.tensor(indices)))])
+    graph = dp.HeteroCSCGraph(relations, {"a": 5, "b": 3}, edge_ids=ids)
+    with pytest.raises(ValueError, match=rf"\('a', 'r', 'b'\).*{found}|{found}"):
+        graph.validate()
+
+
+def test_a_sound_graph_is_valid_where_a_source_is_no_destination():
+    graph = full_library()  # author 2 is a source of papers; there are only 3 authors for 4 papers
+    assert graph.validate() is graph
+
+
+def test_the_index_dtype_changes_and_the_rest_is_shared():
+    graph = full_library()
+    narrow = graph.with_index_dtype(torch.int32)
+    assert {narrow.relation(key).indices.dtype for key in narrow.edge_types} == {torch.int32}
+    assert narrow.digest() == graph.digest()
+    kept = {place for place in tensors_of(graph) if place[0] != "indices"}
+    ours, theirs = tensors_of(narrow), tensors_of(graph)
+    assert [place for place in kept if ours[place].data_ptr() != theirs[place].data_ptr()] == []
+    expect_equal(narrow.with_index_dtype(torch.int64), graph)
+    with refused(ValueError, stage="graph", found="float32", allowed="torch.int32 or torch.int64"):
+        graph.with_index_dtype(torch.float32)
+    wide = dp.HeteroCSCGraph({KEY: PAIR}, {"a": 2**31, "b": 2})
+    with refused(ValueError, stage="graph", found="2147483648 nodes", allowed="do not fit into int32"):
+        wide.with_index_dtype(torch.int32)
+
+
+def test_the_digest_is_that_of_types_and_topology():
+    relations, counts = {KEY: PAIR, ("a", "s", "b"): PAIR}, {"a": 3, "b": 2}
+    others = [
+        library(),
+        full_library(),  # has edge ids
+        dp.HeteroCSCGraph(relations, counts),
+        dp.HeteroCSCGraph({KEY: PAIR, ("a", "t", "b"): PAIR}, counts),
+        dp.HeteroCSCGraph({KEY: PAIR}, counts),
+        dp.HeteroCSCGraph(relations, {"a": 4, "b": 2}),
+        dp.HeteroCSCGraph(relations, {**counts, "c": 0}),
+        dp.HeteroCSCGraph({**relations, KEY: (PAIR[0], PAIR[1].flip(0))}, counts),
+    ]
+    assert len({graph.digest() for graph in others}) == len(others)
+    turned = dp.HeteroCSCGraph(dict(reversed(relations.items())), dict(reversed(counts.items())))
+    assert turned.digest() == others[2].digest()
+    with_attributes = dp.HeteroCSCGraph(relations, counts, node_attributes={"a": {"x": torch.ones(3)}})
+    assert with_attributes.digest() == others[2].digest()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
+def test_a_graph_pickles_and_copies(copied):
+    graph = full_library()
+    graph.max_edge_id_of(CITES)
+    again = copied(copied(graph))
+    expect_equal(again, graph)
+    assert again.max_edge_id_of(CITES) == 9
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_plain_pickle_holds_no_more_than_the_values(protocol):
+    large = torch.arange(1_000_000)
+    graph = dp.HeteroCSCGraph({KEY: (PAIR[0], large[5:8])}, {"a": 9, "b": 2}, node_attributes={"a": {"x": large[:9]}})
+    data = pickle.dumps(graph, protocol)
+    assert len(data) < 2000
+    expect_equal(pickle.loads(data), graph)
+
+
+# --- the arrays for the kernels
+
+
+class Recorded:
+    """Stands in for _core.Topology."""
+
+    def __init__(self, node_types: list, relations: list) -> None:
+        self.node_types, self.relations = node_types, relations
+
+
+def test_the_kernels_are_given_types_and_relations_in_sorted_order_once(monkeypatch):
+    monkeypatch.setattr(graph_module._core, "Topology", Recorded, raising=False)
+    graph = full_library()
+    found = graph.topology()
+    assert graph.topology() is found
+    assert found.node_types == [("author", 3), ("paper", 4), ("venue", 1)]
+    rows = [(src, dst, name) for src, dst, _, _, _, name in found.relations]
+    assert rows == [
+        (0, 1, "author:also writes:paper"),
+        (0, 0, "author:knows:author"),
+        (0, 1, "author:writes:paper"),
+        (1, 1, "paper:cites:paper"),
+    ]
+    assert [None if ids is None else ids.tolist() for *_, ids, _ in found.relations] == [
+        None,
+        None,
+        [4, 0, 1, 2, 3],
+        [9, 8, 7],
+    ]
+    assert all(indptr.dtype == np.int64 for _, _, indptr, *_ in found.relations)
+    again = pickle.loads(pickle.dumps(graph))
+    assert again.topology() is not found
+
+
+def test_of_a_graph_without_types_the_kernels_are_given_one_type_and_one_relation(monkeypatch):
+    monkeypatch.setattr(graph_module._core, "Topology", Recorded, raising=False)
+    graph = graph_of([[1], [0, 1]])
+    state = set(graph.__getstate__())
+    found = graph.topology()
+    assert found.node_types == [("", 2)]
+    ((src, dst, indptr, indices, edge_ids, name),) = found.relations
+    assert (src, dst, indptr.tolist(), indices.tolist(), edge_ids, name) == (0, 0, [0, 1, 3], [1, 0, 1], None, "")
+    assert set(graph.__getstate__()) == state
+    assert pickle.loads(pickle.dumps(graph)).digest() == graph.digest()
+
+
+# --- from edges
+
+
+@given(typed_edges(), id_dtypes)
+def test_edges_become_columns_of_their_relation_in_their_order(edges, dtype):
+    names = {key: {"name": torch.arange(len(rows))} for key, rows in edges.edges.items()}
+    graph = dp.HeteroCSCGraph.from_edge_index(edges.edge_index(dtype), edges.num_nodes, edge_attributes=names)
+    assert graph.node_types == tuple(sorted(edges.num_nodes))
+    assert graph.edge_types == tuple(sorted(edges.edges))
+    assert graph.index_dtype == (dtype if edges.edges else torch.int64)
+    for key in edges.edges:
+        columns, order = columns_of(edges, key)
+        assert in_edges(graph, key) == columns
+        assert graph.relation(key).edge_ids.tolist() == order == graph.edge_attributes[key]["name"].tolist()
+    inferred = dp.HeteroCSCGraph.from_edge_index(edges.edge_index(dtype)).num_nodes
+    ends = {}
+    for (src, _, dst), rows in edges.edges.items():
+        ends[src] = max([ends.get(src, 0), *(u + 1 for u, _ in rows)])
+        ends[dst] = max([ends.get(dst, 0), *(v + 1 for _, v in rows)])
+    assert inferred == ends
+
+
+@given(typed_edges(max_types=1, max_relations=1))
+def test_one_type_and_one_relation_are_the_graph_without_types(edges):
+    (kind,) = edges.num_nodes
+    for key in edges.edges:
+        index = edges.edge_index()[key]
+        plain = dp.CSCGraph.from_edge_index(index, edges.num_nodes[kind])
+        relation = dp.HeteroCSCGraph.from_edge_index({key: index}, edges.num_nodes).relation(key)
+        for name in ("indptr", "indices", "edge_ids"):
+            assert torch.equal(getattr(relation, name), getattr(plain, name))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "found", "allowed"),
+    [
+        ({"edge_index": EDGES}, TypeError, "tensor", "edge_index must be a dict {edge type: edge_index}"),
+        (
+            {"edge_index": {KEY: EDGES.t()}},
+            ValueError,
+            r"edge_index of .*\[3, 2\]",
+            r"\[2, num_edges\]",
+        ),
+        (
+            {"edge_index": {KEY: EDGES.float()}},
+            TypeError,
+            r"edge_index of .*float32",
+            "int32 or int64",
+        ),
+        ({"edge_index": {"a:r": EDGES}}, ValueError, "'a:r'", "three texts"),
+        ({"num_nodes": {"a": 1, "b": 3}}, IndexError, r"has 1 at \[0, 1\]", r"\[0, 1\), the nodes of 'a'"),
+        ({"num_nodes": {"a": 2, "b": 2}}, IndexError, r"\('a', 'r', 'b'\) has 2 at \[1, 0\]", r"\[0, 2\).*'b'"),
+        ({"num_nodes": {"a": 2}, "edge_index": {KEY: -EDGES}}, IndexError, r"has -1 at \[0, 1\]", r"\[0, 2\)"),
+        ({"edge_index": {KEY: -EDGES - 1}}, IndexError, r"has -1 at \[0, 0\]", r"\[0, 0\)"),
+        ({"num_nodes": {"a": -2}}, ValueError, r"num_nodes\['a'\].*-2", r"in \[0, \d+\]"),
+        ({"num_nodes": 3}, TypeError, "got 3", "num_nodes must be a dict"),
+        ({"edge_attributes": {"a:q:b": {}}}, ValueError, "no edge type", r"nearest is \('a', 'r', 'b'\)"),
+        ({"edge_attributes": {KEY: {"w": torch.ones(2)}}}, ValueError, r"'w' of \('a', 'r', 'b'\).*\[2\]", "must be 3"),
+        ({"edge_attributes": {KEY: 3}}, TypeError, "got 3", "a dict {name: values}"),
+        ({"node_attributes": {"c": {}}}, ValueError, "no node type 'c'", "known are"),
+    ],
+    ids=str,
+)
+def test_edges_that_do_not_fit_are_refused(arguments, error, found, allowed):
+    with refused(error, stage="from_edge_index|HeteroCSCGraph", found=found, allowed=allowed):
+        dp.HeteroCSCGraph.from_edge_index(**{"edge_index": {KEY: EDGES}, **arguments})
+
+
+def test_relations_of_different_dtypes_are_refused():
+    with refused(TypeError, stage="HeteroCSCGraph", found="'s'.*int32", allowed="must have one dtype"):
+        dp.HeteroCSCGraph.from_edge_index({KEY: EDGES, "a:s:b": EDGES.int()})
+
+
+def test_more_nodes_than_memory_holds_are_refused_before_they_are_counted():
+    with refused(MemoryError, stage="from_edge_index", found="nodes needs", allowed="are left"):
+        dp.HeteroCSCGraph.from_edge_index({KEY: torch.tensor([[0], [2**47]])})
+
+
+# --- from other libraries
+
+
+def test_a_pyg_graph_brings_its_tensors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
+        data_module = pytest.importorskip("torch_geometric.data", reason="from_pyg takes a PyG HeteroData")
+        data = data_module.HeteroData()
+    data["paper"].x, data["paper"].y = torch.rand(3, 2), torch.arange(3)
+    data["paper"].name = "not a tensor"
+    data["author"].num_nodes = 5
+    data["author", "writes", "paper"].edge_index = torch.tensor([[4, 0, 2], [2, 0, 2]])
+    data["author", "writes", "paper"].edge_attr = torch.tensor([5, 6, 7])
+    data["paper", "cites", "paper"].edge_index = torch.zeros(2, 0).long()
+    graph = dp.HeteroCSCGraph.from_pyg(data)
+    assert graph.num_nodes == {"author": 5, "paper": 3}
+    assert in_edges(graph, WRITES) == [[0], [], [4, 2]]
+    assert graph.edge_attributes[WRITES]["edge_attr"].tolist() == [6, 5, 7]
+    assert graph.relation(WRITES).edge_ids.tolist() == [1, 0, 2]
+    assert graph.num_edges_of(CITES) == 0
+    assert sorted(graph.node_attributes["paper"]) == ["x", "y"]
+    assert torch.equal(graph.node_attributes["paper"]["x"], data["paper"].x)
+    data["author", "knows", "author"].other = torch.ones(2)
+    with refused(
+        ValueError, stage="from_pyg", found=r"\('author', 'knows', 'author'\) has no edge_index", allowed="each"
+    ):
+        dp.HeteroCSCGraph.from_pyg(data)
+    with refused(ValueError, stage="from_pyg", found="got Data", allowed="needs a HeteroData"):
+        dp.HeteroCSCGraph.from_pyg(data_module.Data(edge_index=EDGES))
+
+
+def test_a_pyg_graph_without_node_tensors_has_the_nodes_that_its_edges_name():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG says that it cannot tell the number of nodes
+        data_module = pytest.importorskip("torch_geometric.data", reason="from_pyg takes a PyG HeteroData")
+        data = data_module.HeteroData()
+        data["a", "r", "b"].edge_index = EDGES
+        graph = dp.HeteroCSCGraph.from_pyg(data)
+    assert graph.num_nodes == {"a": 2, "b": 3}
+
+
+def test_networkx_nodes_and_edges_name_their_types():
+    networkx = pytest.importorskip("networkx", reason="from_networkx takes a networkx graph")
+    graph = networkx.MultiDiGraph()
+    for name, kind in [("A", "author"), ("P", "paper"), ("Q", "paper"), ("B", "author")]:
+        graph.add_node(name, kind=kind, size=len(graph))
+    for src, dst, rel, w in [
+        ("B", "Q", "writes", 1),
+        ("A", "Q", "writes", 2),
+        ("B", "Q", "writes", 3),
+        ("P", "P", "cites", 4),
+    ]:
+        graph.add_edge(src, dst, rel=rel, w=w)
+    found = dp.HeteroCSCGraph.from_networkx(
+        graph,
+        node_type="kind",
+        edge_type="rel",
+        node_attributes={"paper": ("size",)},
+        edge_attributes={"author:writes:paper": ("w",)},
+    )
+    assert found.num_nodes == {"author": 2, "paper": 2}
+    assert in_edges(found, WRITES) == [[], [0, 1, 1]]  # networkx lists the edges by their sources
+    assert in_edges(found, CITES) == [[0], []]
+    assert found.edge_attributes[WRITES]["w"].tolist() == [2, 1, 3]
+    assert found.node_attributes["paper"]["size"].tolist() == [1, 2]
+    for arguments, what in [
+        ({"node_type": "type", "edge_type": "rel"}, "node 'A'"),
+        ({"node_type": "kind", "edge_type": "r"}, "edge"),
+    ]:
+        with refused(ValueError, stage="from_networkx", found=f"the {what}.* lacks", allowed="must have it"):
+            dp.HeteroCSCGraph.from_networkx(graph, **arguments)
+    with refused(ValueError, stage="from_networkx", found="no edge type", allowed="nearest is"):
+        dp.HeteroCSCGraph.from_networkx(
+            graph, node_type="kind", edge_type="rel", edge_attributes={"author:cites:paper": ("w",)}
+        )
+
+
+def test_an_undirected_networkx_edge_becomes_one_in_each_direction():
+    networkx = pytest.importorskip("networkx", reason="from_networkx takes a networkx graph")
+    graph = networkx.Graph()
+    graph.add_nodes_from([("A", {"t": "a"}), ("B", {"t": "b"}), ("C", {"t": "a"})])
+    graph.add_edges_from([("A", "B", {"t": "r"}), ("A", "C", {"t": "s"}), ("C", "C", {"t": "s"})])
+    found = dp.HeteroCSCGraph.from_networkx(graph, node_type="t", edge_type="t")
+    assert {key: in_edges(found, key) for key in found.edge_types} == {
+        ("a", "r", "b"): [[0]],
+        ("b", "r", "a"): [[0], []],
+        ("a", "s", "a"): [[1], [0, 1]],  # the self-loop counts once
+    }
+    assert dp.HeteroCSCGraph.from_networkx(networkx.Graph(), node_type="t", edge_type="t").num_nodes == {}

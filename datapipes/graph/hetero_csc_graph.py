@@ -20,7 +20,7 @@ from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import probe_digest
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
-from datapipes.graph import convert_hetero, hetero_storage
+from datapipes.graph import convert_hetero, convert_hetero_libraries, hetero_storage
 from datapipes.graph.arrays import HeteroArrays, as_index_dtype, max_edge_id
 from datapipes.graph.checks import (
     check_attributes,
@@ -223,7 +223,7 @@ class HeteroCSCGraph(Graph):
             self._digest = digest.hexdigest()
         return self._digest
 
-    # --- converters and storage, implemented in convert_hetero.py and hetero_storage.py
+    # --- converters and storage, implemented in convert_hetero*.py and hetero_storage.py
 
     @classmethod
     def from_edge_index(
@@ -269,7 +269,9 @@ class HeteroCSCGraph(Graph):
             edge_attributes: {edge type: names of numeric attributes to copy}; every edge of the type must have them.
         """
         return cls._of(
-            convert_hetero.from_networkx(graph, node_type, edge_type, node_attributes or {}, edge_attributes or {})
+            convert_hetero_libraries.from_networkx(
+                graph, node_type, edge_type, node_attributes or {}, edge_attributes or {}
+            )
         )
 
     @classmethod
@@ -278,7 +280,7 @@ class HeteroCSCGraph(Graph):
 
         A node type without any tensor or `num_nodes` has as many nodes as its edges say.
         """
-        return cls._of(convert_hetero.from_pyg(data))
+        return cls._of(convert_hetero_libraries.from_pyg(data))
 
     def save(self, path: str | Path) -> None:
         """Write the graph to the folder `path`: arrays.npy, which holds all arrays, and graph.json, which names them.

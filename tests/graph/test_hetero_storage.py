@@ -27,7 +27,7 @@ from pipelines import ended, refused, small_graph
 import datapipes as dp
 from datapipes.base import sizes
 from datapipes.graph import storage
-from datapipes.processes import sharing
+from datapipes.processes import mappings
 
 MMAP = pytest.mark.parametrize("mmap", [True, False])
 
@@ -94,7 +94,7 @@ def test_all_arrays_of_many_relations_take_one_descriptor_and_one_mapping(tmp_pa
 
 
 def file_of(tensor: torch.Tensor) -> str:
-    return sharing._mapping_of(tensor)[1].file.path
+    return mappings.mapping_of(tensor)[1].file.path
 
 
 def test_a_mapped_graph_is_not_changed_on_disk_by_writing_to_it(folder):

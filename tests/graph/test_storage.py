@@ -17,7 +17,7 @@ from pipelines import ended, refused
 import datapipes as dp
 from datapipes.base import sizes
 from datapipes.graph import storage
-from datapipes.processes import sharing
+from datapipes.processes import mappings, sharing
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_however_many_arrays_are_mapped_the_maps_of_the_process_are_not_searched
 
     monkeypatch.setattr(sharing, "_path_at", searched)
     graph = dp.CSCGraph.open(folder)
-    assert sharing._mapping_of(graph.indices)[1].file.path == str(folder / "indices.npy")
+    assert mappings.mapping_of(graph.indices)[1].file.path == str(folder / "indices.npy")
 
 
 def test_a_file_replaced_while_it_is_mapped_is_not_taken_for_the_mapped_one(folder, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_file_replaced_while_it_is_mapped_is_not_taken_for_the_mapped_one(fold
         return mapped
 
     monkeypatch.setattr(storage.np, "memmap", replacing)
-    assert sharing._mapping_of(dp.CSCGraph.open(folder).indices) is None
+    assert mappings.mapping_of(dp.CSCGraph.open(folder).indices) is None
 
 
 BOMBS = {

@@ -1,0 +1,67 @@
+"""Copies of tensors in memory that workers can map: made once, and found again as long as they are in use."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.processes.mappings import Mapped, attached, contiguous_stride, known
+from datapipes.processes.values import bits
+
+ALIGNED = 64  # bytes; where a tensor among others begins
+LARGE = 2**22  # bytes; huge pages pay from this size on
+
+_Key = tuple[Any, ...]
+_copies: weakref.WeakValueDictionary[_Key, Mapped] = weakref.WeakValueDictionary()
+_begins: weakref.WeakKeyDictionary[Mapped, dict[_Key, int]] = weakref.WeakKeyDictionary()  # of the copies in a memory
+_copying = threading.Lock()
+
+
+def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
+    """Return for each tensor a shared memory with its values, and where in it they begin.
+
+    It is an earlier copy if that is still in use. The other tensors are copied together into one new memory; so are all
+    if the earlier copies lie in more than `most` memories. An earlier copy counts only if its values are equal.
+    tensor._version cannot tell: it does not count writes through NumPy or by a worker.
+    """
+    named = [((each.data_ptr(), each.dtype, tuple(each.shape), each.stride()), each) for each in tensors]
+    with _copying:
+        found: dict[_Key, tuple[Mapped, int]] = {}
+        for key, tensor in named:
+            memory = _copies.get(key)
+            if memory is not None and torch.equal(bits(values_in(memory, tensor, _begins[memory][key])), bits(tensor)):
+                found[key] = memory, _begins[memory][key]
+        if len({id(memory) for memory, _ in found.values()}) > most:
+            found = {}
+        new = {key: tensor for key, tensor in named if key not in found}
+        if new:
+            memory, begins = copy_together([*new.values()])
+            _begins[memory] = dict(zip(new, begins, strict=True))
+            for key, begin in _begins[memory].items():
+                _copies[key] = memory
+                found[key] = memory, begin
+        return [found[key] for key, _ in named]
+
+
+def copy_together(tensors: list[Tensor]) -> tuple[Mapped, list[int]]:
+    """Return new shared memory with the values of all tensors, and where in it each begins."""
+    begins, end = [], 0
+    for tensor in tensors:
+        begins.append(-(-end // ALIGNED) * ALIGNED)
+        end = begins[-1] + tensor.nbytes
+    memory = known(_core.SharedMemory.create(end, "datapipes"))
+    for tensor, begin in zip(tensors, begins, strict=True):
+        values_in(memory, tensor, begin).copy_(tensor)
+    if end >= LARGE:  # takes seconds, so it runs while the workers start
+        threading.Thread(target=memory.use_huge_pages, name="datapipes-huge-pages", daemon=True).start()
+    return memory, begins
+
+
+def values_in(memory: Mapped, tensor: Tensor, begin: int) -> Tensor:
+    """Return the content of shared memory as a tensor with the dtype and shape of `tensor`, contiguous."""
+    return attached(memory, begin, tensor.dtype, tuple(tensor.shape), contiguous_stride(tensor))

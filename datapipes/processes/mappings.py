@@ -1,0 +1,135 @@
+"""Mappings: memory of this process that other processes can map too, and the tensors that lie in it.
+
+Such memory is a memory-mapped file or a memfd. A mapping is remembered as long as something uses it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_Address = tuple[int, int, int, int]  # identifies the content of a file: device, inode, size, time of change
+
+
+@dataclass(frozen=True)
+class File:
+    """A mapped file: its path, and the identity it had when it was mapped."""
+
+    path: str
+    identity: _Address
+
+    def open(self) -> int:
+        """Return a descriptor of the file; raise ValueError if it has changed since it was mapped."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if identity_of(os.fstat(descriptor)) != self.identity:
+            os.close(descriptor)
+            raise ValueError(
+                f"datapipes: {self.path} has changed since it was mapped; workers would read another graph than the "
+                "process that started them. Open it again, and write to new files instead of changing one."
+            )
+        return descriptor
+
+
+Mapped = Any  # memory that another process can map too: an mmap.mmap of a file, or a _core.SharedMemory
+
+
+class Mapping:
+    """The address and size of a mapping in this process, and the file it maps (None for a SharedMemory)."""
+
+    def __init__(self, mapped: Mapped, file: File | None = None, offset: int = 0) -> None:
+        self.address = np.frombuffer(mapped, np.uint8).ctypes.data
+        self.num_bytes = len(mapped)
+        self.file = file
+        self.offset = offset  # of the first byte within the file
+
+    def holds(self, address: int, num_bytes: int) -> bool:
+        """Return whether so many bytes at an address lie in it."""
+        return self.address <= address and address + num_bytes <= self.address + self.num_bytes
+
+
+_mappings: weakref.WeakKeyDictionary[Mapped, Mapping] = weakref.WeakKeyDictionary()
+
+
+def map_file(file: File) -> mmap.mmap:
+    """Map a file that another process has mapped; raise ValueError if it has changed since."""
+    descriptor = file.open()
+    try:
+        # Copy-on-write: torch treats the memory as writable, and the file must not change.
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(descriptor)
+    remember(mapped, Mapping(mapped, file))
+    return mapped
+
+
+def remember(mapped: Mapped, mapping: Mapping) -> None:
+    """Register a mapping that tensors may lie in."""
+    _mappings[mapped] = mapping
+
+
+def is_remembered(mapped: Mapped) -> bool:
+    """Return whether a mapping has been registered."""
+    return mapped in _mappings
+
+
+def known(memory: Mapped) -> Mapped:
+    """Return a shared memory, registered as a mapping that tensors may lie in."""
+    remember(memory, Mapping(memory))
+    return memory
+
+
+def attached(
+    mapped: Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> Tensor:
+    """Return the tensor at `offset` of a mapping; it has values, and keeps the mapping alive."""
+    count = _steps(shape, stride) + 1  # no more: torch pickles all of it
+    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset).as_strided(shape, stride)
+
+
+def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
+    """Return the mapping that holds a tensor, or None if there is none or other processes cannot map it any more."""
+    address, num_bytes = tensor.data_ptr(), extent(tensor)
+    for reference in _mappings.keyrefs():  # a list, since other threads map and unmap meanwhile
+        mapped = reference()
+        mapping = _mappings.get(mapped) if mapped is not None else None
+        if mapping is not None and mapping.holds(address, num_bytes):
+            if mapping.file is not None and not _is_still(mapping.file):
+                return None
+            return mapped, mapping
+    return None
+
+
+def extent(tensor: Tensor) -> int:
+    """Return the number of bytes from the first value of a tensor to the end of its last."""
+    return (_steps(tensor.shape, tensor.stride()) + 1) * tensor.element_size()
+
+
+def _steps(shape: Iterable[int], stride: Iterable[int]) -> int:
+    """Return the number of values from the first to the last."""
+    return sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def contiguous_stride(tensor: Tensor) -> tuple[int, ...]:
+    """Return the stride that a contiguous tensor of this shape has."""
+    return torch.empty(tensor.shape, device="meta").stride()
+
+
+def identity_of(status: os.stat_result) -> _Address:
+    """Return what tells the content of a file from another."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_still(file: File) -> bool:
+    try:
+        return identity_of(Path(file.path).stat()) == file.identity
+    except OSError:
+        return False

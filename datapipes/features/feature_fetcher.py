@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.log import logger
-from datapipes.base.types import by_edge_type, check_node_type, known_edge_type, known_node_type, type_text
+from datapipes.base.types import known_edge_type, known_node_type, type_text
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.features.feature_keys import Keys, Names, Wanted, check_keys, merged, other_form, wanted_of
 from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
-from datapipes.minibatch.message import in_order_of_types
 from datapipes.sampling import Sampler
 
 __all__ = ["FeatureFetcher"]
@@ -33,16 +33,6 @@ __all__ = ["FeatureFetcher"]
 # is rebuilt often, by passes of the DataLoader and by copies; one word of it is enough.
 _told: weakref.WeakKeyDictionary[Graph, set[tuple[Any, str, int]]] = weakref.WeakKeyDictionary()
 _here = threading.local()  # `silent` while a stage is unpickled: the process that built the chain has said it
-
-Keys = Sequence[str] | Mapping[Any, Sequence[str]]
-
-
-class _Wanted(NamedTuple):
-    """A feature to read: its type (None without types), its name, and its key in the minibatch."""
-
-    type_: Any
-    name: str
-    key: Any
 
 
 @register_stage("fetch_feature")
@@ -79,9 +69,9 @@ class FeatureFetcher(MiniBatchTransformer):
                 "features: dp.FeatureStore({('node', None, 'feat'): dp.TensorFeature(tensor)})."
             )
         self.feature_store = feature_store
-        self.node_feature_keys = _check_keys("node", node_feature_keys)
-        self.edge_feature_keys = _check_keys("edge", edge_feature_keys)
-        self._of_nodes, self._of_edges = _wanted(self.node_feature_keys), _wanted(self.edge_feature_keys)
+        self.node_feature_keys = check_keys("node", node_feature_keys)
+        self.edge_feature_keys = check_keys("edge", edge_feature_keys)
+        self._of_nodes, self._of_edges = wanted_of(self.node_feature_keys), wanted_of(self.edge_feature_keys)
         fills = {"node_features": self._of_nodes, "edge_features": self._of_edges}
         self.fills = tuple(field for field, wanted in fills.items() if wanted)
         samplers = StageGraph(self).find(Sampler)
@@ -107,12 +97,12 @@ class FeatureFetcher(MiniBatchTransformer):
         changes: dict[str, Any] = {}
         if self._of_nodes:
             of_nodes = {key: next(read) for _, _, key in self._of_nodes}
-            changes["node_features"] = _merged(minibatch.node_features or {}, of_nodes, self.node_feature_keys)
+            changes["node_features"] = merged(minibatch.node_features or {}, of_nodes, self.node_feature_keys)
         if self._of_edges:
             before = minibatch.edge_features or [{}] * len(edge_ids_of_blocks)
             of_edges = [{key: next(read) for _, _, key in self._of_edges} for _ in edge_ids_of_blocks]
             changes["edge_features"] = [
-                _merged(old, new, self.edge_feature_keys) for old, new in zip(before, of_edges, strict=True)
+                merged(old, new, self.edge_feature_keys) for old, new in zip(before, of_edges, strict=True)
             ]
         return minibatch.replace(**changes)
 
@@ -150,11 +140,11 @@ class FeatureFetcher(MiniBatchTransformer):
             found.append(edge_ids)
         return found
 
-    def _by_type(self, domain: str, keys: _Keys, found: Any) -> Mapping[Any, Any]:
+    def _by_type(self, domain: str, keys: Names, found: Any) -> Mapping[Any, Any]:
         """Return what a minibatch has for each type; refuse keys that do not fit it."""
         has_types = isinstance(found, dict)
         if has_types is not isinstance(keys, dict):
-            raise _other_form(domain, keys, "the minibatch", sorted(found, key=shown) if has_types else None)
+            raise other_form(domain, keys, "the minibatch", sorted(found, key=shown) if has_types else None)
         if not has_types:
             return {None: found}
         for type_ in keys:
@@ -182,7 +172,7 @@ class FeatureFetcher(MiniBatchTransformer):
                 )
         return found
 
-    def _check_store(self, domain: str, wanted: list[_Wanted]) -> None:
+    def _check_store(self, domain: str, wanted: list[Wanted]) -> None:
         for type_, name, _ in wanted:
             if (domain, type_, name) not in self.feature_store:
                 has: Any = self.feature_store.names(domain, type_)
@@ -193,12 +183,12 @@ class FeatureFetcher(MiniBatchTransformer):
                     f"or drop it from {domain}_feature_keys."
                 )
 
-    def _check_types(self, domain: str, keys: _Keys, sampler: Sampler) -> None:
+    def _check_types(self, domain: str, keys: Names, sampler: Sampler) -> None:
         """Check the types against the graph of the nearest sampler upstream, and the edge types that it draws from."""
         graph = sampler.graph
         types: Any = graph.node_types if domain == "node" else graph.edge_types
         if keys and isinstance(keys, dict) is not graph.is_heterogeneous:
-            raise _other_form(domain, keys, "the sampled graph", types if graph.is_heterogeneous else None)
+            raise other_form(domain, keys, "the sampled graph", types if graph.is_heterogeneous else None)
         for type_ in keys if isinstance(keys, dict) else ():
             if domain == "node":
                 known_node_type("fetch_feature", type_, types)
@@ -245,53 +235,6 @@ class FeatureFetcher(MiniBatchTransformer):
                 by_type = keys if isinstance(keys, dict) else {}
                 told[f"{domain}_feature_keys"] = {type_text(type_): by_type[type_] for type_ in by_type} or keys
         return told
-
-
-_Keys = list[str] | dict[Any, list[str]]
-
-
-def _check_keys(domain: str, keys: Any) -> _Keys:
-    """Return the names, or {type: names} in the order of the types; edge types are tuples."""
-    if isinstance(keys, Mapping):
-        if domain == "edge":
-            keys = by_edge_type("fetch_feature", keys)
-        for type_ in keys if domain == "node" else ():
-            check_node_type("fetch_feature", type_)
-        return {type_: _check_names(f"{domain}_feature_keys[{type_!r}]", keys[type_]) for type_ in sorted(keys)}
-    return [] if keys is None else _check_names(f"{domain}_feature_keys", keys)
-
-
-def _check_names(argument: str, names: Any) -> list[str]:
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"fetch_feature: {argument} must be a list of names, got {shown(names)}. Write ['feat'].")
-    return list(names)
-
-
-def _wanted(keys: _Keys) -> list[_Wanted]:
-    if isinstance(keys, dict):
-        return [_Wanted(type_, name, (type_, name)) for type_, names in keys.items() for name in names]
-    return [_Wanted(None, name, name) for name in keys]
-
-
-def _merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor], keys: _Keys) -> dict[Any, Tensor]:
-    """Return the features of both; with types in their order, as a message gives them back."""
-    features = {**old, **new}
-    return in_order_of_types(features) if isinstance(keys, dict) else features
-
-
-def _other_form(domain: str, keys: _Keys, what: str, types: Sequence[Any] | None) -> ValueError:
-    """Return the error for keys with types where there are none (`types` is None), or without where there are some."""
-    if types is None:
-        names = sorted({name for of_type in keys.values() for name in of_type}) if isinstance(keys, dict) else keys
-        return ValueError(
-            f"fetch_feature: {domain}_feature_keys is {shown(keys)}, but {what} has no types; a list of names is "
-            f"needed. Write {names}."
-        )
-    write = {type_: [*keys] for type_ in types[:1]}
-    return ValueError(
-        f"fetch_feature: {domain}_feature_keys is {shown(keys)}, but {what} has the {domain} types "
-        f"{shown([*types])}; {{type: names}} is needed. Write {write} ..."
-    )
 
 
 def _tell_once(graph: Graph, type_: Any, name: str, rows: int) -> None:

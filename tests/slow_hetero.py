@@ -115,6 +115,6 @@ def typed_items(seeds: Mapping[Any, Any], batch_size: int | None = None, **field
     return dp.ItemSampler(items, batch_size or len(items))
 
 
-def slow_sampled(seeds: Mapping[Any, Any] | None = None, fanouts=None, **arguments) -> SlowSampler:
-    source = typed_items({"paper": [3, 0, 8, 5]} if seeds is None else seeds, **arguments.pop("fields", {}))
+def slow_sampled(seeds=None, fanouts=None, *, fields=None, batch_size: int | None = None, **arguments) -> SlowSampler:
+    source = typed_items({"paper": [3, 0, 8, 5]} if seeds is None else seeds, batch_size, **(fields or {}))
     return SlowSampler(source, hetero_graph(), [every(2), every(3)] if fanouts is None else fanouts, **arguments)

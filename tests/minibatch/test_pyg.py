@@ -219,6 +219,14 @@ def test_the_indexes_and_times_of_the_seeds_and_the_trees_of_nodes_go_along():
     assert torch.equal(minibatch.input_nodes[data.batch], data.n_id)
 
 
+def test_further_fields_of_the_seeds_go_along_under_their_name():
+    minibatch = next(iter(sampled(frontier="new"))).replace(extra={"mine": torch.arange(4)})
+    assert minibatch.to_pyg().mine.tolist() == [0, 1, 2, 3]
+    for extra, named in (({"y": torch.ones(4)}, r"\['y'\] have names"), ({"mine": torch.ones(3)}, r"'mine': \[3\]")):
+        with pytest.raises(ValueError, match=f"to_pyg: .*{named}"):
+            minibatch.replace(extra=extra).to_pyg()
+
+
 def test_hyperlinks_say_where_their_nodes_are():
     links = torch.tensor([[3, 0, 5], [0, 17, 17]])
     minibatch = next(iter(dp.ItemSampler(dp.ItemSet((links, torch.ones(2))), 2).sample_neighbor(small_graph(), [-1])))

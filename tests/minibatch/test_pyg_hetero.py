@@ -6,6 +6,8 @@ import warnings
 import pytest
 import torch
 from pipelines import refused
+from sampling import pyg_expectations
+from sampling.pyg_expectations import CASES
 from slow_hetero import (
     BY,
     CITES,
@@ -116,6 +118,30 @@ def test_full_fanouts_give_what_pygs_own_sampler_gives(seeds, frontier, num_hops
         assert data[node_type].batch_size == len(ids)
         assert data[node_type].n_id[data[node_type].seed_local_id].tolist() == ids
     assert {node_type for node_type in nodes if "batch_size" in data[node_type]} == {*seeds}
+
+
+RECORDED = [  # with the frontier "all" other in-edges in a later hop are refused
+    pytest.param(case, frontier, id=f"{case.name}-{frontier}")
+    for case in CASES
+    for frontier in ("all", "new")
+    if frontier == "new" or case.keeps_all
+]
+
+
+@pytest.mark.parametrize(("case", "frontier"), RECORDED)
+def test_recorded_samples_of_pyg_are_what_to_pyg_gives(case, frontier):
+    graph = pyg_expectations.hetero_graph(case.graph)
+    data = next(iter(SlowSampler(typed_items(case.seeds), graph, case.stage_fanouts(), frontier))).to_pyg()
+    nodes = {kind: data[kind].n_id for kind in data.node_types}
+    edges = {}
+    for kind, edge_index in data.edge_index_dict.items():
+        ends = nodes[kind[0]][edge_index[0]], nodes[kind[2]][edge_index[1]], data[kind].e_id
+        edges[kind] = [*zip(*(end.tolist() for end in ends), strict=True)]
+    drawn = {kind for kind, fanouts in case.fanouts.items() if any(fanouts)}
+    assert {kind: ids.tolist() for kind, ids in nodes.items()} == case.nodes
+    assert edges == {kind: case.edges[kind] for kind in drawn}
+    assert data.num_sampled_nodes_dict == case.num_sampled_nodes
+    assert data.num_sampled_edges_dict == {kind: case.num_sampled_edges[kind] for kind in drawn}
 
 
 # --- models

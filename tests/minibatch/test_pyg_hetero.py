@@ -120,6 +120,20 @@ def test_full_fanouts_give_what_pygs_own_sampler_gives(seeds, frontier, num_hops
     assert {node_type for node_type in nodes if "batch_size" in data[node_type]} == {*seeds}
 
 
+def by_core(source: dp.Stage, graph, fanouts, frontier: str) -> dp.Stage:
+    return source.sample_neighbor(graph, fanouts, frontier=frontier, return_edge_ids=True)
+
+
+@pytest.mark.parametrize("seeds", [*SEEDS, {CITES: [[1, 2], [2, 2]], OF: [[0, 1]]}], ids=str)
+@pytest.mark.parametrize("frontier", ["all", "new"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_the_samplers_minibatch_is_that_of_the_slow_one_these_tests_run_over(seeds, frontier, dtype):
+    source, fanouts = typed_items(seeds), [every(-1), {CITES: -1, OF: -1}, every(-1)]
+    expected = next(iter(SlowSampler(source, hetero_graph(dtype), fanouts, frontier)))
+    found = next(iter(by_core(source, hetero_graph(dtype), fanouts, frontier)))
+    assert found.digest() == expected.digest()
+
+
 RECORDED = [  # with the frontier "all" other in-edges in a later hop are refused
     pytest.param(case, frontier, id=f"{case.name}-{frontier}")
     for case in CASES
@@ -128,10 +142,11 @@ RECORDED = [  # with the frontier "all" other in-edges in a later hop are refuse
 ]
 
 
+@pytest.mark.parametrize("sampler", [by_core, SlowSampler], ids=["core", "slow"])
 @pytest.mark.parametrize(("case", "frontier"), RECORDED)
-def test_recorded_samples_of_pyg_are_what_to_pyg_gives(case, frontier):
+def test_recorded_samples_of_pyg_are_what_to_pyg_gives(case, frontier, sampler):
     graph = pyg_expectations.hetero_graph(case.graph)
-    data = next(iter(SlowSampler(typed_items(case.seeds), graph, case.stage_fanouts(), frontier))).to_pyg()
+    data = next(iter(sampler(typed_items(case.seeds), graph, case.stage_fanouts(), frontier))).to_pyg()
     nodes = {kind: data[kind].n_id for kind in data.node_types}
     edges = {}
     for kind, edge_index in data.edge_index_dict.items():

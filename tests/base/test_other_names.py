@@ -8,9 +8,10 @@ import weakref
 import pytest
 import torch
 from pipelines import fetched, item_set, items, sampled, small_graph, small_store
+from slow_hetero import hetero_graph
 
 import datapipes as dp
-from datapipes.base.other_names import ATTRIBUTES, KEYWORDS
+from datapipes.base.name_tables import ATTRIBUTES, KEYWORDS
 from datapipes.chain import functional
 
 GRAPH, STORE = small_graph(), small_store()
@@ -25,6 +26,7 @@ OWNERS = {
     "Stage": fetched(),
     "ItemSet": item_set(),
     "CSCGraph": GRAPH,
+    "HeteroCSCGraph": hetero_graph(),
     "FeatureStore": STORE,
     "Feature": FEATURE,
     "Dataset": DATASET,

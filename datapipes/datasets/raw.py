@@ -1,7 +1,8 @@
-"""A data set as it is in its files: plain numpy arrays, checked once. Every reader returns a `RawDataset`.
+"""A data set as it is in its files: plain numpy arrays, checked once. Every reader returns one of two classes.
 
-`RawDataset` stands between the file formats and the graph classes of the package: graphs, feature stores
-and item sets are built from it. This module also holds the rules that the readers share: the order of
+`RawDataset` is a graph without types whose nodes have classes. `RawHeteroDataset` (raw_hetero.py) is any other: a graph
+with types, or a task on edges. They stand between the file formats and the graph classes of the package: graphs,
+feature stores and item sets are built from them. This module also holds the rules that the readers share: the order of
 undirected edges, the largest component, the conversion of sparse rows to dense features, and the limits on sizes in a
 file.
 

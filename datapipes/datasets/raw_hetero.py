@@ -118,8 +118,8 @@ class RawHeteroDataset:
     def _check_types(self) -> None:
         if None in [*self.num_nodes, *self.edges] and (list(self.num_nodes), list(self.edges)) != ([None], [None]):
             raise ValueError(
-                f"{self.name}: the node and edge types are {list(self.num_nodes)} and {list(self.edges)}; a graph without "
-                f"types has None and nothing else in both. {_REMEDY}"
+                f"{self.name}: the node types are {list(self.num_nodes)} and the edge types {list(self.edges)}; a "
+                f"graph without types has None and nothing else in both. {_REMEDY}"
             )
         for node_type, count in self.num_nodes.items():
             if node_type is not None:
@@ -208,7 +208,7 @@ def inverse_of(edge_type: EdgeType) -> EdgeType:
     return dst, f"{REVERSE}{rel}", src
 
 
-def with_inverses(edges: Mapping[EdgeType, np.ndarray]) -> dict[EdgeType | None, np.ndarray]:
+def with_inverses(edges: Mapping[Any, np.ndarray]) -> dict[EdgeType | None, np.ndarray]:
     """Return `edges` by type and, for each type, its inverse: the same edges in the same order with the ends swapped.
 
     Raises:

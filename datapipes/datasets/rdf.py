@@ -1,0 +1,208 @@
+"""Read an RDF graph: N-Triples, and tab-separated files of labelled entities as published with R-GCN (AIFB).
+
+The graph has one node type, "entity", as plain RDF has one kind of thing: each subject and each object is a node,
+literals too (Schlichtkrull et al. count them so). Each predicate is a relation ("entity", IRI, "entity"), from subject
+to object, and has an inverse ("entity", "rev_" + IRI, "entity"). Without the inverse a person would see no publication
+that names them as its author.
+
+The relations that state the labels are left out, as predicate, subject and object; `LABEL_COLUMNS` knows them.
+
+Invariant: each distinct triple that is not left out is one edge of its relation. Numbers of nodes, classes and edges do
+not depend on the order of lines. Refused with `DatasetFormatError`: broken lines, terms that RDF does not allow there,
+split files that name an entity twice or one that the graph does not have, and label columns of unknown data sets.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from datapipes.base.checks import shown
+from datapipes.base.types import EdgeType, NodeType
+from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
+from datapipes.datasets.raw_hetero import RawHeteroDataset, labelled_items, with_inverses
+from datapipes.datasets.text import text_lines
+
+ENTITY = "entity"
+MAX_BYTES = 2**30  # of the text of the triples
+MAX_RELATIONS = 2**16
+TRAIN_FILE, TEST_FILE, ALL_FILE = "trainingSet.tsv", "testSet.tsv", "completeDataset.tsv"
+
+# By the name of the column with the label: the predicates that state it.
+LABEL_COLUMNS = {
+    "label_affiliation": ("http://swrc.ontoware.org/ontology#affiliation", "http://swrc.ontoware.org/ontology#employs"),
+    "label_mutagenic": ("http://dl-learner.org/carcinogenesis#isMutagenic",),
+    "label_lithogenesis": ("http://data.bgs.ac.uk/ref/Lexicon/hasLithogenesis",),
+    "label_cateogory": (  # so spelled in the files of AM
+        "http://purl.org/collections/nl/am/objectCategory",
+        "http://purl.org/collections/nl/am/material",
+    ),
+}
+
+_IRI = r'<[^<>"\s]+>'
+_BLANK = r'_:[^\s<>"]+'
+_LITERAL = r'"[^"\\]*(?:\\.[^"\\]*)*"(?:\^\^<[^<>"\s]+>|@[A-Za-z0-9-]+)?'
+_TRIPLE = re.compile(rf"({_IRI}|{_BLANK})\s+({_IRI})\s+({_IRI}|{_BLANK}|{_LITERAL})\s*\.\s*(?:#.*)?")
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
+_PLAIN = {"t": "\t", "b": "\b", "f": "\f", "'": "'"}  # may stand for themselves
+_KEPT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r"}
+_STRING = "^^<http://www.w3.org/2001/XMLSchema#string>"
+
+
+def read_rdf(path: Path, *, inverse_relations: bool = True) -> RawHeteroDataset:
+    """Read the triples in a file .nt or .nt.gz, and the labels and the split beside it.
+
+    Args:
+        path: The file, or the folder that holds it and no other. Beside it trainingSet.tsv and testSet.tsv name the
+            labelled entities; completeDataset.tsv may be there and must then say the same.
+        inverse_relations: Add the inverse of each relation.
+    Returns:
+        Nodes are numbered in the order of their names: an IRI as it is, a blank node with "_:" before, a literal in
+        quotes. No features. Class names are the labels of the files in their order as text. There is no validation
+        part in the files, so that part is empty.
+        O(n log n) for n triples.
+    Raises:
+        FileNotFoundError: A file is missing.
+        DatasetFormatError: A file is broken, hostile or of an unknown data set.
+    """
+    path = _triples_file(path)
+    parts, label_column = _read_split(path.parent)
+    triples = _read_triples(path, frozenset(LABEL_COLUMNS[label_column]))
+    names = sorted({term for subject, _, object_ in triples for term in (subject, object_)})
+    number = {name: i for i, name in enumerate(names)}
+    by_predicate: dict[str, list[tuple[int, int]]] = {}
+    for subject, predicate, object_ in triples:
+        by_predicate.setdefault(predicate, []).append((number[subject], number[object_]))
+    if len(by_predicate) > MAX_RELATIONS:
+        raise DatasetFormatError.of(path.name, f"{len(by_predicate)} predicates", f"at most {MAX_RELATIONS}")
+    edges: dict[EdgeType | None, np.ndarray] = {
+        (ENTITY, predicate, ENTITY): np.array(sorted(pairs), dtype=np.int64).T
+        for predicate, pairs in sorted(by_predicate.items())
+    }
+    classes = sorted({label for part in parts for label in part.values()})
+    labels = np.full(len(names), -1, dtype=np.int64)
+    ids = []
+    for file, part in zip((TRAIN_FILE, TEST_FILE), parts, strict=True):
+        unknown = [name for name in part if name not in number]
+        if unknown:
+            raise DatasetFormatError.of(file, f"the entity {shown(unknown[0])}", f"entities of {path.name}")
+        ids.append(np.array(sorted(number[name] for name in part), dtype=np.int64))
+        labels[[number[name] for name in part]] = [classes.index(label) for label in part.values()]
+    node_names: dict[NodeType | None, tuple[str, ...]] = {ENTITY: tuple(names)}
+    return RawHeteroDataset(
+        name=path.name.removesuffix(".gz").removesuffix(".nt").removesuffix("_stripped"),
+        num_nodes={ENTITY: len(names)},
+        edges=with_inverses(edges) if inverse_relations else edges,
+        node_features={},
+        edge_features={},
+        task="node_classification",
+        split=labelled_items(ENTITY, labels, (ids[0], np.zeros(0, dtype=np.int64), ids[1])),
+        class_names=tuple(classes),
+        node_names=node_names,
+    )
+
+
+def is_rdf(path: Path) -> bool:
+    """Return whether `path` is a file of N-Triples, or a folder with one."""
+    return bool(_candidates(path))
+
+
+def _candidates(path: Path) -> list[Path]:
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [file for file in files if file.name.endswith((".nt", ".nt.gz"))]
+
+
+def _triples_file(path: Path) -> Path:
+    files = _candidates(path)
+    if len(files) != 1:
+        found = [file.name for file in files]
+        raise DatasetFormatError.of(str(path), f"the files {found}", "one file .nt or .nt.gz", "Name the file itself.")
+    return files[0]
+
+
+def _read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, str]]:
+    """Return the distinct triples without those that name a term of `left_out`."""
+    triples: dict[tuple[str, str, str], None] = {}
+    terms: dict[str, str] = {}  # as written: one str for each term, however often it is named
+    for number, line in text_lines(path, MAX_BYTES):
+        if line.startswith("#"):
+            continue
+        match = _TRIPLE.fullmatch(line)
+        if match is None:
+            found = f"line {number}, {shown(line[:200])}"
+            raise DatasetFormatError.of(path.name, found, "a triple: subject, predicate and object, then a full stop")
+        for text in match.groups():
+            if text not in terms:
+                terms[text] = _term(path.name, number, text)
+        subject, predicate, object_ = (terms[text] for text in match.groups())
+        if left_out.isdisjoint((subject, predicate, object_)):
+            triples[subject, predicate, object_] = None
+    return list(triples)
+
+
+def _term(file: str, number: int, text: str) -> str:
+    """Return a term in the one way that all of its spellings share; IRIs lose their brackets."""
+    if "\\" in text:
+        try:
+            text = _ESCAPE.sub(_unescaped, text)
+            text.encode("utf-8")
+        except ValueError as error:
+            found = f"line {number}, {shown(text[:200])}, with an escape that means nothing"
+            raise DatasetFormatError.of(file, found, "the escapes of N-Triples") from error
+    return text[1:-1] if text.startswith("<") else text.removesuffix(_STRING)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1]
+    if len(code) > 1:
+        letter = chr(int(code[1:], 16))
+        return _KEPT.get(letter, letter)
+    if code in 'nr"\\':
+        return f"\\{code}"
+    if code not in _PLAIN:
+        raise ValueError(f"\\{code}")
+    return _PLAIN[code]
+
+
+def _read_split(folder: Path) -> tuple[list[dict[str, str]], str]:
+    """Return the label of each entity of train and of test, and the name of the column with the labels."""
+    read = [_read_labels(folder / file) for file in (TRAIN_FILE, TEST_FILE)]
+    (train, column), (test, other_column) = read
+    if column != other_column:
+        raise DatasetFormatError.of(TEST_FILE, f"the column {other_column!r}", f"{column!r}, as in {TRAIN_FILE}")
+    twice = train.keys() & test.keys()
+    if twice:
+        found = f"{shown(min(twice))}, which is in {TRAIN_FILE} too"
+        raise DatasetFormatError.of(TEST_FILE, found, "train and test disjoint")
+    if (folder / ALL_FILE).exists():
+        every, _ = _read_labels(folder / ALL_FILE)
+        if every != {**train, **test}:
+            found = "other entities or labels"
+            raise DatasetFormatError.of(ALL_FILE, found, f"those of {TRAIN_FILE} and {TEST_FILE} together")
+    return [train, test], column
+
+
+def _read_labels(path: Path) -> tuple[dict[str, str], str]:
+    """Read a file with a header, of which the order of columns may be any: an id, the entity, its label."""
+    lines = text_lines(path, MAX_BYTES)
+    _, header = next(lines, (0, ""))
+    columns = header.split("\t")
+    label_columns = [column for column in columns if column.startswith("label_")]
+    others = [column for column in columns if column not in ("id", *label_columns)]
+    if len(label_columns) != 1 or len(others) != 1 or label_columns[0] not in LABEL_COLUMNS:
+        allowed = f"an entity, its label in one of {sorted(LABEL_COLUMNS)}, and perhaps an id"
+        remedy = "For another data set the relations that state its labels must be known, to be left out."
+        raise DatasetFormatError.of(path.name, f"the columns {shown(columns)}", allowed, remedy)
+    entity, label = columns.index(others[0]), columns.index(label_columns[0])
+    labels: dict[str, str] = {}
+    for number, line in lines:
+        fields = line.split("\t")
+        if len(fields) != len(columns) or not fields[entity] or not fields[label] or fields[entity] in labels:
+            found = f"line {number}, {shown(line[:200])}"
+            raise DatasetFormatError.of(path.name, found, f"{len(columns)} fields, and each entity once")
+        labels[fields[entity]] = fields[label]
+    if len(set(labels.values())) > MAX_CLASSES:
+        raise DatasetFormatError.of(path.name, f"{len(set(labels.values()))} labels", f"at most {MAX_CLASSES}")
+    return labels, label_columns[0]

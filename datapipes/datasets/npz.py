@@ -103,7 +103,7 @@ class NpzArrays:
             self._archive = zipfile.ZipFile(io.BytesIO(content))
             members = self._archive.infolist()
         except Exception as error:  # zipfile raises nearly anything on corrupt archives
-            raise self._broken("the archive", error) from error
+            raise _broken(file, "the archive", error) from error
         self._members = {member.filename.removesuffix(".npy"): member for member in members}
         if len(self._members) < len(members):
             raise DatasetFormatError.of(file, "two arrays of one name", "each name once")
@@ -127,22 +127,9 @@ class NpzArrays:
             raise DatasetFormatError.of(self.file, f"only the arrays {sorted(self.keys)}", f"one named {key!r}")
         try:
             content = self._archive.read(self._members[key])
-            stream = io.BytesIO(content)
-            read_header = _READABLE_VERSIONS[np.lib.format.read_magic(stream)]
-            shape, fortran, dtype = read_header(stream)
-        except Exception as error:  # decompressors, and numpy on corrupt headers, raise nearly anything too
-            raise self._broken(f"array {key!r}", error) from error
-        if dtype.kind not in "biufU" or dtype.itemsize == 0 or min(shape, default=0) < 0:
-            found = f"array {key!r} of {dtype}{list(shape)}"
-            raise DatasetFormatError.of(self.file, found, "numbers or text")
-        size = len(content) - stream.tell()
-        if math.prod(shape) * dtype.itemsize != size or max(shape, default=0) > MAX_FILE_BYTES:
-            found = f"array {key!r} of {dtype}{list(shape)} with {size} bytes"
-            raise DatasetFormatError.of(self.file, found, f"{dtype.itemsize} bytes for each element")
-        if size == 0:
-            return np.zeros(shape, dtype=dtype.newbyteorder("="))
-        flat = np.frombuffer(content, dtype=dtype, offset=stream.tell())
-        return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="))
+        except Exception as error:  # decompressors raise nearly anything too
+            raise _broken(self.file, f"array {key!r}", error) from error
+        return npy_array(self.file, f"array {key!r}", content)
 
     def numbers(self, key: str, kinds: str, num_dimensions: int) -> np.ndarray:
         """Return one array; check the kind of its dtype (`np.dtype.kind`) and the number of dimensions."""
@@ -180,12 +167,40 @@ class NpzArrays:
         except DatasetFormatError:
             raise
         except ValueError as error:  # code points that do not exist
-            raise self._broken(f"array {key!r}", error) from error
+            raise _broken(self.file, f"array {key!r}", error) from error
 
-    def _broken(self, what: str, error: Exception) -> DatasetFormatError:
-        return DatasetFormatError.of(
-            self.file, f"{what} broken ({type(error).__name__}: {str(error)[:200]})", "a whole npz file"
-        )
+
+def npy_array(file: str, what: str, content: bytes) -> np.ndarray:
+    """Return the array that the bytes of an npy file hold, newly made and in the machine's byte order.
+
+    Args:
+        file, what: The file and the array, for messages.
+        content: The bytes.
+    Raises:
+        DatasetFormatError: The bytes are corrupt, the array holds neither numbers nor text (Python objects are never
+            unpickled), or its size disagrees with its shape.
+    """
+    try:
+        stream = io.BytesIO(content)
+        read_header = _READABLE_VERSIONS[np.lib.format.read_magic(stream)]
+        shape, fortran, dtype = read_header(stream)
+    except Exception as error:  # numpy on corrupt headers raises nearly anything
+        raise _broken(file, what, error) from error
+    if dtype.kind not in "biufU" or dtype.itemsize == 0 or min(shape, default=0) < 0:
+        raise DatasetFormatError.of(file, f"{what} of {dtype}{list(shape)}", "numbers or text")
+    size = len(content) - stream.tell()
+    if math.prod(shape) * dtype.itemsize != size or max(shape, default=0) > MAX_FILE_BYTES:
+        found = f"{what} of {dtype}{list(shape)} with {size} bytes"
+        raise DatasetFormatError.of(file, found, f"{dtype.itemsize} bytes for each element")
+    if size == 0:
+        return np.zeros(shape, dtype=dtype.newbyteorder("="))
+    flat = np.frombuffer(content, dtype=dtype, offset=stream.tell())
+    return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="))
+
+
+def _broken(file: str, what: str, error: Exception) -> DatasetFormatError:
+    found = f"{what} broken ({type(error).__name__}: {str(error)[:200]})"
+    return DatasetFormatError.of(file, found, "a whole npz file")
 
 
 def _read_benchmark(name: str, arrays: NpzArrays, split: int, normalize_features: bool) -> RawDataset:

@@ -16,6 +16,7 @@ size of the file. Refused with `DatasetFormatError`: truncated, corrupt or hosti
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import pickletools
 from pathlib import Path
@@ -45,15 +46,20 @@ _DTYPES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4",
 
 def read_pickle(path: Path) -> object:
     """Return the content of a pickle: numbers, text, tuples, lists, and the stand-ins below."""
-    content = content_of(path, MAX_FILE_BYTES)
+    return parse_pickles(path.name, content_of(path, MAX_FILE_BYTES))[0]
+
+
+def parse_pickles(file: str, content: bytes, count: int = 1) -> list[object]:
+    """Return the content of the first `count` pickles, which stand one behind the other."""
+    stream = io.BytesIO(content)
     try:
-        return _Reader(path.name, content).read()
+        return [_Reader(file, content, stream).read() for _ in range(count)]
     except Exception as error:  # a corrupt stream can raise nearly anything; no other code runs in here
-        _refuse_instructions(path.name, content)
+        _refuse_instructions(file, content)
         if isinstance(error, DatasetFormatError):
             raise
         raise DatasetFormatError.of(
-            path.name,
+            file,
             f"a broken pickle ({type(error).__name__}: {str(error)[:200]})",
             "a whole one, as published",
         ) from error
@@ -160,9 +166,10 @@ _KNOWN = {
 class _Reader:
     """Follows the instructions of one pickle. A method `_x` follows the instructions that `_METHODS` has for it."""
 
-    def __init__(self, file: str, content: bytes) -> None:
+    def __init__(self, file: str, content: bytes, stream: io.BytesIO) -> None:
         self._file = file
         self._content = content
+        self._stream = stream
         self._stack: list[Any] = []  # what was made since the last mark
         self._outer: list[list[Any]] = []  # the stacks before each mark
         self._memo: list[Any] = []  # not a dict, since the file chooses the numbers
@@ -171,7 +178,7 @@ class _Reader:
     def read(self) -> object:
         """Return what the pickle holds."""
         follow = {name: getattr(self, f"_{method}") for method, names in _METHODS.items() for name in names.split()}
-        for opcode, argument, _ in pickletools.genops(self._content):
+        for opcode, argument, _ in pickletools.genops(self._stream):
             name = opcode.name
             if name in _VALUES:
                 self._stack.append(argument)

@@ -1,0 +1,126 @@
+"""Read ACM in the files of HeCo: papers, their authors and their subjects.
+
+The folder holds pairs of ids "paper author" in pa.txt and "paper subject" in ps.txt, the words of papers in p_feat.npz
+(CSR as scipy saves it), the class of each paper in labels.npy, and three splits: {train,val,test}_{20,40,60}.npy, for
+20, 40 and 60 labels of each class.
+
+Invariant: nothing is unpickled; every id is below the number of its nodes, and no author or subject is without a paper.
+Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile, or that do not fit each other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from datapipes.base.types import EdgeType
+from datapipes.datasets.npz import NpzArrays, npy_array
+from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of, csr_ids, dense_rows
+from datapipes.datasets.raw_hetero import RawHeteroDataset, labelled_items, with_inverses
+from datapipes.datasets.text import read_table
+
+PAPER, AUTHOR, SUBJECT = "paper", "author", "subject"
+WRITES, HAS_SUBJECT = (AUTHOR, "writes", PAPER), (PAPER, "has_subject", SUBJECT)
+PER_CLASS = (20, 40, 60)
+
+_NEEDED = ("pa.txt", "ps.txt", "p_feat.npz", "labels.npy")
+
+
+def is_heco(folder: Path) -> bool:
+    """Return whether the folder holds the files of ACM."""
+    return folder.is_dir() and all((folder / file).exists() for file in _NEEDED)
+
+
+def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool = True) -> RawHeteroDataset:
+    """Read ACM.
+
+    Args:
+        folder: Holds the files.
+        split: 0, 1 or 2: 20, 40 or 60 labels of each class for training.
+        inverse_relations: Add the inverse of each relation.
+    Returns:
+        Node types paper, author and subject; edge types (author, writes, paper) and (paper, has_subject, subject).
+        "feat" of papers is float32 [num_papers, num_words]; authors and subjects have none. Parts of the split are
+        ascending. Class names are numbers as text.
+    Raises:
+        FileNotFoundError: A file is missing.
+        IndexError: There is no such split.
+        DatasetFormatError: A file is broken or hostile, or the files do not fit each other.
+    """
+    if not 0 <= split < len(PER_CLASS):
+        raise IndexError(
+            f"datasets.open: {folder} has no split {split}; 0, 1 and 2 have {PER_CLASS} labels of each class. Pass one "
+            "of these."
+        )
+    labels = _whole(folder / "labels.npy", MAX_CLASSES, "class")
+    num_papers = len(labels)
+    papers, authors = _pairs(folder / "pa.txt", num_papers)
+    papers_of_subjects, subjects = _pairs(folder / "ps.txt", num_papers)
+    edges: dict[EdgeType | None, np.ndarray] = {
+        WRITES: np.stack([authors, papers]),
+        HAS_SUBJECT: np.stack([papers_of_subjects, subjects]),
+    }
+    parts = [
+        np.sort(_whole(folder / f"{part}_{PER_CLASS[split]}.npy", num_papers, "paper"))
+        for part in ("train", "val", "test")
+    ]
+    together = np.concatenate(parts)
+    if len(np.unique(together)) < len(together):
+        found = "a paper that is twice in the three files"
+        raise DatasetFormatError.of(f"test_{PER_CLASS[split]}.npy", found, "train, val and test disjoint")
+    return RawHeteroDataset(
+        name="acm",
+        num_nodes={PAPER: num_papers, AUTHOR: _count(authors), SUBJECT: _count(subjects)},
+        edges=with_inverses(edges) if inverse_relations else edges,
+        node_features={(PAPER, "feat"): _words(folder / "p_feat.npz", num_papers)},
+        edge_features={},
+        task="node_classification",
+        split=labelled_items(PAPER, labels, parts),
+        class_names=tuple(map(str, range(int(labels.max(initial=-1)) + 1))),
+    )
+
+
+def _whole(path: Path, limit: int, what: str) -> np.ndarray:
+    """Return the whole numbers in [0, limit) of an npy file, one dimension, as int64."""
+    array = npy_array(path.name, "the array", content_of(path))
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise DatasetFormatError.of(path.name, f"{array.dtype}{list(array.shape)}", "one dimension of whole numbers")
+    wrong = ~((array >= 0) & (array < limit))  # so written: no number compares with nan
+    if array.dtype.kind == "f":
+        wrong |= array != np.floor(array)
+    if wrong.any():
+        raise DatasetFormatError.of(path.name, f"the {what} {array[wrong][0]}", f"whole numbers in [0, {limit})")
+    return array.astype(np.int64)
+
+
+def _pairs(path: Path, num_papers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return papers and the authors or subjects at their side; the latter are 0 .. n - 1, each at least once."""
+    table = read_table(path, columns=2, delimiter=" ", whole=True)
+    papers, others = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
+    if papers.size and (papers.min() < 0 or papers.max() >= num_papers):
+        outside = papers.min() if papers.min() < 0 else papers.max()
+        raise DatasetFormatError.of(path.name, f"the paper {outside}", f"ids in [0, {num_papers})")
+    distinct = np.unique(others)
+    if others.size and (distinct[0] < 0 or len(distinct) != distinct[-1] + 1):
+        found = f"{len(distinct)} ids from {distinct[0]} to {distinct[-1]} in the second column"
+        raise DatasetFormatError.of(path.name, found, "ids from 0 on without gaps")
+    return papers, others
+
+
+def _count(ids: np.ndarray) -> int:
+    return int(ids.max(initial=-1)) + 1
+
+
+def _words(path: Path, num_papers: int) -> np.ndarray:
+    arrays = NpzArrays(path.name, content_of(path))
+    shape = arrays.ids("shape", (2,), 2**31)
+    num_rows, num_columns = int(shape[0]), int(shape[1])
+    if num_rows != num_papers:
+        raise DatasetFormatError.of(path.name, f"{num_rows} rows", f"one for each of {num_papers} labels")
+    indices = arrays.numbers("indices", "iu", 1)
+    rows = csr_ids(path.name, "the matrix", arrays.get("indptr"), indices, (num_rows, num_columns))
+    values = arrays.numbers("data", "biuf", 1)
+    if len(values) != len(indices):
+        raise DatasetFormatError.of(path.name, f"{len(values)} numbers", f"one for each of {len(indices)} entries")
+    return dense_rows(path.name, rows, indices.astype(np.int64), values, (num_rows, num_columns), np.float32)

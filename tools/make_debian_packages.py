@@ -1,6 +1,9 @@
 """Make the embedded data set of the package, the graph of Debian's packages, from a `Packages` index.
 
-Run: python tools/make_debian_packages.py [--packages FILE] OUT.npz
+Run: python tools/make_debian_packages.py [--packages FILE] OUT.npz [RELATIONS.npz]
+
+OUT.npz is all of the homogeneous graph. RELATIONS.npz is what the heterogeneous graph adds to it; the two files
+belong together, so one run makes both.
 
 Nodes: the binary packages of the index (Debian 12 "bookworm", component main, amd64), sorted by name. Of
 several stanzas with one name the first counts.
@@ -12,6 +15,13 @@ There are no self loops, and each pair occurs once.
 Features: the words of the one-line description. A word is a run of ASCII letters and digits in lower
 case, of at least two characters with a letter among them, that is no stop word and occurs in at least
 `MIN_DESCRIPTIONS` descriptions. The package's name does not count as words.
+
+Relations, besides the edges: what the fields in `RELATIONS` say of other packages, and of virtual names. A virtual
+name has no stanza, but a package provides it; it becomes a node if two packages or more name it. Each package is
+built from one source, a node too, and may be built using others. Repeats and self loops are dropped as above.
+
+Left out, since they all but say the section (figures in docs/performance.md): tags, maintainers, homepages, and the
+names of packages, sources and virtual packages. Ids follow the order of names, so an id is no feature either.
 
 Label: the archive section without its component. Split: by a hash of the source package, so that the
 binaries of one source, which often share most of a description, are in the same part.
@@ -32,13 +42,14 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 FORMAT = "datapipes debian packages 1"
+RELATIONS_FORMAT = "datapipes debian relations 1"
 DEFAULT_RELEASE = "Debian 12 (bookworm) main amd64"
 LISTS_FOLDER = Path("/var/lib/apt/lists")
 LISTS_PATTERN = "*_debian_dists_bookworm_main_binary-amd64_Packages*"
@@ -52,8 +63,21 @@ _STOP_WORDS = """
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 
-_FIELDS = frozenset({"Package", "Source", "Section", "Description", "Depends", "Pre-Depends"})
-_FOLDED = frozenset({"Depends", "Pre-Depends"})
+# What a package says of others, by the field of its stanza. Depends and Pre-Depends together are the edges.
+RELATIONS = {
+    "depends": ("Depends", "Pre-Depends"),
+    "pre_depends": ("Pre-Depends",),
+    "recommends": ("Recommends",),
+    "suggests": ("Suggests",),
+    "enhances": ("Enhances",),
+    "breaks": ("Breaks",),
+    "conflicts": ("Conflicts",),
+    "replaces": ("Replaces",),
+    "provides": ("Provides",),
+    "built_using": ("Built-Using", "Static-Built-Using", "X-Cargo-Built-Using", "Javascript-Built-Using"),
+}
+_FOLDED = frozenset(field for fields in RELATIONS.values() for field in fields)
+_FIELDS = _FOLDED | {"Package", "Source", "Section", "Description"}
 _COMPRESSED = frozenset({".bz2", ".gz", ".lz4", ".lzma", ".xz", ".zst"})
 _PACKAGE_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9+.\-]*)")
 _WORD = re.compile(r"[a-z0-9]+")
@@ -63,16 +87,16 @@ _WORD = re.compile(r"[a-z0-9]+")
 class Package:
     """The used fields of one stanza.
 
-    `depends` has the names in Depends and Pre-Depends, with all alternatives, whether such packages exist
-    or not. `source` is the name of the source package, or the package's own if the stanza names none.
-    `section` is "" if missing.
+    `related` has the names in the fields of each of `RELATIONS`, with all alternatives, whether such packages (for
+    built_using: such sources) exist or not. `source` is the name of the source package, or the package's own if the
+    stanza names none. `section` is "" if missing.
     """
 
     name: str
     source: str
     section: str
     description: str
-    depends: tuple[str, ...]
+    related: Mapping[str, tuple[str, ...]]
 
 
 def read_stanzas(lines: Iterable[str]) -> Iterator[dict[str, str]]:
@@ -123,7 +147,10 @@ def read_packages(lines: Iterable[str]) -> list[Package]:
                 f"make_debian_packages: stanza {number} of the index has no Package field, found "
                 f"{sorted(stanza)}; every stanza needs one. Give a Packages index, not another file."
             )
-        depends = ", ".join(stanza[field] for field in ("Depends", "Pre-Depends") if field in stanza)
+        related = {
+            relation: tuple(dependency_names(", ".join(stanza[field] for field in fields if field in stanza)))
+            for relation, fields in RELATIONS.items()
+        }
         source = stanza.get("Source", "").split("(")[0].strip()
         packages.setdefault(
             name,
@@ -132,7 +159,7 @@ def read_packages(lines: Iterable[str]) -> list[Package]:
                 source=source or name,
                 section=stanza.get("Section", "").rpartition("/")[2],
                 description=stanza.get("Description", ""),
-                depends=tuple(dependency_names(depends)),
+                related=related,
             ),
         )
     if not packages:
@@ -178,7 +205,7 @@ def make_arrays(
     """
     ids = {package.name: number for number, package in enumerate(packages)}
     depends = [
-        sorted({ids[name] for name in package.depends if name in ids} - {number})
+        sorted({ids[name] for name in package.related["depends"] if name in ids} - {number})
         for number, package in enumerate(packages)
     ]
     words = [description_words(package.description) for package in packages]
@@ -200,6 +227,55 @@ def make_arrays(
         "class_names": np.array(class_names, dtype=np.str_),
         "split": np.array([split_of(package.source) for package in packages], dtype=np.uint8),
     }
+
+
+def make_relations(packages: Sequence[Package], packages_file: bytes) -> dict[str, np.ndarray]:
+    """Return the arrays of the heterogeneous graph that those of `make_arrays` do not have.
+
+    Args:
+        packages: As for `make_arrays`.
+        packages_file: The content of the file with the arrays of `make_arrays`.
+    Returns:
+        `format`, 0-d text; `packages_digest`, 0-d text, a digest of `packages_file`; `source`[n], the source of each
+        package; for each relation R but built_using `R_package_degree`[n] and `R_package_ids`, `R_virtual_degree`[n]
+        and `R_virtual_ids`, the ascending ids of the packages and virtual names that each package names there (the
+        packages of depends are in the other file); `built_using_degree`[n] and `built_using_ids`, those of sources.
+        Sources and virtual names are numbered in the order of their names. O(size of the index).
+    """
+    ids = {package.name: number for number, package in enumerate(packages)}
+    sources = {name: number for number, name in enumerate(sorted({package.source for package in packages}))}
+    virtual = {name: number for number, name in enumerate(virtual_names(packages))}
+    arrays = {
+        "format": np.array(RELATIONS_FORMAT),
+        "packages_digest": np.array(digest_of(packages_file)),
+        "source": _smallest([sources[package.source] for package in packages]),
+    }
+    for relation in RELATIONS:
+        kinds = {"": sources} if relation == "built_using" else {"_package": ids, "_virtual": virtual}
+        if relation == "depends":
+            del kinds["_package"]
+        for kind, known in kinds.items():
+            named = [{known[name] for name in package.related[relation] if name in known} for package in packages]
+            rows = [sorted(row - {number} if known is ids else row) for number, row in enumerate(named)]
+            arrays[f"{relation}{kind}_degree"] = _smallest([len(row) for row in rows])
+            arrays[f"{relation}{kind}_ids"] = _smallest([target for row in rows for target in row])
+    return arrays
+
+
+def virtual_names(packages: Sequence[Package]) -> list[str]:
+    """Return the names that have no stanza, that a package provides, and that at least two packages name; sorted."""
+    named = Counter(
+        name
+        for package in packages
+        for name in {name for relation in RELATIONS if relation != "built_using" for name in package.related[relation]}
+    )
+    provided = {name for package in packages for name in package.related["provides"]}
+    return sorted(name for name in provided - {package.name for package in packages} if named[name] >= 2)
+
+
+def digest_of(content: bytes) -> str:
+    """Return a digest of the bytes of a file, as text."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _smallest(numbers: Sequence[int]) -> np.ndarray:
@@ -277,15 +353,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make_debian_packages", description="Make the embedded data set.")
     parser.add_argument("--packages", type=Path, help="a Packages index (default: apt's own)")
     parser.add_argument("out", type=Path, metavar="OUT.npz")
+    parser.add_argument("relations", type=Path, metavar="RELATIONS.npz", nargs="?", help="for the heterogeneous graph")
     options = parser.parse_args(arguments)
     index = options.packages or default_index()
-    arrays = make_arrays(read_packages(read_lines(index)), release=release_of(index))
+    packages = read_packages(read_lines(index))
+    arrays = make_arrays(packages, release=release_of(index))
     size = write_npz(options.out, arrays)
     print(
         f"{arrays['release']}: {len(arrays['label'])} packages, {len(arrays['depends_ids'])} depends edges, "
         f"{len(arrays['vocabulary'])} words, {len(arrays['class_names'])} classes, "
         f"split {np.bincount(arrays['split'], minlength=3).tolist()}, {size} bytes"
     )
+    if options.relations is not None:
+        arrays = make_relations(packages, options.out.read_bytes())
+        size = write_npz(options.relations, arrays)
+        counts = {name.removesuffix("_ids"): len(array) for name, array in arrays.items() if name.endswith("_ids")}
+        print(f"relations: {counts}, {arrays['source'].max() + 1} sources, {size} bytes")
     return 0
 
 

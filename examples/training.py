@@ -1,4 +1,8 @@
-"""The parts of training that the examples share, besides the model: pipeline, training epoch, evaluation."""
+"""The parts of training that the examples share, besides the models: pipeline, training epoch, evaluation.
+
+A heterogeneous data set has the seeds of one node type, the target. Its minibatches have a dict where others have a
+tensor; `target_of` says which of the two it is, and the rest is the same chain.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from graphsage import GraphSAGE, RowEncoder, WordEncoder
-from torch import Tensor
+from hetero_graphsage import HeteroGraphSAGE, TypeVector
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import datapipes as dp
@@ -66,7 +71,7 @@ def settings_for(data: dp.datasets.Dataset) -> Settings:
             own_map=False,
             averaging=0.8,
         )
-    if row_width(data) < FEW_NUMBERS:
+    if row_width(data, target_of(data)) < FEW_NUMBERS:
         settings = replace(settings, feature_dropout=0.0)
     steps_per_epoch = math.ceil(num_labels / settings.batch_size)
     return replace(settings, epochs=max(settings.epochs, math.ceil(min_steps / steps_per_epoch)))
@@ -78,20 +83,41 @@ def hops_for(data: dp.datasets.Dataset, fanout: int) -> int:
         one_by_one = dp.ItemSampler(data.train_set, batch_size=1, shuffle=True).sample_neighbor(
             data.graph, [fanout] * hops
         )
-        nodes = [len(minibatch.input_nodes) for minibatch in itertools.islice(one_by_one, 100)]
+        nodes = [num_input_nodes(minibatch) for minibatch in itertools.islice(one_by_one, 100)]
         if sum(nodes) >= MIN_NODES * len(nodes):
             return hops
     return MAX_HOPS
 
 
-def node_key(data: dp.datasets.Dataset) -> str:
-    """Return the node feature to train on: word ids if there are some, since they are shorter than the bag."""
-    return "words" if ("node", None, "words") in data.features else "feat"
+def num_input_nodes(minibatch: dp.MiniBatch) -> int:
+    """Return the number of input nodes of all types."""
+    nodes = minibatch.input_nodes
+    return sum(map(len, nodes.values())) if isinstance(nodes, dict) else len(nodes)
 
 
-def row_width(data: dp.datasets.Dataset) -> int:
+def target_of(data: dp.datasets.Dataset) -> str | None:
+    """Return the node type of the seeds; None for a graph without types."""
+    if not data.graph.is_heterogeneous:
+        return None
+    (target,) = data.train_set.types
+    return target
+
+
+def node_keys(data: dp.datasets.Dataset) -> dict[str | None, str]:
+    """Return the node feature to train on, by node type; types without features are left out.
+
+    Word ids are taken if there are some, since they are shorter than the bag.
+    """
+    found = {
+        node_type: [name for name in ("words", "feat") if ("node", node_type, name) in data.features]
+        for node_type in data.graph.node_types
+    }
+    return {node_type: names[0] for node_type, names in found.items() if names}
+
+
+def row_width(data: dp.datasets.Dataset, node_type: str | None = None) -> int:
     """Return how many numbers a row of "feat" has."""
-    return torch.Size(data.features["node", None, "feat"].shape).numel()
+    return torch.Size(data.features["node", node_type, "feat"].shape).numel()
 
 
 def has_direction(data: dp.datasets.Dataset) -> bool:
@@ -101,7 +127,7 @@ def has_direction(data: dp.datasets.Dataset) -> bool:
 
 def pipeline(
     data: dp.datasets.Dataset,
-    items: dp.ItemSet,
+    items: dp.ItemSet | dp.HeteroItemSet,
     fanouts: Iterable[int],
     batch_size: int,
     *,
@@ -115,31 +141,50 @@ def pipeline(
     pipe = dp.ItemSampler(items, batch_size, shuffle=shuffle, seed=seed)
     pipe = pipe.sample_neighbor(data.graph, list(fanouts), return_edge_ids=has_direction(data))
     edge_keys = ["direction"] if has_direction(data) else None
-    return pipe.fetch_feature(data.features, node_feature_keys=[node_key(data)], edge_feature_keys=edge_keys)
+    keys = {node_type: [name] for node_type, name in node_keys(data).items()}
+    return pipe.fetch_feature(data.features, node_feature_keys=keys.get(None, keys), edge_feature_keys=edge_keys)
 
 
-def make_model(data: dp.datasets.Dataset, settings: Settings) -> GraphSAGE:
+def make_model(data: dp.datasets.Dataset, settings: Settings) -> GraphSAGE | HeteroGraphSAGE:
     """Return a new model for `data`; its weights depend on torch's global seed."""
-    key = node_key(data)
-    if key == "words":
-        num_words = data.features["node", None, "feat"].shape[0]
-        encoder = WordEncoder(num_words, settings.hidden, settings.feature_dropout)
-    else:
-        encoder = RowEncoder(row_width(data), settings.hidden, settings.feature_dropout)
+    encoders = {node_type: make_encoder(data, settings, node_type) for node_type in data.graph.node_types}
     widths = [settings.hidden] * len(settings.fanouts) + [data.num_classes]
-    return GraphSAGE(encoder, widths, 2 if has_direction(data) else 1, settings.dropout, settings.own_map)
+    target = target_of(data)
+    if target is None:
+        return GraphSAGE(encoders[None], widths, 2 if has_direction(data) else 1, settings.dropout, settings.own_map)
+    return HeteroGraphSAGE(encoders, widths, data.graph.edge_types, target, settings.dropout)
 
 
-def scores(model: GraphSAGE, minibatch: dp.MiniBatch) -> Tensor:
+def make_encoder(data: dp.datasets.Dataset, settings: Settings, node_type: str | None) -> nn.Module:
+    """Return a new encoder of the nodes of one type."""
+    key = node_keys(data).get(node_type)
+    if key is None:
+        return TypeVector(settings.hidden)
+    width = row_width(data, node_type)
+    return (WordEncoder if key == "words" else RowEncoder)(width, settings.hidden, settings.feature_dropout)
+
+
+def scores(model: GraphSAGE | HeteroGraphSAGE, minibatch: dp.MiniBatch) -> Tensor:
     """Return the model's scores [num_seeds, num_classes], one row per seed of the minibatch."""
+    if isinstance(minibatch.input_nodes, dict):
+        features = minibatch.input_nodes | {key[0]: rows for key, rows in minibatch.node_features.items()}
+        return model(minibatch.blocks, features)[minibatch.compacted_seeds[model.target]]
     (features,) = minibatch.node_features.values()
     edge_features = minibatch.edge_features or [{}] * minibatch.num_layers
     directions = [given.get("direction") for given in edge_features]
     return model(minibatch.blocks, features, directions)[minibatch.compacted_seeds]
 
 
+def labels_of(minibatch: dp.MiniBatch) -> Tensor:
+    """Return the labels of the seeds, which are of one type."""
+    if isinstance(minibatch.labels, dict):
+        (labels,) = minibatch.labels.values()
+        return labels
+    return minibatch.labels
+
+
 def train_epoch(
-    model: GraphSAGE,
+    model: GraphSAGE | HeteroGraphSAGE,
     loader: dp.DataLoader,
     optimizer: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
@@ -149,22 +194,26 @@ def train_epoch(
     model.train()
     loss_sum = correct = count = 0.0
     for minibatch in bar(loader, title):
-        predicted = scores(model, minibatch)
-        loss = F.cross_entropy(predicted, minibatch.labels)
+        predicted, labels = scores(model, minibatch), labels_of(minibatch)
+        loss = F.cross_entropy(predicted, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if schedule is not None:
             schedule.step()
-        loss_sum += float(loss.detach()) * len(minibatch.labels)
-        correct += int((predicted.argmax(1) == minibatch.labels).sum())
-        count += len(minibatch.labels)
+        loss_sum += float(loss.detach()) * len(labels)
+        correct += int((predicted.argmax(1) == labels).sum())
+        count += len(labels)
     return loss_sum / count, correct / count
 
 
 @torch.no_grad()
 def evaluate(
-    model: GraphSAGE, data: dp.datasets.Dataset, items: dp.ItemSet, title: str = "evaluate", metric: str = "accuracy"
+    model: GraphSAGE | HeteroGraphSAGE,
+    data: dp.datasets.Dataset,
+    items: dp.ItemSet | dp.HeteroItemSet,
+    title: str = "evaluate",
+    metric: str = "accuracy",
 ) -> float:
     """Return the metric, a name in METRICS, on `items` with all neighbors: the chain of training with fanout -1.
 
@@ -176,7 +225,7 @@ def evaluate(
     with dp.DataLoader(pipe) as loader:
         for minibatch in bar(loader, title):
             predicted.append(scores(model, minibatch))
-            labels.append(minibatch.labels)
+            labels.append(labels_of(minibatch))
     return METRICS[metric](torch.cat(predicted), torch.cat(labels))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from urllib.parse import quote
 
 import torch
 from graphsage import offsets_of
@@ -29,6 +30,14 @@ class TypeVector(nn.Module):
 
     def forward(self, nodes: Tensor) -> Tensor:
         return self.vector.expand(len(nodes), -1)
+
+
+class NodeVectors(nn.Embedding):
+    """A learned vector for each node of a type; it tells the model nothing of nodes that training never reaches."""
+
+    def __init__(self, num_nodes: int, width: int) -> None:
+        super().__init__(num_nodes, width)
+        nn.init.normal_(self.weight, std=0.1)
 
 
 class HeteroSAGELayer(nn.Module):
@@ -129,4 +138,4 @@ def means_of_neighbors(blocks: Blocks, h: Tensor) -> dict[EdgeType, tuple[Tensor
 
 def _key(*parts: str) -> str:
     """Return a type as a key of a ModuleDict, which may hold no dot and no name of a method."""
-    return "type " + ":".join(parts).replace("%", "%25").replace(".", "%2E")
+    return "type " + ":".join(quote(part, safe="").replace(".", "%2E") for part in parts)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from graphsage import GraphSAGE, RowEncoder, WordEncoder
-from hetero_graphsage import HeteroGraphSAGE, TypeVector
+from hetero_graphsage import HeteroGraphSAGE, NodeVectors, TypeVector
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,7 +37,7 @@ class Settings:
     weight_decay: float = 1e-2
     dropout: float = 0.5
     feature_dropout: float = 0.1
-    own_map: bool = True  # False: one map for a node's own vector and its neighbors'
+    own_map: bool = True  # False: one map for a node's own vector and its neighbors'; True in a heterogeneous graph
     averaging: float = 0.0  # of the weights after each epoch, a running mean with this share of the old is evaluated
 
 
@@ -71,8 +71,11 @@ def settings_for(data: dp.datasets.Dataset) -> Settings:
             own_map=False,
             averaging=0.8,
         )
-    if row_width(data, target_of(data)) < FEW_NUMBERS:
+    target = target_of(data)
+    if target in node_keys(data) and row_width(data, target) < FEW_NUMBERS:
         settings = replace(settings, feature_dropout=0.0)
+    if target is not None:  # the neighbors are of other types, so no map is that of a node and its neighbors
+        settings = replace(settings, own_map=True)
     steps_per_epoch = math.ceil(num_labels / settings.batch_size)
     return replace(settings, epochs=max(settings.epochs, math.ceil(min_steps / steps_per_epoch)))
 
@@ -152,14 +155,20 @@ def make_model(data: dp.datasets.Dataset, settings: Settings) -> GraphSAGE | Het
     target = target_of(data)
     if target is None:
         return GraphSAGE(encoders[None], widths, 2 if has_direction(data) else 1, settings.dropout, settings.own_map)
+    if not settings.own_map:
+        raise ValueError("make_model: own_map is False, must be True for a heterogeneous graph. Leave it out.")
     return HeteroGraphSAGE(encoders, widths, data.graph.edge_types, target, settings.dropout)
 
 
 def make_encoder(data: dp.datasets.Dataset, settings: Settings, node_type: str | None) -> nn.Module:
-    """Return a new encoder of the nodes of one type."""
-    key = node_keys(data).get(node_type)
+    """Return a new encoder of the nodes of one type.
+
+    Where no type has features, each node gets a vector to learn. Where one has, its features reach the other types.
+    """
+    keys = node_keys(data)
+    key = keys.get(node_type)
     if key is None:
-        return TypeVector(settings.hidden)
+        return TypeVector(settings.hidden) if keys else NodeVectors(data.graph.num_nodes[node_type], settings.hidden)
     width = row_width(data, node_type)
     return (WordEncoder if key == "words" else RowEncoder)(width, settings.hidden, settings.feature_dropout)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +14,14 @@ from datapipes import _core
 from datapipes.base.checks import check_bool, check_int
 from datapipes.base.other_names import OtherNames
 from datapipes.base.rng import check_seed
-from datapipes.datasets.debian import read_debian_packages
-from datapipes.datasets.npz import read_npz
-from datapipes.datasets.planetoid import read_planetoid
+from datapipes.base.types import NodeType
+from datapipes.datasets.debian import read_debian_packages, read_debian_relations
+from datapipes.datasets.formats import read_files
 from datapipes.datasets.raw import RawDataset, component_of
+from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.features import FeatureStore, TensorFeature
-from datapipes.graph import CSCGraph
-from datapipes.seeds import ItemSet
+from datapipes.graph import CSCGraph, HeteroCSCGraph
+from datapipes.seeds import HeteroItemSet, ItemSet
 
 __all__ = ["Dataset", "debian_packages", "open"]
 
@@ -28,31 +31,73 @@ VALIDATION_PER_CLASS = 30
 
 @dataclass(frozen=True, eq=False)
 class Dataset(OtherNames):
-    """A node classification task.
+    """A graph, its features, and one task on its nodes or edges.
 
     Attributes:
         name: the name used in messages.
-        graph: the graph to sample from.
-        features: features by key ("node" or "edge", None, name).
-        train_set, validation_set, test_set: nodes with labels, named ("seeds", "labels"); int64 each.
-        num_classes: labels are in [0, num_classes).
+        graph: the graph to sample from, with or without types.
+        features: features by key ("node" or "edge", type or None, name).
+        train_set, validation_set, test_set: the seeds of the task with what belongs to each, as `task` says; each a
+            HeteroItemSet by type if the graph has types.
+        num_classes: labels are in [0, num_classes); 0 if the task has no classes.
         class_names: one for each class; numbers as text if the files name none.
         normalize_features, largest_component: what `open` did to the files; the repr shows both.
+        task: "node_classification": seeds are nodes, labels int64 [n] are classes, or [n, k] for k tasks of two
+            classes. "link_prediction": seeds are pairs [n, 2]; labels, where there are some, are 1 for an edge that
+            exists and 0 for one that does not; without labels all exist; seeds of one value of "indexes" are to be
+            ranked together. "edge_regression": seeds are edges [n, 2], labels float32 [n]. "timestamps", where there
+            are some, are the times of the seeds.
+        training_graph: the graph with the edges that are known in training. Of a temporal edge list these are the edges
+            of `train_set`; of any other data set it is `graph`.
+        node_names: {type: one name for each node}, for types that have names in the files.
     """
 
     name: str
-    graph: CSCGraph
+    graph: CSCGraph | HeteroCSCGraph
     features: FeatureStore
-    train_set: ItemSet
-    validation_set: ItemSet
-    test_set: ItemSet
+    train_set: ItemSet | HeteroItemSet
+    validation_set: ItemSet | HeteroItemSet
+    test_set: ItemSet | HeteroItemSet
     num_classes: int
     class_names: tuple[str, ...]
     normalize_features: bool = False
     largest_component: bool = False
+    task: str = "node_classification"
+    training_graph: CSCGraph | HeteroCSCGraph = None  # type: ignore[assignment]  # __post_init__ puts in `graph`
+    node_names: Mapping[NodeType | None, tuple[str, ...]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.training_graph is None:
+            object.__setattr__(self, "training_graph", self.graph)
+
+    def with_validation(self, share: float = 0.2, seed: int = 0) -> Dataset:
+        """Return the data set with a part of `train_set` as `validation_set`, drawn at random by `seed`.
+
+        For files that name no validation part, such as those of AIFB, to choose settings on. The test set stays.
+
+        Args:
+            share: of the items of each type, rounded, in (0, 1).
+            seed: the same seed gives the same part.
+        Raises:
+            ValueError: The data set has a validation set, or the share is out of range.
+        """
+        if len(self.validation_set) > 0:
+            raise ValueError(
+                f"with_validation: {self.name} has {len(self.validation_set)} validation items already. Use these."
+            )
+        if not isinstance(share, (int, float)) or not 0 < share < 1:
+            raise ValueError(f"with_validation: share must be between 0 and 1, got {share!r}. Pass 0.2 for a fifth.")
+        check_seed("with_validation", seed)
+        if isinstance(self.train_set, HeteroItemSet):
+            halves = {kind: _cut(items, share, seed) for kind, items in self.train_set.item_sets.items()}
+            train: Any = HeteroItemSet({kind: kept for kind, (kept, _) in halves.items()})
+            validation: Any = HeteroItemSet({kind: taken for kind, (_, taken) in halves.items()})
+        else:
+            train, validation = _cut(self.train_set, share, seed)
+        return replace(self, train_set=train, validation_set=validation)
 
 
-def debian_packages(direction: str = "both") -> Dataset:
+def debian_packages(direction: str = "both", *, heterogeneous: bool = False) -> Dataset:
     """Return the embedded data set: the packages of Debian 12 main and their dependencies.
 
     The task is to predict the archive section of a package (such as libs, python, science) from the words of its
@@ -60,77 +105,96 @@ def debian_packages(direction: str = "both") -> Dataset:
 
     Args:
         direction: which packages send in-edges to a package: "depends" (those it depends on), "reverse" (those that
-            depend on it) or "both".
+            depend on it) or "both"; without types only.
+        heterogeneous: give packages, source packages and virtual names types of their own, and each kind of dependency
+            an edge type, such as ("package", "recommends", "package"), with its inverse "rev_recommends". Packages,
+            words and split stay.
 
     Features: "feat", uint8 [num_nodes, num_words], 1 for each word of the description; "words", int16 [num_nodes,
-    max_words], the ids of these words, padded with num_words. The file was made by tools/make_debian_packages.py.
+    max_words], the ids of these words, padded with num_words; with types both are of "package". The files were made by
+    tools/make_debian_packages.py.
     """
-    return dataset_of(read_debian_packages(direction))
+    if not check_bool("datasets.debian_packages", "heterogeneous", heterogeneous):
+        return dataset_of(read_debian_packages(direction))
+    if direction != "both":
+        raise ValueError(
+            f"datasets.debian_packages: direction={direction!r} is for heterogeneous=False; with types both directions "
+            "are there, each as an edge type. Leave it out, and give the others a fanout of 0."
+        )
+    return hetero_dataset_of(read_debian_relations())
 
 
 def open(
-    path: str | Path, *, split: int = 0, normalize_features: bool = False, largest_component: bool = False
+    path: str | Path,
+    *,
+    split: int = 0,
+    normalize_features: bool = False,
+    largest_component: bool = False,
+    inverse_relations: bool | None = None,
 ) -> Dataset:
-    """Return the data set in the files at `path`.
+    """Return the data set in the files at `path`, which are recognised by their names and content.
 
-    The feature "feat" and the graph are those of the files, as in PyG and in gnn-benchmark. Two arguments change them;
-    the repr of the Dataset shows both.
+    | files | data sets | task |
+    |---|---|---|
+    | `ind.NAME.x` ... | Planetoid: Cora, CiteSeer, PubMed | node classification |
+    | one .npz | the gnn-benchmark, heterophilous-graphs and debian_bookworm layouts | node classification |
+    | `raw/`, `split/` | OGB's extracted folders of CSV files, with types or without | as OGB says |
+    | one .nt or .nt.gz, `trainingSet.tsv`, `testSet.tsv` | RDF as published with R-GCN: AIFB | node classification |
+    | `pa.txt`, `ps.txt`, `p_feat.npz`, `labels.npy` ... | ACM, in the files of HeCo | node classification |
+    | one .txt or .txt.gz | "src dst time", as SNAP's CollegeMsg | link prediction |
+    | one .csv or .csv.gz | "from,to,rating,time", as SNAP's Bitcoin OTC | edge regression |
+
+    Features and graph are those of the files; the arguments change them, and the repr of the Dataset shows the first
+    two. Where the files have no features there are none: a model learns a vector for each node.
+
+    RDF has one node type, "entity", and an edge type ("entity", IRI, "entity") for each predicate; the relations that
+    state the labels are left out. Its files have no validation part: see `Dataset.with_validation`.
+
+    Temporal edge lists are split by time: the first 70 % of the edges train, the next 15 % validate, the rest test;
+    edges of one time stay together. The graph has all of them, and their times as the edge attribute "time", so a
+    sampler that does not look at times shows a seed its own future and itself: give it `training_graph`. The node
+    attribute "id" has the ids of the file.
+
+    OGB's links are pairs without labels for training, and with labels 1 and 0 for validation and test, where the files
+    name edges that do not exist. What OGB keeps in its package comes from a `master.csv` in the folder, else from its
+    published settings, by the name of the folder or its release note.
 
     Args:
-        path: a folder with Planetoid files (`ind.NAME.x` ...) or with one .npz, or that .npz: the gnn-benchmark,
-            heterophilous-graphs and debian_bookworm layouts.
-        split: the number of the split in the file. If the file holds none, the seed of a random one: 20 nodes of each
-            class for training, 30 for validation, the rest for testing.
+        path: a folder with the files of one data set, or such a file.
+        split: the number of the split in the files; ACM has three: 20, 40 and 60 labels of each class. If .npz holds
+            none, the seed of a random one: 20 nodes of each class for training, 30 for validation, the rest for
+            testing.
         normalize_features: divide each row of "feat" by the sum of its absolute values; a row of zeros stays zero. Only
             for bags of words: Planetoid and gnn-benchmark files.
         largest_component: keep only the largest connected component, as the published figures of gnn-benchmark do, and
             number its nodes from 0 in their old order. A split of the files loses the nodes outside; a random one is
-            drawn inside.
+            drawn inside. Only for Planetoid and .npz files.
+        inverse_relations: add the inverse of each relation, under the name "rev_" + relation; in OGB's folders without
+            types, the inverse of each edge. None: yes for RDF and ACM, and for OGB what its settings say. Only for
+            these three.
     Raises:
-        FileNotFoundError: There is nothing at `path`.
-        ValueError: `normalize_features` is set, but the file holds no bags of words.
+        FileNotFoundError: There is nothing at `path`, or a file of the data set is missing.
+        IndexError: The files have no such split.
+        ValueError: An argument is set that is not for these files.
         DatasetFormatError: A file is truncated, corrupt, hostile or of an unknown layout (a ValueError).
     """
     where = Path(path)
     check_int("datasets.open", "split", split, 0)
     check_bool("datasets.open", "normalize_features", normalize_features)
     check_bool("datasets.open", "largest_component", largest_component)
-    raw = _read(where, split, normalize_features)
+    if inverse_relations is not None:
+        check_bool("datasets.open", "inverse_relations", inverse_relations)
+    raw = read_files(where, split, normalize_features, inverse_relations)
+    if isinstance(raw, RawHeteroDataset):
+        if largest_component:
+            raise ValueError(
+                f"datasets.open: largest_component=True is for Planetoid and .npz files; {where} holds others. Leave "
+                "it out."
+            )
+        return hetero_dataset_of(raw)
     if largest_component:
         raw = component_of(raw)
     return replace(dataset_of(raw, split), normalize_features=normalize_features, largest_component=largest_component)
-
-
-def _read(where: Path, split: int, normalize_features: bool) -> RawDataset:
-    if not where.exists():
-        raise FileNotFoundError(
-            f"datasets.open: {where} does not exist; a folder or an .npz file is needed. Check the path."
-        )
-    if not where.is_dir():
-        return _read_npz(where, split, normalize_features)
-    archives = sorted(where.glob("*.npz"))
-    if any(where.glob("ind.*")):
-        if split != 0:
-            raise IndexError(f"datasets.open: {where} holds one split, so split must be 0, got {split}. Leave it out.")
-        return read_planetoid(where, normalize_features=normalize_features)
-    if not archives:
-        raise ValueError(
-            f"datasets.open: {where} holds neither ind.* files nor an .npz; one of the two is needed. Check the path."
-        )
-    own = [archive for archive in archives if archive.stem == where.name]
-    if len(archives) != 1 and len(own) != 1:
-        raise ValueError(
-            f"datasets.open: {where} holds {[archive.name for archive in archives]} and no ind.* files; Planetoid "
-            "files or one .npz are needed. Name the .npz itself."
-        )
-    return _read_npz((own or archives)[0], split, normalize_features)
-
-
-def _read_npz(path: Path, split: int, normalize_features: bool) -> RawDataset:
-    raw = read_npz(path, normalize_features=normalize_features)
-    if raw.split is not None and split != 0:
-        raw = read_npz(path, split, normalize_features=normalize_features)
-    return raw
 
 
 def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
@@ -152,6 +216,65 @@ def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
         num_classes=len(raw.class_names),
         class_names=raw.class_names,
     )
+
+
+def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
+    """Return the arrays of a reader as a Dataset: with types, or with a task on edges."""
+    features: dict[Any, TensorFeature] = {
+        ("node", of_type, name): TensorFeature(rows) for (of_type, name), rows in raw.node_features.items()
+    }
+    for (edge_type, name), rows in raw.edge_features.items():
+        features["edge", edge_type, name] = TensorFeature(rows)
+    train, validation, test = (_item_set(part) for part in raw.split)
+    training = {kind: raw.edges[kind][:, :count] for kind, count in raw.num_training_edges.items()}
+    graph = _graph_of(raw, raw.edges)
+    return Dataset(
+        name=raw.name,
+        graph=graph,
+        features=FeatureStore(features),
+        train_set=train,
+        validation_set=validation,
+        test_set=test,
+        num_classes=len(raw.class_names),
+        class_names=raw.class_names,
+        task=raw.task,
+        training_graph=_graph_of(raw, {**raw.edges, **training}) if training else graph,
+        node_names=raw.node_names,
+    )
+
+
+def _graph_of(raw: RawHeteroDataset, edges: Mapping[Any, np.ndarray]) -> CSCGraph | HeteroCSCGraph:
+    """Return the graph of `edges`, all or the first of each type of `raw`, with its attributes."""
+    of_nodes: dict[Any, dict[str, np.ndarray]] = {}
+    of_edges: dict[Any, dict[str, np.ndarray]] = {}
+    for (node_type, name), rows in raw.node_attributes.items():
+        of_nodes.setdefault(node_type, {})[name] = rows
+    for (edge_type, name), rows in raw.edge_attributes.items():
+        of_edges.setdefault(edge_type, {})[name] = rows[: edges[edge_type].shape[1]]
+    if raw.is_heterogeneous:
+        num_nodes: dict[Any, int] = {**raw.num_nodes}
+        return HeteroCSCGraph.from_edge_index(edges, num_nodes, node_attributes=of_nodes, edge_attributes=of_edges)
+    return CSCGraph.from_edge_index(
+        edges[None], raw.num_nodes[None], node_attributes=of_nodes.get(None), edge_attributes=of_edges.get(None)
+    )
+
+
+def _item_set(part: Mapping[Any, RawItems]) -> ItemSet | HeteroItemSet:
+    sets = {}
+    for of_type, items in part.items():
+        values = {name: value for name, value in vars(items).items() if value is not None}
+        sets[of_type] = ItemSet(tuple(map(torch.from_numpy, values.values())), names=tuple(values))
+    return sets[None] if None in sets else HeteroItemSet(sets)
+
+
+def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
+    """Return the items that stay and those that are drawn, each in their order."""
+    order = _core.permutation_at(len(items), _core.hop_key(seed, 0, 0, 0, 0, 0), 0, len(items))
+    count = round(share * len(items))
+    first, second = (torch.from_numpy(np.sort(places)) for places in (order[count:], order[:count]))
+    kept, drawn = items.take(first), items.take(second)
+    names = items.names
+    return tuple(ItemSet(tuple(rows[name] for name in names), names) for rows in (kept, drawn))  # type: ignore[return-value]
 
 
 def random_split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

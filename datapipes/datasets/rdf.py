@@ -148,7 +148,7 @@ def _term(file: str, number: int, text: str) -> str:
         try:
             text = _ESCAPE.sub(_unescaped, text)
             text.encode("utf-8")
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             found = f"line {number}, {shown(text[:200])}, with an escape that means nothing"
             raise DatasetFormatError.of(file, found, "the escapes of N-Triples") from error
     return text[1:-1] if text.startswith("<") else text.removesuffix(_STRING)

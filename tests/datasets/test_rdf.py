@@ -1,0 +1,191 @@
+"""Reading RDF: triples in all of their spellings, the split files, AIFB, and broken files."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipes.datasets import rdf
+from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.rdf import ENTITY, read_rdf
+
+SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+AFFILIATION, EMPLOYS = rdf.LABEL_COLUMNS["label_affiliation"]
+TRIPLES = f"""\
+# a comment
+<http://x/ann> <http://x/knows> <http://x/bob> .
+<http://x/bob>\t<http://x/knows> <http://x/ann>. # both ways
+<http://x/ann> <http://x/name> "Ann \\"A\\""@en .
+
+<http://x/bob> <http://x/name> "Bob"^^<http://www.w3.org/2001/XMLSchema#string> .
+<http://x/bob> <http://x/name> "Bob" .
+_:b1 <http://x/knows> <http://x/bob> .
+<http://x/ann> <{AFFILIATION}> <http://x/group> .
+<http://x/group> <{EMPLOYS}> <http://x/bob> .
+<{AFFILIATION}> <http://x/kind> <http://x/property> .
+_:b1 <http://x/on> <{EMPLOYS}> .
+"""
+TRAIN = "id\tperson\tlabel_affiliation\r\n1\thttp://x/ann\thttp://x/group\r\n"
+TEST = "person\tid\tlabel_affiliation\nhttp://x/bob\t2.0\thttp://x/agroup\n"
+
+
+def written(folder: Path, triples: str = TRIPLES, **others: str) -> Path:
+    files = {"trainingSet": TRAIN, "testSet": TEST, **others}
+    folder.mkdir(exist_ok=True)
+    (folder / "tiny_stripped.nt.gz").write_bytes(gzip.compress(triples.encode()))
+    for name, content in files.items():
+        (folder / f"{name}.tsv").write_bytes(content.encode())
+    return folder
+
+
+def read_names(folder: Path) -> set[tuple[str, str, str]]:
+    """Read the triples of a data set without inverses, as names."""
+    raw = read_rdf(folder, inverse_relations=False)
+    names = raw.node_names[ENTITY]
+    return {(names[u], relation, names[v]) for (_, relation, _), ends in raw.edges.items() for u, v in ends.T.tolist()}
+
+
+def test_each_triple_is_an_edge_but_those_of_the_label_relations(tmp_path):
+    assert read_names(written(tmp_path)) == {
+        ("http://x/ann", "http://x/knows", "http://x/bob"),
+        ("http://x/bob", "http://x/knows", "http://x/ann"),
+        ("http://x/ann", "http://x/name", '"Ann \\"A\\""@en'),
+        ("http://x/bob", "http://x/name", '"Bob"'),  # with and without xsd:string it is one literal
+        ("_:b1", "http://x/knows", "http://x/bob"),
+    }
+
+
+def test_each_relation_has_an_inverse_with_the_same_edges(tmp_path):
+    raw = read_rdf(written(tmp_path))
+    for name in ("http://x/knows", "http://x/name"):
+        forward, inverse = raw.edges[ENTITY, name, ENTITY], raw.edges[ENTITY, f"rev_{name}", ENTITY]
+        assert np.array_equal(forward, inverse[::-1])
+    assert len(raw.edges) == 4
+
+
+def test_labels_and_parts_are_those_of_the_files(tmp_path):
+    raw = read_rdf(written(tmp_path / "a"))
+    names = raw.node_names[ENTITY]
+    train, validation, test = (part[ENTITY] for part in raw.split)
+    assert raw.class_names == ("http://x/agroup", "http://x/group")
+    assert [names[i] for i in train.seeds] == ["http://x/ann"]
+    assert [names[i] for i in test.seeds] == ["http://x/bob"]
+    assert (train.labels.tolist(), test.labels.tolist(), len(validation.seeds)) == ([1], [0], 0)
+    every = "id\tperson\tlabel_affiliation\n1\thttp://x/ann\thttp://x/group\n2\thttp://x/bob\thttp://x/agroup\n"
+    assert read_rdf(written(tmp_path / "b", completeDataset=every)).name == "tiny"
+    wrong = every.replace("/agroup", "/group")
+    with pytest.raises(DatasetFormatError, match=r"completeDataset\.tsv: found other entities or labels"):
+        read_rdf(written(tmp_path / "b", completeDataset=wrong))
+
+
+def test_numbers_do_not_depend_on_the_order_of_lines(tmp_path):
+    first = read_rdf(written(tmp_path / "a"))
+    lines = TRIPLES.splitlines()
+    random.Random(0).shuffle(lines)
+    second = read_rdf(written(tmp_path / "b", "\n".join(lines)))
+    assert first.node_names == second.node_names
+    assert all(np.array_equal(ends, second.edges[key]) for key, ends in first.edges.items())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('"caf\\u00E9"', '"café"'),
+        ('"a\\tb"', '"a\tb"'),
+        ('"it\\\'s"', '"it\'s"'),
+        ("<http://x/caf\\u00e9>", "<http://x/café>"),
+        ('"\\U0001F600"', '"😀"'),
+        ('"q\\u0022"', '"q\\""'),
+    ],
+)
+def test_two_spellings_of_a_term_are_one_node(tmp_path, one, other):
+    lines = [f"<http://x/ann> <http://x/p> {term} .\n" for term in (one, other)]
+    assert len(read_names(written(tmp_path, TRIPLES + "".join(lines)))) == 6
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<http://x/a> <http://x/b>",
+        "<http://x/a> <http://x/b> <http://x/c>",
+        '"a" <http://x/b> <http://x/c> .',
+        "<http://x/a> _:b <http://x/c> .",
+        "<http://x/a> <http://x/b> <http://x/c> <http://x/g> .",
+        '<http://x/a> <http://x/b> "open .',
+        '<http://x/a> <http://x/b> "a\\q" .',
+        '<http://x/a> <http://x/b> "\\uD800" .',
+        '<http://x/a> <http://x/b> "\\UFFFFFFFF" .',
+        "<> <http://x/b> <http://x/c> .",
+        "@prefix x: <http://x/> .",
+    ],
+)
+def test_what_is_no_triple_is_refused_with_its_line(tmp_path, line):
+    with pytest.raises(DatasetFormatError, match=r"tiny_stripped\.nt\.gz: found line 13.*; expected "):
+        read_rdf(written(tmp_path, TRIPLES + line))
+
+
+def test_a_long_literal_takes_time_in_proportion_to_its_length(tmp_path):
+    line = '<http://x/a> <http://x/b> "' + "\\\\" * 400_000  # no end: a search that goes back would never finish
+    with pytest.raises(DatasetFormatError, match="line 13"):
+        read_rdf(written(tmp_path, TRIPLES + line))
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        ({"testSet": TEST.replace("bob", "ann")}, "testSet.tsv: found 'http://x/ann', which is in trainingSet.tsv too"),
+        ({"testSet": TEST.replace("bob", "eve")}, "testSet.tsv: found the entity 'http://x/eve'"),
+        ({"testSet": TEST + "http://x/b\n"}, "testSet.tsv: found line 3"),
+        ({"testSet": TEST + TEST.splitlines()[1]}, "testSet.tsv: found line 3"),
+        ({"testSet": ""}, "testSet.tsv: found the columns"),
+        ({"testSet": TEST.replace("affiliation", "colour")}, "relations that state its labels must be known"),
+        ({"testSet": TEST.replace("label_affiliation", "label_mutagenic")}, "testSet.tsv: found the column"),
+    ],
+)
+def test_split_files_that_do_not_fit_are_refused(tmp_path, others, found):
+    with pytest.raises(DatasetFormatError, match=found):
+        read_rdf(written(tmp_path, **others))
+
+
+def test_a_folder_needs_one_file_of_triples_and_the_split(tmp_path):
+    folder = written(tmp_path)
+    (folder / "testSet.tsv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"testSet\.tsv"):
+        read_rdf(folder)
+    (folder / "other.nt").write_text("")
+    with pytest.raises(DatasetFormatError, match=r"one file \.nt or \.nt\.gz"):
+        read_rdf(folder)
+
+
+@settings(max_examples=100, deadline=None)
+@given(place=st.integers(0, len(TRIPLES) - 1), letter=st.sampled_from(list('<>"\\_:@^.# \n\tx\x00')))
+def test_changed_text_is_refused_or_still_makes_a_data_set(tmp_path_factory, place, letter):
+    folder = written(tmp_path_factory.mktemp("t"), TRIPLES[:place] + letter + TRIPLES[place + 1 :])
+    try:
+        raw = read_rdf(folder)
+    except DatasetFormatError:
+        return
+    assert sum(ends.shape[1] for ends in raw.edges.values()) <= 2 * 11
+
+
+@pytest.mark.skipif(not (SHARED / "aifb").is_dir(), reason="the data set AIFB is not on this machine")
+def test_aifb_has_the_counts_of_its_paper():
+    raw = read_rdf(SHARED / "aifb")
+    # 29,043 triples of 45 predicates over 8,285 nodes, less the 5 triples about affiliation and employs, and these two.
+    assert len(raw.edges) == 2 * 45
+    assert sum(ends.shape[1] for ends in raw.edges.values()) == 2 * (29_043 - 5)
+    assert raw.num_nodes == {ENTITY: 8285 - 2}
+    train, validation, test = (part[ENTITY] for part in raw.split)
+    assert (len(train.seeds), len(validation.seeds), len(test.seeds)) == (140, 0, 36)
+    labels = np.concatenate([train.labels, test.labels])
+    assert np.bincount(labels).tolist() == [73, 28, 60, 15]
+    names = raw.node_names[ENTITY]
+    assert not set(names) & {AFFILIATION, EMPLOYS}
+    assert all("/Personen/" in names[i] for i in np.concatenate([train.seeds, test.seeds]))

@@ -1,0 +1,159 @@
+"""Text of unknown origin: pieces of whole lines, tables, and files that are broken, packed bombs or no tables."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipes.datasets import text
+from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.text import read_table, text_chunks, text_lines
+
+
+def written(folder: Path, content: bytes, name: str = "table.csv.gz") -> Path:
+    path = folder / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("chunk_bytes", [1, 3, 1000])
+@pytest.mark.parametrize("content", [b"", b"\n", b"one\ntwo\n", b"one\n\ntwo", b"a\r\nbb\r\nccc"])
+def test_pieces_are_whole_lines_and_together_the_file(tmp_path, monkeypatch, name, chunk_bytes, content):
+    monkeypatch.setattr(text, "CHUNK_BYTES", chunk_bytes)
+    path = written(tmp_path, content, name)
+    pieces = list(text_chunks(path))
+    assert b"".join(pieces) == content
+    assert all(piece.endswith(b"\n") for piece in pieces[:-1])
+    kept = [(i + 1, line.strip()) for i, line in enumerate(content.decode().split("\n")) if line.strip()]
+    assert list(text_lines(path)) == kept
+
+
+def test_a_gzip_of_several_members_is_read_whole(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"1,2\n") + gzip.compress(b"3,4\n"))
+    assert read_table(path).tolist() == [[1, 2], [3, 4]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 9)), min_size=1, max_size=6))
+def test_a_table_of_whole_numbers_comes_out_as_written(tmp_path_factory, rows):
+    path = written(tmp_path_factory.mktemp("t"), "\n".join(f"{a},{b}" for a, b in rows).encode())
+    table = read_table(path, columns=2, rows=len(rows), whole=True)
+    assert table.dtype == np.int64
+    assert table.tolist() == [list(row) for row in rows]
+
+
+def test_one_fraction_makes_all_numbers_float64(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_BYTES", 4)  # pieces of both kinds
+    table = read_table(written(tmp_path, b"1,2\n3,4.5\n-1e3,6\n"))
+    assert table.dtype == np.float64
+    assert table.tolist() == [[1, 2], [3, 4.5], [-1000, 6]]
+
+
+def test_spaces_and_tabs_and_a_header(tmp_path):
+    assert read_table(written(tmp_path, b"1 2\n3\t4\n", "a.txt"), delimiter=" ").tolist() == [[1, 2], [3, 4]]
+    assert read_table(written(tmp_path, b"from,to\n1,2\n", "a.csv"), skip_header=True).tolist() == [[1, 2]]
+
+
+def test_an_empty_table_has_the_columns_asked_for(tmp_path):
+    assert read_table(written(tmp_path, b"\n"), columns=3).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "found"),
+    [
+        (b"1,2\nx,3\n", {}, "the character 'x'"),
+        (b"1,2\n3\n", {}, "a row that is none"),
+        (b"1,2\n3,4\n", {"columns": 3}, "rows of 2 numbers"),
+        (b"1,2\n3,4\n", {"rows": 1}, "at least 2 rows"),
+        (b"1,2\n3,4\n", {"rows": 3}, "2 rows"),
+        (b"1,2.5\n", {"whole": True}, r"the character '\.'"),
+        (b"1,nan\n", {}, "the character 'n'"),
+        (b"1,1e999\n", {}, "beyond 64 bits"),
+        (b"1,99999999999999999999\n", {}, "a row that is none"),
+        (b"1,2,\n", {}, "a row that is none"),
+        (b"1-1,2\n", {}, "a row that is none"),
+        (b"1,\xff\n", {}, "the character 'ÿ'"),
+        (b"1,\x00\n", {}, "the character"),
+    ],
+)
+def test_what_is_no_such_table_is_refused(tmp_path, content, arguments, found):
+    with pytest.raises(DatasetFormatError, match=rf"table\.csv\.gz: found .*{found}.*; expected "):
+        read_table(written(tmp_path, content), **arguments)
+
+
+def test_missing_numbers_are_nan_where_allowed(tmp_path):
+    assert np.isnan(read_table(written(tmp_path, b"nan\n1\n"), missing=True)[0, 0])
+
+
+PACKED = gzip.compress(b"".join(b"%d,%d\n" % (i, i * i) for i in range(2000)))
+
+
+@pytest.mark.parametrize("size", range(0, len(PACKED), 97))
+def test_a_file_that_breaks_off_is_refused(tmp_path, size):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(PACKED[:size])
+    if size == 0:
+        return  # an empty file unpacks to nothing
+    with pytest.raises(DatasetFormatError, match="broken gzip"):
+        read_table(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.integers(0, len(PACKED) - 1), value=st.integers(0, 255))
+def test_a_changed_byte_is_refused_or_changes_no_number(tmp_path_factory, place, value):
+    path = tmp_path_factory.mktemp("t") / "a.csv.gz"
+    path.write_bytes(PACKED[:place] + bytes([value]) + PACKED[place + 1 :])
+    try:
+        table = read_table(path)
+    except DatasetFormatError:
+        return
+    assert table[:, 1].tolist() == [i * i for i in range(2000)]  # the byte was of the header
+
+
+@pytest.mark.parametrize(
+    ("piece", "arguments", "found"),
+    [
+        (b"0" * 2**22, {}, "a line of more than"),
+        (b"\0" * (2**22 - 1) + b"\n", {}, "the character"),
+        (b"1,2\n" * 2**20, {"rows": 10}, "at least"),
+        (b"\n" * 2**22, {}, "more than .* bytes of text"),
+    ],
+)
+def test_a_bomb_is_refused_in_little_memory(tmp_path, monkeypatch, piece, arguments, found):
+    monkeypatch.setattr(text, "MAX_UNPACKED_BYTES", 2**26)
+    monkeypatch.setattr(text, "CHUNK_BYTES", 2**16)  # tracemalloc makes numpy's parser slow
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(piece) * 2**10)  # 4 GiB
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetFormatError, match=found):
+            read_table(path, **arguments)
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_table_may_not_outgrow_its_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "MAX_TABLE_BYTES", 64)
+    with pytest.raises(DatasetFormatError, match="bytes of numbers; expected 64 bytes"):
+        read_table(written(tmp_path, b"1,2\n" * 5))
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "a.csv.gz")
+    with pytest.raises(DatasetFormatError, match="is a FIFO"):
+        read_table(tmp_path / "a.csv.gz")
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path):
+    with pytest.raises(DatasetFormatError, match="bytes on line 2 that are no text"):
+        list(text_lines(written(tmp_path, b"a\n\xff\n")))

@@ -41,7 +41,8 @@ def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool = True) -
         inverse_relations: Add the inverse of each relation.
     Returns:
         Node types paper, author and subject; edge types (author, writes, paper) and (paper, has_subject, subject).
-        "feat" of papers is float32 [num_papers, num_words]; authors and subjects have none. Parts of the split are
+        "feat" of papers is float32 [num_papers, num_words], as in the file, where each row has a sum of 1; authors and
+        subjects have none. Parts of the split are
         ascending. Class names are numbers as text.
     Raises:
         FileNotFoundError: A file is missing.

@@ -4,13 +4,15 @@ OGB publishes train.pt, valid.pt and test.pt, each a dict that torch saved. Its 
 source_node [n], target_node [n] and target_node_neg [n, k]: k destinations for each source. Here the same arrays may
 also be in one npz file, as PART_KEY; without train_edge in it the edges of the graph train.
 
-Invariant: no code of a file runs. A .pt file of numpy arrays is read by plain_pickle.py, one of tensors by torch with
-weights_only=True, and only as the zip archive that torch >= 1.6 writes, unpacked, of limited size.
+Invariant: no code of a file runs. A .pt file of numpy arrays is read by plain_pickle.py. One of dense tensors, and of
+nothing else that a pickle can name, is read by torch with weights_only=True, if it is the zip archive that torch >= 1.6
+writes, not packed, of limited size.
 """
 
 from __future__ import annotations
 
 import io
+import pickletools
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,12 @@ from datapipes.datasets.text import ids_of
 
 _PARTS = ("train", "valid", "test")
 _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
+_OF_TENSORS = frozenset(
+    {
+        *("torch._utils _rebuild_tensor_v2", "collections OrderedDict"),
+        *(f"torch {kind}Storage" for kind in ("Bool", "Byte", "Char", "Short", "Int", "Long", "Float", "Double")),
+    }
+)
 _LEGACY_PICKLES = 4  # a magic number, the version, the system, the object; torch < 1.6 wrote them so
 
 
@@ -120,7 +128,8 @@ def read_saved(path: Path) -> dict[str, np.ndarray]:
     try:
         return _plain(path.name, parse_pickles(path.name, pickled)[0])
     except DatasetFormatError as of_plain:  # tensors, or something that torch refuses too
-        return _tensors(path.name, content, of_plain)
+        _check_globals(path.name, pickled, of_plain)
+        return _tensors(path.name, content)
 
 
 def _check_archive(file: str, content: bytes) -> bytes:
@@ -142,11 +151,33 @@ def _plain(file: str, found: object) -> dict[str, np.ndarray]:
     return {key: array_of(file, value, repr(key)) for key, value in fields_of(file, found, "an object").items()}
 
 
-def _tensors(file: str, content: bytes, of_plain: DatasetFormatError) -> dict[str, np.ndarray]:
+def _check_globals(file: str, pickled: bytes, of_plain: DatasetFormatError) -> None:
+    """Refuse a pickle that names more than dense tensors need, before torch sees it.
+
+    Raises:
+        DatasetFormatError: `of_plain` if the pickle names nothing of torch, so that it was meant for the plain reader.
+    """
+    try:
+        named = {str(text) for opcode, text, _ in pickletools.genops(pickled) if opcode.name in ("GLOBAL", "INST")}
+        stacked = any(opcode.name == "STACK_GLOBAL" for opcode, _, _ in pickletools.genops(pickled))
+    except Exception:  # of a file that breaks off; what the plain reader found says as much
+        raise of_plain from None
+    others = sorted(named - _OF_TENSORS)
+    if others and named & _OF_TENSORS and not stacked:
+        found = f"the global {others[0][:80]} beside tensors"
+        raise DatasetFormatError.of(
+            file, found, "dense tensors of numbers", "Do not trust this file; nothing of it was run."
+        )
+    if others or stacked or not named:
+        raise of_plain
+
+
+def _tensors(file: str, content: bytes) -> dict[str, np.ndarray]:
     try:
         found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # a corrupt archive can raise nearly anything; weights_only runs no code of it
-        raise of_plain from error
+        what = f"broken tensors ({type(error).__name__}: {str(error)[:200]})"
+        raise DatasetFormatError.of(file, what, "a file that torch saved") from error
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise DatasetFormatError.of(file, f"a {type(found).__name__}", "a dict with text for its keys")
     for key, value in found.items():

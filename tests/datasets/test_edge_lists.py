@@ -1,0 +1,127 @@
+"""Reading temporal edge lists: order, split and times, the two real ones, and broken files."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipes.datasets.edge_lists import TRAIN_SHARE, VALIDATION_SHARE, edge_list_in, read_edge_list
+from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.raw_hetero import RawHeteroDataset
+
+SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+def read(folder: Path, content: str, name: str = "tiny.txt.gz") -> RawHeteroDataset:
+    path = folder / name
+    path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+    assert edge_list_in(folder) == edge_list_in(path) == path
+    return read_edge_list(path)
+
+
+def original(raw: RawHeteroDataset) -> list[tuple[int, int]]:
+    """Return the edges under the ids of the file."""
+    return list(map(tuple, raw.node_attributes[None, "id"][raw.edges[None]].T.tolist()))
+
+
+def test_nodes_are_renumbered_and_keep_their_ids(tmp_path):
+    raw = read(tmp_path, "7 100 1\n100 5 2\n7 100 3\n")
+    assert raw.name == "tiny"
+    assert raw.num_nodes == {None: 3}
+    assert raw.node_attributes[None, "id"].tolist() == [5, 7, 100]
+    assert raw.edges[None].tolist() == [[1, 2, 1], [2, 0, 2]]  # the repeated edge stays
+    assert raw.edge_features[None, "time"].tolist() == raw.edge_attributes[None, "time"].tolist() == [1, 2, 3]
+    assert raw.task == "link_prediction"
+    assert all(part[None].labels is None for part in raw.split)
+
+
+@settings(max_examples=60, deadline=None)
+@given(times=st.lists(st.integers(0, 12), min_size=1, max_size=60))
+def test_the_parts_follow_the_time_and_hold_each_edge_once(tmp_path_factory, times):
+    lines = [f"{i} {i + 1000} {time}\n" for i, time in enumerate(times)]
+    raw = read(tmp_path_factory.mktemp("t"), "".join(lines))
+    by_time = sorted(range(len(times)), key=lambda i: times[i])  # a stable sort: the order of the file breaks ties
+    assert original(raw) == [(i, i + 1000) for i in by_time]
+    parts = [part[None] for part in raw.split]
+    assert np.array_equal(np.concatenate([part.seeds for part in parts]), raw.edges[None].T)
+    assert np.concatenate([part.timestamps for part in parts]).tolist() == sorted(times)
+    for earlier, later in ((0, 1), (1, 2), (0, 2)):
+        assert parts[earlier].timestamps.max(initial=-1) < parts[later].timestamps.min(initial=99)
+    assert raw.num_training_edges == {None: len(parts[0].seeds)}
+    assert len(parts[0].seeds) >= round(TRAIN_SHARE * len(times))
+    assert len(parts[0].seeds) + len(parts[1].seeds) >= round((TRAIN_SHARE + VALIDATION_SHARE) * len(times))
+
+
+def test_distinct_times_give_the_stated_shares(tmp_path):
+    raw = read(tmp_path, "".join(f"1 2 {time}\n" for time in range(200)))
+    assert [len(part[None].seeds) for part in raw.split] == [140, 30, 30]
+
+
+@pytest.mark.parametrize("header", ["", "from,to,feature,time\n"])
+def test_ratings_are_the_labels_of_an_edge_regression(tmp_path, header):
+    raw = read(tmp_path, f"{header}6,2,4,10.5\n6,5,-10,9.25\n1,15,1,11\n", "tiny.csv.gz")
+    assert raw.task == "edge_regression"
+    assert original(raw) == [(6, 5), (6, 2), (1, 15)]
+    assert raw.edge_features[None, "rating"].tolist() == [-10, 4, 1]
+    assert raw.edge_features[None, "time"].tolist() == [9.25, 10.5, 11]
+    assert np.concatenate([part[None].labels for part in raw.split]).tolist() == [-10, 4, 1]
+    assert raw.split[0][None].labels.dtype == np.float32
+
+
+def test_an_empty_list_is_a_graph_without_nodes(tmp_path):
+    raw = read(tmp_path, "", "tiny.txt")
+    assert raw.num_nodes == {None: 0}
+    assert [len(part[None].seeds) for part in raw.split] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("a.txt", "1 2\n", "rows of 2 numbers"),
+        ("a.txt", "1 2 3 4\n", "rows of 4 numbers"),
+        ("a.txt", "-1 2 3\n", "the node -1"),
+        ("a.txt", "1 2.5 3\n", r"the node 2\.5"),
+        ("a.txt", "1 9007199254740992 3\n", "the node 9007199254740992"),
+        ("a.txt", "1 2 nan\n", "the character 'n'"),
+        ("a.txt", "# a comment\n1 2 3\n", "the character '#'"),
+        ("a.csv", "1,2,3\n", "rows of 3 numbers"),
+        ("a.csv", "1,2,1e39,4\n", "a rating beyond float32"),
+        ("a.csv", "1,2,3,4\nfrom,to,x,y\n", "the character 'f'"),
+        ("a.csv", "1,2,3,1e400\n", "a number beyond 64 bits"),
+    ],
+)
+def test_broken_lists_are_refused(tmp_path, name, content, found):
+    with pytest.raises(DatasetFormatError, match=rf"{name}: found {found}.*; expected "):
+        read(tmp_path, content, name)
+
+
+@pytest.mark.skipif(not (SHARED / "collegemsg").is_dir(), reason="the data set CollegeMsg is not on this machine")
+def test_collegemsg_has_the_counts_of_its_readme():
+    raw = read_edge_list(edge_list_in(SHARED / "collegemsg"))
+    assert raw.num_nodes == {None: 1899}
+    assert raw.edges[None].shape == (2, 59_835)
+    assert raw.node_attributes[None, "id"].tolist() == list(range(1, 1900))
+    assert raw.edge_features[None, "time"].dtype == np.int64
+    sizes = [len(part[None].seeds) for part in raw.split]
+    assert sum(sizes) == 59_835
+    assert np.allclose(np.array(sizes) / 59_835, [0.70, 0.15, 0.15], atol=1e-3)
+    assert original(raw)[:2] == [(1, 2), (3, 4)]
+
+
+@pytest.mark.skipif(not (SHARED / "bitcoin_otc").is_dir(), reason="the data set Bitcoin OTC is not on this machine")
+def test_bitcoin_otc_has_the_counts_of_its_readme():
+    raw = read_edge_list(edge_list_in(SHARED / "bitcoin_otc"))
+    assert raw.num_nodes == {None: 5881}
+    assert raw.edges[None].shape == (2, 35_592)
+    assert raw.node_attributes[None, "id"][[0, -1]].tolist() == [1, 6005]
+    ratings = raw.edge_features[None, "rating"]
+    assert (ratings.min(), ratings.max(), int((ratings < 0).sum())) == (-10, 10, 3563)
+    assert raw.edge_features[None, "time"][0] == 1289241911.72836
+    assert original(raw)[:2] == [(6, 2), (6, 5)]
+    assert [len(part[None].seeds) for part in raw.split] == [24_914, 5339, 5339]

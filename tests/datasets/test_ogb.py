@@ -1,0 +1,438 @@
+"""Reading OGB's folders: nodes and links, with types and without, made here in OGB's layout; ogbl-ddi; broken files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipes.datasets import ogb_links
+from datapipes.datasets.ogb import is_ogb, read_ogb
+from datapipes.datasets.ogb_settings import PUBLISHED, settings_of
+from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.raw_hetero import RawHeteroDataset, inverse_of
+
+SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+EDGES = {"raw/edge": "0,1\n1,2\n3,0\n", "raw/num-node-list": "4\n", "raw/num-edge-list": "3\n"}
+NODES = {
+    **EDGES,
+    "raw/node-feat": "1.5,2\n0,0\n-1,3\n2,2\n",
+    "raw/node_year": "2001\n2002\n2003\n2004\n",
+    "raw/edge-feat": "1\n2\n3\n",
+    "raw/edge_weight": "0.5\n1\n2\n",
+    "raw/node-label": "2\n0\n1\nnan\n",
+    "split/time/train": "0\n",
+    "split/time/valid": "2\n",
+    "split/time/test": "1\n",
+}
+TYPES = {
+    "raw/num-node-dict": "author,paper,venue\n2,3,1\n",
+    "raw/triplet-type-list": "author,writes,paper\npaper,cites,paper\npaper,in,venue\n",
+    "raw/nodetype-has-label": "author,paper,venue\nFalse,True,False\n",
+    "raw/relations/author___writes___paper/edge": "0,2\n1,0\n",
+    "raw/relations/author___writes___paper/num-edge-list": "2\n",
+    "raw/relations/author___writes___paper/edge_reltype": "4\n4\n",
+    "raw/relations/paper___cites___paper/edge": "0,1\n",
+    "raw/relations/paper___cites___paper/num-edge-list": "1\n",
+    "raw/relations/paper___in___venue/edge": "",
+    "raw/relations/paper___in___venue/num-edge-list": "0\n",
+    "raw/node-feat/paper/node-feat": "1,2\n3,4\n5.5,6\n",
+    "raw/node-feat/paper/node_year": "2001\n2002\n2003\n",
+    "raw/node-label/paper/node-label": "1\n0\n1\n",
+    "split/time/nodetype-has-split": "author,paper,venue\nFalse,True,False\n",
+    "split/time/paper/train": "2\n0\n",
+    "split/time/paper/valid": "1\n",
+    "split/time/paper/test": "",
+}
+MASTER = """\
+,ogbn-other,ogbn-tiny
+num classes,2,5
+task type,multiclass classification,multiclass classification
+add_inverse_edge,False,True
+split,time,time
+additional node files,None,node_year
+additional edge files,None,None
+is hetero,False,False
+binary,False,False
+"""
+PAIRS = {
+    "valid_edge": np.array([[0, 2]], dtype=np.int16),
+    "valid_edge_neg": np.array([[1, 3], [2, 3]], dtype=np.int16),
+    "test_edge": np.array([[1, 3]], dtype=np.int16),
+    "test_edge_neg": np.array([[0, 2]], dtype=np.int16),
+}
+
+
+def written(folder: Path, files: Mapping[str, str | None], **others: str | None) -> Path:
+    for name, content in {**files, **others}.items():
+        if content is None:
+            continue
+        is_csv = name.startswith(("raw/", "split/"))
+        path = folder / (f"{name}.csv.gz" if is_csv else name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(content.encode()) if is_csv else content.encode())
+    return folder
+
+
+def npz_of(folder: Path, arrays: Mapping[str, np.ndarray], name: str = "split/target.npz") -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / name, **arrays)
+
+
+def items_of(raw: RawHeteroDataset, of_type: str | None = None) -> list[tuple[list, list | None]]:
+    parts = [part[of_type] for part in raw.split]
+    return [(part.seeds.tolist(), None if part.labels is None else part.labels.tolist()) for part in parts]
+
+
+# Nodes without types.
+
+
+def test_a_node_folder_gives_edges_features_labels_and_the_split(tmp_path):
+    folder = written(tmp_path / "tiny", NODES)
+    assert is_ogb(folder)
+    raw = read_ogb(folder)
+    assert raw.name == "tiny"
+    assert raw.edges[None].T.tolist() == [[0, 1], [1, 2], [3, 0]]
+    assert raw.node_features[None, "feat"].dtype == np.float32
+    assert raw.node_features[None, "feat"].tolist() == [[1.5, 2], [0, 0], [-1, 3], [2, 2]]
+    assert raw.node_features[None, "year"].dtype == np.int64
+    assert raw.node_features[None, "year"].ravel().tolist() == [2001, 2002, 2003, 2004]
+    assert raw.edge_features[None, "feat"].ravel().tolist() == [1, 2, 3]
+    assert raw.edge_features[None, "weight"].ravel().tolist() == [0.5, 1, 2]
+    assert items_of(raw) == [([0], [2]), ([2], [1]), ([1], [0])]
+    assert raw.class_names == ("0", "1", "2")
+
+
+def test_the_inverse_of_edge_i_is_edge_2i_plus_1_with_its_features(tmp_path):
+    raw = read_ogb(written(tmp_path, NODES), inverse_relations=True)
+    assert raw.edges[None].T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1], [3, 0], [0, 3]]
+    assert raw.edge_features[None, "feat"].ravel().tolist() == [1, 1, 2, 2, 3, 3]
+
+
+def test_labels_of_several_tasks_have_a_column_each(tmp_path):
+    raw = read_ogb(written(tmp_path, NODES, **{"raw/node-label": "1,0\n0,0\n1,1\n0,1\n"}))
+    assert items_of(raw) == [([0], [[1, 0]]), ([2], [[1, 1]]), ([1], [[0, 0]])]
+    assert raw.class_names == ("0", "1")
+
+
+# Settings.
+
+
+def test_the_settings_of_master_csv_count(tmp_path):
+    folder = written(tmp_path / "ogbn_tiny", NODES, **{"master.csv": MASTER})
+    raw = read_ogb(folder)
+    assert raw.name == "ogbn-tiny"
+    assert raw.edges[None].shape == (2, 6)
+    assert len(raw.class_names) == 5
+    assert set(raw.node_features) == {(None, "feat"), (None, "year")}
+    assert set(raw.edge_features) == {(None, "feat")}  # no additional edge files, says the table
+    assert read_ogb(folder, inverse_relations=False).edges[None].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("folder", "note", "expected"),
+    [
+        ("ogbn_arxiv", None, "ogbn-arxiv"),
+        ("proteins", None, "ogbn-proteins"),
+        ("ppassoc", None, "ogbl-ppa"),
+        ("mine", "# Release note for ogbl-ddi\n", "ogbl-ddi"),
+    ],
+)
+def test_the_published_settings_are_found_by_folder_or_release_note(tmp_path, folder, note, expected):
+    (tmp_path / folder).mkdir()
+    if note is not None:
+        (tmp_path / folder / "RELEASE_v1.txt").write_text(note)
+    assert settings_of(tmp_path / folder) is PUBLISHED[expected]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("add_inverse_edge,False,True", "add_inverse_edge,False,yes", "'yes' for 'add_inverse_edge'"),
+        ("is hetero,False,False", "is hetero,False,True", "'is hetero' True"),
+        ("binary,False,False", "binary,False,True", "binary files"),
+        ("task type,multiclass classification,multiclass", "task type,a,graph", "the task type 'graph classification'"),
+        ("num classes,2,5", "num classes,2,-1", "'-1' classes"),
+        ("num classes,2,5", "num classes,2,99999999", "'99999999' classes"),
+        ("num classes,2,5", "num classes,2", "rows of several lengths"),
+        ("num classes,2,5", "split,2,5", "rows of several lengths or of one name"),
+        ("node_year", "../node_year", "the file '../node_year'"),
+        ("split,time,time", "split,time,../split", r"the type '\.\./split'"),
+        (",ogbn-other,ogbn-tiny", ",ogbn-other,ogbn-small", "the data sets"),
+    ],
+)
+def test_a_master_csv_that_is_broken_or_contradicts_the_files_is_refused(tmp_path, old, new, found):
+    assert old in MASTER
+    folder = written(tmp_path / "ogbn_tiny", NODES, **{"master.csv": MASTER.replace(old, new)})
+    with pytest.raises(DatasetFormatError, match=rf"master\.csv: found {found}.*; expected "):
+        read_ogb(folder)
+
+
+def test_a_file_that_the_settings_name_must_be_there(tmp_path):
+    folder = written(tmp_path / "ogbn_tiny", NODES, **{"master.csv": MASTER, "raw/node_year": None})
+    with pytest.raises(FileNotFoundError, match="node_year"):
+        read_ogb(folder)
+    with pytest.raises(DatasetFormatError, match=r"found the folders .*; expected the folder 'species'"):
+        read_ogb(written(tmp_path / "proteins", NODES))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "found"),
+    [
+        ("raw/edge", "0,4\n1,2\n3,0\n", r"edge\.csv\.gz: found the destination 4"),
+        ("raw/edge", "-1,0\n1,2\n3,0\n", r"edge\.csv\.gz: found the source -1"),
+        ("raw/edge", "0,1\n", r"edge\.csv\.gz: found 1 rows"),
+        ("raw/num-node-list", "4\n4\n", r"num-node-list\.csv\.gz: found 2 rows"),
+        ("raw/num-node-list", "99999999999\n", r"num-node-list\.csv\.gz: found the number 99999999999"),
+        ("raw/num-edge-list", "-3\n", r"num-edge-list\.csv\.gz: found the number -3"),
+        ("raw/node-feat", "1\n2\n3\n", r"node-feat\.csv\.gz: found 3 rows"),
+        ("raw/node-feat", "1\n2\n3\n1e39\n", r"node-feat\.csv\.gz: found numbers beyond float32"),
+        ("raw/node-label", "0\n0.5\n1\n1\n", r"node-label\.csv\.gz: found a label that is no whole number"),
+        ("raw/node-label", "0\n-2\n1\n1\n", r"node-label\.csv\.gz: found label -2"),
+        ("raw/node-label", "0\n1e18\n1\n1\n", r"node-label\.csv\.gz: found label"),
+        ("split/time/train", "4\n", r"train\.csv\.gz: found the node 4"),
+        ("split/time/train", "3\n", r"train\.csv\.gz: found a node without a label"),
+        ("split/time/train", "0\n0\n", r"train\.csv\.gz: found a node twice"),
+        ("split/time/test", "0\n", r"test\.csv\.gz: found a node twice"),
+    ],
+)
+def test_broken_node_files_are_refused(tmp_path, file, content, found):
+    with pytest.raises(DatasetFormatError, match=f"{found}.*; expected "):
+        read_ogb(written(tmp_path, NODES, **{file: content}))
+
+
+@pytest.mark.parametrize("file", ["raw/edge", "raw/num-node-list", "split/time/valid"])
+def test_a_missing_file_is_named(tmp_path, file):
+    with pytest.raises(FileNotFoundError, match=file.rpartition("/")[2]):
+        read_ogb(written(tmp_path, NODES, **{file: None}))
+
+
+# With types.
+
+
+def test_a_folder_with_types(tmp_path):
+    raw = read_ogb(written(tmp_path, TYPES))
+    assert raw.num_nodes == {"author": 2, "paper": 3, "venue": 1}
+    assert {kind: ends.T.tolist() for kind, ends in raw.edges.items()} == {
+        ("author", "writes", "paper"): [[0, 2], [1, 0]],
+        ("paper", "cites", "paper"): [[0, 1]],
+        ("paper", "in", "venue"): [],
+    }
+    assert raw.node_features["paper", "feat"].tolist() == [[1, 2], [3, 4], [5.5, 6]]
+    assert raw.node_features["paper", "year"].ravel().tolist() == [2001, 2002, 2003]
+    assert raw.edge_features[("author", "writes", "paper"), "reltype"].ravel().tolist() == [4, 4]
+    assert items_of(raw, "paper") == [([2, 0], [1, 1]), ([1], [0]), ([], [])]
+
+
+def test_inverse_relations_carry_the_features_of_their_edges(tmp_path):
+    raw = read_ogb(written(tmp_path, TYPES), inverse_relations=True)
+    for edge_type in list(raw.edges)[:3]:
+        assert np.array_equal(raw.edges[inverse_of(edge_type)], raw.edges[edge_type][::-1])
+    assert raw.edge_features[("paper", "rev_writes", "author"), "reltype"].ravel().tolist() == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "found"),
+    [
+        ("raw/triplet-type-list", "author,writes,book\n", "'author,writes,book'"),
+        ("raw/triplet-type-list", "author,writes\n", "'author,writes'"),
+        ("raw/triplet-type-list", "paper,cites,paper\npaper,cites,paper\n", "2 relations, 1 of them distinct"),
+        ("raw/triplet-type-list", "paper,../../x,paper\n", r"the type '\.\./\.\./x'"),
+        ("raw/num-node-dict", "author,../paper\n2,3\n", r"the type '\.\./paper'"),
+        ("raw/num-node-dict", "author,paper\n2,3\n2,3\n", "another table"),
+        ("raw/num-node-dict", "author,author\n2,3\n", "another table"),
+        ("raw/num-node-dict", "author,paper,venue\n2,-3,1\n", "'-3' nodes of 'paper'"),
+        ("raw/relations/paper___cites___paper/edge", "0,3\n", "the destination 3"),
+        ("raw/node-label/paper/node-label", "1\n0\n", "2 rows"),
+        ("raw/nodetype-has-label", "author,paper\nFalse,maybe\n", "{'author': 'False', 'paper': 'maybe'}"),
+        ("split/time/nodetype-has-split", "author,paper\nTrue,True\n", "other types"),
+        ("split/time/paper/train", "3\n", "the node 3"),
+    ],
+)
+def test_broken_files_with_types_are_refused(tmp_path, file, content, found):
+    with pytest.raises(DatasetFormatError, match=f"found .*{found}.*; expected "):
+        read_ogb(written(tmp_path, TYPES, **{file: content}))
+
+
+# Links.
+
+
+def write_saved(path: Path, content: object, how: str) -> None:
+    """Write what torch.save writes, now or before 1.6."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if how == "zip":
+        torch.save(content, path)
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def test_links_of_an_npz_file_have_the_edges_of_the_graph_for_training(tmp_path):
+    folder = written(tmp_path / "ddi", EDGES)
+    npz_of(folder, PAIRS)
+    raw = read_ogb(folder)
+    assert raw.task == "link_prediction"
+    assert raw.edges[None].shape == (2, 6)  # ogbl-ddi adds inverse edges
+    assert items_of(raw) == [
+        ([[0, 1], [1, 2], [3, 0]], None),
+        ([[0, 2], [1, 3], [2, 3]], [1, 0, 0]),
+        ([[1, 3], [0, 2]], [1, 0]),
+    ]
+
+
+@pytest.mark.parametrize(("how", "kind"), [("zip", "numpy"), ("legacy", "numpy"), ("zip", "tensor")])
+def test_links_that_torch_saved(tmp_path, how, kind):
+    folder = written(tmp_path, EDGES)
+    tables = {
+        "train": {"edge": np.array([[0, 1], [1, 2]]), "year": np.array([2001, 2005])},
+        "valid": {"edge": PAIRS["valid_edge"], "edge_neg": PAIRS["valid_edge_neg"]},
+        "test": {"edge": PAIRS["test_edge"], "edge_neg": PAIRS["test_edge_neg"]},
+    }
+    for part, table in tables.items():
+        saved = {key: torch.from_numpy(rows) if kind == "tensor" else rows for key, rows in table.items()}
+        write_saved(folder / f"split/target/{part}.pt", saved, how)
+    raw = read_ogb(folder)
+    assert items_of(raw)[1:] == [([[0, 2], [1, 3], [2, 3]], [1, 0, 0]), ([[1, 3], [0, 2]], [1, 0])]
+    assert raw.split[0][None].seeds.tolist() == [[0, 1], [1, 2]]
+    assert raw.split[0][None].timestamps.tolist() == [2001, 2005]
+
+
+def test_sources_with_destinations_of_their_own_become_numbered_queries(tmp_path):
+    folder = written(tmp_path, EDGES)
+    table = {"source_node": np.array([0, 3]), "target_node": np.array([1, 2])}
+    write_saved(folder / "split/time/train.pt", table, "zip")
+    table["target_node_neg"] = np.array([[2, 3], [0, 1]])
+    for part in ("valid", "test"):
+        write_saved(folder / f"split/time/{part}.pt", table, "zip")
+    train, valid, _ = (part[None] for part in read_ogb(folder).split)
+    assert (train.seeds.tolist(), train.labels) == ([[0, 1], [3, 2]], None)
+    assert valid.seeds.tolist() == [[0, 1], [0, 2], [0, 3], [3, 2], [3, 0], [3, 1]]
+    assert valid.labels.tolist() == [1, 0, 0, 1, 0, 0]
+    assert valid.indexes.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"valid_edge": np.array([[0, 4]])}, "the number in 'edge', 4"),
+        ({"valid_edge": np.array([[0, -1]])}, "the number in 'edge', -1"),
+        ({"valid_edge": np.array([0, 1])}, r"'edge' of int64\[2\]"),
+        ({"valid_edge": np.array([[0.0, 1.0]])}, r"'edge' of float64\[1, 2\]"),
+        ({"valid_other": np.array([[0, 1]])}, None),
+    ],
+)
+def test_links_that_do_not_fit_the_graph_are_refused(tmp_path, change, found):
+    folder = written(tmp_path, EDGES)
+    npz_of(folder, {**PAIRS, **change})
+    if found is None:
+        assert len(read_ogb(folder).split[1][None].seeds) == 3  # a key of no meaning here
+        return
+    with pytest.raises(DatasetFormatError, match=rf"target\.npz: found {found}.*; expected "):
+        read_ogb(folder)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("evil",)
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy"])
+def test_a_saved_file_that_would_run_code_is_refused_and_runs_none(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+    write_saved(tmp_path / "a.pt", {"edge": Evil()}, how)
+    with pytest.raises(DatasetFormatError, match=r"a\.pt: found a pickle that asks for the global posix\.mkdir"):
+        ogb_links.read_saved(tmp_path / "a.pt")
+    assert not (tmp_path / "evil").exists()
+
+
+def repacked(content: bytes, compression: int) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    return stream.getvalue()
+
+
+def saved(content: object) -> bytes:
+    stream = io.BytesIO()
+    torch.save(content, stream)
+    return stream.getvalue()
+
+
+HUGE = torch.zeros(1).expand(2**40, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (saved({"edge": torch.zeros(2, 2)})[:200], "a broken archive"),
+        (repacked(saved({"edge": torch.zeros(2**20)}), zipfile.ZIP_DEFLATED), "a packed archive"),
+        (repacked(saved({"edge": torch.zeros(2)}), zipfile.ZIP_STORED).replace(b"data.pkl", b"data.pkx"), "a packed"),
+        (saved({"edge": HUGE}), "'edge' of shape"),
+        (saved([torch.zeros(2)]), "a list"),
+        (saved({"edge": [torch.zeros(2)]}), "'edge' that is no tensor"),
+        (saved({1: torch.zeros(2)}), "a dict; expected a dict with text"),
+        (
+            saved({"edge": torch.sparse_coo_tensor([[0]], [1.0], (2,), check_invariants=True)}),
+            "the global torch Size beside tensors",
+        ),
+        (saved({"edge": "text"}), "'edge' of str"),
+        (pickle.dumps({"edge": 1}), "a broken pickle"),
+        (b"", "a broken pickle"),
+    ],
+)
+def test_saved_files_that_are_broken_or_hold_something_else_are_refused(tmp_path, content, found):
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(DatasetFormatError, match=rf"a\.pt: found .*{found}"):
+        ogb_links.read_saved(tmp_path / "a.pt")
+
+
+WHOLE = {
+    "numpy": saved({"edge": np.arange(6).reshape(3, 2)}),
+    "tensor": saved({"edge": torch.arange(6).reshape(3, 2)}),
+}
+
+
+@settings(max_examples=80, deadline=None)
+@given(kind=st.sampled_from(list(WHOLE)), place=st.integers(0, 2**20), value=st.integers(0, 255))
+def test_a_changed_byte_is_refused_or_leaves_arrays(tmp_path_factory, kind, place, value):
+    content = bytearray(WHOLE[kind])
+    content[place % len(content)] = value
+    path = tmp_path_factory.mktemp("t") / "a.pt"
+    path.write_bytes(content)
+    try:
+        table = ogb_links.read_saved(path)
+    except DatasetFormatError:
+        return
+    assert all(isinstance(rows, np.ndarray) and rows.nbytes <= len(content) for rows in table.values())
+
+
+def test_other_keys_are_named(tmp_path):
+    folder = written(tmp_path, EDGES)
+    for part in ("train", "valid", "test"):
+        write_saved(folder / f"split/time/{part}.pt", {"head": np.zeros(1), "tail": np.zeros(1)}, "zip")
+    with pytest.raises(DatasetFormatError, match=r"train\.pt: found the keys \['head', 'tail'\]; expected edge"):
+        read_ogb(folder)
+
+
+@pytest.mark.skipif(not (SHARED / "ogbl_ddi").is_dir(), reason="the data set ogbl-ddi is not on this machine")
+def test_ogbl_ddi_has_the_counts_of_its_readme():
+    raw = read_ogb(SHARED / "ogbl_ddi")
+    assert raw.name == "ogbl-ddi"
+    assert raw.num_nodes == {None: 4267}
+    assert raw.edges[None].shape == (2, 2 * 1_067_911)
+    train, valid, test = (part[None] for part in raw.split)
+    assert (train.seeds.shape, train.labels) == ((1_067_911, 2), None)
+    assert np.bincount(valid.labels).tolist() == [101_882, 133_489]
+    assert np.bincount(test.labels).tolist() == [95_599, 133_489]
+    assert np.array_equal(raw.edges[None][:, ::2].T, train.seeds)

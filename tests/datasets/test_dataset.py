@@ -1,0 +1,263 @@
+"""Dataset and datasets.open: each format is recognised, becomes a graph and items, and runs through a chain."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import datapipes as dp
+
+SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+ENTITY = "entity"
+LABEL = "http://swrc.ontoware.org/ontology#affiliation"
+
+
+def rdf_folder(folder: Path, num_people: int = 10) -> Path:
+    """Write a ring of people: person i knows person i + 1 and is in group i % 2."""
+    folder.mkdir()
+    lines = [f"<http://p/{i}> <http://x/knows> <http://p/{(i + 1) % num_people}> .\n" for i in range(num_people)]
+    (folder / "ring.nt.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    for name, people in (("trainingSet", range(2, num_people)), ("testSet", range(2))):
+        rows = [f"{i}\thttp://p/{i}\thttp://g/{i % 2}\n" for i in people]
+        (folder / f"{name}.tsv").write_text("id\tperson\tlabel_affiliation\n" + "".join(rows))
+    return folder
+
+
+def edge_list(folder: Path, name: str = "tiny.txt") -> Path:
+    """Write 20 edges over 5 nodes, one a second."""
+    folder.mkdir(exist_ok=True)
+    rated = name.endswith(".csv")
+    rows = [(10 + i % 5, 10 + (i + 1) % 5, *([i % 3 - 1] if rated else []), 1000 + i) for i in range(20)]
+    (folder / name).write_text("".join(("," if rated else " ").join(map(str, row)) + "\n" for row in rows))
+    return folder
+
+
+def ogb_folder(folder: Path) -> Path:
+    """Write 6 nodes in a path, with links."""
+    files = {
+        "edge": "".join(f"{i},{i + 1}\n" for i in range(5)),
+        "num-node-list": "6\n",
+        "num-edge-list": "5\n",
+        "node-feat": "".join(f"{i}.5\n" for i in range(6)),
+    }
+    (folder / "raw").mkdir(parents=True)
+    (folder / "split").mkdir()
+    for name, content in files.items():
+        (folder / "raw" / f"{name}.csv.gz").write_bytes(gzip.compress(content.encode()))
+    pairs = {
+        f"{part}_{key}": np.array([[0, 3]]) + i
+        for part in ("valid", "test")
+        for i, key in enumerate(("edge", "edge_neg"))
+    }
+    np.savez(folder / "split" / "target.npz", **pairs)
+    return folder
+
+
+def heco_folder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "pa.txt").write_text("0\t0\n1\t0\n2\t1\n3\t1\n")
+    (folder / "ps.txt").write_text("0\t0\n1\t0\n2\t0\n3\t1\n")
+    csr = {
+        "indptr": np.arange(5),
+        "indices": np.zeros(4, dtype=np.int64),
+        "data": np.ones(4),
+        "shape": np.array([4, 2]),
+    }
+    np.savez(folder / "p_feat.npz", **csr)
+    np.save(folder / "labels.npy", np.array([0, 1, 0, 1]))
+    for i, part in enumerate(("train", "val", "test")):
+        for count in (20, 40, 60):
+            np.save(folder / f"{part}_{count}.npy", np.array([(i + count // 20) % 4]))
+    return folder
+
+
+# What the parts are.
+
+
+def test_rdf_becomes_a_graph_of_entities_with_their_names(tmp_path):
+    data = dp.datasets.open(rdf_folder(tmp_path / "ring"))
+    knows = (ENTITY, "http://x/knows", ENTITY)
+    assert data.task == "node_classification"
+    assert data.graph.edge_types == (knows, (ENTITY, "rev_http://x/knows", ENTITY))
+    assert data.graph.num_nodes == {ENTITY: 10}
+    assert data.training_graph is data.graph
+    assert list(data.features.keys()) == []
+    seeds = data.test_set.item_sets[ENTITY].take(torch.arange(2))["seeds"]
+    assert [data.node_names[ENTITY][i] for i in seeds] == ["http://p/0", "http://p/1"]
+    assert (len(data.train_set), len(data.validation_set), len(data.test_set)) == (8, 0, 2)
+    plain = dp.datasets.open(tmp_path / "ring" / "ring.nt.gz", inverse_relations=False)
+    assert plain.graph.edge_types == (knows,)
+
+
+def test_a_temporal_list_trains_on_the_edges_of_its_first_part(tmp_path):
+    data = dp.datasets.open(edge_list(tmp_path))
+    assert (data.task, data.num_classes) == ("link_prediction", 0)
+    assert (data.graph.num_edges, data.training_graph.num_edges) == (20, 14)
+    assert data.train_set.names == ("seeds", "timestamps")
+    assert data.graph.node_attributes["id"].tolist() == [10, 11, 12, 13, 14]
+    for graph in (data.graph, data.training_graph):
+        times = data.features["edge", None, "time"].read(graph.edge_ids)
+        assert torch.equal(graph.edge_attributes["time"], times)
+    assert sorted(data.training_graph.edge_ids.tolist()) == list(range(14))
+
+
+def test_ratings_are_labels_and_a_feature_of_edges(tmp_path):
+    data = dp.datasets.open(edge_list(tmp_path, "tiny.csv") / "tiny.csv")
+    assert data.task == "edge_regression"
+    taken = data.validation_set.take(torch.arange(3))
+    assert taken["labels"].dtype == torch.float32
+    assert taken["timestamps"].tolist() == [1014, 1015, 1016]
+    assert torch.equal(taken["labels"], data.features["edge", None, "rating"].read(torch.tensor([14, 15, 16])))
+
+
+def test_links_of_ogb_have_labels_but_in_training(tmp_path):
+    data = dp.datasets.open(ogb_folder(tmp_path / "ogbl_ddi"))
+    assert data.name == "ogbl-ddi"
+    assert data.graph.num_edges == 10  # each edge and its inverse
+    assert data.train_set.names == ("seeds",)
+    assert data.test_set.take(torch.arange(2))["labels"].tolist() == [1, 0]
+    assert dp.datasets.open(tmp_path / "ogbl_ddi", inverse_relations=False).graph.num_edges == 5
+
+
+@pytest.mark.parametrize("split", [0, 1, 2])
+def test_each_split_of_acm_is_read(tmp_path, split):
+    data = dp.datasets.open(heco_folder(tmp_path / "acm"), split=split)
+    assert data.graph.node_types == ("author", "paper", "subject")
+    taken = data.train_set.take(torch.arange(1))
+    assert taken["seeds"]["paper"].tolist() == [split + 1]
+    assert data.features["node", "paper", "feat"].shape == (2,)
+
+
+def test_the_embedded_packages_have_types_on_request():
+    plain, typed = dp.datasets.debian_packages(), dp.datasets.debian_packages(heterogeneous=True)
+    assert typed.graph.is_heterogeneous
+    assert typed.graph.num_nodes["package"] == plain.graph.num_nodes
+    assert typed.class_names == plain.class_names
+    nodes = torch.arange(100)
+    rows = [data.features["node", of, "words"].read(nodes) for data, of in ((plain, None), (typed, "package"))]
+    assert torch.equal(*rows)
+    with pytest.raises(ValueError, match="direction='depends' is for heterogeneous=False"):
+        dp.datasets.debian_packages("depends", heterogeneous=True)
+    with pytest.raises(TypeError, match="heterogeneous must be True or False, got 1"):
+        dp.datasets.debian_packages(heterogeneous=1)
+
+
+# Through a chain.
+
+
+def first(data: dp.datasets.Dataset, **keys: object) -> dp.MiniBatch:
+    pipe = dp.ItemSampler(data.train_set, batch_size=3, shuffle=True, seed=0)
+    pipe = pipe.sample_neighbor(data.graph, [2, 2], return_edge_ids=True).fetch_feature(data.features, **keys)
+    with dp.DataLoader(pipe) as loader:
+        return next(iter(loader))
+
+
+def test_seeds_of_each_kind_pass_the_chain(tmp_path):
+    rdf = first(dp.datasets.open(rdf_folder(tmp_path / "ring")))
+    assert rdf.labels[ENTITY].shape == rdf.seeds[ENTITY].shape == (3,)
+    assert all(isinstance(block, dict) and len(block) == 2 for block in rdf.blocks)
+    rated = first(dp.datasets.open(edge_list(tmp_path / "e", "a.csv")), edge_feature_keys=["time", "rating"])
+    assert rated.seeds.shape == (3, 2)
+    assert isinstance(rated.timestamps, Tensor)
+    assert set(rated.edge_features[0]) == {"time", "rating"}
+    links = first(dp.datasets.open(ogb_folder(tmp_path / "ogbl_ddi")), node_feature_keys=["feat"])
+    assert torch.equal(links.node_features["feat"].ravel(), links.input_nodes + 0.5)
+
+
+def test_a_data_set_with_types_pickles(tmp_path):
+    data = dp.datasets.open(heco_folder(tmp_path / "acm"))
+    again = pickle.loads(pickle.dumps(data))
+    assert again.graph.digest() == data.graph.digest()
+    assert again.train_set.digest() == data.train_set.digest()
+
+
+# A validation part.
+
+
+def seeds_of(items: dp.HeteroItemSet | dp.ItemSet) -> list[int]:
+    taken = items.take(torch.arange(len(items)))["seeds"]
+    return (taken[ENTITY] if isinstance(taken, dict) else taken).tolist()
+
+
+def test_a_validation_part_is_cut_from_the_training_set(tmp_path):
+    data = dp.datasets.open(rdf_folder(tmp_path / "ring", 52))
+    cut = data.with_validation(0.3, seed=1)
+    train, validation = seeds_of(cut.train_set), seeds_of(cut.validation_set)
+    assert len(validation) == 15
+    assert sorted(train + validation) == seeds_of(data.train_set)
+    assert seeds_of(cut.test_set) == seeds_of(data.test_set)
+    assert seeds_of(data.with_validation(0.3, seed=1).validation_set) == validation
+    assert seeds_of(data.with_validation(0.3, seed=2).validation_set) != validation
+    labels = cut.validation_set.take(torch.arange(15))["labels"][ENTITY]
+    groups = [int(data.node_names[ENTITY][i].rpartition("/")[2]) % 2 for i in validation]
+    assert labels.tolist() == groups
+
+
+def test_a_second_validation_part_or_an_odd_share_is_refused(tmp_path):
+    data = dp.datasets.open(rdf_folder(tmp_path / "ring"))
+    with pytest.raises(ValueError, match="ring has 2 validation items already"):
+        data.with_validation().with_validation()
+    for share in (0, 1, -0.1, "half", float("nan")):
+        with pytest.raises(ValueError, match="share must be between 0 and 1"):
+            data.with_validation(share)
+    with pytest.raises(TypeError, match="seed"):
+        data.with_validation(seed=0.5)
+
+
+# What open refuses.
+
+
+@pytest.mark.parametrize("make", [rdf_folder, edge_list, ogb_folder, heco_folder])
+def test_arguments_for_other_files_are_refused(tmp_path, make):
+    folder = make(tmp_path / "data")
+    for argument in ("normalize_features", "largest_component"):
+        with pytest.raises(ValueError, match=f"{argument}=True is for"):
+            dp.datasets.open(folder, **{argument: True})
+    if make is not heco_folder:
+        with pytest.raises(IndexError, match="holds one split, so split must be 0, got 1"):
+            dp.datasets.open(folder, split=1)
+
+
+def test_inverse_relations_are_refused_where_there_are_none(tmp_path):
+    with pytest.raises(ValueError, match="inverse_relations=False is for RDF, ACM and OGB"):
+        dp.datasets.open(edge_list(tmp_path), inverse_relations=False)
+    with pytest.raises(TypeError, match="inverse_relations must be True or False, got 1"):
+        dp.datasets.open(edge_list(tmp_path), inverse_relations=1)
+
+
+def test_files_of_no_known_format_are_refused_with_what_is_known(tmp_path):
+    (tmp_path / "a.parquet").write_text("")
+    with pytest.raises(ValueError, match=r"holds none of these: .*RDF.*OGB|holds none of these: .*OGB.*RDF"):
+        dp.datasets.open(tmp_path)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match=r"holds none of these.*one \.txt"):
+        dp.datasets.open(tmp_path)
+
+
+# The real ones, through open.
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "items"),
+    [
+        ("aifb", "node_classification", (140, 0, 36)),
+        ("acm_heco", "node_classification", (60, 1000, 1000)),
+        ("ogbl_ddi", "link_prediction", (1_067_911, 235_371, 229_088)),
+        ("collegemsg", "link_prediction", (41_884, 8976, 8975)),
+        ("bitcoin_otc", "edge_regression", (24_914, 5339, 5339)),
+    ],
+)
+def test_the_real_files_are_recognised(name, task, items):
+    if not (SHARED / name).is_dir():
+        pytest.skip(f"the data set {name} is not on this machine")
+    data = dp.datasets.open(SHARED / name)
+    assert data.task == task
+    assert (len(data.train_set), len(data.validation_set), len(data.test_set)) == items

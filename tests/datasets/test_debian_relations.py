@@ -298,7 +298,7 @@ def test_the_embedded_relations_are_small_and_hold_no_names():
 
 
 def test_no_node_type_names_the_sections(embedded, homogeneous):
-    """A guess by a source or a virtual name alone is no better than one by words; maintainers would nearly be as good.
+    """A guess by the source alone is the most frequent section; one by virtual names is about as good as one by words.
 
     The guess is naive Bayes: how often each neighbor of that type stands beside each section, in the train part.
     """

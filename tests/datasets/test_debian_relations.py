@@ -9,9 +9,11 @@ from pathlib import Path
 import make_debian_packages as maker
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import datapipes as dp
 from datapipes.datasets import debian
 from datapipes.datasets.debian import read_debian_packages, read_debian_relations
 from datapipes.datasets.raw import DatasetFormatError
@@ -224,6 +226,37 @@ def test_a_file_with_changed_bytes_is_refused_or_still_valid(tmp_path_factory, c
         except DatasetFormatError:
             return
     assert dataset.num_nodes["package"] == len(NAMES["package"])
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_data_set_has_the_graph_the_features_and_the_task():
+    raw, dataset = read_debian_relations(), dp.datasets.debian_packages(heterogeneous=True)
+    assert dataset.graph.num_nodes == raw.num_nodes
+    assert dataset.graph.edge_types == tuple(sorted(raw.edges))
+    for edge_type, (sources, destinations) in raw.edges.items():
+        relation = dataset.graph.relation(edge_type)
+        columns = np.repeat(np.arange(len(relation.indptr) - 1), np.diff(relation.indptr.numpy()))
+        found = sorted(zip(relation.indices.tolist(), columns.tolist(), strict=True))
+        assert found == sorted(zip(sources.tolist(), destinations.tolist(), strict=True))
+    for name in ("words", "feat"):
+        rows = dataset.features["node", "package", name].read(torch.arange(len(NAMES["package"])))
+        assert np.array_equal(rows, raw.node_features["package", name])
+    for items, part in zip((dataset.train_set, dataset.validation_set, dataset.test_set), raw.split, strict=True):
+        assert items.types == ("package",)
+        taken = items.take(torch.arange(len(items)))
+        assert taken["seeds"]["package"].tolist() == part["package"].seeds.tolist()
+        assert taken["labels"]["package"].tolist() == part["package"].labels.tolist()
+
+
+@pytest.mark.parametrize("direction", ["depends", "reverse", "in"])
+def test_a_direction_of_a_graph_with_types_is_refused(direction):
+    with pytest.raises(ValueError, match=f"direction='{direction}' is for heterogeneous=False.*a fanout of 0"):
+        dp.datasets.debian_packages(direction, heterogeneous=True)
+
+
+def test_heterogeneous_must_be_a_bool():
+    with pytest.raises(TypeError, match="heterogeneous must be"):
+        dp.datasets.debian_packages(heterogeneous="yes")
 
 
 # The embedded files.

@@ -15,7 +15,8 @@ from datapipes.base.checks import check_bool, check_int
 from datapipes.base.other_names import OtherNames
 from datapipes.base.rng import check_seed
 from datapipes.base.types import NodeType
-from datapipes.datasets.debian import read_debian_packages, read_debian_relations
+from datapipes.datasets.debian import read_debian_packages
+from datapipes.datasets.debian_relations import read_debian_relations
 from datapipes.datasets.formats import read_files
 from datapipes.datasets.raw import RawDataset, component_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems

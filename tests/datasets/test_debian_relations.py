@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import datapipes as dp
-from datapipes.datasets import debian
-from datapipes.datasets.debian import read_debian_packages, read_debian_relations
+from datapipes.datasets import debian, debian_relations
+from datapipes.datasets.debian import read_debian_packages
+from datapipes.datasets.debian_relations import RELATIONS_FILE, read_debian_relations
+from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError
 
 SHARED = Path(os.environ.get("DATAPIPES_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -100,14 +102,14 @@ def write(folder: Path, index: str = INDEX, **instead: np.ndarray) -> dict[str, 
     packages = maker.read_packages(index.splitlines())
     maker.write_npz(folder / debian.FILE, maker.make_arrays(packages, min_descriptions=1))
     arrays = maker.make_relations(packages, (folder / debian.FILE).read_bytes())
-    maker.write_npz(folder / debian.RELATIONS_FILE, arrays | instead)
+    maker.write_npz(folder / RELATIONS_FILE, arrays | instead)
     return arrays
 
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """Replace the embedded files by tiny ones; return their folder."""
-    monkeypatch.setattr(debian, "files", lambda package: tmp_path)
+    monkeypatch.setattr(debian_relations, "files", lambda package: tmp_path)
     write(tmp_path)
     return tmp_path
 
@@ -191,7 +193,7 @@ def test_equal_indices_give_equal_bytes_of_both_files(tmp_path, capsys):
 )
 def test_relations_that_do_not_fit_are_refused(tiny, instead, found):
     write(tiny, **instead)
-    with pytest.raises(DatasetFormatError, match=f"{debian.RELATIONS_FILE}: found .*{found}"):
+    with pytest.raises(DatasetFormatError, match=f"{RELATIONS_FILE}: found .*{found}"):
         read_debian_relations()
 
 
@@ -205,7 +207,7 @@ def test_a_packages_file_of_another_run_is_refused(tiny):
 def test_a_missing_array_is_refused(tiny):
     arrays = write(tiny)
     del arrays["breaks_virtual_degree"]
-    maker.write_npz(tiny / debian.RELATIONS_FILE, arrays)
+    maker.write_npz(tiny / RELATIONS_FILE, arrays)
     with pytest.raises(DatasetFormatError, match="one named 'breaks_virtual_degree'"):
         read_debian_relations()
 
@@ -215,12 +217,12 @@ def test_a_missing_array_is_refused(tiny):
 def test_a_file_with_changed_bytes_is_refused_or_still_valid(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("changed")
     write(folder)
-    content = bytearray((folder / debian.RELATIONS_FILE).read_bytes())
+    content = bytearray((folder / RELATIONS_FILE).read_bytes())
     for place, byte in changes:
         content[place % len(content)] = byte
-    (folder / debian.RELATIONS_FILE).write_bytes(content)
+    (folder / RELATIONS_FILE).write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(debian, "files", lambda package: folder)
+        patch.setattr(debian_relations, "files", lambda package: folder)
         try:
             dataset = read_debian_relations()
         except DatasetFormatError:
@@ -322,9 +324,9 @@ def test_the_embedded_relations_have_the_counts_that_are_documented(embedded):
 
 
 def test_the_embedded_relations_are_small_and_hold_no_names():
-    content = files("datapipes.datasets").joinpath(debian.RELATIONS_FILE).read_bytes()
+    content = files("datapipes.datasets").joinpath(RELATIONS_FILE).read_bytes()
     assert len(content) < 400_000
-    arrays = debian.NpzArrays(debian.RELATIONS_FILE, content)
+    arrays = NpzArrays(RELATIONS_FILE, content)
     texts = {name for name in arrays.keys if arrays.get(name).dtype.kind == "U"}
     assert texts == {"format", "packages_digest"}
     assert arrays.get("packages_digest").shape == ()

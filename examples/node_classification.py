@@ -69,7 +69,8 @@ def train(
 ) -> tuple[list[dict[str, float]], torch.nn.Module]:
     """Train all epochs; return a record of each, and a copy of the model at its best validation.
 
-    Of equally good epochs the last counts: by then the learning rate is low, and the model steady.
+    Of equally good epochs the last counts: by then the learning rate is low, and the model steady. Without validation
+    nodes it is the last.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     total_steps = settings.epochs * len(loader)
@@ -81,13 +82,15 @@ def train(
         loss, accuracy = train_epoch(model, loader, optimizer, schedule, f"epoch {epoch}")
         seconds = time.perf_counter() - began
         averaged.update_parameters(model)
-        validation = evaluate(averaged.module, data, data.validation_set, "validation", metric)
+        validation = float("nan")
+        if len(data.validation_set) > 0:
+            validation = evaluate(averaged.module, data, data.validation_set, "validation", metric)
         print(
             f"epoch {epoch:3d}  loss {loss:.4f}  train {accuracy:.4f}  validation {validation:.4f}  {seconds:.1f} s",
             flush=True,
         )
         history.append({"loss": loss, "train": accuracy, "validation": validation})
-        if validation >= best_validation:
+        if not validation < best_validation:  # so written for nan
             best, best_validation = copy.deepcopy(averaged.module), validation
     return history, best
 

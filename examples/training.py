@@ -176,7 +176,7 @@ def make_encoder(data: dp.datasets.Dataset, settings: Settings, node_type: str |
 def scores(model: GraphSAGE | HeteroGraphSAGE, minibatch: dp.MiniBatch) -> Tensor:
     """Return the model's scores [num_seeds, num_classes], one row per seed of the minibatch."""
     if isinstance(minibatch.input_nodes, dict):
-        features = minibatch.input_nodes | {key[0]: rows for key, rows in minibatch.node_features.items()}
+        features = minibatch.input_nodes | {key[0]: rows for key, rows in (minibatch.node_features or {}).items()}
         return model(minibatch.blocks, features)[minibatch.compacted_seeds[model.target]]
     (features,) = minibatch.node_features.values()
     edge_features = minibatch.edge_features or [{}] * minibatch.num_layers

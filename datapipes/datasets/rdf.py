@@ -6,8 +6,8 @@ to object, and has an inverse ("entity", "rev_" + IRI, "entity"). Without the in
 that names them as its author.
 
 The relations that R-GCN leaves out because they state the labels are left out, as predicate, subject and object;
-`LABEL_COLUMNS` knows them. In AIFB `member` and `head`, from a group to a person, stay: they state the label of 73 and of
-5 of the 176 persons, and did so in the published figures too.
+`LABEL_COLUMNS` knows them. In AIFB `member` and `head`, from a group to a person, stay: they state the label of 73 and
+of 5 of the 176 persons, and did so in the published figures too.
 
 Invariant: each distinct triple that is not left out is one edge of its relation. Numbers of nodes, classes and edges do
 not depend on the order of lines. Refused with `DatasetFormatError`: broken lines, terms that RDF does not allow there,

@@ -1,5 +1,6 @@
 """The model of the examples for heterogeneous graphs, on blocks made here."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,52 @@ def test_every_parameter_gets_a_gradient(models):
     hops = [random_hop(num, num, rng), random_hop(num, seeds, rng)]
     model(hops, {kind: torch.arange(30) for kind in num}).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def task_of_relations(num_nodes: int) -> dp.datasets.Dataset:
+    """Two classes of nodes without a hint of their own: the class is the word of the node that "said" goes from."""
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 2, (num_nodes,), generator=rng)
+    nodes = torch.arange(num_nodes)
+    graph = dp.HeteroCSCGraph.from_edge_index(
+        {
+            ("word", "said", "node"): torch.stack([labels, nodes]),
+            ("word", "unsaid", "node"): torch.stack([1 - labels, nodes]),
+            ("node", "rev_said", "word"): torch.stack([nodes, labels]),
+        },
+        {"word": 2, "node": num_nodes},
+    )
+    features = dp.FeatureStore({("node", "word", "feat"): dp.TensorFeature(torch.eye(2))})
+    parts = torch.randperm(num_nodes, generator=rng).split(num_nodes // 3)
+    sets = [dp.HeteroItemSet({"node": dp.ItemSet((ids, labels[ids]), names=("seeds", "labels"))}) for ids in parts]
+    return dp.datasets.Dataset("relations", graph, features, *sets, num_classes=2, class_names=("a", "b"))
+
+
+def test_training_tells_relations_apart(models):
+    import training
+
+    data = task_of_relations(300)
+    settings = training.settings_for(data)
+    assert settings.own_map
+    assert training.target_of(data) == "node"
+    assert training.node_keys(data) == {"word": "feat"}
+    torch.manual_seed(0)
+    model = training.make_model(data, settings)
+    pipe = training.pipeline(data, data.train_set, settings.fanouts, settings.batch_size, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with dp.DataLoader(pipe) as loader:
+        for _ in range(10):
+            training.train_epoch(model, loader, optimizer)
+    # Both words are neighbors of each node; only the relation says which is which.
+    assert training.evaluate(model, data, data.test_set) == 1
+
+
+def test_where_no_node_has_features_each_has_a_vector(models):
+    import training
+
+    data = replace(task_of_relations(30), features=dp.FeatureStore({}))
+    model = training.make_model(data, training.settings_for(data))
+    found = {name: type(encoder) for name, encoder in model.encoders.items()}
+    assert found == {"type node": models.NodeVectors, "type word": models.NodeVectors}
+    with pytest.raises(ValueError, match="own_map is False, must be True"):
+        training.make_model(data, training.Settings(own_map=False))

@@ -1,5 +1,8 @@
 """The model of the examples for heterogeneous graphs, on blocks made here."""
 
+import re
+import runpy
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,3 +132,44 @@ def test_where_no_node_has_features_each_has_a_vector(models):
     assert found == {"type node": models.NodeVectors, "type word": models.NodeVectors}
     with pytest.raises(ValueError, match="own_map is False, must be True"):
         training.make_model(data, training.Settings(own_map=False))
+
+
+# The example over files: RDF names no nodes for validation.
+
+
+def write_rdf(folder: Path) -> Path:
+    """Write 40 people, each a member of a club whose colour is their label; the label itself is nowhere."""
+    triples = [f"<http://p/{i}> <http://x/in> <http://club/{i % 4}> .\n" for i in range(40)]
+    triples += [f"<http://club/{c}> <http://x/likes> <http://colour/{c % 2}> .\n" for c in range(4)]
+    folder.mkdir()
+    (folder / "clubs.nt").write_text("".join(triples))
+    for name, people in (("trainingSet", range(30)), ("testSet", range(30, 40))):
+        rows = [f"{i}\thttp://p/{i}\thttp://group/{i % 2}\n" for i in people]
+        (folder / f"{name}.tsv").write_text("id\tperson\tlabel_affiliation\n" + "".join(rows))
+    return folder
+
+
+def output_of(monkeypatch, capsys, *arguments: str) -> str:
+    threads = ["--threads", str(torch.get_num_threads())]  # those of the tests stay
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(sys, "argv", ["hetero_classification.py", "--workers", "0", *threads, *arguments])
+    runpy.run_path(str(EXAMPLES / "hetero_classification.py"), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def test_the_example_learns_from_rdf_and_prints_the_mean_of_its_runs(tmp_path, monkeypatch, capsys):
+    settings = ["--epochs", "12", "--hidden", "16", "--dropout", "0.2"]
+    output = output_of(monkeypatch, capsys, "--data", str(write_rdf(tmp_path / "clubs")), "--seeds", "2", *settings)
+    scores = [float(score) for score in re.findall(r"^test accuracy (\d\.\d{4})$", output, re.MULTILINE)]
+    assert len(scores) == 2
+    assert min(scores) >= 0.9
+    assert f"mean of 2 seeds {sum(scores) / 2:.4f}" in output
+    assert "train 30, validation 0, test 10 nodes" in output
+
+
+def test_the_example_scores_a_part_of_the_training_nodes_on_request(tmp_path, monkeypatch, capsys):
+    data = ["--data", str(write_rdf(tmp_path / "clubs")), "--epochs", "2", "--hidden", "8"]
+    output = output_of(monkeypatch, capsys, *data, "--validation", "0.2")
+    assert len(re.findall(r"^epoch .* validation \d\.\d{4} ", output, re.MULTILINE)) == 2
+    assert re.search(r"^validation accuracy \d\.\d{4}$", output, re.MULTILINE)
+    assert "test accuracy" not in output

@@ -1,6 +1,7 @@
 """Data sets: the embedded one, and readers of published file formats."""
 
-from datapipes.datasets.dataset import Dataset, debian_packages, open
+from datapipes.datasets.dataset import Dataset
+from datapipes.datasets.opening import debian_packages, open
 from datapipes.datasets.raw import DatasetFormatError
 
 __all__ = [

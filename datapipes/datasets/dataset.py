@@ -1,33 +1,23 @@
-"""Dataset: a graph, its features and its task, ready for a chain, built from the arrays of the file readers."""
+"""Dataset: a graph, its features and its task, ready for a chain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from datapipes import _core
-from datapipes.base.checks import check_bool, check_int
 from datapipes.base.other_names import OtherNames
 from datapipes.base.rng import check_seed
 from datapipes.base.types import NodeType
-from datapipes.datasets.debian import read_debian_packages
-from datapipes.datasets.debian_relations import read_debian_relations
-from datapipes.datasets.formats import read_files
-from datapipes.datasets.raw import RawDataset, component_of
-from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
-from datapipes.features import FeatureStore, TensorFeature
+from datapipes.features import FeatureStore
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.seeds import HeteroItemSet, ItemSet
 
-__all__ = ["Dataset", "debian_packages", "open"]
-
-TRAIN_PER_CLASS = 20
-VALIDATION_PER_CLASS = 30
+__all__ = ["Dataset"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,176 +88,6 @@ class Dataset(OtherNames):
         return replace(self, train_set=train, validation_set=validation)
 
 
-def debian_packages(direction: str = "both", *, heterogeneous: bool = False) -> Dataset:
-    """Return the embedded data set: the packages of Debian 12 main and their dependencies.
-
-    The task is to predict the archive section of a package (such as libs, python, science) from the words of its
-    one-line description and from its neighbors. All binaries of one source package are in the same part of the split.
-
-    Args:
-        direction: which packages send in-edges to a package: "depends" (those it depends on), "reverse" (those that
-            depend on it) or "both"; without types only.
-        heterogeneous: give packages, source packages and virtual names types of their own, and each kind of dependency
-            an edge type, such as ("package", "recommends", "package"), with its inverse "rev_recommends". Packages,
-            words and split stay.
-
-    Features: "feat", uint8 [num_nodes, num_words], 1 for each word of the description; "words", int16 [num_nodes,
-    max_words], the ids of these words, padded with num_words; with types both are of "package". The files were made by
-    tools/make_debian_packages.py.
-    """
-    if not check_bool("datasets.debian_packages", "heterogeneous", heterogeneous):
-        return dataset_of(read_debian_packages(direction))
-    if direction != "both":
-        raise ValueError(
-            f"datasets.debian_packages: direction={direction!r} is for heterogeneous=False; with types both directions "
-            "are there, each as an edge type. Leave it out, and give the others a fanout of 0."
-        )
-    return hetero_dataset_of(read_debian_relations())
-
-
-def open(
-    path: str | Path,
-    *,
-    split: int = 0,
-    normalize_features: bool = False,
-    largest_component: bool = False,
-    inverse_relations: bool | None = None,
-) -> Dataset:
-    """Return the data set in the files at `path`, which are recognised by their names and content.
-
-    | files | data sets | task |
-    |---|---|---|
-    | `ind.NAME.x` ... | Planetoid: Cora, CiteSeer, PubMed | node classification |
-    | one .npz | the gnn-benchmark, heterophilous-graphs and debian_bookworm layouts | node classification |
-    | `raw/`, `split/` | OGB's extracted folders of CSV files, with types or without | as OGB says |
-    | one .nt or .nt.gz, `trainingSet.tsv`, `testSet.tsv` | RDF as published with R-GCN: AIFB | node classification |
-    | `pa.txt`, `ps.txt`, `p_feat.npz`, `labels.npy` ... | ACM, in the files of HeCo | node classification |
-    | one .txt or .txt.gz | "src dst time", as SNAP's CollegeMsg | link prediction |
-    | one .csv or .csv.gz | "from,to,rating,time", as SNAP's Bitcoin OTC | edge regression |
-
-    Features and graph are those of the files; the arguments change them, and the repr of the Dataset shows the first
-    two. Where the files have no features there are none: a model learns a vector for each node.
-
-    RDF has one node type, "entity", and an edge type ("entity", IRI, "entity") for each predicate; the relations that
-    state the labels are left out. Its files have no validation part: see `Dataset.with_validation`.
-
-    Temporal edge lists are split by time: the first 70 % of the edges train, the next 15 % validate, the rest test;
-    edges of one time stay together. The graph has all of them, and their times as the edge attribute "time", so a
-    sampler that does not look at times shows a seed its own future and itself: give it `training_graph`. The node
-    attribute "id" has the ids of the file.
-
-    OGB's links are pairs without labels for training, and with labels 1 and 0 for validation and test, where the files
-    name edges that do not exist. What OGB keeps in its package comes from a `master.csv` in the folder, else from its
-    published settings, by the name of the folder or its release note.
-
-    Args:
-        path: a folder with the files of one data set, or such a file.
-        split: the number of the split in the files; ACM has three: 20, 40 and 60 labels of each class. If .npz holds
-            none, the seed of a random one: 20 nodes of each class for training, 30 for validation, the rest for
-            testing.
-        normalize_features: divide each row of "feat" by the sum of its absolute values; a row of zeros stays zero. Only
-            for bags of words: Planetoid and gnn-benchmark files.
-        largest_component: keep only the largest connected component, as the published figures of gnn-benchmark do, and
-            number its nodes from 0 in their old order. A split of the files loses the nodes outside; a random one is
-            drawn inside. Only for Planetoid and .npz files.
-        inverse_relations: add the inverse of each relation, under the name "rev_" + relation; in OGB's folders without
-            types, the inverse of each edge. None: yes for RDF and ACM, and for OGB what its settings say. Only for
-            these three.
-    Raises:
-        FileNotFoundError: There is nothing at `path`, or a file of the data set is missing.
-        IndexError: The files have no such split.
-        ValueError: An argument is set that is not for these files.
-        DatasetFormatError: A file is truncated, corrupt, hostile or of an unknown layout (a ValueError).
-    """
-    where = Path(path)
-    check_int("datasets.open", "split", split, 0)
-    check_bool("datasets.open", "normalize_features", normalize_features)
-    check_bool("datasets.open", "largest_component", largest_component)
-    if inverse_relations is not None:
-        check_bool("datasets.open", "inverse_relations", inverse_relations)
-    raw = read_files(where, split, normalize_features, inverse_relations)
-    if isinstance(raw, RawHeteroDataset):
-        if largest_component:
-            raise ValueError(
-                f"datasets.open: largest_component=True is for Planetoid and .npz files; {where} holds others. Leave "
-                "it out."
-            )
-        return hetero_dataset_of(raw)
-    if largest_component:
-        raw = component_of(raw)
-    return replace(dataset_of(raw, split), normalize_features=normalize_features, largest_component=largest_component)
-
-
-def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
-    """Return the arrays of a reader as a Dataset. Without a split of its own it gets a random one of `split_seed`."""
-    labels = torch.from_numpy(raw.labels)
-    parts = raw.split or random_split(raw.labels, split_seed)
-    train, validation, test = (
-        ItemSet((ids, labels[ids]), names=("seeds", "labels")) for ids in (torch.from_numpy(part) for part in parts)
-    )
-    features = {("node", None, name): TensorFeature(value) for name, value in raw.node_features.items()}
-    features.update({("edge", None, name): TensorFeature(value) for name, value in raw.edge_features.items()})
-    return Dataset(
-        name=raw.name,
-        graph=CSCGraph.from_edge_index(raw.edge_index, raw.num_nodes),
-        features=FeatureStore(features),
-        train_set=train,
-        validation_set=validation,
-        test_set=test,
-        num_classes=len(raw.class_names),
-        class_names=raw.class_names,
-    )
-
-
-def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
-    """Return the arrays of a reader as a Dataset: with types, or with a task on edges."""
-    features: dict[Any, TensorFeature] = {
-        ("node", of_type, name): TensorFeature(rows) for (of_type, name), rows in raw.node_features.items()
-    }
-    for (edge_type, name), rows in raw.edge_features.items():
-        features["edge", edge_type, name] = TensorFeature(rows)
-    train, validation, test = (_item_set(part) for part in raw.split)
-    training = {kind: raw.edges[kind][:, :count] for kind, count in raw.num_training_edges.items()}
-    graph = _graph_of(raw, raw.edges)
-    return Dataset(
-        name=raw.name,
-        graph=graph,
-        features=FeatureStore(features),
-        train_set=train,
-        validation_set=validation,
-        test_set=test,
-        num_classes=len(raw.class_names),
-        class_names=raw.class_names,
-        task=raw.task,
-        training_graph=_graph_of(raw, {**raw.edges, **training}) if training else graph,
-        node_names=raw.node_names,
-    )
-
-
-def _graph_of(raw: RawHeteroDataset, edges: Mapping[Any, np.ndarray]) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph of `edges`, all or the first of each type of `raw`, with its attributes."""
-    of_nodes: dict[Any, dict[str, np.ndarray]] = {}
-    of_edges: dict[Any, dict[str, np.ndarray]] = {}
-    for (node_type, name), rows in raw.node_attributes.items():
-        of_nodes.setdefault(node_type, {})[name] = rows
-    for (edge_type, name), rows in raw.edge_attributes.items():
-        of_edges.setdefault(edge_type, {})[name] = rows[: edges[edge_type].shape[1]]
-    if raw.is_heterogeneous:
-        num_nodes: dict[Any, int] = {**raw.num_nodes}
-        return HeteroCSCGraph.from_edge_index(edges, num_nodes, node_attributes=of_nodes, edge_attributes=of_edges)
-    return CSCGraph.from_edge_index(
-        edges[None], raw.num_nodes[None], node_attributes=of_nodes.get(None), edge_attributes=of_edges.get(None)
-    )
-
-
-def _item_set(part: Mapping[Any, RawItems]) -> ItemSet | HeteroItemSet:
-    sets = {}
-    for of_type, items in part.items():
-        values = {name: value for name, value in vars(items).items() if value is not None}
-        sets[of_type] = ItemSet(tuple(map(torch.from_numpy, values.values())), names=tuple(values))
-    return sets[None] if None in sets else HeteroItemSet(sets)
-
-
 def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
     """Return the items that stay and those that are drawn, each in their order."""
     order = _core.permutation_at(len(items), _core.hop_key(seed, 0, 0, 0, 0, 0), 0, len(items))
@@ -276,22 +96,3 @@ def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
     kept, drawn = items.take(first), items.take(second)
     names = items.names
     return tuple(ItemSet(tuple(rows[name] for name in names), names) for rows in (kept, drawn))  # type: ignore[return-value]
-
-
-def random_split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return node ids of train (20 per class), validation (30 per class) and test (the rest), each ascending.
-
-    A class of fewer than 50 nodes fills train first, then validation. Nodes labelled -1 are left out.
-    """
-    check_seed("random_split", seed)
-    num_nodes = len(labels)
-    order = _core.permutation_at(num_nodes, _core.hop_key(seed, 0, 0, 0, 0, 0), 0, num_nodes)
-    by_class = order[np.argsort(labels[order], kind="stable")]  # grouped by class, shuffled within
-    grouped = labels[by_class]
-    place = np.arange(num_nodes) - np.searchsorted(grouped, grouped)  # position of each node within its class
-    labelled = grouped >= 0
-    train = labelled & (place < TRAIN_PER_CLASS)
-    validation = labelled & ~train & (place < TRAIN_PER_CLASS + VALIDATION_PER_CLASS)
-    test = labelled & ~train & ~validation
-    first, second, third = (np.sort(by_class[part]) for part in (train, validation, test))
-    return first, second, third

@@ -17,7 +17,7 @@ import numpy as np
 from datapipes.base.types import EdgeType
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
-from datapipes.datasets.text import read_table
+from datapipes.datasets.tables import read_table
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
 MAX_ID = 2**53  # beyond it a float64 cannot tell neighbors apart

@@ -18,7 +18,7 @@ from datapipes.base.types import EdgeType
 from datapipes.datasets.npz import NpzArrays, npy_array
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of, csr_ids, dense_rows
 from datapipes.datasets.raw_hetero import RawHeteroDataset, labelled_items, with_inverses
-from datapipes.datasets.text import read_table
+from datapipes.datasets.tables import read_table
 
 PAPER, AUTHOR, SUBJECT = "paper", "author", "subject"
 WRITES, HAS_SUBJECT = (AUTHOR, "writes", PAPER), (PAPER, "has_subject", SUBJECT)

@@ -4,38 +4,25 @@ OGB publishes train.pt, valid.pt and test.pt, each a dict that torch saved. Its 
 source_node [n], target_node [n] and target_node_neg [n, k]: k destinations for each source. Here the same arrays may
 also be in one npz file, as PART_KEY; without train_edge in it the edges of the graph train.
 
-Invariant: no code of a file runs. A .pt file of numpy arrays is read by plain_pickle.py. One of dense tensors, and of
-nothing else that a pickle can name, is read by torch with weights_only=True, if it is the zip archive that torch >= 1.6
-writes, not packed, of limited size.
+Invariant: every id is a node. Refused with `DatasetFormatError`: files that are broken or hostile, other keys, arrays
+of another shape.
 """
 
 from __future__ import annotations
 
-import io
-import pickletools
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from datapipes.base.checks import shown
 from datapipes.datasets.npz import NpzArrays
-from datapipes.datasets.plain_pickle import MAX_FILE_BYTES, array_of, fields_of, parse_pickles
 from datapipes.datasets.raw import MAX_FEATURE_BYTES, DatasetFormatError, content_of
 from datapipes.datasets.raw_hetero import RawItems
-from datapipes.datasets.text import ids_of
+from datapipes.datasets.tables import ids_of
+from datapipes.datasets.torch_files import read_saved
 
 _PARTS = ("train", "valid", "test")
 _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
-_OF_TENSORS = frozenset(
-    {
-        *("torch._utils _rebuild_tensor_v2", "collections OrderedDict"),
-        *(f"torch {kind}Storage" for kind in ("Bool", "Byte", "Char", "Short", "Int", "Long", "Float", "Double")),
-    }
-)
-_LEGACY_PICKLES = 4  # a magic number, the version, the system, the object; torch < 1.6 wrote them so
 
 
 def read_link_split(folder: Path, edges: np.ndarray, num_nodes: int) -> list[RawItems]:
@@ -112,77 +99,3 @@ def _ids(file: str, key: str, array: np.ndarray, shape: tuple[int | None, ...], 
         found = f"{key!r} of {array.dtype}{list(array.shape)}"
         raise DatasetFormatError.of(file, found, f"whole numbers of shape [{wanted}]")
     return np.ascontiguousarray(ids_of(file, array, limit, f"number in {key!r},").astype(np.int64))
-
-
-def read_saved(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a dict that torch saved; its values are numpy arrays or tensors, [n] or [n, k].
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        DatasetFormatError: The file is broken or hostile, or holds something else.
-    """
-    content = content_of(path, MAX_FILE_BYTES)
-    if not content.startswith(b"PK"):
-        return _plain(path.name, parse_pickles(path.name, content, _LEGACY_PICKLES)[-1])
-    pickled = _check_archive(path.name, content)
-    try:
-        return _plain(path.name, parse_pickles(path.name, pickled)[0])
-    except DatasetFormatError as of_plain:  # tensors, or something that torch refuses too
-        _check_globals(path.name, pickled, of_plain)
-        return _tensors(path.name, content)
-
-
-def _check_archive(file: str, content: bytes) -> bytes:
-    """Return the pickle in the archive; refuse one that is packed, so that unpacking cannot make it large."""
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(content))
-        members = archive.infolist()
-        pickles = [member for member in members if member.filename.endswith("data.pkl")]
-        stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
-        if len(pickles) == 1 and stored and sum(member.file_size for member in members) <= len(content):
-            return archive.read(pickles[0])
-    except Exception as error:  # zipfile raises nearly anything on corrupt archives
-        found = f"a broken archive ({type(error).__name__}: {str(error)[:200]})"
-        raise DatasetFormatError.of(file, found, "a file that torch saved") from error
-    raise DatasetFormatError.of(file, "a packed archive, or none with one data.pkl", "a file that torch saved")
-
-
-def _plain(file: str, found: object) -> dict[str, np.ndarray]:
-    return {key: array_of(file, value, repr(key)) for key, value in fields_of(file, found, "an object").items()}
-
-
-def _check_globals(file: str, pickled: bytes, of_plain: DatasetFormatError) -> None:
-    """Refuse a pickle that names more than dense tensors need, before torch sees it.
-
-    Raises:
-        DatasetFormatError: `of_plain` if the pickle names nothing of torch, so that it was meant for the plain reader.
-    """
-    try:
-        named = {str(text) for opcode, text, _ in pickletools.genops(pickled) if opcode.name in ("GLOBAL", "INST")}
-        stacked = any(opcode.name == "STACK_GLOBAL" for opcode, _, _ in pickletools.genops(pickled))
-    except Exception:  # of a file that breaks off; what the plain reader found says as much
-        raise of_plain from None
-    others = sorted(named - _OF_TENSORS)
-    if others and named & _OF_TENSORS and not stacked:
-        found = f"the global {others[0][:80]} beside tensors"
-        raise DatasetFormatError.of(
-            file, found, "dense tensors of numbers", "Do not trust this file; nothing of it was run."
-        )
-    if others or stacked or not named:
-        raise of_plain
-
-
-def _tensors(file: str, content: bytes) -> dict[str, np.ndarray]:
-    try:
-        found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # a corrupt archive can raise nearly anything; weights_only runs no code of it
-        what = f"broken tensors ({type(error).__name__}: {str(error)[:200]})"
-        raise DatasetFormatError.of(file, what, "a file that torch saved") from error
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise DatasetFormatError.of(file, f"a {type(found).__name__}", "a dict with text for its keys")
-    for key, value in found.items():
-        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not 1 <= value.ndim <= 2:
-            raise DatasetFormatError.of(file, f"{shown(key)} that is no tensor [n] or [n, k]", "plain tensors")
-        if value.numel() * value.element_size() > len(content) or value.device.type != "cpu":
-            raise DatasetFormatError.of(file, f"{shown(key)} of shape {list(value.shape)}", "numbers for all of it")
-    return {key: value.detach().numpy() for key, value in found.items()}

@@ -16,19 +16,19 @@ split files that name an entity twice or one that the graph does not have, and l
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 
 from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, NodeType
+from datapipes.datasets.ntriples import read_triples
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, labelled_items, with_inverses
 from datapipes.datasets.text import text_lines
 
 ENTITY = "entity"
-MAX_BYTES = 2**30  # of the text of the triples
+MAX_BYTES = 2**30  # of the text of a split file
 MAX_RELATIONS = 2**16
 TRAIN_FILE, TEST_FILE, ALL_FILE = "trainingSet.tsv", "testSet.tsv", "completeDataset.tsv"
 
@@ -42,15 +42,6 @@ LABEL_COLUMNS = {
         "http://purl.org/collections/nl/am/material",
     ),
 }
-
-_IRI = r'<[^<>"\s]+>'
-_BLANK = r'_:[^\s<>"]+'
-_LITERAL = r'"[^"\\]*(?:\\.[^"\\]*)*"(?:\^\^<[^<>"\s]+>|@[A-Za-z0-9-]+)?'
-_TRIPLE = re.compile(rf"({_IRI}|{_BLANK})\s+({_IRI})\s+({_IRI}|{_BLANK}|{_LITERAL})\s*\.\s*(?:#.*)?")
-_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
-_PLAIN = {"t": "\t", "b": "\b", "f": "\f", "'": "'"}  # may stand for themselves
-_KEPT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r"}
-_STRING = "^^<http://www.w3.org/2001/XMLSchema#string>"
 
 
 def read_rdf(path: Path, *, inverse_relations: bool = True) -> RawHeteroDataset:
@@ -71,7 +62,7 @@ def read_rdf(path: Path, *, inverse_relations: bool = True) -> RawHeteroDataset:
     """
     path = _triples_file(path)
     parts, label_column = _read_split(path.parent)
-    triples = _read_triples(path, frozenset(LABEL_COLUMNS[label_column]))
+    triples = read_triples(path, frozenset(LABEL_COLUMNS[label_column]))
     names = sorted({term for subject, _, object_ in triples for term in (subject, object_)})
     number = {name: i for i, name in enumerate(names)}
     by_predicate: dict[str, list[tuple[int, int]]] = {}
@@ -122,50 +113,6 @@ def _triples_file(path: Path) -> Path:
         found = [file.name for file in files]
         raise DatasetFormatError.of(str(path), f"the files {found}", "one file .nt or .nt.gz", "Name the file itself.")
     return files[0]
-
-
-def _read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, str]]:
-    """Return the distinct triples without those that name a term of `left_out`."""
-    triples: dict[tuple[str, str, str], None] = {}
-    terms: dict[str, str] = {}  # as written: one str for each term, however often it is named
-    for number, line in text_lines(path, MAX_BYTES):
-        if line.startswith("#"):
-            continue
-        match = _TRIPLE.fullmatch(line)
-        if match is None:
-            found = f"line {number}, {shown(line[:200])}"
-            raise DatasetFormatError.of(path.name, found, "a triple: subject, predicate and object, then a full stop")
-        for text in match.groups():
-            if text not in terms:
-                terms[text] = _term(path.name, number, text)
-        subject, predicate, object_ = (terms[text] for text in match.groups())
-        if left_out.isdisjoint((subject, predicate, object_)):
-            triples[subject, predicate, object_] = None
-    return list(triples)
-
-
-def _term(file: str, number: int, text: str) -> str:
-    """Return a term in the one way that all of its spellings share; IRIs lose their brackets."""
-    if "\\" in text:
-        try:
-            text = _ESCAPE.sub(_unescaped, text)
-            text.encode("utf-8")
-        except (ValueError, OverflowError) as error:
-            found = f"line {number}, {shown(text[:200])}, with an escape that means nothing"
-            raise DatasetFormatError.of(file, found, "the escapes of N-Triples") from error
-    return text[1:-1] if text.startswith("<") else text.removesuffix(_STRING)
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    code = match[1]
-    if len(code) > 1:
-        letter = chr(int(code[1:], 16))
-        return _KEPT.get(letter, letter)
-    if code in 'nr"\\':
-        return f"\\{code}"
-    if code not in _PLAIN:
-        raise ValueError(f"\\{code}")
-    return _PLAIN[code]
 
 
 def _read_split(folder: Path) -> tuple[list[dict[str, str]], str]:

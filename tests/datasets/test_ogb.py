@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipes.datasets import ogb_links
+from datapipes.datasets import torch_files
 from datapipes.datasets.ogb import is_ogb, read_ogb
 from datapipes.datasets.ogb_settings import PUBLISHED, settings_of
 from datapipes.datasets.raw import DatasetFormatError
@@ -351,7 +351,7 @@ def test_a_saved_file_that_would_run_code_is_refused_and_runs_none(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     write_saved(tmp_path / "a.pt", {"edge": Evil()}, how)
     with pytest.raises(DatasetFormatError, match=r"a\.pt: found a pickle that asks for the global posix\.mkdir"):
-        ogb_links.read_saved(tmp_path / "a.pt")
+        torch_files.read_saved(tmp_path / "a.pt")
     assert not (tmp_path / "evil").exists()
 
 
@@ -394,7 +394,7 @@ HUGE = torch.zeros(1).expand(2**40, 2)
 def test_saved_files_that_are_broken_or_hold_something_else_are_refused(tmp_path, content, found):
     (tmp_path / "a.pt").write_bytes(content)
     with pytest.raises(DatasetFormatError, match=rf"a\.pt: found .*{found}"):
-        ogb_links.read_saved(tmp_path / "a.pt")
+        torch_files.read_saved(tmp_path / "a.pt")
 
 
 WHOLE = {
@@ -411,7 +411,7 @@ def test_a_changed_byte_is_refused_or_leaves_arrays(tmp_path_factory, kind, plac
     path = tmp_path_factory.mktemp("t") / "a.pt"
     path.write_bytes(content)
     try:
-        table = ogb_links.read_saved(path)
+        table = torch_files.read_saved(path)
     except DatasetFormatError:
         return
     assert all(isinstance(rows, np.ndarray) and rows.nbytes <= len(content) for rows in table.values())

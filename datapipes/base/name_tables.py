@@ -255,7 +255,7 @@ ATTRIBUTES: Table = {
         "NegativeSampler": _NEGATIVES,
         "UniformNegativeSampler": _NEGATIVES,
         "exclude_seed_edges": "edges cannot be excluded yet",
-        "OnDiskDataset": "dp.datasets.open(path) reads Planetoid and npz files",
+        "OnDiskDataset": "dp.datasets.open(path) reads the files of Planetoid, OGB, RDF and others",
         "BuiltinDataset": "dp.datasets.open(path) reads files that you have",
         "functional_datapipe": "dp.register_stage",
         "traverse_dps": "dp.StageGraph(pipe).walk()",

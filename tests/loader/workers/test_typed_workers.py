@@ -1,0 +1,100 @@
+"""Minibatches with types: the same bits for any workers, channels and threads, after kills and resumed."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+import worker_stages as ws
+from pipelines import digests
+from strategies import random_graph
+from typed_pipelines import typed_fetched, typed_items, typed_links, typed_sampled
+
+import datapipes as dp
+
+CHAINS = {"nodes": typed_fetched, "links": typed_links}
+WAYS = [
+    {"num_workers": 0},
+    {"num_workers": 2, "worker_method": "thread"},
+    *({"num_workers": 2, "channel": channel} for channel in ("shm", "mp")),
+    *({"num_workers": 2, "multiprocessing_context": "fork", "channel": channel} for channel in ("shm", "mp")),
+    {"num_workers": 2, "multiprocessing_context": "fork", "cut": "end"},
+]
+
+
+@functools.cache
+def expected(name: str) -> list[list[str]]:
+    chain = CHAINS[name]()
+    return [digests(chain) for _ in range(2)]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("options", WAYS, ids=lambda options: "-".join(map(str, options.values())))
+def test_two_epochs_are_the_same_bits_however_they_are_made(options, name):
+    with dp.DataLoader(CHAINS[name](), **options) as loader:
+        assert [digests(loader) for _ in range(2)] == expected(name)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("channel", ["shm", "mp"])
+def test_a_killed_worker_changes_nothing(tmp_path, caplog, channel, name):
+    chain = typed_fetched(
+        ws.DieOnce(typed_sampled(typed_items(links=name == "links"), frontier="new"), str(tmp_path / "mark"))
+    )
+    with dp.DataLoader(chain, 2, multiprocessing_context="fork", channel=channel) as loader:
+        got = digests(loader)
+    assert (tmp_path / "mark").exists()
+    assert "killed by SIGKILL" in caplog.text
+    assert got == digests(typed_fetched(typed_sampled(typed_items(links=name == "links"), frontier="new")))
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("read", [1, 4])
+def test_an_epoch_that_was_interrupted_goes_on_with_other_workers(read, name):
+    first = dp.DataLoader(CHAINS[name](), 2, worker_method="thread")
+    iterator = iter(first)
+    got = [next(iterator).digest() for _ in range(read)]
+    state = first.state_dict()
+    first.close()
+    with dp.DataLoader(CHAINS[name](), 1, multiprocessing_context="fork") as loader:
+        loader.load_state_dict(state)
+        assert [got + digests(loader), digests(loader)] == expected(name)
+
+
+def test_a_minibatch_can_be_made_again_alone():
+    for name, make in CHAINS.items():
+        assert [dp.DataLoader(make()).minibatch(1, i).digest() for i in (5, 0)] == [
+            expected(name)[1][i] for i in (5, 0)
+        ]
+
+
+def large_chain() -> dp.Stage:
+    """A chain whose blocks are large enough for several threads."""
+    relations, num_nodes = {}, {"a": 9_000, "b": 9_000}
+    for number, of in enumerate([("a", "r", "a"), ("a", "r", "b"), ("b", "r", "a"), ("b", "s", "a")]):
+        graph = random_graph(9_000, 200_000, rng_seed=number)
+        relations[of] = (graph.indptr, graph.indices)
+    items = dp.HeteroItemSet({"a": dp.ItemSet(9_000), "b": dp.ItemSet(torch.arange(0, 9_000, 3))})
+    features = {
+        ("node", of, "feat"): dp.TensorFeature(torch.from_numpy(np.arange(9_000 * 40.0).reshape(-1, 40))) for of in "ab"
+    }
+    chain = dp.ItemSampler(items, 3_000, shuffle=True, seed=5)
+    chain = chain.sample_neighbor(dp.HeteroCSCGraph(relations, num_nodes), [10, 10], return_edge_ids=True)
+    return chain.fetch_feature(dp.FeatureStore(features), {"a": ["feat"], "b": ["feat"]})
+
+
+def test_a_minibatch_is_the_same_for_any_number_of_threads(torch_threads):
+    torch_threads(1)
+    chain = large_chain()
+    made = digests(chain)  # of epoch 0
+    assert min(block.num_edges for block in next(iter(chain)).blocks[0].values()) > 2 * 16_384
+    for threads in (2, 7):
+        torch_threads(threads)
+        assert digests(large_chain()) == made
+
+
+@pytest.fixture
+def torch_threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

@@ -1,9 +1,9 @@
 """Runs in the peer's interpreter: measures GraphBolt 2.1.0 once for each line on standard input and prints the rate.
 
-Arguments: GRAPH (folder) and "sample" (edges per second, sampled and compacted), "gather" (bytes per second of
-feature rows) or "end_to_end_W" (minibatches per second of its DataLoader with W workers, node features included). It
-uses one thread, two for its DataLoader without workers. 1,024 seeds, fanouts [15, 10, 5]; as in ours, the last fanout
-is that of the hop next to the seeds.
+Arguments: GRAPH (folder) and "sample" (edges per second, sampled and compacted), "sample_types" (the same, with the
+edges in 3 node types and 5 relations), "gather" (bytes per second of feature rows) or "end_to_end_W" (minibatches per
+second of its DataLoader with W workers, node features included). It uses one thread, two for its DataLoader without
+workers. 1,024 seeds, fanouts [15, 10, 5]; as in ours, the last fanout is that of the hop next to the seeds.
 """
 
 import sys
@@ -12,19 +12,18 @@ import time
 import dgl.graphbolt as gb
 import numpy as np
 import torch
+from typed_split import split_edges
 
 ROUND_S = 1.0
+FANOUTS = [15, 10, 5]
 
 
 def main() -> None:
     folder, what = sys.argv[1:3]
     torch.set_num_threads(1)
-    indptr, indices = (torch.from_numpy(np.load(f"{folder}/{name}.npy")) for name in ("indptr", "indices"))
-    graph = gb.fused_csc_sampling_graph(indptr, indices)
-    ids = torch.from_numpy(np.random.default_rng(1).permutation(len(indptr) - 1))
-    items = gb.ItemSet(ids, names="seed_nodes")
-    pipe = gb.NeighborSampler(gb.ItemSampler(items, batch_size=1024, shuffle=True), graph, [15, 10, 5])
-    if what != "sample":
+    arrays = [np.load(f"{folder}/{name}.npy") for name in ("indptr", "indices")]
+    pipe = typed_pipe(*arrays) if what == "sample_types" else plain_pipe(*map(torch.from_numpy, arrays))
+    if not what.startswith("sample"):
         features = torch.from_numpy(np.load(f"{folder}/feat.npy"))
         store = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(features)})
     if what == "gather":
@@ -46,11 +45,50 @@ def main() -> None:
             minibatch = next(stream, None)
             if minibatch is None:
                 stream = iter(pipe)
-            elif what == "sample":
-                done += sum(hop.sampled_csc.indices.numel() for hop in minibatch.sampled_subgraphs)
+            elif what.startswith("sample"):
+                done += sum(edges_of(hop.sampled_csc) for hop in minibatch.sampled_subgraphs)
             else:
                 done += 1
         print(done / (time.perf_counter() - began), flush=True)
+
+
+def plain_pipe(indptr: torch.Tensor, indices: torch.Tensor) -> gb.NeighborSampler:
+    ids = torch.from_numpy(np.random.default_rng(1).permutation(len(indptr) - 1))
+    items = gb.ItemSampler(gb.ItemSet(ids, names="seed_nodes"), batch_size=1024, shuffle=True)
+    return gb.NeighborSampler(items, gb.fused_csc_sampling_graph(indptr, indices), FANOUTS)
+
+
+def typed_pipe(indptr: np.ndarray, indices: np.ndarray) -> gb.NeighborSampler:
+    """Return its sampler over the relations of typed_split.py: one array of columns, sorted by type within a column."""
+    num_nodes, relations = split_edges(indptr, indices)
+    offsets = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()])[:-1].tolist(), strict=True))
+    edge_types = sorted(relations)
+    sources, destinations, types = [], [], []
+    for number, of in enumerate(edge_types):
+        ends, neighbors = relations[of]
+        sources.append(neighbors + offsets[of[0]])
+        destinations.append(np.repeat(np.arange(len(ends) - 1), np.diff(ends)) + offsets[of[2]])
+        types.append(np.full(len(neighbors), number, dtype=np.uint8))
+    order = np.argsort(np.concatenate(destinations), kind="stable")  # the types of a column stay in order
+    total = sum(num_nodes.values())
+    counts = np.bincount(np.concatenate(destinations), minlength=total)
+    graph = gb.fused_csc_sampling_graph(
+        torch.from_numpy(np.concatenate(([0], np.cumsum(counts)))),
+        torch.from_numpy(np.concatenate(sources)[order]),
+        node_type_offset=torch.tensor([*offsets.values(), total]),
+        type_per_edge=torch.from_numpy(np.concatenate(types)[order]),
+        node_type_to_id={name: number for number, name in enumerate(num_nodes)},
+        edge_type_to_id={":".join(of): number for number, of in enumerate(edge_types)},
+    )
+    rng = np.random.default_rng(1)
+    sets = {name: gb.ItemSet(torch.from_numpy(rng.permutation(n)), names="seed_nodes") for name, n in num_nodes.items()}
+    items = gb.ItemSampler(gb.ItemSetDict(sets), batch_size=1024, shuffle=True)
+    return gb.NeighborSampler(items, graph, [torch.full((len(edge_types),), fanout) for fanout in FANOUTS])
+
+
+def edges_of(csc) -> int:
+    """Return how many edges a hop has, with types or without."""
+    return sum(part.indices.numel() for part in (csc.values() if isinstance(csc, dict) else [csc]))
 
 
 if __name__ == "__main__":

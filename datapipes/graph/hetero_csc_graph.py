@@ -58,6 +58,10 @@ class HeteroCSCGraph(Graph):
     a tuple, it takes the text "src:rel:dst" too, if that splits in one way only. Several edge types may join the same
     node types, and src may equal dst.
 
+    Worker processes get all arrays, hundreds for a hundred relations, as one shared memory: a copy that is made once,
+    however many workers and loaders use it, and ends with the last of them. This process holds it beside its own arrays
+    for so long. A graph that was opened from files with `mmap` needs no copy.
+
     Args:
         relations: {(src, rel, dst): (indptr, indices)}; at most 65,536 edge types.
             indptr: int64 (or int32, converted) [num_nodes[dst] + 1], from 0 up to the number of edges, not descending.

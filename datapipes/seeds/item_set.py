@@ -54,6 +54,7 @@ class ItemSet(OtherNames):
                 f"ItemSet: {len(values)} items need as many different names, got {list(self.names)}. Name each once."
             )
         _refuse_taken_names(self.names)
+        self._has_own = not {*self.names} <= {*ITEM_NAMES}
         if "seeds" not in self.names:
             raise ValueError(f"ItemSet: one of the items must be named 'seeds', got {list(self.names)}. Name it.")
         self._count: int | None = None
@@ -116,7 +117,8 @@ class ItemSet(OtherNames):
 
     def take_fields(self, positions: Tensor) -> dict[str, Any]:
         """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
-        return as_fields(self.take(positions))
+        taken = self.take(positions)
+        return as_fields(taken) if self._has_own else taken
 
     def refuse_empty(self, where: str) -> None:
         """Raise ValueError if there are no items; `where` is the stage that needs some."""

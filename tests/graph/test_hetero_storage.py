@@ -261,6 +261,15 @@ def test_arrays_that_overlap_or_are_named_twice_are_refused(folder):
         dp.HeteroCSCGraph.open(folder)
 
 
+def test_an_array_that_begins_between_two_lines_is_refused(folder):
+    header = header_of(folder)
+    empty = next(each for each in header["arrays"] if each["shape"] == [0, 3])  # it overlaps nothing
+    empty["offset"] = 8
+    write_header(folder, header)
+    with refused(ValueError, stage=r"HeteroCSCGraph\.open", found=r"at bytes \[8, 8\)", allowed="a multiple of 64"):
+        dp.HeteroCSCGraph.open(folder)
+
+
 def test_the_promised_numbers_of_edges_are_compared(folder):
     header = header_of(folder)
     header["edge_types"][2][3] = 4

@@ -84,13 +84,12 @@ class FeatureFetcher(MiniBatchTransformer):
             self._check_rows(samplers[-1])
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        edge_ids_of_blocks = self._edge_ids_of_blocks(minibatch) if self._of_edges else []
         requests: list[FeatureRequest] = []
         if self._of_nodes:
             nodes = self._nodes_of(minibatch)
             requests += [("node", type_, name, nodes[type_]) for type_, name, _ in self._of_nodes]
-        for edge_ids in edge_ids_of_blocks:
-            requests += [("edge", type_, name, edge_ids[type_]) for type_, name, _ in self._of_edges]
+        if self._of_edges:
+            requests += self._of_each_hop(minibatch)
         if not requests:
             return minibatch.replace()
         read = iter(self._read(requests))
@@ -99,8 +98,8 @@ class FeatureFetcher(MiniBatchTransformer):
             of_nodes = {key: next(read) for _, _, key in self._of_nodes}
             changes["node_features"] = merged(minibatch.node_features or {}, of_nodes, self.node_feature_keys)
         if self._of_edges:
-            before = minibatch.edge_features or [{}] * len(edge_ids_of_blocks)
-            of_edges = [{key: next(read) for _, _, key in self._of_edges} for _ in edge_ids_of_blocks]
+            before = minibatch.edge_features or [{}] * minibatch.num_layers
+            of_edges = [{key: next(read) for _, _, key in self._of_edges} for _ in range(minibatch.num_layers)]
             changes["edge_features"] = [
                 merged(old, new, self.edge_feature_keys) for old, new in zip(before, of_edges, strict=True)
             ]
@@ -121,24 +120,25 @@ class FeatureFetcher(MiniBatchTransformer):
                 )
         return self._by_type("node", self.node_feature_keys, nodes)
 
-    def _edge_ids_of_blocks(self, minibatch: MiniBatch) -> list[Mapping[Any, Tensor]]:
-        """Return the edge ids of each block by type; without types under None."""
+    def _of_each_hop(self, minibatch: MiniBatch) -> list[FeatureRequest]:
+        """Return the requests for edge features, hop by hop."""
         if minibatch.blocks is None:
             raise ValueError(
                 "fetch_feature: edge features need blocks, found none in the minibatch. Put a sampler before this "
                 "stage."
             )
-        found: list[Mapping[Any, Tensor]] = []
+        requests: list[FeatureRequest] = []
         for hop in minibatch.blocks:
             blocks = self._by_type("edge", self.edge_feature_keys, hop)
-            edge_ids = {type_: blocks[type_].edge_ids for type_, _, _ in self._of_edges}
-            if None in edge_ids.values():
-                raise ValueError(
-                    "fetch_feature: edge features need edge ids, found a block without. Sample with "
-                    "return_edge_ids=True."
-                )
-            found.append(edge_ids)
-        return found
+            for type_, name, _ in self._of_edges:
+                edge_ids = blocks[type_].edge_ids
+                if edge_ids is None:
+                    raise ValueError(
+                        "fetch_feature: edge features need edge ids, found a block without. Sample with "
+                        "return_edge_ids=True."
+                    )
+                requests.append(("edge", type_, name, edge_ids))
+        return requests
 
     def _by_type(self, domain: str, keys: Names, found: Any) -> Mapping[Any, Any]:
         """Return what a minibatch has for each type; refuse keys that do not fit it."""

@@ -41,13 +41,16 @@ def _check_names(argument: str, names: Any) -> list[str]:
 
 
 def wanted_of(keys: Names) -> list[Wanted]:
+    """Return the features one by one, in the order in which they are read."""
     if isinstance(keys, dict):
         return [Wanted(type_, name, (type_, name)) for type_, names in keys.items() for name in names]
     return [Wanted(None, name, name) for name in keys]
 
 
-def merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor], keys: Names) -> dict[Any, Tensor]:
-    """Return the features of both; with types in their order, as a message gives them back."""
+def merged(old: Mapping[Any, Tensor], new: dict[Any, Tensor], keys: Names) -> dict[Any, Tensor]:
+    """Return the features of both; with types in their order, as a message gives them back. `new` is in that order."""
+    if not old:
+        return new
     features = {**old, **new}
     return in_order_of_types(features) if isinstance(keys, dict) else features
 

@@ -35,8 +35,8 @@ def split_key(key: str) -> list[str | tuple[str, ...]]:
         ValueError: `join_key` writes no such key.
     """
     parts = key.split(".")
-    if "%" not in key and ":" not in key:
-        return [*parts]
+    if "%" not in key:
+        return [*parts] if ":" not in key else [tuple(part.split(":")) if ":" in part else part for part in parts]
     if _NO_ESCAPE.search(key):
         raise ValueError(f"found the key {key!r}, in which '%' begins none of %25, %2E and %3A")
     return [tuple(map(_unescaped, part.split(":"))) if ":" in part else _unescaped(part) for part in parts]
@@ -47,7 +47,7 @@ def _escaped(text: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    return text.replace("%2E", ".").replace("%3A", ":").replace("%25", "%") if "%" in text else text
+    return text.replace("%2E", ".").replace("%3A", ":").replace("%25", "%")
 
 
 def digest_message(message: Mapping[str, torch.Tensor]) -> str:

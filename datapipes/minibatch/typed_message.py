@@ -37,6 +37,8 @@ def typed_fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
     edge_features: dict[int, _Keyed] = {}
     for key, value in message.items():
         match parts_of(key, value):
+            case [hop, str(part), (src, rel, dst)] if part in HOP_PARTS and is_hop(hop) and src and rel and dst:
+                hops.setdefault(int(hop[3:]), {}).setdefault((src, rel, dst), {})[part] = value
             case [("epoch" | "index") as name]:
                 fields[name] = number_of(key, value)
             case [str(name), str(type_)] if name in NODE_FIELDS and type_:
@@ -47,8 +49,6 @@ def typed_fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
                 node_features[type_, name] = value
             case ["extra", type_, str(name)] if is_type(type_):
                 extra.setdefault(name, {})[type_] = value
-            case [hop, str(part), (src, rel, dst)] if part in HOP_PARTS and is_hop(hop) and src and rel and dst:
-                hops.setdefault(int(hop[3:]), {}).setdefault((src, rel, dst), {})[part] = value
             case [hop, "edge_features", (src, rel, dst), str(name)] if is_hop(hop) and src and rel and dst:
                 edge_features.setdefault(int(hop[3:]), {})[(src, rel, dst), name] = value
             case parts:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from pipelines import digests, fetched, refused
+from slow_hetero import CITES, hetero_store, slow_sampled
 
 import datapipes as dp
 
@@ -40,6 +41,16 @@ def test_every_tensor_is_copied():
 def test_what_is_on_the_gpu_has_the_same_digest():
     assert digests(fetched().copy_to("cuda")) == digests(fetched())
     assert digests(dp.DataLoader(fetched().copy_to("cuda"))) == digests(fetched())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_types_go_to_the_gpu_from_page_locked_memory():
+    keys = {"paper": ["feat"]}, {CITES: ["weight"]}
+    pinned = slow_sampled().fetch_feature(hetero_store(), *keys).transform(dp.MiniBatch.pin_memory)
+    (there,) = pinned.copy_to("cuda")
+    assert {tensor.device.type for tensor in there.to_message().values() if tensor.ndim > 0} == {"cuda"}
+    assert there.digest() == next(iter(pinned)).digest()
 
 
 @without_cuda

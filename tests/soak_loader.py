@@ -1,6 +1,7 @@
 """Begin, read, leave, resume and close epochs of many loaders at random, side by side, and kill their workers.
 
-Loaders of every kind (processes and threads, "shm" and "mp", in order and not) read the same chain. Each turn does one
+Loaders of every kind (processes and threads, "shm" and "mp", in order and not) read two chains, over a graph with
+types and over one without. Each turn does one
 of these: ask a loader for a minibatch and check its digest and index; leave its epoch for the next one; resume its
 epoch, by its state, in a loader of another kind; kill one worker of any loader. Waits are bounded, so a lost minibatch
 ends in TimeoutError. At the end nothing is left: no process, no thread, no descriptor, no memory of a channel.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import logging
 import os
 import random
@@ -43,10 +45,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@functools.lru_cache(maxsize=64)
-def expected(epoch: int) -> dict[int, str]:
+CHAINS = {"plain": ws.worker_chain, "types": ws.typed_worker_chain}
+
+
+@functools.lru_cache(maxsize=128)
+def expected(name: str, epoch: int) -> dict[int, str]:
     """Return the digests of an epoch by index, from the chain without a loader."""
-    chain = ws.worker_chain()
+    chain = CHAINS[name]()
     chain.set_epoch(epoch)
     return {minibatch.index: minibatch.digest() for minibatch in chain}
 
@@ -54,10 +59,10 @@ def expected(epoch: int) -> dict[int, str]:
 class Reader:
     """A loader, and the minibatches that its epoch still has to deliver."""
 
-    def __init__(self, kind: str, before: Reader | None = None) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, chain: str, before: Reader | None = None) -> None:
+        self.kind, self.chain = kind, chain
         self.epoch = -1
-        self.loader = dp.DataLoader(ws.worker_chain(), timeout=BOUND_S, **KINDS[kind])
+        self.loader = dp.DataLoader(CHAINS[chain](), timeout=BOUND_S, **KINDS[kind])
         if before is not None:
             self.loader.load_state_dict(before.loader.state_dict())
         self.begin()
@@ -69,7 +74,7 @@ class Reader:
         self.stream = iter(self.loader)
         epoch = self.loader.state_dict()["epoch"]
         if epoch != self.epoch:
-            self.epoch, self.left = epoch, dict(expected(epoch))
+            self.epoch, self.left = epoch, dict(expected(self.chain, epoch))
 
     def read(self) -> None:
         """Read one minibatch; begin the next epoch after the last."""
@@ -98,7 +103,7 @@ def soak(rng_seed: int, until: float) -> dict[str, int]:
     """Take random turns until the time `until`; return how often each action was taken."""
     choice = random.Random(rng_seed)
     kinds = list(KINDS)
-    readers = [Reader(kind) for kind in kinds]
+    readers = [Reader(kind, chain) for kind, chain in zip(kinds, itertools.cycle(CHAINS), strict=False)]
     done = dict.fromkeys(("minibatches", "epochs left", "loaders", "kills"), 0)
     while time.monotonic() < until:
         number, what = choice.randrange(len(readers)), choice.random()
@@ -106,7 +111,7 @@ def soak(rng_seed: int, until: float) -> dict[str, int]:
             done["kills"] += kill_one(choice)
         elif what < P_SWITCH:
             before = readers[number]
-            readers[number] = Reader(choice.choice(kinds), before)
+            readers[number] = Reader(choice.choice(kinds), before.chain, before)
             before.loader.close()
             done["loaders"] += 1
         elif what < P_LEAVE:
@@ -135,7 +140,7 @@ def held() -> dict[str, int]:
 def run(rng_seed: int, minutes: float) -> dict[str, int]:
     """Return how often each action was taken; AssertionError if something is wrong or left over."""
     for kind in KINDS:  # start the processes that multiprocessing starts once and keeps
-        with dp.DataLoader(ws.worker_chain(), timeout=BOUND_S, **KINDS[kind]) as loader:
+        with dp.DataLoader(CHAINS[chain](), timeout=BOUND_S, **KINDS[kind]) as loader:
             list(loader)
     before = held()
     done = soak(rng_seed, time.monotonic() + 60 * minutes)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from pipelines import as_it_is, item_set, keep_most, sampled, small_graph, small_store
+from typed_pipelines import typed_fetched, typed_sampled
 
 import datapipes as dp
 
@@ -23,6 +24,11 @@ EPOCHS = 3
 def worker_chain() -> dp.Stage:
     """A chain with every kind of stage before and after the cut."""
     return sampled().transform(keep_most).fetch_feature(small_store(), ["feat"], ["weight"]).transform(double)
+
+
+def typed_worker_chain() -> dp.Stage:
+    """The same over a graph with types."""
+    return typed_fetched(typed_sampled().transform(keep_most)).transform(double)
 
 
 def double(minibatch: dp.MiniBatch) -> dp.MiniBatch:

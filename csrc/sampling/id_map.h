@@ -1,5 +1,5 @@
 // id_map.h: global node id -> local id, numbered by first occurrence.
-//   Graphs of up to `direct_limit` nodes use a table of 4 bytes per node. Larger ones use a hash table with at most 4
+//   A node type of up to `direct_limit` nodes uses a table of 4 bytes per node. A larger one uses a hash table with at most 4
 //   slots per node that the largest minibatch could have found (one per pick, or all nodes if those are fewer); a slot
 //   has 8 bytes for int32 ids and 16 for int64. A slot holds base + local id. Each minibatch starts with a base above
 //   every value written before, so older entries read as absent and nothing is cleared. The memory is kept for the next

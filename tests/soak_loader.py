@@ -140,7 +140,7 @@ def held() -> dict[str, int]:
 def run(rng_seed: int, minutes: float) -> dict[str, int]:
     """Return how often each action was taken; AssertionError if something is wrong or left over."""
     for kind in KINDS:  # start the processes that multiprocessing starts once and keeps
-        with dp.DataLoader(CHAINS[chain](), timeout=BOUND_S, **KINDS[kind]) as loader:
+        with dp.DataLoader(ws.worker_chain(), timeout=BOUND_S, **KINDS[kind]) as loader:
             list(loader)
     before = held()
     done = soak(rng_seed, time.monotonic() + 60 * minutes)

@@ -259,6 +259,10 @@ def plus(**more):
         ),
         (lambda message: without(message, "hop0.num_src.paper:by:author"), r"hop 0 of 2 lacks \['num_src'\]"),
         (lambda message: changed(message, "hop1", "hop2"), "hop 1 of 2 lacks"),
+        (
+            lambda message: {k: v for k, v in message.items() if not (k.startswith("hop0") and ":by:" in k)},
+            r"hop 0 of 2 lacks \['indptr', .*'by'",
+        ),
         (lambda message: message | {"hop0.num_src.field:of:paper": torch.ones(1)}, "num_src"),
         (lambda message: without(message, "epoch"), r"lacks \['epoch'\]"),
     ],

@@ -4,8 +4,8 @@ Without types, raw/ has edge.csv.gz (rows "source,destination"), num-node-list.c
 perhaps node-feat, edge-feat, node_NAME, edge_NAME and node-label, all .csv.gz. With types it has triplet-type-list and
 num-node-dict, and folders relations/SRC___REL___DST, node-feat/TYPE and node-label/TYPE with such files. A folder
 split/NAME has train, valid and test: .csv.gz with ids of nodes, with types in a folder for each type, or edges that
-torch saved. ogb_graph.py reads the graph, ogb_nodes.py and ogb_links.py read the items. What OGB keeps in its package,
-and not in the files, comes from ogb_settings.py.
+torch saved. ogb_graph.py reads the graph, ogb_nodes.py, ogb_links.py and ogb_triples.py read the items. What OGB keeps
+in its package, and not in the files, comes from ogb_settings.py.
 
 Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile, that do not fit each other or the
 settings, and folders with several graphs.
@@ -22,8 +22,9 @@ from datapipes.datasets.ogb_graph import Rows, check_name, read_plain, read_type
 from datapipes.datasets.ogb_links import read_link_split
 from datapipes.datasets.ogb_nodes import read_node_split
 from datapipes.datasets.ogb_settings import MASTER, settings_of
+from datapipes.datasets.ogb_triples import read_triple_split
 from datapipes.datasets.raw import DatasetFormatError
-from datapipes.datasets.raw_hetero import RawHeteroDataset, with_inverses
+from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, with_inverses
 
 
 def is_ogb(folder: Path) -> bool:
@@ -43,7 +44,7 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
         file are whole, else float32, [n, width] as in the file. Without types, edge i of the file is edge i, or with
         inverse edges edge 2i, and 2i + 1 is its inverse, as OGB numbers them. Items are in the order of the files;
         labels of one column are int64 [n], of more columns int64 [n, k]. Links have labels 1 and 0 in validation and
-        test, and none in train.
+        test, and none in train; with types they are by edge type.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken or hostile, or the files do not fit each other.
@@ -60,12 +61,8 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
     has_labels = (raw / ("nodetype-has-label.csv.gz" if is_hetero else "node-label.csv.gz")).exists()
     if has_labels:
         split, num_classes = read_node_split(raw, split_folder, num_nodes, settings.num_classes)
-    elif is_hetero:
-        found = f"no labels in {raw}"
-        raise DatasetFormatError.of(str(folder), found, "labels of nodes, or a graph without types and its links")
     else:
-        parts = read_link_split(split_folder, np.ascontiguousarray(edges[None].T), num_nodes[None])
-        split, num_classes = tuple({None: part} for part in parts), 0
+        split, num_classes = _read_links(split_folder, edges, edge_features, num_nodes), 0
     if inverse:
         edges, edge_features = _inverted(edges, edge_features)
     return RawHeteroDataset(
@@ -78,6 +75,15 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
         split=(split[0], split[1], split[2]),
         class_names=tuple(map(str, range(num_classes))),
     )
+
+
+def _read_links(
+    folder: Path, edges: dict[Any, np.ndarray], edge_features: Rows, num_nodes: dict[Any, int]
+) -> tuple[dict[Any, RawItems], ...]:
+    if None in edges:
+        parts = read_link_split(folder, np.ascontiguousarray(edges[None].T), num_nodes[None])
+        return tuple({None: part} for part in parts)
+    return tuple(read_triple_split(folder, list(edges), edge_features, num_nodes))
 
 
 def _split_folder(folder: Path, name: str | None) -> Path:

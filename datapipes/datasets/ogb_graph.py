@@ -19,7 +19,7 @@ from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.tables import ids_of, read_table
 from datapipes.datasets.text import text_lines
 
-MAX_NODES = 2**30  # of a type
+MAX_NODES = 2**28  # of a type
 MAX_TYPES = 2**12
 
 Rows = dict[tuple[Any, str], np.ndarray]

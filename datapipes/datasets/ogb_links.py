@@ -11,6 +11,7 @@ of another shape.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,39 +61,54 @@ def read_link_split(folder: Path, edges: np.ndarray, num_nodes: int) -> list[Raw
     return [first, *others]
 
 
-def _items(file: str, table: dict[str, np.ndarray], num_nodes: int) -> RawItems:
+def _items(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
     if set(_OF_QUERIES[:2]) <= table.keys():
         return _of_queries(file, table, num_nodes)
-    if "edge" not in table:
+    if "edge" not in table or not all(isinstance(rows, np.ndarray) for rows in table.values()):
         allowed = "edge and edge_neg, or source_node, target_node and target_node_neg"
         raise DatasetFormatError.of(file, f"the keys {shown(sorted(table))}", allowed)
-    positive = _ids(file, "edge", table["edge"], (None, 2), num_nodes)
+    positive = checked_ids(file, "edge", table["edge"], (None, 2), num_nodes)
     if "edge_neg" not in table:
         year = table.get("year")
-        times = None if year is None else _ids(file, "year", year.ravel(), (len(positive),), 2**62)
+        times = None if year is None else checked_ids(file, "year", year.ravel(), (len(positive),), 2**62)
         return RawItems(positive, None, times)
-    negative = _ids(file, "edge_neg", table["edge_neg"], (None, 2), num_nodes)
+    negative = checked_ids(file, "edge_neg", table["edge_neg"], (None, 2), num_nodes)
     labels = np.repeat([1, 0], [len(positive), len(negative)])
     return RawItems(np.concatenate([positive, negative]), labels)
 
 
-def _of_queries(file: str, table: dict[str, np.ndarray], num_nodes: int) -> RawItems:
-    sources = _ids(file, "source_node", table["source_node"], (None,), num_nodes)
-    targets = _ids(file, "target_node", table["target_node"], sources.shape, num_nodes)
+def _of_queries(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
+    sources = checked_ids(file, "source_node", table["source_node"], (None,), num_nodes)
+    targets = checked_ids(file, "target_node", table["target_node"], sources.shape, num_nodes)
     if "target_node_neg" not in table:
         return RawItems(np.stack([sources, targets], axis=1))
-    others = _ids(file, "target_node_neg", table["target_node_neg"], (len(sources), None), num_nodes)
-    width = 1 + others.shape[1]
-    if 32 * width * len(sources) > MAX_FEATURE_BYTES:
-        found = f"{width} destinations for each of {len(sources)} sources"
+    others = checked_ids(file, "target_node_neg", table["target_node_neg"], (len(sources), None), num_nodes)
+    pairs, labels, queries = ranked(file, sources, np.concatenate([targets[:, None], others], axis=1))
+    return RawItems(pairs, labels, indexes=queries)
+
+
+def ranked(file: str, sources: np.ndarray, destinations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return pairs, labels and the number of the query of each, for [n] sources and [n, k] destinations.
+
+    The first destination of each row has the label 1. Pairs are in the order of the rows, int64 [n * k, 2].
+    """
+    count, width = destinations.shape
+    if 32 * width * count > MAX_FEATURE_BYTES:
+        found = f"{width} destinations for each of {count} sources"
         raise DatasetFormatError.of(file, found, f"at most {MAX_FEATURE_BYTES} bytes of pairs")
-    destinations = np.concatenate([targets[:, None], others], axis=1).ravel()
-    labels = np.tile(np.arange(width) == 0, len(sources)).astype(np.int64)
-    queries = np.repeat(np.arange(len(sources)), width)
-    return RawItems(np.stack([sources[queries], destinations], axis=1), labels, indexes=queries)
+    labels = np.tile(np.arange(width) == 0, count).astype(np.int64)
+    queries = np.repeat(np.arange(count), width)
+    return np.stack([sources[queries], destinations.ravel()], axis=1), labels, queries
 
 
-def _ids(file: str, key: str, array: np.ndarray, shape: tuple[int | None, ...], limit: int) -> np.ndarray:
+def checked_ids(file: str, key: str, array: Any, shape: tuple[int | None, ...], limit: int) -> np.ndarray:
+    """Return whole numbers in [0, limit) as int64; None in `shape` allows any length.
+
+    Raises:
+        DatasetFormatError: `array` is none, has another shape, or a number is outside.
+    """
+    if not isinstance(array, np.ndarray):
+        raise DatasetFormatError.of(file, f"{key!r} of {type(array).__name__}", "whole numbers")
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
     if not fits or array.dtype.kind not in "iu":
         wanted = ", ".join("any" if length is None else str(length) for length in shape)

@@ -57,10 +57,11 @@ PUBLISHED = {
         OgbSettings("ogbl-collab", True, "time", None, False),
         OgbSettings("ogbl-ddi", True, "target", None, False),
         OgbSettings("ogbl-citation2", False, "time", None, False),
+        OgbSettings("ogbl-biokg", False, "random", None, True),
     )
 }
 _FOLDERS = {"ppassoc": "ogbl-ppa", "citation-v2": "ogbl-citation2"}  # what OGB's archives call these folders
-_TASKS = ("multiclass classification", "binary classification", "link prediction")
+_TASKS = ("multiclass classification", "binary classification", "link prediction", "KG completion")
 
 
 def settings_of(folder: Path) -> OgbSettings:

@@ -17,6 +17,7 @@ import numpy as np
 
 from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, type_text
+from datapipes.datasets.raw import DatasetFormatError
 
 TASKS = ("node_classification", "link_prediction", "edge_regression")
 REVERSE = "rev_"  # before the name of a relation: the name of its inverse, as PyG's ToUndirected has it
@@ -212,12 +213,17 @@ def with_inverses(edges: Mapping[Any, np.ndarray]) -> dict[EdgeType | None, np.n
     """Return `edges` by type and, for each type, its inverse: the same edges in the same order with the ends swapped.
 
     Raises:
-        ValueError: An inverse has the name of a type that is there.
+        DatasetFormatError: An inverse has the name of a type that is there.
     """
     both: dict[EdgeType | None, np.ndarray] = {**edges}
     for edge_type, ends in edges.items():
         inverse = inverse_of(edge_type)
         if inverse in both:
-            raise ValueError(f"the relation {type_text(inverse)} is there already. Leave one of the two out.")
+            raise DatasetFormatError.of(
+                "the relations",
+                f"{type_text(edge_type)} and {type_text(inverse)}, the name of its inverse",
+                "other names",
+                "Rename one, or leave the inverses out.",
+            )
         both[inverse] = np.ascontiguousarray(ends[::-1])
     return both

@@ -30,8 +30,10 @@ _OF_TENSORS = frozenset(
 _LEGACY_PICKLES = 4  # a magic number, the version, the system, the object; torch < 1.6 wrote them so
 
 
-def read_saved(path: Path) -> dict[str, np.ndarray]:
+def read_saved(path: Path) -> dict[str, Any]:
     """Return the arrays of a dict that torch saved; its values are numpy arrays or tensors, [n] or [n, k].
+
+    A value beside numpy arrays may also be a list of texts, and stays one.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -63,8 +65,15 @@ def _check_archive(file: str, content: bytes) -> bytes:
     raise DatasetFormatError.of(file, "a packed archive, or none with one data.pkl", "a file that torch saved")
 
 
-def _plain(file: str, found: object) -> dict[str, np.ndarray]:
-    return {key: array_of(file, value, repr(key)) for key, value in fields_of(file, found, "an object").items()}
+def _plain(file: str, found: object) -> dict[str, Any]:
+    return {
+        key: value if _is_texts(value) else array_of(file, value, repr(key))
+        for key, value in fields_of(file, found, "an object").items()
+    }
+
+
+def _is_texts(value: object) -> bool:
+    return type(value) is list and all(type(each) is str for each in value)
 
 
 def _check_globals(file: str, pickled: bytes, of_plain: DatasetFormatError) -> None:

@@ -341,6 +341,80 @@ def test_links_that_do_not_fit_the_graph_are_refused(tmp_path, change, found):
         read_ogb(folder)
 
 
+# Links with types: triples.
+
+GRAPH = {name: content for name, content in TYPES.items() if "label" not in name and not name.startswith("split/")}
+GRAPH["raw/relations/paper___cites___paper/edge_reltype"] = "7\n"
+WRITES, CITES, IN = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "in", "venue")
+
+
+def write_triples(folder: Path, **changes: object) -> Path:
+    """Write the split of three triples: author 1 writes paper 0, paper 2 cites 1, author 0 writes paper 1."""
+    table = {
+        "head_type": ["author", "paper", "author"],
+        "head": np.array([1, 2, 0]),
+        "relation": np.array([4, 7, 4]),
+        "tail_type": ["paper", "paper", "paper"],
+        "tail": np.array([0, 1, 1]),
+    }
+    others = {"head_neg": np.array([[0], [0], [1]]), "tail_neg": np.array([[1, 2], [0, 2], [0, 2]])}
+    for part in ("train", "valid", "test"):
+        whole = {**table, **({} if part == "train" else others), **changes}
+        write_saved(folder / f"split/random/{part}.pt", {k: v for k, v in whole.items() if v is not None}, "zip")
+    return folder
+
+
+def test_triples_become_links_by_edge_type(tmp_path):
+    raw = read_ogb(write_triples(written(tmp_path, GRAPH)))
+    assert raw.task == "link_prediction"
+    train, valid, test = raw.split
+    assert {kind: items.seeds.tolist() for kind, items in train.items()} == {
+        WRITES: [[1, 0], [0, 1]],
+        CITES: [[2, 1]],
+        IN: [],
+    }
+    assert all(items.labels is None for items in train.values())
+    # Each triple twice: its tail against tail_neg, its head against head_neg.
+    assert valid[CITES].seeds.tolist() == [[2, 1], [2, 0], [2, 2], [2, 1], [0, 1]]
+    assert valid[CITES].labels.tolist() == [1, 0, 0, 1, 0]
+    assert valid[CITES].indexes.tolist() == [0, 0, 0, 1, 1]
+    assert test[WRITES].seeds.tolist() == [
+        *([1, 0], [1, 1], [1, 2]),
+        *([1, 0], [0, 0]),
+        *([0, 1], [0, 0], [0, 2]),
+        *([0, 1], [1, 1]),
+    ]
+    assert test[WRITES].indexes.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
+    assert len(test[IN].seeds) == len(test[IN].labels) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"relation": np.array([4, 7, 5])}, r"triples of \('author', 5, 'paper'\)"),
+        ({"head_type": ["author", "paper", "venue"]}, r"triples of \('venue', 4, 'paper'\)"),
+        ({"head": np.array([2, 2, 0])}, "the head 2"),
+        ({"tail": np.array([0, 1, 3])}, "the tail 3"),
+        ({"tail": np.array([0, 1])}, r"'tail' of int64\[2\]"),
+        ({"tail_type": ["paper"]}, "another 'tail_type'"),
+        ({"tail_type": np.zeros(3)}, "another 'tail_type'"),
+        ({"relation": ["a", "b", "c"]}, "'relation' of list"),
+        ({"head_type": None}, "the keys"),
+        ({"head_neg": np.array([[0], [0], [2]])}, "the head_neg 2"),
+        ({"tail_neg": None}, "the keys"),
+    ],
+)
+def test_triples_that_do_not_fit_the_graph_are_refused(tmp_path, changes, found):
+    with pytest.raises(DatasetFormatError, match=rf"(train|valid)\.pt: found {found}.*; expected "):
+        read_ogb(write_triples(written(tmp_path, GRAPH), **changes))
+
+
+def test_a_relation_with_two_numbers_is_refused(tmp_path):
+    name = "raw/relations/author___writes___paper/edge_reltype"
+    with pytest.raises(DatasetFormatError, match="with the number 5 beside others"):
+        read_ogb(write_triples(written(tmp_path, GRAPH, **{name: "4\n5\n"})))
+
+
 class Evil:
     def __reduce__(self):
         return os.mkdir, ("evil",)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, inverse_of, labelled_items, with_inverses
 
 WRITES = ("author", "writes", "paper")
@@ -55,7 +56,7 @@ def test_an_inverse_has_the_same_edges_in_the_same_order():
     both = with_inverses(edges)
     assert list(both) == [WRITES, ("paper", "rev_writes", "author")]
     assert both[inverse_of(WRITES)].tolist() == [[2, 0, 1], [0, 1, 1]]
-    with pytest.raises(ValueError, match="the relation paper:rev_writes:author is there already"):
+    with pytest.raises(DatasetFormatError, match="found author:writes:paper and paper:rev_writes:author"):
         with_inverses(both)
 
 

@@ -131,6 +131,13 @@ def test_what_is_no_triple_is_refused_with_its_line(tmp_path, line):
         read_rdf(written(tmp_path, TRIPLES + line))
 
 
+def test_a_predicate_with_the_name_of_an_inverse_is_refused(tmp_path):
+    folder = written(tmp_path, TRIPLES + "<http://x/ann> <rev_http://x/knows> <http://x/bob> .\n")
+    with pytest.raises(DatasetFormatError, match="the name of its inverse"):
+        read_rdf(folder)
+    assert len(read_rdf(folder, inverse_relations=False).edges) == 3
+
+
 def test_a_long_literal_takes_time_in_proportion_to_its_length(tmp_path):
     line = '<http://x/a> <http://x/b> "' + "\\\\" * 400_000  # no end: a search that goes back would never finish
     with pytest.raises(DatasetFormatError, match="line 13"):

@@ -2,8 +2,8 @@
 
 Invariant: no code of a file runs, and no setting of the process changes. A file of numpy arrays is read by
 plain_pickle.py. One of dense tensors, and of nothing else that a pickle can name, is read by torch with
-weights_only=True, if it is the zip archive that torch >= 1.6 writes, not packed, of limited size. Everything else is
-refused with `DatasetFormatError`.
+weights_only=True, if it is the zip archive that torch >= 1.6 writes, no larger unpacked than the file. Everything else
+is refused with `DatasetFormatError`.
 """
 
 from __future__ import annotations
@@ -51,13 +51,12 @@ def read_saved(path: Path) -> dict[str, Any]:
 
 
 def _check_archive(file: str, content: bytes) -> bytes:
-    """Return the pickle in the archive; refuse one that is packed, so that unpacking cannot make it large."""
+    """Return the pickle in the archive; refuse an archive that unpacking makes larger: torch stores, and does not pack."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
         members = archive.infolist()
         pickles = [member for member in members if member.filename.endswith("data.pkl")]
-        stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
-        if len(pickles) == 1 and stored and sum(member.file_size for member in members) <= len(content):
+        if len(pickles) == 1 and sum(member.file_size for member in members) <= len(content):
             return archive.read(pickles[0])
     except Exception as error:  # zipfile raises nearly anything on corrupt archives
         found = f"a broken archive ({type(error).__name__}: {str(error)[:200]})"

@@ -85,9 +85,9 @@ def train(
         validation = float("nan")
         if len(data.validation_set) > 0:
             validation = evaluate(averaged.module, data, data.validation_set, "validation", metric)
+        shown = f"{validation:.4f}" if len(data.validation_set) > 0 else "none"
         print(
-            f"epoch {epoch:3d}  loss {loss:.4f}  train {accuracy:.4f}  validation {validation:.4f}  {seconds:.1f} s",
-            flush=True,
+            f"epoch {epoch:3d}  loss {loss:.4f}  train {accuracy:.4f}  validation {shown}  {seconds:.1f} s", flush=True
         )
         history.append({"loss": loss, "train": accuracy, "validation": validation})
         if not validation < best_validation:  # so written for nan

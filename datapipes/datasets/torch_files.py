@@ -51,7 +51,7 @@ def read_saved(path: Path) -> dict[str, Any]:
 
 
 def _check_archive(file: str, content: bytes) -> bytes:
-    """Return the pickle in the archive; refuse an archive that unpacking makes larger: torch stores, and does not pack."""
+    """Return the pickle in the archive; refuse one that unpacking makes larger: torch stores, and does not pack."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
         members = archive.infolist()

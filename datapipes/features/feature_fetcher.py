@@ -96,13 +96,14 @@ class FeatureFetcher(MiniBatchTransformer):
         changes: dict[str, Any] = {}
         if self._of_nodes:
             of_nodes = {key: next(read) for _, _, key in self._of_nodes}
-            changes["node_features"] = merged(minibatch.node_features or {}, of_nodes, self.node_feature_keys)
+            before = minibatch.node_features
+            changes["node_features"] = merged(before, of_nodes, self.node_feature_keys) if before else of_nodes
         if self._of_edges:
-            before = minibatch.edge_features or [{}] * minibatch.num_layers
-            of_edges = [{key: next(read) for _, _, key in self._of_edges} for _ in range(minibatch.num_layers)]
-            changes["edge_features"] = [
-                merged(old, new, self.edge_feature_keys) for old, new in zip(before, of_edges, strict=True)
-            ]
+            of_edges = [{key: next(read) for _, _, key in self._of_edges} for _ in minibatch.blocks or ()]
+            if minibatch.edge_features:
+                hops = zip(minibatch.edge_features, of_edges, strict=True)
+                of_edges = [merged(before, new, self.edge_feature_keys) for before, new in hops]
+            changes["edge_features"] = of_edges
         return minibatch.replace(**changes)
 
     def _nodes_of(self, minibatch: MiniBatch) -> Mapping[Any, Tensor]:
@@ -128,10 +129,11 @@ class FeatureFetcher(MiniBatchTransformer):
                 "stage."
             )
         requests: list[FeatureRequest] = []
+        has_types = isinstance(self.edge_feature_keys, dict)
         for hop in minibatch.blocks:
-            blocks = self._by_type("edge", self.edge_feature_keys, hop)
+            by_type = self._by_type("edge", self.edge_feature_keys, hop) if has_types or type(hop) is dict else None
             for type_, name, _ in self._of_edges:
-                edge_ids = blocks[type_].edge_ids
+                edge_ids = hop.edge_ids if by_type is None else by_type[type_].edge_ids
                 if edge_ids is None:
                     raise ValueError(
                         "fetch_feature: edge features need edge ids, found a block without. Sample with "

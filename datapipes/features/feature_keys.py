@@ -47,10 +47,8 @@ def wanted_of(keys: Names) -> list[Wanted]:
     return [Wanted(None, name, name) for name in keys]
 
 
-def merged(old: Mapping[Any, Tensor], new: dict[Any, Tensor], keys: Names) -> dict[Any, Tensor]:
-    """Return the features of both; with types in their order, as a message gives them back. `new` is in that order."""
-    if not old:
-        return new
+def merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor], keys: Names) -> dict[Any, Tensor]:
+    """Return the features of both; with types in their order, as a message gives them back."""
     features = {**old, **new}
     return in_order_of_types(features) if isinstance(keys, dict) else features
 

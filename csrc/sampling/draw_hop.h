@@ -97,9 +97,11 @@ class HopDrawer {
   // offset, and `positions` their positions in `indices`. Calls prefetch(neighbor) for each neighbor of a block before
   // that.
   template <class NodeId, class Prefetch, class OnBlock>
-  void draw(const char* op, const RowView<Id>& graph, const HopPlan<NodeId>& plan, const Policy& policy, std::int64_t begin,
+  void draw(const char* op, const RowView<Id>& graph, const HopPlan<NodeId>& plan, const Policy& chosen, std::int64_t begin,
             std::int64_t end, Id* out, Prefetch&& prefetch, OnBlock&& on_block) {
-    const auto num_sources = static_cast<std::uint64_t>(graph.num_sources);
+    const RowView<Id> rows = graph;  // copies, which stores through pointers cannot change
+    const Policy policy = chosen;
+    const auto num_sources = static_cast<std::uint64_t>(rows.num_sources);
     const std::int64_t* const indptr = plan.indptr.data();
     while (begin < end) {
       const std::int64_t offset = indptr[begin];
@@ -109,14 +111,15 @@ class HopDrawer {
       if (positions_.size() < count) positions_.resize(count);
       for (std::int64_t d = begin; d < stop; ++d) {
         const auto column = plan.columns[d - plan.first];
-        scratch_.choose(policy, graph, column.begin, column.degree, graph.node_of(plan.nodes[static_cast<std::size_t>(d)]),
-                        indptr[d + 1] - indptr[d], positions_.data() + (indptr[d] - offset));
+        scratch_.choose(policy, rows.indices.data(), column.begin, column.degree,
+                        rows.node_of(plan.nodes[static_cast<std::size_t>(d)]), indptr[d + 1] - indptr[d],
+                        positions_.data() + (indptr[d] - offset));
       }
       Id* const neighbors = out + offset;
       for (std::size_t i = 0; i < count; ++i) {
-        const Id neighbor = graph.indices[static_cast<std::size_t>(positions_[i])];
+        const Id neighbor = rows.indices[static_cast<std::size_t>(positions_[i])];
         if (static_cast<std::uint64_t>(neighbor) >= num_sources)
-          throw_bad_neighbor(op, positions_[i], neighbor, graph.num_sources);
+          throw_bad_neighbor(op, positions_[i], neighbor, rows.num_sources);
         prefetch(neighbor);
         neighbors[i] = neighbor;
       }

@@ -8,7 +8,6 @@
 
 #include "sampling/choose.h"
 #include "sampling/choose_few.h"
-#include "sampling/row_view.h"
 
 namespace datapipes {
 
@@ -21,13 +20,13 @@ struct Uniform {
 
   class Scratch {
    public:
-    // Writes the positions in `rows.indices` of the `picks` in-edges that are chosen among the `degree` from `begin` on,
-    // and prefetches their lines.
+    // Writes the positions in `indices` of the `picks` in-edges that are chosen among the `degree` from `begin` on, and
+    // prefetches their lines.
     template <class Id>
-    void choose(const Uniform& policy, const RowView<Id>& rows, std::int64_t begin, std::int64_t degree, std::uint64_t node,
+    void choose(const Uniform& policy, const Id* indices, std::int64_t begin, std::int64_t degree, std::uint64_t node,
                 std::int64_t picks, std::int64_t* out) {
       constexpr std::int64_t kIdsPerLine = 64 / sizeof(Id);
-      const Id* const neighbors = rows.indices.data() + begin;
+      const Id* const neighbors = indices + begin;
       if (picks == degree && !(policy.replace && policy.fanout >= 0)) {
         for (std::int64_t i = 0; i < picks; i += kIdsPerLine) __builtin_prefetch(neighbors + i);
         if (picks > 0) __builtin_prefetch(neighbors + picks - 1);

@@ -71,10 +71,9 @@ class NeighborSampler(Sampler):
 
     def sample(self, seeds: Any, rng: RngKey) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
-        graph = self.graph
-        typed = seeds if graph.is_heterogeneous else {None: seeds}
+        typed = seeds if self._has_types else {None: seeds}
         nodes, local_seeds, hops = _core.sample_neighbors(
-            graph.topology(),
+            self.graph.topology(),
             [(self._number[of], ids.numpy().astype(np.int64, copy=False)) for of, ids in typed.items()],
             sampled=self._sampled,
             fanouts=self._fanouts,
@@ -84,7 +83,7 @@ class NeighborSampler(Sampler):
             want_edge_ids=self.return_edge_ids,
             num_threads=num_threads(),
         )
-        if not graph.is_heterogeneous:
+        if not self._has_types:
             blocks: list[Any] = [_block(*hop[0]) for hop in hops]
             return Sampled(torch.from_numpy(nodes[0]), torch.from_numpy(local_seeds[0]), blocks)
         blocks = [{of: _block(*parts) for of, parts in zip(self.edge_types, hop, strict=True)} for hop in hops]

@@ -22,7 +22,7 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.sampling.fanouts import Fanout, check_fanouts, sampled_edge_types, shortened
-from datapipes.sampling.seed_ids import seed_ids
+from datapipes.sampling.seed_ids import plain_seeds, seed_ids
 
 __all__ = ["Picks", "Sampled", "Sampler"]
 
@@ -92,6 +92,7 @@ class Sampler(MiniBatchTransformer):
         self.graph = graph
         self.fanouts = check_fanouts(self.name, fanouts, graph)
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
+        self._has_types = graph.is_heterogeneous
         self.node_types: tuple[Any, ...] = graph.node_types
         self.edge_types: tuple[Any, ...] = sampled_edge_types(self.fanouts, graph)
 
@@ -140,16 +141,19 @@ class Sampler(MiniBatchTransformer):
         return Sampled(found[None], local_seeds[None], [blocks[None] for blocks in hops])
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        seeds = seed_ids(self.name, minibatch.seeds, self.graph)
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
                 raise ValueError(_rows_left_behind(self.name, f"{field} {sorted(_names(getattr(minibatch, field)))}"))
-        if not self.graph.is_heterogeneous:
-            nodes, local_seeds, hops = self.sample(seeds.ids[None], self.rng_of(minibatch))
-            local_seeds = {None: local_seeds}
+        if self._has_types:
+            by_type = seed_ids(self.name, minibatch.seeds, self.graph)
+            nodes, local_seeds, hops = self.sample(by_type.ids, self.rng_of(minibatch))
+            local_seeds = by_type.restore(local_seeds)
         else:
-            nodes, local_seeds, hops = self.sample(seeds.ids, self.rng_of(minibatch))
-        return minibatch.replace(input_nodes=nodes, compacted_seeds=seeds.restore(local_seeds), blocks=hops[::-1])
+            seeds = plain_seeds(self.name, minibatch.seeds)
+            nodes, local_seeds, hops = self.sample(seeds.view(-1), self.rng_of(minibatch))
+            if seeds.ndim > 1:
+                local_seeds = local_seeds.view(seeds.shape)
+        return minibatch.replace(input_nodes=nodes, compacted_seeds=local_seeds, blocks=hops[::-1])
 
     def fingerprint(self) -> Fingerprint:
         graph = self.graph

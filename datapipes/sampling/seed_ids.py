@@ -19,7 +19,7 @@ class SeedIds(NamedTuple):
     """The seeds by node type, and the way back.
 
     Attributes:
-        ids: {node type: ids [n]}, repeats included. A graph without types has the one type None.
+        ids: {node type: ids [n]}, repeats included.
         places: for each key and column of `seeds`: the node type, and the first and last place in `ids` of that type.
             None for a column stands for all columns, row by row.
         seeds: as the minibatch holds them.
@@ -27,12 +27,10 @@ class SeedIds(NamedTuple):
 
     ids: dict[Any, Tensor]
     places: list[tuple[Any, int | None, Any, int, int]]
-    seeds: Any
+    seeds: dict[Any, Tensor]
 
-    def restore(self, local_ids: dict[Any, Tensor]) -> Any:
+    def restore(self, local_ids: dict[Any, Tensor]) -> dict[Any, Tensor]:
         """Return local ids, which are aligned with `ids`, in the form of the seeds."""
-        if isinstance(self.seeds, Tensor):
-            return local_ids[None].view(self.seeds.shape)
         found: dict[Any, list[Tensor]] = {}
         for key, column, node_type, begin, end in self.places:
             part = local_ids[node_type][begin:end]
@@ -41,22 +39,29 @@ class SeedIds(NamedTuple):
         return {key: local.view(self.seeds[key].shape) for key, local in restored.items()}
 
 
+def plain_seeds(where: str, seeds: Any) -> Tensor:
+    """Return the seeds of a minibatch over a graph without types: [n] or [n, k], at least one.
+
+    Raises:
+        TypeError, ValueError: They are no ids, or have types; the message names what was found.
+    """
+    if isinstance(seeds, dict):
+        raise TypeError(
+            f"{where}: seeds have the types {shown(sorted(map(type_text, seeds)))}, but the graph has none. Take an "
+            "ItemSet without types, or sample a HeteroCSCGraph."
+        )
+    checked = check_seeds(where, "seeds", seeds)
+    if checked.numel() == 0:
+        raise _no_seeds(where, f"shape {list(checked.shape)}")
+    return checked
+
+
 def seed_ids(where: str, seeds: Any, graph: Graph) -> SeedIds:
-    """Return the seeds of a minibatch by node type.
+    """Return the seeds of a minibatch over a graph with types, by node type.
 
     Raises:
         TypeError, ValueError: They are no ids, or not of types of the graph; the message names what was found.
     """
-    if not graph.is_heterogeneous:
-        if isinstance(seeds, dict):
-            raise TypeError(
-                f"{where}: seeds have the types {shown(sorted(map(type_text, seeds)))}, but the graph has none. Take "
-                "an ItemSet without types, or sample a HeteroCSCGraph."
-            )
-        checked = check_seeds(where, "seeds", seeds)
-        if checked.numel() == 0:
-            raise _no_seeds(where, f"shape {list(checked.shape)}")
-        return SeedIds({None: checked.view(-1)}, [], checked)
     if not isinstance(seeds, dict):
         raise TypeError(
             f"{where}: seeds must be a dict by type, since the graph has types, got {type(seeds).__name__}. Start the "

@@ -25,7 +25,7 @@ Uniform uniform(std::int64_t fanout, bool replace, std::uint64_t key) {
 using Numbers = std::vector<std::vector<std::int64_t>>;
 using Keys = std::vector<std::vector<std::uint64_t>>;
 
-// The requests of all hops; `fanouts` and `keys` have an entry for each sampled relation of each hop.
+// The request of a minibatch; `fanouts` and `keys` have an entry for each sampled relation of each hop.
 NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
                                    const Keys& keys, bool replace) {
   NeighborsRequest request;
@@ -34,6 +34,8 @@ NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector
     if (number < 0 || number >= count)
       throw std::invalid_argument("no relation has the number " + std::to_string(number) + "; there are " +
                                   std::to_string(count) + ".");
+    if (!request.sampled.empty() && static_cast<std::size_t>(number) <= request.sampled.back())
+      throw std::invalid_argument("sampled relations must ascend, each once.");
     request.sampled.push_back(static_cast<std::size_t>(number));
   }
   if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
@@ -68,11 +70,15 @@ py::tuple to_python(Neighborhood<Id>&& found, bool want_edge_ids) {
 template <class Id>
 class ResumableNumbering {
  public:
-  explicit ResumableNumbering(std::int64_t num_nodes, std::int64_t direct_limit) : numbering_(num_nodes, direct_limit) {}
+  explicit ResumableNumbering(std::int64_t num_nodes, std::int64_t direct_limit)
+      : numbering_(num_nodes), direct_left_(direct_limit) {}
   ResumableNumbering(const ResumableNumbering&) = delete;
   ResumableNumbering& operator=(const ResumableNumbering&) = delete;
   ~ResumableNumbering() {
-    if (!broken_) numbering_.finish();
+    try {
+      if (!broken_) numbering_.finish();
+    } catch (const std::bad_alloc&) {  // no room on the shelf: the map is freed
+    }
   }
 
   Buffer<Id> number(std::span<const Id> ids) {
@@ -80,7 +86,7 @@ class ResumableNumbering {
     for (const Id id : ids) check_node("compact", id, numbering_.num_nodes());
     Buffer<Id> local(std::ssize(ids));
     broken_ = true;  // until the map holds what it should
-    numbering_.make_room(std::ssize(ids));
+    numbering_.make_room(std::ssize(ids), direct_left_);
     numbering_.visit([&](auto& map) { numbering_.number_ahead(map, ids, local.data()); });
     broken_ = false;
     return local;
@@ -97,6 +103,7 @@ class ResumableNumbering {
  private:
   std::mutex mutex_;
   Numbering<Id> numbering_;
+  std::int64_t direct_left_;
   bool broken_ = false;
 };
 

@@ -38,9 +38,9 @@ void HopRoom::check(std::int64_t picks, std::int64_t largest, std::int64_t bytes
                std::to_string(left.bytes) + " are left by " + left.limit + "." + kRemedy);
 }
 
-void HopRoom::refuse_allocation(std::int64_t picks) const {
-  throw NoRoom(begin_of(*this, picks) + ", for which memory could not be allocated; " + std::to_string(shm::memory_left().bytes) +
-               " bytes are left by " + shm::memory_left().limit + "." + kRemedy);
+void HopRoom::refuse_allocation(std::int64_t picks, std::int64_t columns) const {
+  throw NoRoom(begin_of(*this, picks) + " of " + std::to_string(columns) + " nodes, for which memory could not be allocated; " +
+               std::to_string(shm::memory_left().bytes) + " bytes are left by " + shm::memory_left().limit + "." + kRemedy);
 }
 
 }  // namespace datapipes

@@ -1,8 +1,8 @@
 // hop_room.h: refuses a hop whose result does not fit into the memory that is left. Without this look the system grants
 // memory that it does not have, and kills the process while the hop is drawn.
-//   check_hop_room(room, plan, bytes_per_pick) looks only at hops of kPicksUnchecked picks and more, so a
-//   minibatch of common size pays one comparison a hop.
-//   HopRoom::refuse_allocation(picks) names the hop where an allocation failed in spite of the look.
+//   check_hop_room(room, plan, bytes_per_pick, held) looks only once a minibatch has kPicksUnchecked picks and columns,
+//   `held` of them in its earlier blocks. So a minibatch of common size pays one comparison a hop.
+//   HopRoom::refuse_allocation(picks, columns) names the hop where an allocation failed in spite of the look.
 // Throws NoRoom (MemoryError). Touches no Python object.
 #pragma once
 
@@ -36,13 +36,13 @@ struct HopRoom {
 
   // Throws NoRoom if `picks` picks of `bytes_per_pick`, and scratch for the `largest` column, exceed the memory left.
   void check(std::int64_t picks, std::int64_t largest, std::int64_t bytes_per_pick) const;
-  [[noreturn]] void refuse_allocation(std::int64_t picks) const;
+  [[noreturn]] void refuse_allocation(std::int64_t picks, std::int64_t columns) const;
 };
 
 template <class NodeId>
-void check_hop_room(const HopRoom& room, const HopPlan<NodeId>& plan, std::int64_t bytes_per_pick) {
+void check_hop_room(const HopRoom& room, const HopPlan<NodeId>& plan, std::int64_t bytes_per_pick, std::int64_t held = 0) {
   const std::int64_t picks = plan.num_picks();
-  if (picks < kPicksUnchecked) return;
+  if (picks < kPicksUnchecked && picks + held < kPicksUnchecked) return;
   std::int64_t largest = 0;
   for (std::int64_t d = plan.first; d < plan.num_dst(); ++d) largest = std::max(largest, plan.indptr[d + 1] - plan.indptr[d]);
   room.check(picks, largest, bytes_per_pick);

@@ -1,6 +1,7 @@
 // numbering.h: the local ids of one node type in one minibatch, by first occurrence.
-//   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, from one call or from many. It borrows
-//   an id map from the shelf, direct up to `direct_limit` nodes, hashed beyond.
+//   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, from one call or from many. With the
+//   first ids it borrows an id map from the shelf, direct up to `direct_limit` nodes, hashed beyond; a type of which no
+//   node is found takes no memory.
 // The caller has checked that the ids are in [0, num_nodes). Throws std::length_error (ValueError) past 2^32 - 1 nodes.
 // Touches no Python object.
 #pragma once
@@ -21,13 +22,7 @@ namespace datapipes {
 template <class Id>
 class Numbering {
  public:
-  explicit Numbering(std::int64_t num_nodes, std::int64_t direct_limit = kDirectMapLimit) : num_nodes_(num_nodes) {
-    if (num_nodes <= direct_limit) {
-      borrow<DirectIdMap<Id>>();
-    } else {
-      borrow<HashIdMap<Id>>();
-    }
-  }
+  explicit Numbering(std::int64_t num_nodes) : num_nodes_(num_nodes) {}
   Numbering(Numbering&&) noexcept = default;
   Numbering& operator=(Numbering&&) noexcept = default;
 
@@ -35,8 +30,17 @@ class Numbering {
   std::int64_t num_nodes() const { return num_nodes_; }
   std::span<const Id> nodes() const { return nodes_.first(count_); }
 
-  // Makes room for `more` ids. Returns the old memory of the nodes, for a caller who still reads it.
-  Buffer<Id> make_room(std::int64_t more) {
+  // Makes room for `more` ids. Returns the old memory of the nodes, for a caller who still reads it. `direct_left` says
+  // how many nodes may still have a direct map in this minibatch; a map that is borrowed now is taken off.
+  Buffer<Id> make_room(std::int64_t more, std::int64_t& direct_left) {
+    if (!has_map_) {
+      if (num_nodes_ <= direct_left) {
+        direct_left -= num_nodes_;
+        borrow<DirectIdMap<Id>>();
+      } else {
+        borrow<HashIdMap<Id>>();
+      }
+    }
     const std::int64_t bound = count_ + std::min(more, num_nodes_ - count_);  // the graph has no more nodes
     check_local_ids(bound);
     visit([&](auto& map) { map.reserve(nodes(), bound - count_); });
@@ -46,7 +50,8 @@ class Numbering {
     return std::exchange(nodes_, std::move(larger));
   }
 
-  // Calls use(map) with the map that is in use; `number` needs it, so that a loop asks only once which kind it is.
+  // Calls use(map) with the map that is in use; `number` needs it, so that a loop asks only once which kind it is. There
+  // must have been room made.
   template <class Use>
   void visit(Use&& use) {
     std::visit([&](auto& map) { use(*map); }, map_);
@@ -65,7 +70,8 @@ class Numbering {
   // Gives the map back and returns the distinct ids. A numbering that is destroyed without it, by an error, destroys its map
   // too, since the content is unknown.
   Buffer<Id> finish() {
-    std::visit([](auto& map) { IdMapShelf<std::remove_reference_t<decltype(*map)>>::instance().give(std::move(map)); }, map_);
+    if (has_map_)
+      std::visit([](auto& map) { IdMapShelf<std::remove_reference_t<decltype(*map)>>::instance().give(std::move(map)); }, map_);
     nodes_.shrink(count_);
     return std::move(nodes_);
   }
@@ -74,11 +80,13 @@ class Numbering {
   template <class Map>
   void borrow() {
     map_ = IdMapShelf<Map>::instance().take(num_nodes_);
+    has_map_ = true;
     visit([this](auto& map) { map.start(num_nodes_); });
   }
 
   std::int64_t num_nodes_;
   std::int64_t count_ = 0;
+  bool has_map_ = false;
   Buffer<Id> nodes_;
   std::variant<std::unique_ptr<DirectIdMap<Id>>, std::unique_ptr<HashIdMap<Id>>> map_;
 };

@@ -13,8 +13,9 @@ namespace {
 template <class Id>
 class Sampling {
  public:
-  Sampling(const Topology<Id>& graph, const NeighborsRequest& request) : graph_(graph), request_(request) {
-    for (const NodeType& type : graph.node_types) numberings_.emplace_back(type.num_nodes, request.direct_limit);
+  Sampling(const Topology<Id>& graph, const NeighborsRequest& request)
+      : graph_(graph), request_(request), direct_left_(request.direct_limit) {
+    for (const NodeType& type : graph.node_types) numberings_.emplace_back(type.num_nodes);
   }
 
   Neighborhood<Id> run(std::span<const Seeds> seeds) {
@@ -34,7 +35,7 @@ class Sampling {
   Buffer<Id> number_seeds(const Seeds& seeds) {
     const NodeType& type = graph_.node_types[seeds.type];
     auto& numbering = numberings_[seeds.type];
-    numbering.make_room(std::ssize(seeds.ids));
+    numbering.make_room(std::ssize(seeds.ids), direct_left_);
     Buffer<Id> local(std::ssize(seeds.ids));
     std::vector<Id> ids(seeds.ids.size());
     numbering.visit([&](auto& map) {
@@ -57,7 +58,8 @@ class Sampling {
       const std::size_t dst = relation.dst;
       const Uniform& policy = request_.hops[hop][i];
       const auto rows = numberings_[dst].nodes().first(static_cast<std::size_t>(num_dst[dst]));
-      blocks.push_back(policy.fanout == 0 ? nothing(num_dst[dst]) : draw(relation, policy, rows, first[dst], hop));
+      const bool idle = policy.fanout == 0 || first[dst] == num_dst[dst];
+      blocks.push_back(idle ? nothing(num_dst[dst]) : draw(relation, policy, rows, first[dst], hop));
     }
     for (std::size_t i = 0; i < blocks.size(); ++i)  // only now: later relations find nodes of the same type
       blocks[i].num_src = numberings_[graph_.relations[request_.sampled[i]].src].count();
@@ -73,13 +75,18 @@ class Sampling {
   CompactedHop<Id> draw(const Relation<Id>& relation, const Uniform& policy, std::span<const Id> rows, std::int64_t first,
                         std::size_t hop) {
     const char* const op = relation.op.c_str();
-    auto plan = plan_hop(op, relation.rows, rows, first, policy, request_.threads);
     const HopRoom room{op, static_cast<std::int64_t>(hop), policy.fanout, policy.replace};
-    check_hop_room(room, plan, sizeof(Id) + (request_.want_edge_ids ? sizeof(std::int64_t) : 0));
+    std::int64_t num_picks = 0;
     try {
+      auto plan = plan_hop(op, relation.rows, rows, first, policy, request_.threads);
+      num_picks = plan.num_picks();
+      check_hop_room(room, plan, sizeof(Id) + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_);
+      held_ += num_picks + plan.num_dst();
       return draw_plan(relation, plan, policy);
+    } catch (const NoRoom&) {
+      throw;
     } catch (const std::bad_alloc&) {
-      room.refuse_allocation(plan.num_picks());
+      room.refuse_allocation(num_picks, std::ssize(rows));
     }
   }
 
@@ -90,7 +97,8 @@ class Sampling {
     if (request_.want_edge_ids) block.edge_ids = Buffer<std::int64_t>(num_picks);
     Id* const indices = block.indices.data();  // first the drawn global ids, then their local ids
     auto& numbering = numberings_[relation.src];
-    const Buffer<Id> before = numbering.make_room(num_picks);  // the plan still reads it where src and dst are one type
+    const Buffer<Id> before =
+        numbering.make_room(num_picks, direct_left_);  // the plan still reads it where src and dst are one type
     const auto on_block = [&](std::int64_t offset, std::span<const Id>, std::span<const std::int64_t> positions) {
       if (request_.want_edge_ids) write_edge_ids(relation.edge_ids, positions, block.edge_ids.data() + offset);
     };
@@ -132,6 +140,8 @@ class Sampling {
   const Topology<Id>& graph_;
   const NeighborsRequest& request_;
   std::vector<Numbering<Id>> numberings_;  // of each node type
+  std::int64_t direct_left_;               // nodes that may still have a direct map
+  std::int64_t held_ = 0;                  // picks and columns of the blocks made so far
 };
 
 }  // namespace

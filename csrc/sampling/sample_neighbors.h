@@ -31,8 +31,8 @@ struct NeighborsRequest {
   std::vector<std::vector<Uniform>> hops;  // hop 0 (next to the seeds) first; the policy of each sampled relation
   bool only_new = false;                   // frontier "new": each node is sampled once, in the hop after its first occurrence
   bool want_edge_ids = false;
-  std::int64_t direct_limit = kDirectMapLimit;
-  int threads = 1;  // the result does not depend on it
+  std::int64_t direct_limit = kDirectMapLimit;  // nodes of all types that may have direct maps
+  int threads = 1;                              // the result does not depend on it
 };
 
 template <class Id>

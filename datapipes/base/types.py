@@ -7,12 +7,15 @@ the one edge type None. Where a user gives an edge type, the text "src:rel:dst" 
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from datapipes.base.checks import shown
 
 NodeType = str
+MOST_CHARACTERS = 4096  # of a name; a file might hold longer ones
+MOST_COMPARED = 1000  # known names among which the nearest is looked for
 EdgeType = tuple[str, str, str]
 
 
@@ -22,6 +25,7 @@ def check_node_type(where: str, value: Any) -> NodeType:
         raise TypeError(f"{where}: a node type must be a str, got {shown(value)}. Write 'paper'.")
     if not value:
         raise ValueError(f"{where}: found an empty name of a node type; at least one character is needed. Name it.")
+    _refuse_long(where, value)
     return value
 
 
@@ -48,6 +52,8 @@ def check_edge_type(where: str, value: Any) -> EdgeType:
             f"{where}: found an empty name in the edge type {shown(value)}; each of (src, rel, dst) needs at least one "
             "character. Name it."
         )
+    for part in parts:
+        _refuse_long(where, part)
     return parts[0], parts[1], parts[2]
 
 
@@ -55,7 +61,7 @@ def known_node_type(where: str, value: Any, known: Collection[Any]) -> NodeType:
     """Return `value`, one of the `known` node types; the error names the nearest."""
     node_type = check_node_type(where, value)
     if node_type not in known:
-        raise _unknown(where, "node type", value, known)
+        raise unknown_type(where, "node type", value, known)
     return node_type
 
 
@@ -63,7 +69,7 @@ def known_edge_type(where: str, value: Any, known: Collection[Any]) -> EdgeType:
     """Return `value` as a tuple, one of the `known` edge types; the error names the nearest."""
     edge_type = check_edge_type(where, value)
     if edge_type not in known:
-        raise _unknown(where, "edge type", value, known)
+        raise unknown_type(where, "edge type", value, known)
     return edge_type
 
 
@@ -83,9 +89,19 @@ def by_edge_type(where: str, given: Mapping[Any, Any]) -> dict[EdgeType, Any]:
     return {edge_type: found[edge_type] for edge_type in sorted(found)}
 
 
-def _unknown(where: str, kind: str, value: Any, known: Collection[Any]) -> ValueError:
-    texts = {type_text(each): each for each in known}
-    near = difflib.get_close_matches(type_text(value), texts, 1, 0.0)
+def _refuse_long(where: str, name: str) -> None:
+    if len(name) > MOST_CHARACTERS:
+        raise ValueError(
+            f"{where}: found a name of a type of {len(name)} characters; at most {MOST_CHARACTERS} are allowed. Use a "
+            "shorter one."
+        )
+
+
+def unknown_type(where: str, kind: str, value: Any, known: Collection[Any]) -> ValueError:
+    """Return the error for a type that is not known; it names the nearest."""
+    # The search takes time in proportion to the square of the length, and names may come from a file.
+    texts = {type_text(each)[:100]: each for each in itertools.islice(known, MOST_COMPARED)}
+    near = difflib.get_close_matches(type_text(value)[:100], texts, 1, 0.0)
     nearest = f" The nearest is {texts[near[0]]!r}." if near else ""
     return ValueError(
         f"{where}: no {kind} {shown(value)}; known are {shown(sorted(known))}.{nearest} Use one of these, or add it to "

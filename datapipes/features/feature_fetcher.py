@@ -17,7 +17,7 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.log import logger
-from datapipes.base.types import known_edge_type, known_node_type, type_text
+from datapipes.base.types import known_edge_type, known_node_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
@@ -231,12 +231,8 @@ class FeatureFetcher(MiniBatchTransformer):
         return _in_silence, super().__reduce__()
 
     def describe(self) -> dict[str, Any]:
-        told = {}
-        for domain, keys in {"node": self.node_feature_keys, "edge": self.edge_feature_keys}.items():
-            if keys:
-                by_type = keys if isinstance(keys, dict) else {}
-                told[f"{domain}_feature_keys"] = {type_text(type_): by_type[type_] for type_ in by_type} or keys
-        return told
+        given = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
+        return {f"{domain}_feature_keys": keys for domain, keys in given.items() if keys}
 
 
 def _tell_once(graph: Graph, type_: Any, name: str, rows: int) -> None:

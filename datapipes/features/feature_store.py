@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,8 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
     def __getitem__(self, key: FeatureKey) -> Feature:
         found = self._features.get(key)
         if found is None:
-            found = self._features.get(_with_tuple(key))
+            with contextlib.suppress(ValueError):  # a text that is no edge type is no key
+                found = self._features.get(_with_tuple(key))
         if found is None:
             raise KeyError(
                 f"FeatureStore: no feature {shown(key)}; the store has "

@@ -69,7 +69,6 @@ class CSCGraph(Graph):
         self.node_attributes = check_attributes("CSCGraph", "node", node_attributes, self.num_nodes)
         self.edge_attributes = check_attributes("CSCGraph", "edge", edge_attributes, self.num_edges)
         self.edge_ids = check_edge_ids("CSCGraph", edge_ids, self.num_edges)
-        self._arrays: _Arrays | None = None
         self._digest: str | None = None
 
     @property
@@ -122,10 +121,8 @@ class CSCGraph(Graph):
 
     def arrays(self) -> _Arrays:
         """Return (indptr, indices, edge_ids or None) as NumPy views for the kernels."""
-        if self._arrays is None:
-            edge_ids = None if self.edge_ids is None else self.edge_ids.numpy()
-            self._arrays = (self.indptr.numpy(), self.indices.numpy(), edge_ids)
-        return self._arrays
+        edge_ids = None if self.edge_ids is None else self.edge_ids.numpy()
+        return self.indptr.numpy(), self.indices.numpy(), edge_ids
 
     def validate(self) -> CSCGraph:
         """Check the whole graph and return it.
@@ -262,9 +259,6 @@ class CSCGraph(Graph):
             if given
         )
         return f"CSCGraph({self.num_nodes} nodes, {self.num_edges} edges, {dtype_name(self.indices.dtype)}{attributes})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_arrays": None}
 
 
 def _refuse_types(kind: str, found: Any) -> None:

@@ -41,7 +41,8 @@ class Relation(Protocol):
 class Graph(OtherNames, ABC):
     """Base of CSCGraph and HeteroCSCGraph."""
 
-    _topology: _core.Topology | None = None
+    # What `topology` made: the view, the tensors behind it, and where their memory was.
+    _topology: tuple[_core.Topology, list[Tensor], list[int]] | None = None
 
     @property
     @abstractmethod
@@ -97,12 +98,21 @@ class Graph(OtherNames, ABC):
         """Return a digest of the topology; computed once."""
 
     def topology(self) -> _core.Topology:
-        """Return the arrays of all relations as the sampling kernels take them; made once for each process."""
-        if self._topology is None:
-            numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
-            nodes = [(_name(node_type), self.num_nodes_of(node_type)) for node_type in self.node_types]
-            self._topology = _core.Topology(nodes, [self._row(edge_type, numbers) for edge_type in self.edge_types])
-        return self._topology
+        """Return the arrays of all relations as the sampling kernels take them; made once for each process.
+
+        `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor
+        and frees the old one. So it is made again when a tensor is no longer where it was.
+        """
+        if self._topology is not None:
+            found, tensors, places = self._topology
+            if [tensor.data_ptr() for tensor in tensors] == places:
+                return found
+        numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
+        nodes = [(_name(node_type), self.num_nodes_of(node_type)) for node_type in self.node_types]
+        found = _core.Topology(nodes, [self._row(edge_type, numbers) for edge_type in self.edge_types])
+        tensors = [tensor for edge_type in self.edge_types for tensor in _tensors(self.relation(edge_type))]
+        self._topology = (found, tensors, [tensor.data_ptr() for tensor in tensors])
+        return found
 
     def _row(self, edge_type: EdgeType | None, numbers: dict[NodeType | None, int]) -> tuple[Any, ...]:
         src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
@@ -112,6 +122,11 @@ class Graph(OtherNames, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_topology"}
+
+
+def _tensors(relation: Relation) -> list[Tensor]:
+    edge_ids = [] if relation.edge_ids is None else [relation.edge_ids]
+    return [relation.indptr, relation.indices, *edge_ids]
 
 
 def _name(value: Any) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from datapipes.base.checks import check_int, shown
-from datapipes.base.types import EdgeType, check_edge_type, known_edge_type
+from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, unknown_type
 from datapipes.graph.graph import Graph
 
 MAX_HOPS = 256
@@ -59,16 +60,20 @@ def sampled_edge_types(fanouts: list[Any], graph: Graph) -> tuple[Any, ...]:
 
 def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[EdgeType, int]:
     if not isinstance(fanout, Mapping):
+        if isinstance(fanout, bool) or not isinstance(fanout, (int, np.integer)):
+            raise TypeError(
+                f"{where}: {name} must be an int, for all edge types, or a dict {{edge type: int}}, got "
+                f"{shown(fanout)}. Edge types are {shown(list(graph.edge_types))}."
+            )
         number = check_int(where, name, fanout, -1)
         return {edge_type: number for edge_type in graph.edge_types if edge_type is not None}
     numbers: dict[Any, int] = dict.fromkeys(graph.edge_types, 0)
-    given = set()
-    for key, value in fanout.items():
-        edge_type = known_edge_type(where, key, graph.edge_types)
-        if edge_type in given:
-            raise ValueError(f"{where}: {name} names {edge_type} twice, as tuple and as text. Give it once.")
-        given.add(check_edge_type(where, key))
-        numbers[edge_type] = check_int(where, f"{name}[{shown(key)}]", value, -1)
+    for key in fanout:
+        if isinstance(key, str) and key.count(":") < 2:  # a relation or a node type alone, as other libraries allow
+            raise unknown_type(f"{where}, {name}", "edge type", key, graph.edge_types)
+    for edge_type, value in by_edge_type(f"{where}, {name}", fanout).items():
+        known_edge_type(f"{where}, {name}", edge_type, graph.edge_types)
+        numbers[edge_type] = check_int(where, f"{name}[{shown(edge_type)}]", value, -1)
     return numbers
 
 

@@ -15,14 +15,15 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, dtype_name
+from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
-from datapipes.base.types import type_text
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.sampling.fanouts import Fanout, check_fanouts, sampled_edge_types, shortened
-from datapipes.sampling.seed_ids import plain_seeds, seed_ids
+from datapipes.sampling.seed_ids import check_seed_types, plain_seeds, seed_ids
+from datapipes.seeds import ItemSampler
 
 __all__ = ["Picks", "Sampled", "Sampler"]
 
@@ -89,6 +90,7 @@ class Sampler(MiniBatchTransformer):
                 "hop, rng, edge_type), or sample a CSCGraph."
             )
         _refuse_fetch_before(self.name, source)
+        _refuse_other_types(self.name, source, graph)
         self.graph = graph
         self.fanouts = check_fanouts(self.name, fanouts, graph)
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
@@ -161,9 +163,9 @@ class Sampler(MiniBatchTransformer):
             counts: Fingerprint = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "fanouts": self.fanouts}
         else:
             counts = {
-                "num_nodes": {type_text(of): graph.num_nodes_of(of) for of in graph.node_types},
-                "num_edges": {type_text(of): graph.num_edges_of(of) for of in graph.edge_types},
-                "fanouts": [{type_text(of): number for of, number in fanout.items()} for fanout in self.fanouts],
+                "num_nodes": {join_key(of): graph.num_nodes_of(of) for of in graph.node_types if of is not None},
+                "num_edges": {join_key(of): graph.num_edges_of(of) for of in graph.edge_types if of is not None},
+                "fanouts": [{join_key(of): number for of, number in fanout.items()} for fanout in self.fanouts],
             }
         return {**counts, "return_edge_ids": self.return_edge_ids, "graph_digest": graph.digest()}
 
@@ -230,7 +232,8 @@ class Sampler(MiniBatchTransformer):
             at = int(wrong[0])
             raise ValueError(
                 f"{self.name}: draw returned position {int(positions[at])} for node {int(drawn_for[at])}, whose "
-                f"in-edges are at [{int(first[at])}, {int(last[at])}). Add graph.indptr[node] to the chosen places."
+                f"in-edges are at [{int(first[at])}, {int(last[at])}). Add indptr[node] of the graph or "
+                "relation to the chosen places."
             )
         return Picks(indptr, positions)
 
@@ -257,6 +260,14 @@ def _refuse_fetch_before(where: str, source: Stage) -> None:
             raise ValueError(_rows_left_behind(where, f"{' and '.join(stage.fills)} of {stage!r} before it"))
         if not stage.draws and len(stage.sources) == 1:  # any other stage may take the features out again
             sources.append(stage.source)
+
+
+def _refuse_other_types(where: str, source: Stage, graph: Graph) -> None:
+    """Raise TypeError or ValueError if the seeds that certainly reach the sampler are of types that the graph lacks."""
+    while not source.draws and len(source.sources) == 1:
+        source = source.source
+    if isinstance(source, ItemSampler):
+        check_seed_types(where, getattr(source.item_set, "types", None), graph)
 
 
 def _rows_left_behind(where: str, found: str) -> str:

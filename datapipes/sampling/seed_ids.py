@@ -5,6 +5,7 @@ Seeds of links are pairs; a sampler starts from the nodes at their ends (docs/se
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -46,10 +47,7 @@ def plain_seeds(where: str, seeds: Any) -> Tensor:
         TypeError, ValueError: They are no ids, or have types; the message names what was found.
     """
     if isinstance(seeds, dict):
-        raise TypeError(
-            f"{where}: seeds have the types {shown(sorted(map(type_text, seeds)))}, but the graph has none. Take an "
-            "ItemSet without types, or sample a HeteroCSCGraph."
-        )
+        raise _types_without_graph(where, seeds)
     checked = check_seeds(where, "seeds", seeds)
     if checked.numel() == 0:
         raise _no_seeds(where, f"shape {list(checked.shape)}")
@@ -63,10 +61,7 @@ def seed_ids(where: str, seeds: Any, graph: Graph) -> SeedIds:
         TypeError, ValueError: They are no ids, or not of types of the graph; the message names what was found.
     """
     if not isinstance(seeds, dict):
-        raise TypeError(
-            f"{where}: seeds must be a dict by type, since the graph has types, got {type(seeds).__name__}. Start the "
-            f"chain with dp.HeteroItemSet({{type: items}}); node types are {shown(list(graph.node_types))}."
-        )
+        raise _no_types(where, type(seeds).__name__, graph)
     columns: dict[Any, list[Tensor]] = {}
     lengths: dict[Any, int] = {}
     places: list[tuple[Any, int | None, Any, int, int]] = []
@@ -80,6 +75,35 @@ def seed_ids(where: str, seeds: Any, graph: Graph) -> SeedIds:
         raise _no_seeds(where, f"types {shown(sorted(map(type_text, seeds)))}")
     joined = {node_type: parts[0] if len(parts) == 1 else torch.cat(parts) for node_type, parts in columns.items()}
     return SeedIds(joined, places, seeds)
+
+
+def check_seed_types(where: str, types: Collection[Any] | None, graph: Graph) -> None:
+    """Raise TypeError or ValueError if seeds of these types, or without types for None, are not seeds of the graph."""
+    if not graph.is_heterogeneous:
+        if types is not None:
+            raise _types_without_graph(where, types)
+        return
+    if types is None:
+        raise _no_types(where, "an ItemSet without types", graph)
+    for key in types:
+        if isinstance(key, str):
+            known_node_type(f"{where}, seeds", key, graph.node_types)
+        else:
+            known_edge_type(f"{where}, seeds", key, graph.edge_types)
+
+
+def _types_without_graph(where: str, types: Collection[Any]) -> TypeError:
+    return TypeError(
+        f"{where}: seeds have the types {shown(sorted(map(type_text, types)))}, but the graph has none. Take an "
+        "ItemSet without types, or sample a HeteroCSCGraph."
+    )
+
+
+def _no_types(where: str, found: str, graph: Graph) -> TypeError:
+    return TypeError(
+        f"{where}: seeds must be a dict by type, since the graph has types, got {found}. Start the chain with "
+        f"dp.HeteroItemSet({{type: items}}); node types are {shown(list(graph.node_types))}."
+    )
 
 
 def _columns(where: str, key: Any, given: Any, graph: Graph) -> list[tuple[int | None, str, Tensor]]:

@@ -75,3 +75,14 @@ def test_types_as_keys_are_sorted_and_given_once():
     ]
     with refused(ValueError, stage="^here: ", found=r"\('b', 'r', 'a'\) is given twice", allowed="once"):
         by_edge_type("here", {**given_types, ("b", "r", "a"): 4})
+
+
+def test_long_names_cost_no_time():
+    """The search for the nearest name takes the square of the length, and names may come from a file."""
+    with refused(ValueError, stage="here", found="5000 characters", allowed="4096"):
+        check_node_type("here", "x" * 5000)
+    with refused(ValueError, stage="here", found="5000 characters", allowed="4096"):
+        check_edge_type("here", ("a", "x" * 5000, "b"))
+    known = [f"{i}{'y' * 4000}" for i in range(3000)]
+    with refused(ValueError, stage="here", found="no node type", allowed="known are"):
+        known_node_type("here", "x" * 4000, known)

@@ -123,11 +123,11 @@ def test_without_a_sampler_the_rows_are_those_of_the_seeds():
     assert torch.equal(minibatch.node_features["paper", "feat"], store["node", "paper", "feat"].tensor[[3, 1]])
 
 
-def test_the_picture_of_a_chain_shows_types_as_words():
+def test_the_picture_of_a_chain_shows_what_is_fetched_of_each_type():
     told = slow_sampled().fetch_feature(hetero_store(), {"paper": ["feat"]}, {CITES: ["weight"]}).describe()
     assert told == {
         "node_feature_keys": {"paper": ["feat"]},
-        "edge_feature_keys": {"paper:cites:paper": ["weight"]},
+        "edge_feature_keys": {CITES: ["weight"]},
     }
     assert fetched().describe() == {"node_feature_keys": ["feat"], "edge_feature_keys": ["weight"]}
 

@@ -321,6 +321,7 @@ def test_arguments_that_do_not_fit_are_refused():
         ("sampled", [1]),
         ("sampled", [-1]),
         ("sampled", []),
+        ("sampled", [0, 0]),
         ("fanouts", [[1], [1]]),
         ("fanouts", [[1, 1]]),
         ("fanouts", [[1.5]]),

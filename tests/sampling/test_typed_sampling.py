@@ -1,6 +1,8 @@
 """Samplers over graphs with types: equal to the twin; fanouts and seeds by type; what does not fit is refused."""
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,9 +175,17 @@ def test_an_int_counts_for_each_edge_type():
     ("fanouts", "error", "found", "allowed"),
     [
         ([{("paper", "cite", "paper"): 2}], ValueError, "cite", r"The nearest is \('paper', 'cites', 'paper'\)"),
-        ([{"paper:cite:paper": 2}], ValueError, "paper:cite:paper", "known are .*'reviews'"),
+        ([{"paper:cite:paper": 2}], ValueError, "'cite'", "known are .*'reviews'"),
         ([{"paper:rev:writes:author": 2}], ValueError, "more than one way", "tuple"),
-        ([{"paper:cites": 2}], ValueError, "'paper:cites'", "three texts"),
+        (
+            [{"paper:cites": 2}],
+            ValueError,
+            "no edge type 'paper:cites'",
+            r"The nearest is \('paper', 'cites', 'paper'\)",
+        ),
+        ([{"writes": 2}], ValueError, "no edge type 'writes'", "The nearest"),
+        ([{("paper", "cites"): 2}], ValueError, r"\('paper', 'cites'\)", "three texts"),
+        (["writes"], TypeError, "'writes'", "a dict"),
         ([{("paper", "", "paper"): 2}], ValueError, "empty name", "at least one character"),
         ([{CITES: 2, "paper:cites:paper": 3}], ValueError, "twice", "once"),
         ([{CITES: -2}], ValueError, "-2", "-1 or more"),
@@ -234,10 +244,10 @@ def test_a_seed_outside_its_type_is_refused(node_type):
 
 
 def test_seeds_and_graph_must_both_have_types_or_neither():
-    with refused(TypeError, stage="sample_neighbor", found="got Tensor", allowed="HeteroItemSet"):
-        next(iter(typed_sampled(items())))
+    with refused(TypeError, stage="sample_neighbor", found="got an ItemSet without types", allowed="HeteroItemSet"):
+        typed_sampled(items())
     with refused(TypeError, stage="sample_neighbor", found="'author', 'paper'", allowed="the graph has none"):
-        next(iter(sampled(dp.ItemSampler(typed_set(), 4))))
+        sampled(dp.ItemSampler(typed_set(), 4))
 
 
 # --- a sampler of a user's own
@@ -312,3 +322,52 @@ def test_a_relation_that_is_not_sampled_changes_no_draw_of_the_others():
     few, all_types = typed_sampled(fanouts=[{WRITTEN: 2}]), typed_sampled(fanouts=[{WRITTEN: 2, REVIEWS: -1}])
     for one, other in zip(few, all_types, strict=True):
         assert torch.equal(one.blocks[0][WRITTEN].edge_ids, other.blocks[0][WRITTEN].edge_ids)
+
+
+def test_edge_types_whose_words_join_alike_are_told_apart_in_a_state():
+    alike = [("a", "b:c", "a"), ("a:b", "c", "a")]
+    relations = {of: ([0, 2, 2, 2], [1, 2]) if of[0] == "a" else ([0, 1, 1, 1], [0]) for of in alike}
+    relations = {of: tuple(torch.tensor(array) for array in arrays) for of, arrays in relations.items()}
+    graph = dp.HeteroCSCGraph(relations, {"a": 3, "a:b": 3})
+    start = dp.ItemSampler(dp.HeteroItemSet({"a": dp.ItemSet(3)}), 1)
+    one, other = (start.sample_neighbor(graph, [dict(zip(alike, n, strict=True))]) for n in ((1, 2), (5, 2)))
+    with pytest.raises(ValueError, match="fanouts"):
+        other.load_state_dict(next_state(one))
+
+
+def test_types_that_no_node_is_found_of_cost_no_memory():
+    """Their id maps would take 1 GiB."""
+    relation = (torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    idle = {(f"t{i}", "to", "a"): relation for i in range(8)}
+    graph = dp.HeteroCSCGraph(
+        {("a", "to", "a"): (torch.tensor([0, 1, 2]), torch.tensor([1, 0])), **idle},
+        {"a": 2, **{f"t{i}": 2**25 for i in range(8)}},
+    )
+    start = dp.ItemSampler(dp.HeteroItemSet({"a": dp.ItemSet(2)}), 2)
+    before = resident_bytes()
+    minibatch = next(iter(start.sample_neighbor(graph, [{("a", "to", "a"): -1}])))
+    assert list(minibatch.input_nodes) == ["a", *(f"t{i}" for i in range(8))]
+    assert resident_bytes() - before < 2**26
+
+
+def resident_bytes() -> int:
+    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("make", [small_graph, typed_graph])
+def test_a_graph_whose_memory_torch_has_moved_is_sampled_where_it_is_now(make):
+    chain = typed_sampled(graph=make()) if make is typed_graph else sampled(graph=make())
+    expected = digests(chain)
+    relation = chain.graph.relation(chain.edge_types[0])
+    for tensor in (relation.indptr, relation.indices, relation.edge_ids):
+        tensor.share_memory_()  # moves the values and frees where they were
+    chain.set_epoch(0)
+    assert digests(chain) == expected
+
+
+def test_seeds_are_held_against_the_graph_when_the_chain_is_built():
+    for of in ("papers", ("paper", "cited", "paper")):
+        seeds = dp.HeteroItemSet({of: dp.ItemSet(torch.zeros(1 if of == "papers" else (1, 2), dtype=torch.int64))})
+        with refused(ValueError, stage="sample_neighbor", found="no (node|edge) type", allowed="The nearest is"):
+            typed_sampled(dp.ItemSampler(seeds, 1).copy_to("cpu"))

@@ -76,7 +76,7 @@ def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
             f"graph: index dtype must be torch.int32 or torch.int64, got {shown(dtype)}. Pass one of them."
         )
     if dtype == torch.int32 and num_nodes > 2**31 - 1:
-        raise ValueError(f"graph: {num_nodes} nodes do not fit into int32, which holds {2**31 - 1}. Keep torch.int64.")
+        raise ValueError(f"graph: {num_nodes} nodes do not fit into int32, which holds {2**31 - 1}. Use torch.int64.")
     return dtype  # type: ignore[no-any-return]  # compared above
 
 

@@ -26,6 +26,11 @@ def from_edge_index(
     edge_attributes: Mapping[str, Any] | None = None,
 ) -> CSCArrays:
     """See CSCGraph.from_edge_index."""
+    if isinstance(edge_index, Mapping):
+        raise TypeError(
+            "from_edge_index: edge_index of a CSCGraph must be a tensor [2, num_edges], got a dict. For edges by type "
+            "use dp.HeteroCSCGraph.from_edge_index."
+        )
     edges = check_edge_index("edge_index", edge_index)
     if num_nodes is None:
         num_nodes = max(int(edges.max()) + 1, 0) if edges.numel() > 0 else 0
@@ -108,9 +113,8 @@ def from_pyg(data: Any) -> CSCArrays:
     """See CSCGraph.from_pyg."""
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:
-        raise ValueError(
-            f"from_pyg: needs a Data with edge_index, got {type(data).__name__} without one. Set data.edge_index."
-        )
+        how = "Use dp.HeteroCSCGraph.from_pyg" if hasattr(data, "node_types") else "Set data.edge_index"
+        raise ValueError(f"from_pyg: needs a Data with edge_index, got {type(data).__name__} without one. {how}.")
     node_names = [name for name in data.node_attrs() if isinstance(data[name], torch.Tensor)]
     edge_names = [name for name in data.edge_attrs() if name != "edge_index" and isinstance(data[name], torch.Tensor)]
     return from_edge_index(

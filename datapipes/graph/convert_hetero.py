@@ -14,7 +14,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_int, shown
 from datapipes.base.sizes import check_memory
-from datapipes.base.types import EdgeType, by_edge_type, check_node_type, known_edge_type
+from datapipes.base.types import EdgeType, by_edge_type, check_node_type, known_edge_type, known_node_type
 from datapipes.graph.arrays import HeteroArrays
 from datapipes.graph.checks import MAX_NODES, check_mapping
 from datapipes.graph.convert import check_edge_index, in_order
@@ -27,12 +27,15 @@ def from_edge_index(
     num_nodes: Mapping[str, int] | None = None,
     node_attributes: Mapping[str, Mapping[str, Any]] | None = None,
     edge_attributes: Mapping[Any, Mapping[str, Any]] | None = None,
+    *,
+    infer_others: bool = False,
 ) -> HeteroArrays:
-    """See HeteroCSCGraph.from_edge_index."""
+    """See HeteroCSCGraph.from_edge_index. With `infer_others` the edges tell of types that `num_nodes` lacks."""
     form = "{edge type: edge_index}"
     given = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
     edges = {key: check_edge_index(f"edge_index of {key}", value) for key, value in given.items()}
-    counts = _num_nodes(edges, check_mapping(_WHERE, "num_nodes", num_nodes, "{node type: number}"))
+    numbers = check_mapping(_WHERE, "num_nodes", num_nodes, "{node type: number}")
+    counts = _num_nodes(edges, numbers, num_nodes is None or infer_others)
     form = "{edge type: {name: values}}"
     attributes = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_attributes", edge_attributes, form))
     for key, values in attributes.items():
@@ -47,15 +50,17 @@ def from_edge_index(
     return HeteroArrays(relations, counts, ids, node_attributes or {}, moved)
 
 
-def _num_nodes(edges: Mapping[EdgeType, Tensor], given: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of nodes of each type: as given, otherwise the largest id in any edge type plus 1."""
+def _num_nodes(edges: Mapping[EdgeType, Tensor], given: Mapping[str, int], infer: bool) -> dict[str, int]:
+    """Return the number of nodes of each type as given; of others, with `infer`, the largest id of any edge plus 1."""
     counts = {
         check_node_type(f"{_WHERE}, num_nodes", kind): check_int(_WHERE, f"num_nodes[{kind!r}]", count, 0, MAX_NODES)
         for kind, count in given.items()
     }
-    for (src, _, dst), columns in edges.items():
-        for kind, row in ((src, columns[0]), (dst, columns[1])):
-            if kind not in given:
+    for key, columns in edges.items():
+        for kind, row in ((key[0], columns[0]), (key[2], columns[1])):
+            if not infer:
+                known_node_type(f"{_WHERE}, num_nodes for {key}", kind, given)
+            elif kind not in given:
                 counts[kind] = max(counts.get(kind, 0), int(row.max()) + 1 if row.numel() > 0 else 0)
     size = sum(
         8 * (counts[key[2]] + 1 + columns.shape[1]) + columns.shape[1] * columns.element_size()

@@ -33,7 +33,7 @@ def from_pyg(data: Any) -> HeteroArrays:
         columns[key] = store.edge_index
         edges[key] = _tensors(store, [name for name in store.edge_attrs() if name != "edge_index"])
     known = {kind: int(count) for kind, count in counts.items() if count is not None}
-    return from_edge_index(columns, known, nodes, edges)
+    return from_edge_index(columns, known, nodes, edges, infer_others=True)
 
 
 def _tensors(store: Any, names: list[str]) -> dict[str, Tensor]:

@@ -66,7 +66,7 @@ class HeteroCSCGraph(Graph):
         relations: {(src, rel, dst): (indptr, indices)}; at most 65,536 edge types.
             indptr: int64 (or int32, converted) [num_nodes[dst] + 1], from 0 up to the number of edges, not descending.
             indices: int32 or int64 [num_edges], the node of src at the other end of each in-edge. All relations have
-            the same dtype; sampled ids have it too.
+            the same dtype; sampled ids have it too, so no node type may have more nodes than it holds.
         num_nodes: {node type: number}; names every type of an edge type. It may name types without edges.
         node_attributes: {node type: {name: [num_nodes, ...]}}.
         edge_attributes: {edge type: {name: [num_edges, ...]}}, aligned with `indices`.
@@ -106,6 +106,7 @@ class HeteroCSCGraph(Graph):
             for edge_type, arrays in given.items()
         }
         refuse_mixed_dtypes(self._relations)
+        check_index_dtype(self.index_dtype, max(self._num_nodes.values(), default=0))
         of_nodes = check_mapping(_NAME, "node_attributes", node_attributes, "{node type: {name: values}}")
         for node_type in of_nodes:
             known_node_type(f"{_NAME}, node_attributes", node_type, self._num_nodes)
@@ -242,11 +243,15 @@ class HeteroCSCGraph(Graph):
 
         The sort is stable: in-edges of a node keep the order of their columns. The id of an edge is its column in the
         edge_index of its type, so edge features in that order can be used as they are. `edge_attributes` are given in
-        that order too and moved to CSC order. A type that `num_nodes` does not name has as many nodes as the largest id
-        in any of its edge types says, plus 1.
+        that order too and moved to CSC order.
+
+        `num_nodes` names every type of an edge type. None means that each type has as many nodes as the largest id in
+        any of its edge types says, plus 1. A node above that, which no edge has, is then no node of the graph: as a
+        seed it is an IndexError. So give the numbers where some nodes may have no edge.
 
         Raises:
             IndexError: An end of an edge is no node of its type; the message names the first.
+            ValueError: `num_nodes` lacks a type of an edge type; the message names the nearest.
         """
         return cls._of(convert_hetero.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 
@@ -291,7 +296,7 @@ class HeteroCSCGraph(Graph):
 
         Raises:
             FileExistsError: The folder holds a graph already.
-            ValueError: graph.json would exceed 2 MiB, about 15,000 arrays.
+            ValueError: graph.json would exceed 2 MiB, which 10,000 arrays or more take.
         """
         relations = {key: (each.indptr, each.indices) for key, each in self._relations.items()}
         ids, nodes, edges = self._edge_ids(), self.node_attributes, self.edge_attributes

@@ -25,7 +25,6 @@ from datapipes.graph import storage
 from datapipes.graph.arrays import HeteroArrays
 from datapipes.graph.storage import HEADER
 
-FORMAT = "datapipes-hetero-csc-graph"
 ARRAYS = "arrays.npy"
 ALIGNED = 64  # bytes; a line of the cache, and NumPy's alignment of the values in a file
 _OPEN = "HeteroCSCGraph.open"
@@ -44,7 +43,7 @@ def save(arrays: HeteroArrays, folder: Path) -> None:
         entries.append({"kind": kind, "type": number, "name": name, **form})
         tensors.append((begin, tensor))
     header = {
-        "format": FORMAT,
+        "format": storage.HETERO_FORMAT,
         "version": storage.VERSION,
         "node_types": [[kind, count] for kind, count in arrays.num_nodes.items()],
         "edge_types": [[*key, indices.shape[0]] for key, (_, indices) in arrays.relations.items()],
@@ -91,7 +90,7 @@ def load(folder: Path, mmap: bool) -> tuple[HeteroArrays, dict[EdgeType, int]]:
     """Return the arrays in a folder, and how many edges graph.json promises; see HeteroCSCGraph.open."""
     path = folder / HEADER
     with storage.valid_header(_OPEN, path):
-        header = storage.read_header(_OPEN, folder, FORMAT)
+        header = storage.read_header(_OPEN, folder, storage.HETERO_FORMAT)
         num_nodes, num_edges = _node_types(header["node_types"]), _edge_types(header["edge_types"])
         num_bytes = check_int(HEADER, "num_bytes", header["num_bytes"], 0)
         types: dict[str, list[Any]] = {"edge": list(num_edges), "node": list(num_nodes)}

@@ -26,10 +26,11 @@ from datapipes.graph.arrays import CSCArrays
 from datapipes.processes.sharing import know_mapping
 
 FORMAT = "datapipes-csc-graph"
-FORMATS = {FORMAT: "CSCGraph", "datapipes-hetero-csc-graph": "HeteroCSCGraph"}  # and the class that opens each
+HETERO_FORMAT = "datapipes-hetero-csc-graph"
+FORMATS = {FORMAT: "CSCGraph", HETERO_FORMAT: "HeteroCSCGraph"}  # and the class that opens each
 VERSION = 1
 HEADER = "graph.json"
-MOST_HEADER_BYTES = 2**21  # of graph.json, about 10,000 arrays; parsed, a hostile one takes 30 times as much memory
+MOST_HEADER_BYTES = 2**21  # of graph.json, 10,000 arrays or more; parsed, a hostile one takes 30 times as much memory
 MOST_DIMENSIONS = 64  # of an array; NumPy has no more
 
 _READ_HEADER = {

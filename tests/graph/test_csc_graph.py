@@ -266,6 +266,21 @@ def test_a_pyg_graph_brings_its_tensors():
         dp.CSCGraph.from_pyg(data.Data(num_nodes=3))
 
 
+def test_edges_by_type_are_told_of_the_hetero_graph():
+    edges = {("a", "r", "b"): torch.tensor([[0], [1]])}
+    with refused(
+        TypeError, stage="from_edge_index", found="got a dict", allowed="a tensor", remedy=r"dp\.HeteroCSCGraph"
+    ):
+        dp.CSCGraph.from_edge_index(edges)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
+        data = pytest.importorskip("torch_geometric.data", reason="from_pyg takes a PyG Data")
+    with refused(
+        ValueError, stage="from_pyg", found="got HeteroData", allowed="a Data", remedy=r"dp\.HeteroCSCGraph\.from_pyg"
+    ):
+        dp.CSCGraph.from_pyg(data.HeteroData({"a": {"x": torch.ones(2, 1)}}))
+
+
 # --- on disk
 
 

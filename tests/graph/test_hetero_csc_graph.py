@@ -350,10 +350,14 @@ def test_one_type_and_one_relation_are_the_graph_without_types(edges):
         ({"edge_index": {"a:r": EDGES}}, ValueError, "'a:r'", "three texts"),
         ({"num_nodes": {"a": 1, "b": 3}}, IndexError, r"has 1 at \[0, 1\]", r"\[0, 1\), the nodes of 'a'"),
         ({"num_nodes": {"a": 2, "b": 2}}, IndexError, r"\('a', 'r', 'b'\) has 2 at \[1, 0\]", r"\[0, 2\).*'b'"),
-        ({"num_nodes": {"a": 2}, "edge_index": {KEY: -EDGES}}, IndexError, r"has -1 at \[0, 1\]", r"\[0, 2\)"),
+        ({"num_nodes": {"a": 2, "b": 3}, "edge_index": {KEY: -EDGES}}, IndexError, r"has -1 at \[0, 1\]", r"\[0, 2\)"),
         ({"edge_index": {KEY: -EDGES - 1}}, IndexError, r"has -1 at \[0, 0\]", r"\[0, 0\)"),
         ({"num_nodes": {"a": -2}}, ValueError, r"num_nodes\['a'\].*-2", r"in \[0, \d+\]"),
         ({"num_nodes": 3}, TypeError, "got 3", "num_nodes must be a dict"),
+        ({"num_nodes": {"a": 9, "bb": 9}}, ValueError, r"num_nodes for \('a', 'r', 'b'\).*'b'", "nearest is 'bb'"),
+        ({"num_nodes": {"b": 9}}, ValueError, r"num_nodes for \('a', 'r', 'b'\).*'a'", r"known are \['b'\]"),
+        ({"num_nodes": {}}, ValueError, "no node type 'a'", r"known are \[\]"),
+        ({"num_nodes": {"a": 2, "b": None}}, TypeError, r"num_nodes\['b'\].*None", "an int"),
         ({"edge_attributes": {"a:q:b": {}}}, ValueError, "no edge type", r"nearest is \('a', 'r', 'b'\)"),
         ({"edge_attributes": {KEY: {"w": torch.ones(2)}}}, ValueError, r"'w' of \('a', 'r', 'b'\).*\[2\]", "must be 3"),
         ({"edge_attributes": {KEY: 3}}, TypeError, "got 3", "a dict {name: values}"),
@@ -364,6 +368,18 @@ def test_one_type_and_one_relation_are_the_graph_without_types(edges):
 def test_edges_that_do_not_fit_are_refused(arguments, error, found, allowed):
     with refused(error, stage="from_edge_index|HeteroCSCGraph", found=found, allowed=allowed):
         dp.HeteroCSCGraph.from_edge_index(**{"edge_index": {KEY: EDGES}, **arguments})
+
+
+def test_more_nodes_than_the_dtype_of_the_indices_holds_are_refused():
+    narrow = {KEY: (PAIR[0], PAIR[1].int())}
+    for num_nodes in ({"a": 2**31, "b": 2}, {"a": 3, "b": 2, "c": 2**40}):
+        with refused(ValueError, stage="graph", found=rf"{max(num_nodes.values())} nodes", allowed="holds 2147483647"):
+            dp.HeteroCSCGraph(narrow, num_nodes)
+        dp.HeteroCSCGraph({KEY: PAIR}, num_nodes)
+    dp.HeteroCSCGraph(narrow, {"a": 2**31 - 1, "b": 2})
+    dp.HeteroCSCGraph({}, {"a": 2**40})
+    with refused(ValueError, stage="graph", found="1099511627776 nodes", allowed="do not fit into int32"):
+        dp.HeteroCSCGraph.from_edge_index({KEY: EDGES.int()}, {"a": 2**40, "b": 3})
 
 
 def test_relations_of_different_dtypes_are_refused():

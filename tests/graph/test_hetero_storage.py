@@ -247,6 +247,15 @@ def test_a_header_that_does_not_fit_is_refused(folder, changes, found):
         dp.HeteroCSCGraph.open(folder)
 
 
+def test_more_nodes_than_the_dtype_of_the_indices_holds_are_refused(tmp_path):
+    folder = tmp_path / "narrow"
+    full_library().with_index_dtype(torch.int32).save(folder)
+    write_header(folder, {**header_of(folder), "node_types": [["author", 3], ["paper", 4], ["venue", 2**40]]})
+    found = r"do not fit graph\.json.*1099511627776 nodes"
+    with refused(ValueError, stage=r"HeteroCSCGraph\.open", found=found, allowed="int32, which holds 2147483647"):
+        dp.HeteroCSCGraph.open(folder)
+
+
 def test_arrays_that_overlap_or_are_named_twice_are_refused(folder):
     header = header_of(folder)
     first, second = [each for each in header["arrays"] if each["type"] == 2 and each["shape"] == [5]][:2]

@@ -127,16 +127,17 @@ def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
     for key, items in nodes.items():
         check_node_type("HeteroItemSet", key)
         if items.seeds_shape != ():
+            how = "Transpose them if they are pairs of an edge type" if _is_edge_index(items) else "Flatten them"
             raise ValueError(
-                f"HeteroItemSet: seeds of the node type {key!r} must have shape [n], got [n, {items.seeds_shape[0]}]. "
-                "Flatten them, or give an edge type and pairs [n, 2]."
+                f"HeteroItemSet: seeds of the node type {key!r} must have shape [n], got "
+                f"{_shape_of(items)}. {how}, or give an edge type and pairs [n, 2]."
             )
     for key, items in edges.items():
-        check_edge_type("HeteroItemSet", key)
+        _check_pairs_type(key, items)
         if not _is_pairs(items):
             raise ValueError(
                 f"HeteroItemSet: seeds of the edge type {key} must be pairs of shape [n, 2], got "
-                f"{['n', *items.seeds_shape]}. Stack source and destination."
+                f"{_shape_of(items)}. {'Transpose it?' if _is_edge_index(items) else 'Stack source and destination.'}"
             )
     if nodes and edges:
         raise ValueError(
@@ -149,3 +150,25 @@ def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
 
 def _is_pairs(items: ItemSet) -> bool:
     return items.seeds_shape == (2,)
+
+
+def _is_edge_index(items: ItemSet) -> bool:
+    """Return whether the seeds look like an edge_index [2, n], which other libraries take for pairs."""
+    return len(items) == 2 and items.seeds_shape != ()
+
+
+def _shape_of(items: ItemSet) -> list[int]:
+    return [len(items), *items.seeds_shape]
+
+
+def _check_pairs_type(key: Any, items: ItemSet) -> None:
+    """Refuse a key that is no edge type; a text may have been meant as a node type."""
+    try:
+        check_edge_type("HeteroItemSet", key)
+    except ValueError as error:
+        if not isinstance(key, str):
+            raise
+        raise ValueError(
+            f"{error} Its seeds have shape {_shape_of(items)}, which are pairs of an edge type; seeds of a node type "
+            "have shape [n]."
+        ) from error

@@ -6,6 +6,7 @@ same in every process. Large sets are shuffled position by position, so a proces
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -48,9 +49,10 @@ class ItemSampler(SeedStage):
     ) -> None:
         super().__init__()
         if not isinstance(item_set, (ItemSet, HeteroItemSet)):
+            how = "dp.HeteroItemSet({type: dp.ItemSet(...)})" if isinstance(item_set, Mapping) else "dp.ItemSet(...)"
             raise TypeError(
                 f"{self.name}: item_set must be an ItemSet or a HeteroItemSet, got {type(item_set).__name__}. Wrap it: "
-                "dp.ItemSet(...)."
+                f"{how}."
             )
         item_set.refuse_empty(self.name)
         self.item_set = item_set

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,11 @@ class ItemSet(OtherNames):
     def __init__(
         self, items: int | Tensor | np.ndarray[Any, Any] | tuple[Any, ...], names: str | Sequence[str] | None = None
     ) -> None:
+        if isinstance(items, Mapping):
+            raise TypeError(
+                "ItemSet: items must be an int, a tensor or a tuple of these, got a dict. For items by type use "
+                "dp.HeteroItemSet({type: dp.ItemSet(...)}); for several fields pass a tuple, and their names."
+            )
         values = items if isinstance(items, tuple) else (items,)
         if not values:
             raise ValueError(

@@ -173,8 +173,8 @@ def test_a_text_is_an_edge_type_where_its_seeds_are_pairs_and_a_node_type_where_
         ({("a", "b"): dp.ItemSet(PAIRS)}, ValueError, "'a', 'b'", "three texts"),
         ({"a": dp.ItemSet(PAIRS)}, ValueError, "got 'a'", "three texts"),
         ({"http://a:r:b": dp.ItemSet(PAIRS)}, ValueError, "more than one way", "tuple"),
-        ({"a": dp.ItemSet(torch.ones(2, 3).long())}, ValueError, r"'a' .* got \[n, 3\]", r"shape \[n\]"),
-        ({("a", "r", "b"): dp.ItemSet(2)}, ValueError, r"'r'.* got \['n'\]", r"shape \[n, 2\]"),
+        ({"a": dp.ItemSet(torch.ones(2, 3).long())}, ValueError, r"'a' .* got \[2, 3\]", r"shape \[n\]"),
+        ({("a", "r", "b"): dp.ItemSet(2)}, ValueError, r"'r'.* got \[2\]", r"shape \[n, 2\]"),
         ({("a", "r", "b"): dp.ItemSet(torch.ones(2, 3).long())}, ValueError, "3", r"shape \[n, 2\]"),
         ({"a": dp.ItemSet(2), "a:r:b": dp.ItemSet(PAIRS)}, ValueError, "node types, such as 'a'", "one kind"),
         ({"a:r:b": dp.ItemSet(PAIRS), ("a", "r", "b"): dp.ItemSet(PAIRS)}, ValueError, "given twice", "once"),
@@ -183,6 +183,36 @@ def test_a_text_is_an_edge_type_where_its_seeds_are_pairs_and_a_node_type_where_
 def test_item_sets_that_do_not_fit_are_refused(item_sets, error, found, allowed):
     with refused(error, stage="HeteroItemSet", found=found, allowed=allowed):
         dp.HeteroItemSet(item_sets)
+
+
+@pytest.mark.parametrize(
+    ("item_sets", "found", "allowed", "remedy"),
+    [
+        ({("a", "r", "b"): PAIRS.t()}, r"got \[2, 3\]", r"shape \[n, 2\]", r"Transpose it\?"),
+        ({"a:r:b": PAIRS.t()}, r"'a:r:b' .* got \[2, 3\]", r"shape \[n\]", "Transpose them if they are pairs"),
+        ({"paper": PAIRS.t().repeat(2, 1)}, r"got \[4, 3\]", r"shape \[n\]", "Flatten them"),
+        ({"paper": PAIRS}, r"got 'paper'.* shape \[3, 2\]", r"seeds of a node type have shape \[n\]", "Write it so"),
+    ],
+    ids=["edge_index", "edge_index_of_a_text", "several_columns", "pairs_of_a_node_type"],
+)
+def test_seeds_of_another_shape_are_shown_and_the_error_says_how_to_turn_them(item_sets, found, allowed, remedy):
+    with refused(ValueError, stage="HeteroItemSet", found=found, allowed=allowed, remedy=remedy):
+        dp.HeteroItemSet({kind: dp.ItemSet(seeds) for kind, seeds in item_sets.items()})
+
+
+@pytest.mark.parametrize(
+    ("make", "stage"),
+    [
+        (lambda: dp.ItemSampler({"paper": dp.ItemSet(5)}, 2), "item_sampler"),
+        (lambda: dp.DistributedItemSampler({"paper": dp.ItemSet(5)}, 2, rank=0, world_size=1), "item_sampler"),
+        (lambda: dp.ItemSet({"paper": torch.arange(5)}), "ItemSet"),
+    ],
+)
+def test_a_dict_in_place_of_items_is_told_of_the_hetero_item_set(make, stage):
+    with refused(
+        TypeError, stage=stage, found="got a? ?dict", allowed="an ItemSet|a tuple", remedy=r"dp\.HeteroItemSet"
+    ):
+        make()
 
 
 def test_a_type_without_items_is_refused_by_the_sampler():

@@ -19,13 +19,13 @@ NOTHING = MiniBatch()  # what a stage that starts minibatches is given
 def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
     """Raise ValueError if a field of the minibatch has another length than what its rows belong to.
 
-    It compares shapes and reads no values. It skips labels whose tensor and seeds are those of `given`, which was
-    checked before; docs/decisions/009 says what that costs.
+    It compares shapes and reads no values. Without types it skips labels whose tensor and seeds are those of `given`,
+    which was checked before; docs/decisions/009 says what that costs.
     """
     seeds, nodes, blocks = minibatch.seeds, minibatch.input_nodes, minibatch.blocks
     if not isinstance(seeds, TENSOR_OR_NONE) or not isinstance(nodes, TENSOR_OR_NONE):
         if isinstance(seeds, dict) or isinstance(nodes, dict):
-            return check_types(stage, minibatch, given)
+            return check_types(stage, minibatch)
         name, value = ("input_nodes", nodes) if isinstance(seeds, TENSOR_OR_NONE) else ("seeds", seeds)
         raise no_tensor(stage, (name,), value)
     if seeds is not None:

@@ -31,6 +31,7 @@ def length_of(rows: Tensor) -> int:
 
 
 def misaligned(stage: Named, path: tuple[Any, ...], found: object, expected: str) -> ValueError:
+    """Return the error for rows that are not as many as what they belong to."""
     shown = list(found.shape) if isinstance(found, Tensor) else found
     return ValueError(
         f"{stage.name}: returned a minibatch whose {name_of(path)} ({shown}) and {expected} do not belong "
@@ -40,10 +41,12 @@ def misaligned(stage: Named, path: tuple[Any, ...], found: object, expected: str
 
 
 def name_of(path: tuple[Any, ...]) -> str:
+    """Return a path as it is written in Python: labels['paper']."""
     return str(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
 
 
 def no_tensor(stage: Named, path: tuple[Any, ...], found: object) -> TypeError:
+    """Return the error for rows that are no tensor."""
     return TypeError(
         f"{stage.name}: returned a minibatch whose {name_of(path)} is a {type(found).__name__}; a tensor is needed. "
         "Convert it: torch.as_tensor(...)."
@@ -51,6 +54,7 @@ def no_tensor(stage: Named, path: tuple[Any, ...], found: object) -> TypeError:
 
 
 def check_is(stage: Named, path: tuple[Any, ...], found: object, wanted: type) -> None:
+    """Refuse a Block where a dict by type belongs, or the other way round; such a minibatch mixes both forms."""
     if not isinstance(found, wanted):
         needed = {Block: "a Block", dict: "a dict by type"}[wanted]
         raise TypeError(

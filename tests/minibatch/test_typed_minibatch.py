@@ -1,5 +1,7 @@
 """MiniBatch where nodes and edges have types: views, message, digest, checks."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import twin
@@ -19,6 +21,7 @@ from slow_hetero import (
 )
 
 import datapipes as dp
+from datapipes.minibatch import aligned_types
 
 ODD = ["a", "a.b", "a:b", "%", "%3A", "100%25", "größe", "特徴", ":", ".", "::", "hop0", " "]
 
@@ -339,6 +342,75 @@ def test_a_stage_that_returns_rows_that_do_not_belong_together_is_named(name):
     source = FullMinibatch()
     with refused(ValueError, stage="transform: returned", found=found, allowed="one row for each|only these|must be"):
         next(iter(source.transform(lambda minibatch: minibatch.replace(**change(minibatch)))))
+
+
+def set_in(by_type: str, kind, change):
+    """A stage that changes the rows of a type in place."""
+
+    def changed(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        rows = getattr(minibatch, by_type)
+        rows[kind] = change(rows.get(kind))
+        return minibatch
+
+    return changed
+
+
+def cut_extra(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    minibatch.extra["weight"]["paper"] = minibatch.extra["weight"]["paper"][:1]
+    return minibatch
+
+
+def drop_from_a_hop(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    del minibatch.blocks[1][OF]
+    return minibatch
+
+
+IN_PLACE = {  # (the change, what the error says)
+    "labels": (set_in("labels", "paper", lambda rows: rows[:1]), r"labels\['paper'\] \(\[1\]\) and 4 seeds"),
+    "indexes": (set_in("indexes", "author", lambda rows: rows[:0]), r"indexes\['author'\] \(\[0\]\) and 1 seeds"),
+    "timestamps": (set_in("timestamps", "field", lambda rows: torch.ones(1)), "timestamps names 'field', but seeds"),
+    "extra": (cut_extra, r"extra\['weight'\]\['paper'\] \(\[1\]\) and 4 seeds"),
+    "seeds": (set_in("seeds", "paper", lambda rows: rows[:1]), r"labels\['paper'\] \(\[4\]\) and 1 seeds"),
+    "seeds_of_a_type": (set_in("seeds", "field", lambda rows: torch.arange(2)), r"compacted_seeds\['field'\] \(None\)"),
+    "input_nodes": (
+        set_in("input_nodes", "paper", lambda rows: rows[:2]),
+        r"blocks\[0\]\[\('paper', 'by', 'author'\)\] \(num_src=\d+\) and 2 input_nodes",
+    ),
+    "blocks": (drop_from_a_hop, r"blocks\[1\] names \[.*blocks\[0\] has"),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_type_that_is_changed_in_place_is_refused_too(name):
+    change, found = IN_PLACE[name]
+    chain = FullMinibatch().transform(lambda minibatch: minibatch.replace(batch=None, node_features=None))
+    chain = chain.transform(change).transform(lambda minibatch: minibatch.replace())
+    with refused(
+        ValueError,
+        stage="transform: returned",
+        found=found,
+        allowed="one row for each|only these",
+        remedy="Change both",
+    ):
+        next(iter(chain))
+
+
+def test_blocks_that_fit_are_told_from_those_that_have_to_be_looked_at():
+    minibatch = full_minibatch()
+    blocks, nodes = minibatch.blocks, minibatch.input_nodes
+    assert aligned_types._blocks_fit(blocks, nodes)
+    others = [
+        [blocks[0], without(blocks[1], OF)],
+        [blocks[0][CITES]] * 2,
+        [{**blocks[0], OF: 3}, blocks[1]],
+        [{**hop, ("field", "of", "nothing"): hop[OF]} for hop in blocks],
+        [{**hop, "of": hop[OF]} for hop in blocks],
+    ]
+    for each in others:
+        assert not aligned_types._blocks_fit(each, nodes)
+        with pytest.raises((TypeError, ValueError), match="s: returned a minibatch whose blocks"):
+            aligned_types._check_blocks(SimpleNamespace(name="s"), each, nodes)
+    assert not aligned_types._blocks_fit(blocks, without(nodes, "field"))
 
 
 class FullMinibatch(dp.SeedStage):

@@ -85,7 +85,12 @@ class Block(OtherNames):
         return Block(fn(self.indptr), fn(self.indices), self.num_src, edge_ids)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
-        """Return the Block on `device`."""
+        """Return the Block on `device`.
+
+        Raises:
+            TypeError: `device` is a dtype or a tensor; ids keep their dtype.
+        """
+        refuse_dtype("Block.to", device)
         return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def __repr__(self) -> str:
@@ -130,3 +135,14 @@ class SampledSubgraph(OtherNames):
 
     def __repr__(self) -> str:
         return f"SampledSubgraph({self.block!r})"
+
+
+def refuse_dtype(where: str, device: object) -> None:
+    """Raise TypeError for what `Tensor.to` takes as a dtype: it would turn ids into rounded floats."""
+    if isinstance(device, (torch.dtype, Tensor)):
+        found = "a tensor" if isinstance(device, Tensor) else f"the dtype {device}"
+        raise TypeError(
+            f"{where}: device must be a device such as 'cpu' or 'cuda:0', got {found}; ids and counts must keep their "
+            "dtype. Convert the features alone: minibatch.replace(node_features={name: rows.to(dtype) for name, rows "
+            "in minibatch.node_features.items()})."
+        )

@@ -16,6 +16,7 @@ from datapipes.base.codec import Message, join_key
 from datapipes.base.types import EdgeType
 from datapipes.minibatch.block import Block
 from datapipes.minibatch.message_keys import (
+    HOP_PARTS,
     PLAIN_FIELDS,
     block_from,
     is_hop,
@@ -109,7 +110,7 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
                 extra[name] = value
             case [hop, "edge_features", str(name)] if is_hop(hop):
                 edge_features.setdefault(int(hop[3:]), {})[name] = value
-            case [hop, ("indptr" | "indices" | "num_src" | "edge_ids") as part] if is_hop(hop):
+            case [hop, str(part)] if part in HOP_PARTS and is_hop(hop):
                 hops.setdefault(int(hop[3:]), {})[part] = value
             case parts:
                 if is_typed(parts):

@@ -68,6 +68,7 @@ def is_hop(part: object) -> TypeGuard[str]:
 
 
 def number_of(key: str, value: Tensor) -> int:
+    """Return the one integer that `key` holds."""
     if value.numel() != 1 or value.is_floating_point() or value.is_complex():
         raise ValueError(
             f"MiniBatch.from_message: {key!r} must be one integer, got shape {list(value.shape)} of {value.dtype}. "
@@ -77,6 +78,7 @@ def number_of(key: str, value: Tensor) -> int:
 
 
 def block_from(parts: dict[str, Tensor], hop: int, num_hops: int, type_: EdgeType | None = None) -> Block:
+    """Return the Block of a hop, and with types of an edge type; refuse one of which a part is missing."""
     missing = [name for name in ("indptr", "indices", "num_src") if name not in parts]
     if missing:
         of_type = "" if type_ is None else f" for the edge type {type_}, which other parts of the message have"
@@ -89,6 +91,7 @@ def block_from(parts: dict[str, Tensor], hop: int, num_hops: int, type_: EdgeTyp
 
 
 def refuse_lost(message: Mapping[str, Tensor], lost: list[str]) -> None:
+    """Raise ValueError if keys that each message has are missing."""
     if lost:
         raise ValueError(
             f"MiniBatch.from_message: found {sorted(message)}, which lacks {lost}; a minibatch has them. Send all "
@@ -97,6 +100,7 @@ def refuse_lost(message: Mapping[str, Tensor], lost: list[str]) -> None:
 
 
 def no_key(key: str) -> ValueError:
+    """Return the error for a key that does not fit the grammar."""
     return ValueError(
         f"MiniBatch.from_message: key {key!r} is not one of a minibatch. Allowed: {', '.join(PLAIN_FIELDS)}, epoch, "
         "index, extra.NAME, node_features.NAME, hop0.indptr ..., and with types seeds.TYPE, extra.TYPE.NAME, "
@@ -105,6 +109,7 @@ def no_key(key: str) -> ValueError:
 
 
 def mixed(key: str) -> ValueError:
+    """Return the error for a key without types in a message with types."""
     return ValueError(
         f"MiniBatch.from_message: key {key!r} has no type, but others of the message have; a minibatch has types in "
         "all its fields or in none. Send what to_message() made of one minibatch."

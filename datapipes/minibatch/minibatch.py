@@ -17,7 +17,7 @@ from torch import Tensor
 from datapipes.base.codec import Message, digest_message
 from datapipes.base.other_names import OtherNames, refuse_other_keywords
 from datapipes.base.rng import RngKey
-from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap
+from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, refuse_dtype
 from datapipes.minibatch.message import fields_of, to_message
 from datapipes.minibatch.message_keys import PLAIN_FIELDS
 from datapipes.minibatch.pyg_data import pyg_data
@@ -133,12 +133,29 @@ class MiniBatch(OtherNames):
         return self.replace(**changes)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> MiniBatch:
-        """Return the minibatch on `device`; tensors that are there already are shared."""
+        """Return the minibatch on `device`; tensors that are there already are shared.
+
+        Raises:
+            TypeError: `device` is a dtype or a tensor; ids keep their dtype.
+        """
+        refuse_dtype("MiniBatch.to", device)
         return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> MiniBatch:
-        """Return the minibatch in page-locked memory, so that copies to a GPU can be asynchronous. Needs CUDA."""
-        return self.map_tensors(lambda tensor: tensor.pin_memory())
+        """Return the minibatch in page-locked memory, so that copies to a GPU can be asynchronous. Needs CUDA.
+
+        Raises:
+            RuntimeError: torch has no CUDA device here.
+        """
+        try:
+            return self.map_tensors(lambda tensor: tensor.pin_memory())
+        except RuntimeError as error:
+            if torch.cuda.is_available():
+                raise
+            raise RuntimeError(
+                f"MiniBatch.pin_memory: this machine offers no CUDA device to torch {torch.__version__}, and only CUDA "
+                "can lock pages. Leave pin_memory out; or install a CUDA build of torch, on a machine with a GPU."
+            ) from error
 
     def to_message(self) -> Message:
         """Return all fields as a flat `dict[str, Tensor]`; the keys are listed in docs/semantics.md, section 5.

@@ -61,10 +61,7 @@ def pyg_hetero_data(
         check_seeds(_where(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
 
     rows: dict[NodeType, Rows | None] = {}
-    for (
-        node_type,
-        nodes,
-    ) in input_nodes.items():
+    for node_type, nodes in input_nodes.items():
         where, num_nodes = _where(node_type), int(nodes.shape[0])
         features = _features_of(node_features, node_type)
         check_rows(where, "input_nodes", num_nodes, features)
@@ -74,12 +71,11 @@ def pyg_hetero_data(
         of_type = rows_of_seeds(where, fields.get("compacted_seeds"), sizes[0], num_nodes)
         if of_type is not None:
             num_sampled[0] = of_type.num_first
-            nodes = nodes[of_type.nodes]
             features = {name: value[of_type.nodes] for name, value in features.items()}
             fields |= {"batch": fields["batch"][of_type.nodes]} if "batch" in fields else {}
         store = data.get_node_store(node_type)
         store.num_nodes = sum(num_sampled)
-        store.n_id = nodes
+        store.n_id = nodes if of_type is None else nodes[of_type.nodes]
         store.num_sampled_nodes = num_sampled
         set_seeds(store, fields, of_type)
         set_features(where, store, _of_type(extra, node_type), features, {})

@@ -5,7 +5,7 @@ import torch
 import twin
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import fetched, sampled
+from pipelines import fetched, refused, sampled
 
 import datapipes as dp
 
@@ -241,6 +241,38 @@ def test_a_message_outside_the_grammar_is_refused_by_name(change, named):
     with pytest.raises(ValueError, match=named) as caught:
         dp.MiniBatch.from_message(change(full_minibatch().to_message()))
     assert "from_message" in str(caught.value)
+
+
+# --- copies
+
+
+@pytest.mark.parametrize("device", [torch.float16, torch.float64, torch.zeros(1, dtype=torch.float16)], ids=repr)
+def test_a_dtype_is_no_device(device):
+    minibatch = full_minibatch()
+    for name, copied in (("MiniBatch", minibatch), ("Block", minibatch.blocks[0])):
+        with refused(TypeError, stage=rf"{name}\.to", found="float16|float64|a tensor", allowed="a device such as"):
+            copied.to(device)
+    for device in ("cpu", torch.device("cpu")):
+        assert minibatch.to(device).seeds is minibatch.seeds
+
+
+def test_without_cuda_pinning_says_what_it_needs(monkeypatch):
+    def fails(tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("as torch says it")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", fails)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with refused(
+        RuntimeError,
+        stage=r"MiniBatch\.pin_memory",
+        found="no CUDA device",
+        allowed="only CUDA",
+        remedy="Leave pin_memory",
+    ):
+        full_minibatch().pin_memory()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(RuntimeError, match=r"^as torch says it$"):
+        full_minibatch().pin_memory()
 
 
 # --- digest

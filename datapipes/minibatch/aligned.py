@@ -38,7 +38,7 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
         if timestamps is not None and (changed or timestamps is not given.timestamps):
             compare(stage, ("timestamps",), timestamps, length_of(seeds), "seeds")
         extra = minibatch.extra
-        if extra is not None and (changed or extra is not given.extra):
+        if extra is not None:  # a dict, which may have been changed in place
             for name, rows in extra.items():
                 compare(stage, ("extra", name), rows, length_of(seeds), "seeds")
         compacted = minibatch.compacted_seeds

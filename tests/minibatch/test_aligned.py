@@ -88,3 +88,13 @@ def test_what_a_node_gives_is_checked_too():
     node = torchdata.nodes.IterableWrapper([dp.MiniBatch(seeds=torch.arange(3), labels=torch.arange(2))])
     with refused(ValueError, stage="from_node", found=r"labels \(\[2\]\)", allowed="3 seeds"):
         next(iter(dp.FromNode(node)))
+
+
+def test_a_further_field_that_is_changed_in_place_is_checked_too():
+    def shorten(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        minibatch.extra["weight"] = minibatch.extra["weight"][:1]
+        return minibatch
+
+    start = dp.ItemSampler(dp.ItemSet((torch.arange(4), torch.arange(4)), names=("seeds", "weight")), 2)
+    with refused(ValueError, stage="transform", found=r"extra\['weight'\] \(\[1\]\)", allowed="2 seeds"):
+        next(iter(start.transform(shorten)))

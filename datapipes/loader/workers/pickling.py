@@ -13,6 +13,7 @@ import torch
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.loader.workers.main_module import NAMES, refuse_hidden, refuse_missing_main, refuse_repetition
+from datapipes.processes.sharing import Together
 
 
 def refuse_unpicklable(graph: StageGraph[Stage], worker_init_fn: Any) -> None:
@@ -56,4 +57,4 @@ class _Trial(pickle.Pickler):
         if isinstance(value, (type, FunctionType)) and value.__module__ in NAMES:
             self.names_of_main.append(value.__qualname__)
         is_numbers = isinstance(value, np.ndarray) and not value.dtype.hasobject
-        return "left out" if is_numbers or isinstance(value, (Stage, torch.Tensor)) else None
+        return "left out" if is_numbers or isinstance(value, (Stage, torch.Tensor, Together)) else None

@@ -11,6 +11,7 @@ from strategies import random_graph
 from typed_pipelines import typed_fetched, typed_items, typed_links, typed_sampled
 
 import datapipes as dp
+from datapipes.processes.sharing import Together
 
 CHAINS = {"nodes": typed_fetched, "links": typed_links}
 WAYS = [
@@ -98,3 +99,13 @@ def torch_threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+def test_the_trial_when_a_loader_is_built_copies_no_graph(monkeypatch):
+    """It used to pickle the arrays of all relations by value."""
+
+    def copied(self):
+        raise AssertionError("the tensors were pickled")
+
+    monkeypatch.setattr(Together, "__reduce__", copied)
+    dp.DataLoader(typed_fetched(), 2).close()

@@ -17,7 +17,7 @@ import numpy as np
 from datapipes.base.types import EdgeType
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
-from datapipes.datasets.tables import read_table
+from datapipes.datasets.tables import ids_of, read_table
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
 MAX_ID = 2**53  # beyond it a float64 cannot tell neighbors apart
@@ -45,10 +45,9 @@ def read_edge_list(path: Path) -> RawHeteroDataset:
     rated = ".csv" in path.name
     table = read_table(path, columns=4 if rated else 3, delimiter="," if rated else " ", skip_header=rated)
     table = table[np.argsort(table[:, -1], kind="stable")]
-    ends, times = table[:, :2], np.ascontiguousarray(table[:, -1])
-    if ends.size and (ends.min() < 0 or ends.max() >= MAX_ID or (ends != np.floor(ends)).any()):
-        outside = ends[(ends < 0) | (ends >= MAX_ID) | (ends != np.floor(ends))][0]
-        raise DatasetFormatError.of(path.name, f"the node {outside}", f"whole numbers in [0, {MAX_ID})")
+    ends, times = ids_of(path.name, table[:, :2], MAX_ID, "node"), np.ascontiguousarray(table[:, -1])
+    if (ends != np.floor(ends)).any():
+        raise DatasetFormatError.of(path.name, f"the node {ends[ends != np.floor(ends)][0]}", "whole numbers")
     ids, places = np.unique(ends.astype(np.int64), return_inverse=True)
     pairs = places.reshape(-1, 2).astype(np.int64)
     if (times == np.floor(times)).all() and (np.abs(times) < MAX_ID).all():

@@ -18,7 +18,7 @@ from datapipes.base.types import EdgeType
 from datapipes.datasets.npz import NpzArrays, npy_array
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of, csr_ids, dense_rows
 from datapipes.datasets.raw_hetero import RawHeteroDataset, labelled_items, with_inverses
-from datapipes.datasets.tables import read_table
+from datapipes.datasets.tables import ids_of, read_table
 
 PAPER, AUTHOR, SUBJECT = "paper", "author", "subject"
 WRITES, HAS_SUBJECT = (AUTHOR, "writes", PAPER), (PAPER, "has_subject", SUBJECT)
@@ -42,8 +42,7 @@ def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool = True) -
     Returns:
         Node types paper, author and subject; edge types (author, writes, paper) and (paper, has_subject, subject).
         "feat" of papers is float32 [num_papers, num_words], as in the file, where each row has a sum of 1; authors and
-        subjects have none. Parts of the split are
-        ascending. Class names are numbers as text.
+        subjects have none. Parts of the split are ascending. Class names are numbers as text.
     Raises:
         FileNotFoundError: A file is missing.
         IndexError: There is no such split.
@@ -98,10 +97,8 @@ def _whole(path: Path, limit: int, what: str) -> np.ndarray:
 def _pairs(path: Path, num_papers: int) -> tuple[np.ndarray, np.ndarray]:
     """Return papers and the authors or subjects at their side; the latter are 0 .. n - 1, each at least once."""
     table = read_table(path, columns=2, delimiter=" ", whole=True)
-    papers, others = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
-    if papers.size and (papers.min() < 0 or papers.max() >= num_papers):
-        outside = papers.min() if papers.min() < 0 else papers.max()
-        raise DatasetFormatError.of(path.name, f"the paper {outside}", f"ids in [0, {num_papers})")
+    papers = np.ascontiguousarray(ids_of(path.name, table[:, 0], num_papers, "paper"))
+    others = np.ascontiguousarray(table[:, 1])
     distinct = np.unique(others)
     if others.size and (distinct[0] < 0 or len(distinct) != distinct[-1] + 1):
         found = f"{len(distinct)} ids from {distinct[0]} to {distinct[-1]} in the second column"

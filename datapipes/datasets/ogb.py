@@ -24,7 +24,7 @@ from datapipes.datasets.ogb_nodes import read_node_split
 from datapipes.datasets.ogb_settings import MASTER, settings_of
 from datapipes.datasets.ogb_triples import read_triple_split
 from datapipes.datasets.raw import DatasetFormatError
-from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, with_inverses
+from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, inverse_of, with_inverses
 
 
 def is_ogb(folder: Path) -> bool:
@@ -106,8 +106,7 @@ def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, n
     """Add the inverse of each edge; without types it follows its edge."""
     if None not in edges:
         both = with_inverses(edges)
-        inverse = dict(zip(edges, [key for key in both if key not in edges], strict=True))
-        return both, {**features, **{(inverse[of_type], name): rows for (of_type, name), rows in features.items()}}
+        return both, {**features, **{(inverse_of(of_type), name): rows for (of_type, name), rows in features.items()}}
     ends = edges[None]
     doubled = np.stack([ends, ends[::-1]], axis=2).reshape(2, -1)
     return {None: doubled}, {key: np.repeat(rows, 2, axis=0) for key, rows in features.items()}

@@ -17,12 +17,12 @@ import numpy as np
 
 from datapipes.base.checks import shown
 from datapipes.datasets.npz import NpzArrays
+from datapipes.datasets.ogb_settings import PARTS
 from datapipes.datasets.raw import MAX_FEATURE_BYTES, DatasetFormatError, content_of
 from datapipes.datasets.raw_hetero import RawItems
 from datapipes.datasets.tables import ids_of
 from datapipes.datasets.torch_files import read_saved
 
-_PARTS = ("train", "valid", "test")
 _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
 
 
@@ -47,13 +47,13 @@ def read_link_split(folder: Path, edges: np.ndarray, num_nodes: int) -> list[Raw
         arrays = NpzArrays(archives[0].name, content_of(archives[0]))
         tables = [
             {key.removeprefix(f"{part}_"): arrays.get(key) for key in sorted(arrays.keys) if key.startswith(f"{part}_")}
-            for part in _PARTS
+            for part in PARTS
         ]
         files = [archives[0].name] * 3
         if not tables[0]:
             tables[0] = {"edge": edges}
     else:
-        paths = [folder / f"{part}.pt" for part in _PARTS]
+        paths = [folder / f"{part}.pt" for part in PARTS]
         files, tables = [path.name for path in paths], [read_saved(path) for path in paths]
     train, *others = (_items(*each, num_nodes) for each in zip(files, tables, strict=True))
     existing = train.seeds if train.labels is None else train.seeds[train.labels == 1]

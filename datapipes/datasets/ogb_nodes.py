@@ -13,11 +13,10 @@ import numpy as np
 
 from datapipes.base.checks import shown
 from datapipes.datasets.ogb_graph import read_row
+from datapipes.datasets.ogb_settings import PARTS
 from datapipes.datasets.raw import DatasetFormatError, checked_labels
 from datapipes.datasets.raw_hetero import RawItems
 from datapipes.datasets.tables import ids_of, read_table
-
-_PARTS = ("train", "valid", "test")
 
 
 def read_node_split(
@@ -34,7 +33,7 @@ def read_node_split(
         labels, classes = _read_labels(path, num_nodes[of_type], num_classes)
         most = max(most, classes)
         seen = np.zeros(num_nodes[of_type], dtype=bool)
-        for part, items in zip(_PARTS, split, strict=True):
+        for part, items in zip(PARTS, split, strict=True):
             file = (folder if of_type is None else folder / of_type) / f"{part}.csv.gz"
             ids = ids_of(file.name, read_table(file, columns=1, whole=True)[:, 0], num_nodes[of_type], "node")
             if seen[ids].any() or len(np.unique(ids)) < len(ids):

@@ -17,9 +17,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from datapipes.base.checks import shown
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of
 
 MASTER = "master.csv"
+PARTS = ("train", "valid", "test")  # of a split, as the files are named
 MAX_BYTES = 2**20  # of master.csv and of a release note
 
 
@@ -96,10 +98,11 @@ def _from_master(path: Path, names: list[str]) -> OgbSettings:
     if not rows or any(len(row) != len(rows[0]) for row in rows) or len({row[0] for row in rows}) != len(rows):
         raise DatasetFormatError.of(path.name, "rows of several lengths or of one name", "a table, each setting once")
     columns = rows[0][1:]
-    chosen = [name for name in names if name in columns] or (columns if len(columns) == 1 else [])
+    known = set(columns)
+    chosen = [name for name in names if name in known] or (columns if len(columns) == 1 else [])
     if not chosen:
         remedy = "Name the folder as the data set."
-        raise DatasetFormatError.of(path.name, f"the data sets {columns[:20]}", f"one of {names}", remedy)
+        raise DatasetFormatError.of(path.name, f"the data sets {shown(columns)}", f"one of {shown(names)}", remedy)
     values = {row[0]: row[1 + columns.index(chosen[0])] for row in rows[1:]}
     task = values.get("task type", _TASKS[0])
     if task not in _TASKS:

@@ -20,6 +20,7 @@ from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType
 from datapipes.datasets.ogb_graph import Rows
 from datapipes.datasets.ogb_links import checked_ids, ranked
+from datapipes.datasets.ogb_settings import PARTS
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawItems
 from datapipes.datasets.tables import ids_of
@@ -49,10 +50,10 @@ def read_triple_split(
     """
     numbers = _numbers_of(edge_types, edge_features)
     parts = []
-    for part in ("train", "valid", "test"):
-        found = _read_part(folder / f"{part}.pt", numbers, num_nodes, part == "train")
+    for part in PARTS:
+        found = _read_part(folder / f"{part}.pt", numbers, num_nodes, part == PARTS[0])
         no_pairs = np.zeros((0, 2), dtype=np.int64)
-        empty = RawItems(no_pairs) if part == "train" else RawItems(no_pairs, _NONE, indexes=_NONE)
+        empty = RawItems(no_pairs) if part == PARTS[0] else RawItems(no_pairs, _NONE, indexes=_NONE)
         parts.append({edge_type: found.get(edge_type, empty) for edge_type in edge_types})
     return parts
 
@@ -61,9 +62,9 @@ def _numbers_of(edge_types: list[EdgeType], features: Rows) -> dict[tuple[str, i
     """Return the edge type of each (source, number of the relation, destination); of those that have edges."""
     found: dict[tuple[str, int, str], EdgeType] = {}
     for edge_type in edge_types:
-        for number in np.unique(features.get((edge_type, "reltype"), _NONE)).tolist():
+        for i, number in enumerate(np.unique(features.get((edge_type, "reltype"), _NONE)).tolist()):
             key = (edge_type[0], number, edge_type[2])
-            if key in found or edge_type in found.values():
+            if key in found or i > 0:
                 what = f"{edge_type} with the number {number} beside others"
                 raise DatasetFormatError.of("edge_reltype.csv.gz", what, "one number of its own for each edge type")
             found[key] = edge_type

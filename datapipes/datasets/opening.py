@@ -97,6 +97,7 @@ def open(
         IndexError: The files have no such split.
         ValueError: An argument is set that is not for these files.
         DatasetFormatError: A file is truncated, corrupt, hostile or of an unknown layout (a ValueError).
+        MemoryError: A file needs more memory than is left.
     """
     where = Path(path)
     check_int("datasets.open", "split", split, 0)

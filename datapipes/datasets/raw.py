@@ -9,7 +9,7 @@ file.
 Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id
 inside the graph, the three parts of the split disjoint). Arrays that do not fit raise ValueError. Ragged,
 truncated, corrupt or hostile files raise `DatasetFormatError`; the content of a file makes a reader raise
-no other error.
+no other error, but for MemoryError where it needs more than is left.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from datapipes.base.files import read_regular
+from datapipes.base.sizes import check_memory
 
 __all__ = ["DatasetFormatError"]
 
@@ -246,11 +247,13 @@ def dense_rows(
     Raises:
         DatasetFormatError: The result would exceed `MAX_FEATURE_BYTES` (raised before it is allocated), or a sum is
             beyond the dtype.
+        MemoryError: The result needs more memory than is left.
     """
     num_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
     if max(num_bytes, *shape) > MAX_FEATURE_BYTES:
         found = f"features of shape {list(shape)}, {num_bytes} bytes when dense"
         raise DatasetFormatError.of(file, found, f"at most {MAX_FEATURE_BYTES} bytes")
+    check_memory("datasets.open", f"{file}, features of shape {list(shape)},", num_bytes, "Use a machine with more.")
     dense = np.zeros(shape, dtype=dtype)
     with np.errstate(over="ignore"):
         np.add.at(dense, (rows, columns), values.astype(dtype))

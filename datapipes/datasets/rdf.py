@@ -28,7 +28,7 @@ from datapipes.datasets.raw_hetero import RawHeteroDataset, labelled_items, with
 from datapipes.datasets.text import text_lines
 
 ENTITY = "entity"
-MAX_BYTES = 2**30  # of the text of a split file
+MAX_BYTES = 2**26  # of the text of a split file
 MAX_RELATIONS = 2**16
 TRAIN_FILE, TEST_FILE, ALL_FILE = "trainingSet.tsv", "testSet.tsv", "completeDataset.tsv"
 
@@ -59,6 +59,7 @@ def read_rdf(path: Path, *, inverse_relations: bool = True) -> RawHeteroDataset:
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken, hostile or of an unknown data set.
+        MemoryError: The triples need more memory than is left.
     """
     path = _triples_file(path)
     parts, label_column = _read_split(path.parent)
@@ -75,6 +76,7 @@ def read_rdf(path: Path, *, inverse_relations: bool = True) -> RawHeteroDataset:
         for predicate, pairs in sorted(by_predicate.items())
     }
     classes = sorted({label for part in parts for label in part.values()})
+    class_of = {label: i for i, label in enumerate(classes)}
     labels = np.full(len(names), -1, dtype=np.int64)
     ids = []
     for file, part in zip((TRAIN_FILE, TEST_FILE), parts, strict=True):
@@ -82,7 +84,7 @@ def read_rdf(path: Path, *, inverse_relations: bool = True) -> RawHeteroDataset:
         if unknown:
             raise DatasetFormatError.of(file, f"the entity {shown(unknown[0])}", f"entities of {path.name}")
         ids.append(np.array(sorted(number[name] for name in part), dtype=np.int64))
-        labels[[number[name] for name in part]] = [classes.index(label) for label in part.values()]
+        labels[[number[name] for name in part]] = [class_of[label] for label in part.values()]
     node_names: dict[NodeType | None, tuple[str, ...]] = {ENTITY: tuple(names)}
     return RawHeteroDataset(
         name=path.name.removesuffix(".gz").removesuffix(".nt").removesuffix("_stripped"),

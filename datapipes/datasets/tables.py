@@ -1,7 +1,8 @@
 """Read tables of numbers of unknown origin from text, packed with gzip or not.
 
-Invariant: each piece of a file is parsed before the next is unpacked; a table has at most `MAX_TABLE_BYTES`. Refused
-with `DatasetFormatError`: what text.py refuses, bytes that are not in a number, ragged rows, numbers that do not fit.
+Invariant: each piece of a file is parsed before the next is unpacked. The numbers of a table take at most
+`MAX_TABLE_BYTES`, and, while its pieces are collected, half of the memory that is left. Refused with
+`DatasetFormatError`: what text.py refuses, bytes that are not in a number, ragged rows, numbers that do not fit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from datapipes.base.sizes import check_memory
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.text import text_chunks
 
@@ -29,6 +31,7 @@ def read_table(
     whole: bool = False,
     missing: bool = False,
     skip_header: bool = False,
+    most_bytes: int | None = None,
 ) -> np.ndarray:
     """Return a table of numbers: int64 [rows, columns], or float64 if one of the numbers is not whole.
 
@@ -39,13 +42,15 @@ def read_table(
         whole: Only whole numbers are allowed.
         missing: "nan" is allowed.
         skip_header: A first line that starts with a letter is left out.
+        most_bytes: Of the text; None for the limit of text.py.
     Raises:
         FileNotFoundError: There is no such file.
         DatasetFormatError: The file is broken, is no such table, or has other numbers of rows or columns.
+        MemoryError: The table needs more memory than is left.
     """
     parts: list[np.ndarray] = []
     num_rows = num_bytes = 0
-    for chunk in text_chunks(path):
+    for chunk in text_chunks(path, most_bytes):
         if skip_header and not parts and chunk[:1].isalpha():
             chunk = chunk.partition(b"\n")[2]
         if not chunk.strip():
@@ -60,6 +65,8 @@ def read_table(
         if (rows is not None and num_rows > rows) or num_bytes > MAX_TABLE_BYTES:
             most = f"{rows} rows" if rows is not None else f"{MAX_TABLE_BYTES} bytes of numbers"
             raise DatasetFormatError.of(path.name, f"at least {num_rows} rows, {num_bytes} bytes of numbers", most)
+        # As much again to join the pieces, and as much for what a reader makes of the table.
+        check_memory("datasets.open", f"the table in {path.name}", 2 * num_bytes, "Use a machine with more memory.")
         parts.append(part)
     if rows is not None and num_rows != rows:
         raise DatasetFormatError.of(path.name, f"{num_rows} rows", f"{rows} rows")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datapipes.base import sizes
 from datapipes.datasets.heco import HAS_SUBJECT, WRITES, is_heco, read_heco
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import inverse_of
@@ -105,6 +106,14 @@ def test_a_fourth_split_is_refused(tmp_path):
 def test_broken_files_are_refused(tmp_path, changes, found):
     with pytest.raises(DatasetFormatError, match=f"{found}.*; expected "):
         read_heco(written(tmp_path, **changes))
+
+
+def test_the_memory_that_dense_features_need_is_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 1)
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (400, "the test"))
+    found = r"p_feat\.npz, features of shape \[3, 100\], needs 1200 bytes; 400 are left"
+    with pytest.raises(MemoryError, match=found):
+        read_heco(written(tmp_path, p_feat__npz=words(shape=np.array([3, 100]))))
 
 
 @pytest.mark.skipif(not (SHARED / "acm_heco").is_dir(), reason="the data set ACM is not on this machine")

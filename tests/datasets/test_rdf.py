@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipes.datasets import rdf
+from datapipes.base import sizes
+from datapipes.datasets import ntriples, rdf, text
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.rdf import ENTITY, read_rdf
 
@@ -103,6 +105,7 @@ def test_numbers_do_not_depend_on_the_order_of_lines(tmp_path):
         ("<http://x/caf\\u00e9>", "<http://x/café>"),
         ('"\\U0001F600"', '"😀"'),
         ('"q\\u0022"', '"q\\""'),
+        ('"a"^^<http://x/\\u00e9>', '"a"^^<http://x/é>'),
     ],
 )
 def test_two_spellings_of_a_term_are_one_node(tmp_path, one, other):
@@ -123,6 +126,17 @@ def test_two_spellings_of_a_term_are_one_node(tmp_path, one, other):
         '<http://x/a> <http://x/b> "\\uD800" .',
         '<http://x/a> <http://x/b> "\\UFFFFFFFF" .',
         "<> <http://x/b> <http://x/c> .",
+        "<_:a> <http://x/b> <http://x/c> .",
+        "<a> <http://x/b> <http://x/c> .",
+        "<http://x/a> <b> <http://x/c> .",
+        "<http://x/a> <http://x/b> </c> .",
+        '<http://x/a> <http://x/b> "c"^^<d> .',
+        "<http://x/a\\n> <http://x/b> <http://x/c> .",
+        "<http://x/a> <http://x/b\\t> <http://x/c> .",
+        '<http://x/a> <http://x/b> <http://x/c\\"> .',
+        "<http://x/a> <http://x/b> <http://x/c\\u00> .",
+        '<http://x/a> <http://x/b> "c"^^<http://x/d\\n> .',
+        "_:a\\u0041 <http://x/b> <http://x/c> .",
         "@prefix x: <http://x/> .",
     ],
 )
@@ -131,11 +145,51 @@ def test_what_is_no_triple_is_refused_with_its_line(tmp_path, line):
         read_rdf(written(tmp_path, TRIPLES + line))
 
 
-def test_a_predicate_with_the_name_of_an_inverse_is_refused(tmp_path):
+def test_no_predicate_has_the_name_of_an_inverse(tmp_path):
     folder = written(tmp_path, TRIPLES + "<http://x/ann> <rev_http://x/knows> <http://x/bob> .\n")
-    with pytest.raises(DatasetFormatError, match="the name of its inverse"):
+    with pytest.raises(DatasetFormatError, match="found line 13"):  # no scheme has the letter "_"
+        read_rdf(folder, inverse_relations=False)
+
+
+def test_the_class_of_an_entity_is_not_searched_for(tmp_path, monkeypatch):
+    compared = []
+
+    class Label(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str.__eq__(self, other)
+
+    train = {f"http://x/{i}": Label(f"class {i}") for i in range(100)}
+    column = "label_affiliation"
+    monkeypatch.setattr(rdf, "_read_labels", lambda path: (train if path.name == rdf.TRAIN_FILE else {}, column))
+    raw = read_rdf(written(tmp_path, "".join(f"<{name}> <http://x/is> <http://x/0> .\n" for name in train)))
+    assert len(raw.class_names) == 100
+    assert len(compared) < 1000  # each with each would be 10,000
+
+
+def test_the_memory_that_triples_need_is_looked_at_as_they_grow(tmp_path, monkeypatch):
+    lines = [f"<http://x/{i}> <http://x/p> <http://x/{i // 2}> .\n" for i in range(4000)]
+    folder = written(tmp_path, "".join(lines))
+    (folder / "trainingSet.tsv").write_text(TRAIN.replace("ann", "1"))
+    (folder / "testSet.tsv").write_text(TEST.replace("bob", "2"))
+    monkeypatch.setattr(ntriples, "UNCHECKED_BYTES", 2**16)
+    monkeypatch.setattr(text, "CHUNK_BYTES", 2**14)
+    looks = []
+    with monkeypatch.context() as patched:
+        patched.setattr(ntriples, "check_memory", lambda where, what, num_bytes, remedy: looks.append(num_bytes))
+        tracemalloc.start()
+        try:
+            read_rdf(folder)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak <= len(looks) * 2**16 + looks[-1]
+    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 1)
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (2**17, "the test"))
+    with pytest.raises(MemoryError, match=r"tiny_stripped\.nt\.gz from line \d{3} on, after \d{3} triples, needs"):
         read_rdf(folder)
-    assert len(read_rdf(folder, inverse_relations=False).edges) == 3
 
 
 def test_a_long_literal_takes_time_in_proportion_to_its_length(tmp_path):

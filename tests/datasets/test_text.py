@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datapipes.base import sizes
 from datapipes.datasets import tables, text
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.tables import read_table
@@ -147,6 +148,27 @@ def test_a_table_may_not_outgrow_its_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 64)
     with pytest.raises(DatasetFormatError, match="bytes of numbers; expected 64 bytes"):
         read_table(written(tmp_path, b"1,2\n" * 5))
+
+
+def test_the_memory_that_a_table_needs_is_looked_at_as_it_grows(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_BYTES", 4)  # a row a piece
+    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 1)
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (100, "the test"))
+    assert len(read_table(written(tmp_path, b"1,2\n" * 3))) == 3
+    found = r"datasets\.open: the table in table\.csv\.gz needs 128 bytes; 100 are left by the test"
+    with pytest.raises(MemoryError, match=found):  # at the fourth row, not at the last
+        read_table(written(tmp_path, b"1,2\n" * 100))
+
+
+def test_lines_are_not_all_in_memory_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_BYTES", 2**17)
+    path = written(tmp_path, b"a\n" * 2**17)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in text_lines(path)) == 2**17
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**17  # a list of the lines of one piece would take 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_no_file_is_refused_without_waiting(tmp_path):

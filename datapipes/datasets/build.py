@@ -10,7 +10,7 @@ import torch
 
 from datapipes import _core
 from datapipes.base.rng import check_seed
-from datapipes.datasets.dataset import Dataset
+from datapipes.datasets.dataset import Dataset, without_empty
 from datapipes.datasets.raw import RawDataset
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.features import FeatureStore, TensorFeature
@@ -88,7 +88,7 @@ def _item_set(part: Mapping[Any, RawItems]) -> ItemSet | HeteroItemSet:
     for of_type, items in part.items():
         values = {name: value for name, value in vars(items).items() if value is not None}
         sets[of_type] = ItemSet(tuple(map(torch.from_numpy, values.values())), names=tuple(values))
-    return sets[None] if None in sets else HeteroItemSet(sets)
+    return sets[None] if None in sets else HeteroItemSet(without_empty(sets))
 
 
 def random_split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -29,7 +29,8 @@ class Dataset(OtherNames):
         graph: the graph to sample from, with or without types.
         features: features by key ("node" or "edge", type or None, name).
         train_set, validation_set, test_set: the seeds of the task with what belongs to each, as `task` says; each a
-            HeteroItemSet by type if the graph has types.
+            HeteroItemSet by type if the graph has types. Types without items in a part are not in it; a part without
+            any items has them all.
         num_classes: labels are in [0, num_classes); 0 if the task has no classes.
         class_names: one for each class; numbers as text if the files name none.
         normalize_features, largest_component: what `open` did to the files; the repr shows both.
@@ -67,7 +68,8 @@ class Dataset(OtherNames):
         For files that name no validation part, such as those of AIFB, to choose settings on. The test set stays.
 
         Args:
-            share: of the items of each type, rounded, in (0, 1).
+            share: of the items of each type, rounded, in (0, 1). A type of which none are left or drawn is not in
+                that part.
             seed: the same seed gives the same part.
         Raises:
             ValueError: The data set has a validation set, or the share is out of range.
@@ -81,11 +83,16 @@ class Dataset(OtherNames):
         check_seed("with_validation", seed)
         if isinstance(self.train_set, HeteroItemSet):
             halves = {kind: _cut(items, share, seed) for kind, items in self.train_set.item_sets.items()}
-            train: Any = HeteroItemSet({kind: kept for kind, (kept, _) in halves.items()})
-            validation: Any = HeteroItemSet({kind: taken for kind, (_, taken) in halves.items()})
+            train: Any = HeteroItemSet(without_empty({kind: kept for kind, (kept, _) in halves.items()}))
+            validation: Any = HeteroItemSet(without_empty({kind: taken for kind, (_, taken) in halves.items()}))
         else:
             train, validation = _cut(self.train_set, share, seed)
         return replace(self, train_set=train, validation_set=validation)
+
+
+def without_empty(sets: dict[Any, ItemSet]) -> dict[Any, ItemSet]:
+    """Return the item sets that have items; all of them if none has. A sampler refuses a type without items."""
+    return {kind: items for kind, items in sets.items() if len(items) > 0} or sets
 
 
 def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:

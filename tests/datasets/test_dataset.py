@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +199,20 @@ def test_a_validation_part_is_cut_from_the_training_set(tmp_path):
     labels = cut.validation_set.take(torch.arange(15))["labels"][ENTITY]
     groups = [int(data.node_names[ENTITY][i].rpartition("/")[2]) % 2 for i in validation]
     assert labels.tolist() == groups
+
+
+def test_a_type_of_which_no_item_is_drawn_is_not_in_the_validation_part(tmp_path):
+    data = dp.datasets.open(heco_folder(tmp_path / "acm"))
+    counts = {"author": 2, "paper": 4, "subject": 1}
+    train = dp.HeteroItemSet({kind: dp.ItemSet(torch.arange(count), names="seeds") for kind, count in counts.items()})
+    empty = dp.ItemSet(torch.arange(0), names="seeds")
+    for share, kept, drawn in ((0.2, {"author", "paper", "subject"}, {"paper"}), (0.8, {"paper"}, set(counts))):
+        cut = replace(data, train_set=train, validation_set=empty).with_validation(share)
+        assert set(cut.train_set.item_sets) == kept
+        assert set(cut.validation_set.item_sets) == drawn
+        for part in (cut.train_set, cut.validation_set):
+            batches = dp.ItemSampler(part, batch_size=2).sample_neighbor(data.graph, [2])
+            assert sum(len(ids) for batch in batches for ids in batch.seeds.values()) == len(part)
 
 
 def test_a_second_validation_part_or_an_odd_share_is_refused(tmp_path):

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import io
 import math
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from datapipes.base.sizes import check_memory
+from datapipes.datasets.archives import open_archive, read_member
 from datapipes.datasets.raw import (
     DatasetFormatError,
     RawDataset,
@@ -100,7 +101,7 @@ class NpzArrays:
     def __init__(self, file: str, content: bytes) -> None:
         self.file = file
         try:
-            self._archive = zipfile.ZipFile(io.BytesIO(content))
+            self._archive = open_archive(content)
             members = self._archive.infolist()
         except Exception as error:  # zipfile raises nearly anything on corrupt archives
             raise _broken(file, "the archive", error) from error
@@ -122,11 +123,15 @@ class NpzArrays:
         Raises:
             DatasetFormatError: There is no array of that name, it is corrupt, it holds neither numbers nor
                 text (Python objects are never unpickled), or its size disagrees with its shape.
+            MemoryError: It needs more memory than is left.
         """
         if key not in self._members:
             raise DatasetFormatError.of(self.file, f"only the arrays {sorted(self.keys)}", f"one named {key!r}")
+        size = self._members[key].file_size
+        # The bytes, and the array made of them.
+        check_memory("datasets.open", f"{self.file}, array {key!r},", 2 * size, "Use a machine with more memory.")
         try:
-            content = self._archive.read(self._members[key])
+            content = read_member(self._archive, self._members[key])
         except Exception as error:  # decompressors raise nearly anything too
             raise _broken(self.file, f"array {key!r}", error) from error
         return npy_array(self.file, f"array {key!r}", content)

@@ -1,0 +1,67 @@
+"""Zip archives of unknown origin: false sizes, many members, other ways of packing."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from datapipes.base import sizes
+from datapipes.datasets import archives
+from datapipes.datasets.npz import NpzArrays
+from datapipes.datasets.raw import DatasetFormatError
+
+
+def packed(num_members: int = 1, method: int = zipfile.ZIP_DEFLATED, size: int = 2) -> bytes:
+    array = io.BytesIO()
+    np.save(array, np.zeros(size, dtype=np.int64))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        for i in range(num_members):
+            archive.writestr(f"{i}.npy", array.getvalue())
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("method", archives.METHODS)
+def test_members_come_out_as_written(method):
+    arrays = NpzArrays("a.npz", packed(3, method))
+    assert [arrays.get(key).tolist() for key in sorted(arrays.keys)] == [[0, 0]] * 3
+
+
+def test_a_member_is_unpacked_up_to_the_size_that_it_states():
+    content = packed(size=2**21)  # 16 MiB, a bomb in 16 KiB
+    size = struct.pack("<I", 8 * 2**21 + 128)
+    assert content.count(size) == 2  # before the member and in the directory
+    content = content.replace(size, struct.pack("<I", 200))
+    arrays = NpzArrays("a.npz", content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetFormatError, match=r"a\.npz: found array '0' broken"):
+            arrays.get("0")
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_packed_in_another_way_is_refused():
+    with pytest.raises(DatasetFormatError, match="a member packed by method 12"):
+        NpzArrays("a.npz", packed(method=zipfile.ZIP_BZIP2)).get("0")
+
+
+def test_an_archive_of_too_many_members_is_refused(monkeypatch):
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 3)
+    assert len(NpzArrays("a.npz", packed(3)).keys) == 3
+    with pytest.raises(DatasetFormatError, match="about 4 members, at most 3 are allowed"):
+        NpzArrays("a.npz", packed(4))
+
+
+def test_the_memory_that_an_array_needs_is_looked_at(monkeypatch):
+    arrays = NpzArrays("a.npz", packed(size=100))
+    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 1)
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (1000, "the test"))
+    with pytest.raises(MemoryError, match=r"a\.npz, array '0', needs 1856 bytes; 1000 are left by the test"):
+        arrays.get("0")

@@ -21,11 +21,18 @@ from datapipes.datasets.text import text_lines
 
 MAX_NODES = 2**28  # of a type
 MAX_TYPES = 2**12
+MAX_NAMES_BYTES = 2**24  # of the text of a file that names types, or has one number
 
 Rows = dict[tuple[Any, str], np.ndarray]
 
 
 def read_plain(raw: Path, settings: OgbSettings) -> tuple[dict[Any, int], dict[Any, np.ndarray], Rows, Rows]:
+    """Read a graph without types: number of nodes, edges, features of nodes and of edges, all of the type None.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        DatasetFormatError: A file is broken, hostile, or does not fit the others.
+    """
     num_nodes = _one(raw / "num-node-list.csv.gz", MAX_NODES)
     edges = _read_edges(raw, num_nodes, num_nodes)
     node_features = _read_features(raw, "node", num_nodes, settings.node_files)
@@ -39,6 +46,12 @@ def read_plain(raw: Path, settings: OgbSettings) -> tuple[dict[Any, int], dict[A
 
 
 def read_types(raw: Path, settings: OgbSettings) -> tuple[dict[Any, int], dict[Any, np.ndarray], Rows, Rows]:
+    """Read a graph with types: numbers of nodes, edges, features of nodes and of edges, each by type.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        DatasetFormatError: A file is broken, hostile, or does not fit the others.
+    """
     counts = read_row(raw / "num-node-dict.csv.gz")
     num_nodes: dict[Any, int] = {}
     for node_type, text in counts.items():
@@ -64,17 +77,19 @@ def read_types(raw: Path, settings: OgbSettings) -> tuple[dict[Any, int], dict[A
 
 
 def _read_triplets(path: Path, num_nodes: dict[Any, int]) -> list[EdgeType]:
-    triplets = []
-    for number, line in text_lines(path):
-        parts = next(csv.reader([line]))
+    triplets: list[EdgeType] = []
+    for number, line in text_lines(path, MAX_NAMES_BYTES):
+        parts = _fields(path.name, number, line)
         if len(parts) != 3 or parts[0] not in num_nodes or parts[2] not in num_nodes:
             found, allowed = f"line {number}, {shown(line[:200])}", f"types of nodes among {shown(sorted(num_nodes))}"
             raise DatasetFormatError.of(path.name, found, f"a source, a relation and a destination; {allowed}")
         check_name(path.name, parts[1])
         triplets.append((parts[0], parts[1], parts[2]))
-    if len(set(triplets)) != len(triplets) or len(triplets) > MAX_TYPES:
+        if len(triplets) > MAX_TYPES:
+            raise DatasetFormatError.of(path.name, f"more than {MAX_TYPES} relations", "at most that many")
+    if len(set(triplets)) != len(triplets):
         found = f"{len(triplets)} relations, {len(set(triplets))} of them distinct"
-        raise DatasetFormatError.of(path.name, found, f"each once, at most {MAX_TYPES}")
+        raise DatasetFormatError.of(path.name, found, "each once")
     return triplets
 
 
@@ -88,8 +103,8 @@ def check_name(file: str, name: str) -> None:
 def read_row(path: Path) -> dict[str, str]:
     """Return {name: text} of a file with a header and one row."""
     lines = []
-    for _, line in text_lines(path):
-        lines.append(next(csv.reader([line])))
+    for number, line in text_lines(path, MAX_NAMES_BYTES):
+        lines.append(_fields(path.name, number, line))
         if len(lines) > 2:
             break
     if len(lines) != 2 or len(lines[0]) != len(lines[1]) or not len(set(lines[0])) == len(lines[0]) <= MAX_TYPES:
@@ -99,8 +114,16 @@ def read_row(path: Path) -> dict[str, str]:
     return dict(zip(*lines, strict=True))
 
 
+def _fields(file: str, number: int, line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]))
+    except csv.Error as error:
+        found = f"line {number}, {shown(line[:200])}, that is no row ({error})"
+        raise DatasetFormatError.of(file, found, "fields with commas between") from error
+
+
 def _one(path: Path, limit: int) -> int:
-    table = read_table(path, columns=1, whole=True)
+    table = read_table(path, columns=1, whole=True, most_bytes=MAX_NAMES_BYTES)
     if table.shape != (1, 1) or not 0 <= table[0, 0] <= limit:
         found = f"{len(table)} rows" if len(table) != 1 else f"the number {table[0, 0]}"
         raise DatasetFormatError.of(path.name, found, f"one number, of one graph, in [0, {limit}]")

@@ -2,7 +2,7 @@
 
 A pickle is a program. Python's own unpickler would run it; this module does not use it:
 
-- `_Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses every other.
+- `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses every other.
 - It knows ten names of seven globals and refuses any other by name.
 - Each of these globals is a stand-in of this module, so not even the unpickling code of numpy or scipy runs. `array_of`
   checks the stand-ins and makes arrays of them.
@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import math
 import pickletools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +31,7 @@ from datapipes.datasets.raw import DatasetFormatError, content_of
 
 MAX_FILE_BYTES = 2**30
 MAX_LENGTH = 2**48  # of a side of an array or a matrix
+MAX_INSTRUCTIONS = 2**25  # of a pickle; some take a byte of the file and a hundred of memory
 MAX_FIELDS = 64  # of a dict with text for its keys
 MAX_KEY = 64  # characters of such a key
 
@@ -49,13 +52,14 @@ def read_pickle(path: Path) -> object:
     return parse_pickles(path.name, content_of(path, MAX_FILE_BYTES))[0]
 
 
-def parse_pickles(file: str, content: bytes, count: int = 1) -> list[object]:
-    """Return the content of the first `count` pickles, which stand one behind the other."""
+def parse_pickles(file: str, content: bytes, count: int = 1, kind: type[Reader] | None = None) -> list[object]:
+    """Return the content of the first `count` pickles, which stand one behind the other, as `kind` reads them."""
+    kind = kind or Reader
     stream = io.BytesIO(content)
     try:
-        return [_Reader(file, content, stream).read() for _ in range(count)]
+        return [kind(file, content, stream).read() for _ in range(count)]
     except Exception as error:  # a corrupt stream can raise nearly anything; no other code runs in here
-        _refuse_instructions(file, content)
+        _refuse_instructions(file, content, kind)
         if isinstance(error, DatasetFormatError):
             raise
         raise DatasetFormatError.of(
@@ -65,15 +69,17 @@ def parse_pickles(file: str, content: bytes, count: int = 1) -> list[object]:
         ) from error
 
 
-def _refuse_instructions(file: str, content: bytes) -> None:
+def _refuse_instructions(file: str, content: bytes, kind: type[Reader]) -> None:
     """Raise an error that names the first instruction which plain data does not need; return if there is none.
 
     Such an instruction says more about a file than the place at which the reader stopped.
     """
+    followed = {name for names in kind.methods.values() for name in names.split()}
+    known = _VALUES | _IGNORED | _CONSTANTS.keys() | followed
     found = None
     with contextlib.suppress(Exception):  # of a file that breaks off
-        for opcode, argument, position in pickletools.genops(content):
-            if opcode.name not in _INSTRUCTIONS:
+        for opcode, argument, position in itertools.islice(pickletools.genops(content), MAX_INSTRUCTIONS):
+            if opcode.name not in known:
                 text = "" if argument is None else f" {shown(argument)}"
                 found = f"{opcode.name}{text} at byte {position}"
                 break
@@ -138,7 +144,7 @@ class Items:
         self.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
 
 
-class _Global:
+class Global:
     """Stands for a function or class that a pickle names."""
 
     __slots__ = ("name",)
@@ -147,9 +153,9 @@ class _Global:
         self.name = name
 
 
-_NDARRAY, _DTYPE, _LIST, _CSR = (_Global(name) for name in ("ndarray", "dtype", "list", "csr_matrix"))
-_RECONSTRUCT, _DEFAULTDICT, _ENCODE = (_Global(name) for name in ("_reconstruct", "defaultdict", "encode"))
-_KNOWN = {
+_NDARRAY, _DTYPE, _LIST, _CSR = (Global(name) for name in ("ndarray", "dtype", "list", "csr_matrix"))
+_RECONSTRUCT, _DEFAULTDICT, _ENCODE = (Global(name) for name in ("_reconstruct", "defaultdict", "encode"))
+KNOWN = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _DTYPE,
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
@@ -163,8 +169,25 @@ _KNOWN = {
 }
 
 
-class _Reader:
-    """Follows the instructions of one pickle. A method `_x` follows the instructions that `_METHODS` has for it."""
+METHODS = {
+    "mark": "MARK",
+    "put": "PUT BINPUT LONG_BINPUT MEMOIZE",
+    "get": "GET BINGET LONG_BINGET",
+    **{
+        name: name.upper()
+        for name in ("tuple", "tuple1", "tuple2", "tuple3", "empty_list", "list", "append", "appends")
+    },
+    **{name: name.upper() for name in ("empty_dict", "dict", "setitem", "setitems", "global", "stack_global")},
+    **{name: name.upper() for name in ("newobj", "reduce", "build")},
+}
+
+
+class Reader:
+    """Follows the instructions of one pickle. A method `_x` follows the instructions that `methods` has for it."""
+
+    known: Mapping[tuple[str, str], Global] = KNOWN
+    methods: Mapping[str, str] = METHODS
+    most_arguments = 3  # of a call
 
     def __init__(self, file: str, content: bytes, stream: io.BytesIO) -> None:
         self._file = file
@@ -177,9 +200,11 @@ class _Reader:
 
     def read(self) -> object:
         """Return what the pickle holds."""
-        follow = {name: getattr(self, f"_{method}") for method, names in _METHODS.items() for name in names.split()}
-        for opcode, argument, _ in pickletools.genops(self._stream):
+        follow = {name: getattr(self, f"_{method}") for method, names in self.methods.items() for name in names.split()}
+        for place, (opcode, argument, _) in enumerate(pickletools.genops(self._stream)):
             name = opcode.name
+            if place >= MAX_INSTRUCTIONS:
+                raise ValueError(f"more than {MAX_INSTRUCTIONS} instructions")
             if name in _VALUES:
                 self._stack.append(argument)
             elif name in follow:
@@ -270,9 +295,9 @@ class _Reader:
         self._push_global(module, name)
 
     def _push_global(self, module: str, name: str) -> None:
-        known = _KNOWN.get((module, name))
+        known = self.known.get((module, name))
         if known is None:
-            known_names = sorted({".".join(key) for key in _KNOWN})
+            known_names = sorted({".".join(key) for key in self.known})
             raise _refused(
                 self._file, f"a pickle that asks for the global {module[:80]}.{name[:80]}", f"none but {known_names}"
             )
@@ -286,11 +311,11 @@ class _Reader:
 
     def _reduce(self, _: Any) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
-        if not isinstance(function, _Global) or not isinstance(arguments, tuple) or len(arguments) > 3:
+        if not isinstance(function, Global) or not isinstance(arguments, tuple) or len(arguments) > self.most_arguments:
             raise ValueError("a call that no pickler writes")
         self._stack.append(self._call(function, arguments))
 
-    def _call(self, function: _Global, arguments: tuple[Any, ...]) -> object:
+    def _call(self, function: Global, arguments: tuple[Any, ...]) -> object:
         first = arguments[0] if arguments else None
         if function is _DTYPE:
             return _Dtype(first)
@@ -319,22 +344,6 @@ class _Reader:
         if type(self._stack[-1]) is not kind:
             raise ValueError(f"something added to a {type(self._stack[-1]).__name__.lstrip('_')}")
         return self._stack[-1]
-
-
-_METHODS = {
-    "mark": "MARK",
-    "put": "PUT BINPUT LONG_BINPUT MEMOIZE",
-    "get": "GET BINGET LONG_BINGET",
-    **{
-        name: name.upper()
-        for name in ("tuple", "tuple1", "tuple2", "tuple3", "empty_list", "list", "append", "appends")
-    },
-    **{name: name.upper() for name in ("empty_dict", "dict", "setitem", "setitems", "global", "stack_global")},
-    **{name: name.upper() for name in ("newobj", "reduce", "build")},
-}
-
-
-_INSTRUCTIONS = _VALUES | _IGNORED | _CONSTANTS.keys() | {name for names in _METHODS.values() for name in names.split()}
 
 
 def shown_plain(found: object) -> str:

@@ -6,6 +6,8 @@ import gzip
 import io
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipes.datasets import torch_files
+import datapipes as dp
+from datapipes.datasets import ogb_graph, torch_files
 from datapipes.datasets.ogb import is_ogb, read_ogb
 from datapipes.datasets.ogb_settings import PUBLISHED, settings_of
 from datapipes.datasets.raw import DatasetFormatError
@@ -252,6 +255,9 @@ def test_inverse_relations_carry_the_features_of_their_edges(tmp_path):
         ("raw/num-node-dict", "author,../paper\n2,3\n", r"the type '\.\./paper'"),
         ("raw/num-node-dict", "author,paper\n2,3\n2,3\n", "another table"),
         ("raw/num-node-dict", "author,author\n2,3\n", "another table"),
+        ("raw/num-node-dict", "author,pa\rper\n2,3\n", r"line 1, 'author,pa\\rper', that is no row"),
+        ("raw/num-node-dict", f"author,{'p' * 140_000}\n2,3\n", "line 1, .* that is no row"),
+        ("raw/triplet-type-list", "paper,ci\rtes,paper\n", "line 1, .* that is no row"),
         ("raw/num-node-dict", "author,paper,venue\n2,-3,1\n", "'-3' nodes of 'paper'"),
         ("raw/relations/paper___cites___paper/edge", "0,3\n", "the destination 3"),
         ("raw/node-label/paper/node-label", "1\n0\n", "2 rows"),
@@ -263,6 +269,23 @@ def test_inverse_relations_carry_the_features_of_their_edges(tmp_path):
 def test_broken_files_with_types_are_refused(tmp_path, file, content, found):
     with pytest.raises(DatasetFormatError, match=f"found .*{found}.*; expected "):
         read_ogb(written(tmp_path, TYPES, **{file: content}))
+
+
+def test_a_file_of_names_is_not_read_beyond_its_limits(tmp_path, monkeypatch):
+    files = {**TYPES, "raw/triplet-type-list": "".join(f"paper,r{i},paper\n" for i in range(9))}
+    folder = written(tmp_path / "many", files)
+    monkeypatch.setattr(ogb_graph, "MAX_TYPES", 3)
+    taken = []
+    plain = ogb_graph.text_lines
+    monkeypatch.setattr(ogb_graph, "text_lines", lambda *each: (taken.append(line) or line for line in plain(*each)))
+    with pytest.raises(DatasetFormatError, match=r"triplet-type-list\.csv\.gz: found more than 3 relations"):
+        read_ogb(folder)
+    assert len(taken) == 2 + 4  # the rows of num-node-dict, then the relations up to the first too many
+    monkeypatch.setattr(ogb_graph, "MAX_NAMES_BYTES", 100)
+    for name in ("num-node-dict", "triplet-type-list", "relations/paper___cites___paper/num-edge-list"):
+        blank = written(tmp_path / Path(name).name, TYPES, **{f"raw/{name}": "\n" * 101})
+        with pytest.raises(DatasetFormatError, match=rf"{Path(name).name}\.csv\.gz: found more than 100 bytes of text"):
+            read_ogb(blank)
 
 
 # Links.
@@ -409,6 +432,15 @@ def test_triples_that_do_not_fit_the_graph_are_refused(tmp_path, changes, found)
         read_ogb(write_triples(written(tmp_path, GRAPH), **changes))
 
 
+def test_a_part_has_no_types_without_items(tmp_path):
+    """A sampler refuses a type without items, so such a part could not be used."""
+    data = dp.datasets.open(write_triples(written(tmp_path, GRAPH)))
+    for part in (data.train_set, data.validation_set, data.test_set):
+        assert set(part.item_sets) == {WRITES, CITES}
+        sampler = dp.ItemSampler(part, batch_size=4).sample_neighbor(data.graph, [2])
+        assert sum(len(pairs) for batch in sampler for pairs in batch.seeds.values()) == len(part)
+
+
 def test_a_relation_with_two_numbers_is_refused(tmp_path):
     name = "raw/relations/author___writes___paper/edge_reltype"
     with pytest.raises(DatasetFormatError, match="with the number 5 beside others"):
@@ -443,6 +475,110 @@ def saved(content: object) -> bytes:
     return stream.getvalue()
 
 
+def changed(content: bytes, member: str, old: bytes, new: bytes) -> bytes:
+    """Return the archive with `old`, which is once in the member, as `new`."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as before, zipfile.ZipFile(stream, "w") as after:
+        for name in before.namelist():
+            inside = before.read(name)
+            if name.endswith(member):
+                assert inside.count(old) == 1
+                inside = inside.replace(old, new)
+            after.writestr(name, inside)
+    return stream.getvalue()
+
+
+COUNTED = torch.arange(24).reshape(6, 4)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        COUNTED,
+        COUNTED.t(),
+        COUNTED[1:5:2, 1:3],
+        COUNTED[:, 2],
+        torch.arange(3).expand(2, 3),
+        torch.zeros(0, 2),
+        torch.zeros(2, requires_grad=True),
+        *(
+            COUNTED.to(getattr(torch, kind))
+            for kind in ("bool", "uint8", "int8", "int16", "int32", "float32", "double")
+        ),
+    ],
+)
+def test_a_tensor_comes_out_as_torch_loads_it(tmp_path, tensor):
+    path = tmp_path / "a.pt"
+    path.write_bytes(saved({"edge": tensor}))
+    found, expected = torch_files.read_saved(path)["edge"], torch.load(path, weights_only=True)["edge"].detach().numpy()
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)
+
+
+def test_tensors_of_one_storage_arrays_and_texts_may_be_in_one_dict(tmp_path):
+    path = tmp_path / "a.pt"
+    path.write_bytes(saved({"a": COUNTED[:2], "b": COUNTED[2:], "c": np.arange(3), "d": ["x", "y"]}))
+    table = torch_files.read_saved(path)
+    assert np.array_equal(np.concatenate([table["a"], table["b"]]), COUNTED.numpy())
+    assert (table["c"].tolist(), table["d"]) == ([0, 1, 2], ["x", "y"])
+
+
+SHAPE = b"K\x00K\x06K\x04\x86"  # the offset, then the shape
+
+
+@pytest.mark.parametrize(
+    ("member", "old", "new", "found"),
+    [
+        ("data.pkl", SHAPE, b"K\x00K\x07K\x04\x86", "'edge' up to number 27 of 24"),
+        ("data.pkl", SHAPE, b"K\x01K\x06K\x04\x86", "'edge' up to number 24 of 24"),
+        ("data.pkl", SHAPE, b"K\x00J\xff\xff\xff\xffK\x04\x86", "a broken pickle"),
+        ("data.pkl", SHAPE, b"K\x00K\x06K\x02K\x02\x87", "a broken pickle"),
+        ("data.pkl", SHAPE, b"K\x00(" + b"K\x01" * 65 + b"t", r"a broken pickle \(ValueError: .* up to 64 lengths"),
+        ("data.pkl", b"K\x18", b"K\x19", "a storage of 25 numbers with 192 bytes"),
+        ("data.pkl", b"LongStorage", b"CharStorage", "a storage of 24 numbers with 192 bytes"),
+        ("data.pkl", b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x001", "broken tensors"),
+        ("byteorder", b"little", b"middle", "a broken archive"),
+    ],
+)
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path, member, old, new, found):
+    (tmp_path / "a.pt").write_bytes(changed(saved({"edge": COUNTED}), member, old, new))
+    with pytest.raises(DatasetFormatError, match=rf"a\.pt: found {found}.*; expected "):
+        torch_files.read_saved(tmp_path / "a.pt")
+
+
+def test_numbers_of_the_other_byte_order_are_read(tmp_path):
+    content = changed(saved({"edge": torch.tensor([1])}), "data/0", b"\x01" + bytes(7), bytes(7) + b"\x01")
+    (tmp_path / "a.pt").write_bytes(changed(content, "byteorder", b"little", b"big"))
+    assert torch_files.read_saved(tmp_path / "a.pt")["edge"].tolist() == [1]
+
+
+READ = """
+import sys
+from pathlib import Path
+from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.torch_files import read_saved
+for path in sys.argv[1:]:
+    try:
+        read_saved(Path(path))
+    except DatasetFormatError as error:
+        print(error)
+"""
+
+
+def test_keys_that_take_for_ever_to_hash_are_never_hashed(tmp_path):
+    """Tuples of tuples, each used twice, and ints of one hash; a name of torch makes both look like tensors."""
+    rebuild = b"K\x01ctorch._utils\n_rebuild_tensor_v2\ns"
+    nested = b")q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(64)) + b"K\x01s"
+    one_hash = b"".join(pickle.dumps(i * (2**61 - 1), 2)[2:-1] + b"K\x01s" for i in range(1, 10_000))
+    for name, keys in (("a", nested), ("b", one_hash)):
+        with zipfile.ZipFile(tmp_path / f"{name}.pt", "w") as archive:
+            archive.writestr("archive/data.pkl", b"\x80\x02}" + rebuild + keys + b".")
+            archive.writestr("archive/version", "3\n")
+    command = [sys.executable, "-c", READ, *map(str, sorted(tmp_path.glob("*.pt")))]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert [line.partition(" with")[0] for line in found] == ["a.pt: found an object", "b.pt: found an object"]
+
+
 HUGE = torch.zeros(1).expand(2**40, 2)
 
 
@@ -453,12 +589,12 @@ HUGE = torch.zeros(1).expand(2**40, 2)
         (repacked(saved({"edge": torch.zeros(2**20)}), zipfile.ZIP_DEFLATED), "a packed archive"),
         (repacked(saved({"edge": torch.zeros(2)}), zipfile.ZIP_STORED).replace(b"data.pkl", b"data.pkx"), "a packed"),
         (saved({"edge": HUGE}), "'edge' of shape"),
-        (saved([torch.zeros(2)]), "a list"),
-        (saved({"edge": [torch.zeros(2)]}), "'edge' that is no tensor"),
-        (saved({1: torch.zeros(2)}), "a dict; expected a dict with text"),
+        (saved([torch.zeros(2)]), "an object of list"),
+        (saved({"edge": [torch.zeros(2)]}), "'edge' of list; expected a numpy array"),
+        (saved({1: torch.zeros(2)}), "an object with the field 1; expected text"),
         (
             saved({"edge": torch.sparse_coo_tensor([[0]], [1.0], (2,), check_invariants=True)}),
-            "the global torch Size beside tensors",
+            r"the global torch\._utils\._rebuild_sparse_tensor",
         ),
         (saved({"edge": "text"}), "'edge' of str"),
         (pickle.dumps({"edge": 1}), "a broken pickle"),

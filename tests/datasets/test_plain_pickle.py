@@ -10,6 +10,7 @@ from pipelines import refused
 from test_planetoid import PICKLED, py2, py2_array, py2_csr, py2_int, read_with, tiny_arrays, tiny_files, write
 
 import datapipes as dp
+from datapipes.datasets import plain_pickle
 from datapipes.datasets.plain_pickle import Items, read_pickle
 from datapipes.datasets.planetoid import read_planetoid
 from datapipes.datasets.raw import DatasetFormatError
@@ -198,3 +199,13 @@ def test_a_file_beyond_the_limit_is_refused_before_it_is_read(tmp_path):
         file.truncate(2**40)  # a hole
     with refused(DatasetFormatError, stage="ind.tiny.graph", found="1099511627776 bytes", allowed="at most 1073741824"):
         read_planetoid(tmp_path)
+
+
+def test_a_pickle_of_too_many_instructions_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.pkl"
+    path.write_bytes(b"\x80\x02" + b"}" * 30 + b".")
+    monkeypatch.setattr(plain_pickle, "MAX_INSTRUCTIONS", 32)
+    read_pickle(path)
+    monkeypatch.setattr(plain_pickle, "MAX_INSTRUCTIONS", 31)
+    with pytest.raises(DatasetFormatError, match="more than 31 instructions"):
+        read_pickle(path)

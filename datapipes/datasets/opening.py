@@ -73,8 +73,8 @@ def open(
     Temporal edge lists are split by time: the first 70 % of the edges train, the next 15 % validate, the rest test;
     edges of one time stay together. The graph has all of them, and their times as the edge attribute "time", so a
     sampler that does not look at times shows a seed its own future: give it `training_graph`. There a seed of
-    `train_set` is still an edge itself, and what is fetched of that edge may be its label, such as "rating"; seeds of the
-    other parts are not in it. The node attribute "id" has the ids of the file.
+    `train_set` is still an edge itself, and what is fetched of that edge may be its label, such as "rating"; seeds of
+    the other parts are not in it. The node attribute "id" has the ids of the file.
 
     OGB's links are pairs without labels for training, and with labels 1 and 0 for validation and test, where the files
     name edges that do not exist. What OGB keeps in its package comes from a `master.csv` in the folder, else from its

@@ -87,7 +87,7 @@ class Sampler(MiniBatchTransformer):
         if graph.is_heterogeneous and not self._knows_types():
             raise TypeError(
                 f"{self.name}: its draw(nodes, hop, rng) knows no edge types, which this graph has. Define draw(nodes, "
-                "hop, rng, edge_type), or sample a CSCGraph."
+                "hop, rng, edge_type=None), or sample a CSCGraph."
             )
         _refuse_fetch_before(self.name, source)
         _refuse_other_types(self.name, source, graph)
@@ -103,8 +103,11 @@ class Sampler(MiniBatchTransformer):
         """Number of hops."""
         return len(self.fanouts)
 
-    def draw(self, nodes: Tensor, hop: int, rng: RngKey, edge_type: Any = None) -> Picks:
+    def draw(self, nodes: Tensor, hop: int, rng: RngKey) -> Picks:
         """Return the in-edges of `nodes` that hop number `hop` keeps.
+
+        A sampler that defines `draw(nodes, hop, rng, edge_type=None)` can sample graphs with types too. It is called
+        for each of `self.edge_types`; the in-edges are then those of `self.graph.relation(edge_type)`.
 
         Args:
             nodes: ids [num_nodes], all nodes found so far, distinct; in the order of their local ids. With types:
@@ -112,8 +115,6 @@ class Sampler(MiniBatchTransformer):
             hop: 0 is next to the seeds; its fanout is `self.fanouts[-1 - hop]`.
             rng: the stage's random key at this minibatch; `rng.hop_key(hop)` is a key of this hop alone, and
                 `rng.hop_key(hop, etype)` of an edge type in it, by its place in `graph.edge_types`.
-            edge_type: (src, rel, dst), whose in-edges are at `graph.relation(edge_type)`. Only samplers that take this
-                argument can sample a graph with types.
         """
         raise TypeError(f"{self.name}: has no draw method of its own. Define draw(nodes, hop, rng).")
 
@@ -197,7 +198,8 @@ class Sampler(MiniBatchTransformer):
         """Return what a hop draws from an edge type: indptr, local ids of the sources, edge ids."""
         relation = self.graph.relation(edge_type)
         destinations = nodes[_dst(edge_type)]
-        picked = self.draw(destinations, hop, rng, **({} if edge_type is None else {"edge_type": edge_type}))
+        draw: Any = self.draw
+        picked = draw(destinations, hop, rng, **({} if edge_type is None else {"edge_type": edge_type}))
         indptr, positions = self._checked(relation, destinations, picked)
         local = numberings[_src(edge_type)].number(relation.indices[positions].numpy())
         edge_ids = None

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_choice
@@ -71,10 +73,13 @@ class NeighborSampler(Sampler):
 
     def sample(self, seeds: Any, rng: RngKey) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
-        typed = seeds if self._has_types else {None: seeds}
+        if self._has_types:
+            given = [(self._number[of], _int64(ids)) for of, ids in seeds.items()]
+        else:
+            given = [(0, _int64(seeds))]
         nodes, local_seeds, hops = _core.sample_neighbors(
             self.graph.topology(),
-            [(self._number[of], ids.numpy().astype(np.int64, copy=False)) for of, ids in typed.items()],
+            given,
             sampled=self._sampled,
             fanouts=self._fanouts,
             keys=[[rng.hop_key(hop, etype) for etype in self._sampled] for hop in range(len(self._fanouts))],
@@ -88,7 +93,7 @@ class NeighborSampler(Sampler):
             return Sampled(torch.from_numpy(nodes[0]), torch.from_numpy(local_seeds[0]), blocks)
         blocks = [{of: _block(*parts) for of, parts in zip(self.edge_types, hop, strict=True)} for hop in hops]
         found = {of: torch.from_numpy(ids) for of, ids in zip(self.node_types, nodes, strict=True)}
-        local = {of: torch.from_numpy(ids) for of, ids in zip(typed, local_seeds, strict=True)}
+        local = {of: torch.from_numpy(ids) for of, ids in zip(seeds, local_seeds, strict=True)}
         return Sampled(found, local, blocks)
 
     def fingerprint(self) -> Fingerprint:
@@ -97,6 +102,10 @@ class NeighborSampler(Sampler):
     def describe(self) -> dict[str, Any]:
         replace = {"replace": True} if self.replace else {}
         return {**super().describe(), **replace, "frontier": self.frontier}
+
+
+def _int64(ids: Tensor) -> NDArray[np.int64]:
+    return ids.numpy().astype(np.int64, copy=False)
 
 
 def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:

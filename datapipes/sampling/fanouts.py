@@ -72,7 +72,7 @@ def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[Edge
         if isinstance(key, str) and key.count(":") < 2:  # a relation or a node type alone, as other libraries allow
             raise unknown_type(f"{where}, {name}", "edge type", key, graph.edge_types)
     for edge_type, value in by_edge_type(f"{where}, {name}", fanout).items():
-        known_edge_type(f"{where}, {name}", edge_type, graph.edge_types)
+        known_edge_type(f"{where}, {name}", edge_type, numbers)
         numbers[edge_type] = check_int(where, f"{name}[{shown(edge_type)}]", value, -1)
     return numbers
 

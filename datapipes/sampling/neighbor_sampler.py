@@ -65,7 +65,8 @@ class NeighborSampler(Sampler):
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
         # As the core takes them: types and relations by number, hop 0 first.
         self._number = {of: number for number, of in enumerate(graph.node_types)}
-        self._sampled = [number for number, of in enumerate(graph.edge_types) if of in self.edge_types]
+        ordinals = {of: number for number, of in enumerate(graph.edge_types)}
+        self._sampled = [ordinals[of] for of in self.edge_types]
         self._fanouts = [
             [fanout[of] if isinstance(fanout, dict) else fanout for of in self.edge_types]
             for fanout in reversed(self.fanouts)

@@ -132,16 +132,14 @@ class Sampler(MiniBatchTransformer):
         numberings = {of: _numbering(graph.index_dtype, graph.num_nodes_of(of)) for of in graph.node_types}
         typed = seeds if isinstance(seeds, Mapping) else {None: seeds}
         local_seeds = {of: self._numbered_seeds(numberings[of], of, ids) for of, ids in typed.items()}
-        hops = []
+        hops, nodes = [], _nodes(numberings)
         for hop in range(self.num_hops):
-            nodes = {of: torch.from_numpy(numbering.nodes()) for of, numbering in numberings.items()}
             parts = [(of, *self._hop(nodes, numberings, hop, rng, of)) for of in self.edge_types]
-            count = {of: len(numbering.nodes()) for of, numbering in numberings.items()}
-            hops.append({of: Block(indptr, local, count[_src(of)], ids) for of, indptr, local, ids in parts})
-        found = {of: torch.from_numpy(numbering.nodes()) for of, numbering in numberings.items()}
+            nodes = _nodes(numberings)
+            hops.append({of: Block(indptr, local, len(nodes[_src(of)]), ids) for of, indptr, local, ids in parts})
         if graph.is_heterogeneous:
-            return Sampled(found, local_seeds, hops)
-        return Sampled(found[None], local_seeds[None], [blocks[None] for blocks in hops])
+            return Sampled(nodes, local_seeds, hops)
+        return Sampled(nodes[None], local_seeds[None], [blocks[None] for blocks in hops])
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         for field in ("node_features", "edge_features"):
@@ -243,6 +241,11 @@ class Sampler(MiniBatchTransformer):
 def _numbering(dtype: torch.dtype, num_nodes: int) -> Any:
     """Return a counter of local ids: `number(ids)` gives them, `nodes()` the distinct ids by first occurrence."""
     return (_core.NumberingInt32 if dtype == torch.int32 else _core.NumberingInt64)(num_nodes)
+
+
+def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:
+    """Return the nodes of each type that were found so far."""
+    return {of: torch.from_numpy(numbering.nodes()) for of, numbering in numberings.items()}
 
 
 def _src(edge_type: Any) -> Any:

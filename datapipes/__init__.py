@@ -5,7 +5,7 @@ The public names. Start with README.md; docs/semantics.md says what a minibatch 
 
 from typing import TYPE_CHECKING
 
-from datapipes import datasets
+from datapipes import datasets, distributed
 from datapipes.base.errors import (
     ChannelClosed,
     ChannelDamaged,
@@ -84,6 +84,7 @@ __all__ = [
     "StreamStage",
     "TensorFeature",
     "datasets",
+    "distributed",
     "register_stage",
 ]
 

@@ -1,7 +1,8 @@
 """Write the `__init__` files of the package: they export the names that its modules list in `__all__`.
 
 A folder exports the names of its modules. The package exports those of all folders, except that a folder in NAMESPACES
-is exported as a whole (`dp.datasets.open`). The docstring and the version of an `__init__` are kept as they are.
+is exported as a whole (`dp.datasets.open`), with the names of the folders that NAMESPACES gives it. A folder in APART
+needs an extra, so nothing imports it. The docstring and the version of an `__init__` are kept as they are.
 
 Run: make stubs   (a test fails where a file is out of date)
 """
@@ -12,7 +13,8 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "datapipes"
-NAMESPACES = ("datasets", "distributed")
+NAMESPACES: dict[str, tuple[str, ...]] = {"datasets": (), "distributed": ("partition",)}
+APART = ("distributed/pyg", "cli")
 
 # dir() of a package, and completion, show its public names only.
 DIR = """\
@@ -40,7 +42,10 @@ def public_names(module: Path) -> list[str]:
 def exports(folder: Path) -> dict[str, list[str]]:
     """Return {module: public names} of a folder and the folders in it."""
     found = {}
+    apart = [PACKAGE / each for each in APART if PACKAGE / each != folder]
     for module in sorted(folder.rglob("*.py")):
+        if any(each in module.parents for each in apart):
+            continue
         if module.name != "__init__.py" and (names := public_names(module)):
             found[".".join(module.relative_to(PACKAGE.parent).with_suffix("").parts)] = names
     return found
@@ -54,10 +59,13 @@ def init_text(folder: Path) -> str:
     parts = [f'"""{docstring}"""\n']
     is_root = folder == PACKAGE
     spaces = [name for name in NAMESPACES if is_root and (folder / name).is_dir()]
-    found = {module: names for module, names in exports(folder).items() if module.split(".")[1] not in spaces}
+    hidden = {*spaces, *(name for space in spaces for name in NAMESPACES[space])}
+    found = {module: names for module, names in exports(folder).items() if module.split(".")[1] not in hidden}
+    for name in NAMESPACES.get(folder.name, ()):
+        found |= exports(PACKAGE / name)
     imported = {**found, **NEEDED} if is_root else found
     imports = ["from typing import TYPE_CHECKING\n\n"] * is_root
-    imports += [f"from datapipes import {name}\n" for name in spaces]
+    imports += [_statement("from datapipes import ", spaces)] * bool(spaces)
     imports += [_statement(f"from {m} import ", sorted(imported[m], key=_isort)) for m in sorted(imported)]
     if imports:
         parts.append("".join(imports))

@@ -119,6 +119,11 @@ class CSCGraph(Graph):
         _refuse_types("edge", edge_type)
         return self
 
+    def node_attributes_of(self, node_type: str | None) -> dict[str, Tensor]:
+        """Return `node_attributes`; `node_type` must be None."""
+        _refuse_types("node", node_type)
+        return self.node_attributes
+
     def arrays(self) -> _Arrays:
         """Return (indptr, indices, edge_ids or None) as NumPy views for the kernels."""
         edge_ids = None if self.edge_ids is None else self.edge_ids.numpy()

@@ -94,6 +94,10 @@ class Graph(OtherNames, ABC):
         """Return the edges of a type; ValueError if there is no such type."""
 
     @abstractmethod
+    def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:
+        """Return {name: [num_nodes of the type, ...]}; ValueError if there is no such type."""
+
+    @abstractmethod
     def digest(self) -> str:
         """Return a digest of the topology; computed once."""
 

@@ -183,6 +183,10 @@ class HeteroCSCGraph(Graph):
         """
         return self._relations[known_edge_type(_NAME, edge_type, self._relations)]
 
+    def node_attributes_of(self, node_type: str | None) -> dict[str, Tensor]:
+        """Return the attributes of the nodes of a type; errors as those of `num_nodes_of`."""
+        return self.node_attributes[known_node_type(_NAME, node_type, self._num_nodes)]
+
     def validate(self) -> HeteroCSCGraph:
         """Check the whole graph and return it.
 

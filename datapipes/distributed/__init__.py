@@ -1,0 +1,11 @@
+"""What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
+
+from datapipes.partition.book import PartitionBook
+
+__all__ = [
+    "PartitionBook",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

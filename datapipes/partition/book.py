@@ -1,0 +1,117 @@
+"""PartitionBook: which part owns each node, and each edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.checks import check_index_tensor, check_int, shown
+from datapipes.base.types import EdgeType, NodeType, known_edge_type, known_node_type
+from datapipes.partition.id_maps import MOST_PARTS, DenseMap, IdMap
+
+__all__ = ["PartitionBook"]
+
+_NAME = "PartitionBook"
+
+
+class PartitionBook:
+    """The part of each node by its global id; where it was asked for, that of each edge by its edge id.
+
+    An edge belongs to the part of its destination, so a part has all in-edges of its nodes. Ids count for each type.
+    In a graph without types the one type is None.
+
+    Args:
+        num_parts: number of parts, 1 to 32,768. A part may own nothing.
+        nodes: {node type: IdMap, or integers [num_nodes]}; or only the map, for a graph without types.
+        edges: {edge type: IdMap, or integers [number of edge ids]}, by edge id; or only the map; or None.
+    Raises:
+        TypeError, ValueError: A part is outside [0, num_parts), or the arguments have other forms.
+    """
+
+    def __init__(self, num_parts: int, nodes: Any, edges: Any = None) -> None:
+        self.num_parts = check_int(_NAME, "num_parts", num_parts, 1, MOST_PARTS)
+        self._nodes: dict[NodeType | None, IdMap] = self._maps(nodes)
+        self._edges: dict[EdgeType | None, IdMap] | None = None if edges is None else self._maps(edges)
+
+    def _maps(self, given: Any) -> dict[Any, IdMap]:
+        by_type = given if isinstance(given, Mapping) else {None: given}
+        maps = {
+            key: each if isinstance(each, IdMap) else DenseMap(each, self.num_parts) for key, each in by_type.items()
+        }
+        for key, each in maps.items():
+            if each.num_parts != self.num_parts:
+                raise ValueError(
+                    f"{_NAME}: the map of {shown(key)} has {each.num_parts} parts, the book {self.num_parts}. Give all "
+                    "maps the same number."
+                )
+        return {key: maps[key] for key in sorted(maps, key=lambda key: (key is not None, key))}
+
+    @property
+    def node_types(self) -> tuple[NodeType | None, ...]:
+        """The node types, sorted; (None,) without types."""
+        return tuple(self._nodes)
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether the book knows the part of each edge."""
+        return self._edges is not None
+
+    def nodes(self, node_type: NodeType | None = None) -> IdMap:
+        """Return the map of the nodes of a type; ValueError if there is no such type."""
+        return self._nodes[self._known(node_type, self._nodes, known_node_type)]
+
+    def edges(self, edge_type: EdgeType | str | None = None) -> IdMap:
+        """Return the map of the edges of a type; ValueError if there is no such type, or no edge map."""
+        if self._edges is None:
+            raise ValueError(
+                f"{_NAME}: the parts of edges are not known, since the partition was made without an edge map. Make it "
+                "with Partitioner(..., edge_map=True), or with layouts that include 'pyg'."
+            )
+        return self._edges[self._known(edge_type, self._edges, known_edge_type)]
+
+    def get_partition_ids_from_nids(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """Return the part of each node, int64 [n].
+
+        Args:
+            ids: int32 or int64 [n], global ids of the type; any order, repeats allowed.
+        Raises:
+            IndexError: An id is outside the graph; the message names the first one.
+            ValueError: There is no such type.
+        """
+        return _looked_up("get_partition_ids_from_nids", "node", self.nodes(node_type), ids)
+
+    def get_partition_ids_from_eids(self, ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
+        """Return the part of each edge, int64 [n], by its edge id.
+
+        Args:
+            ids: int32 or int64 [n], edge ids of the type; any order, repeats allowed.
+        Raises:
+            IndexError: An id is outside the graph; the message names the first one.
+            ValueError: There is no such type, or the partition was made without an edge map.
+        """
+        return _looked_up("get_partition_ids_from_eids", "edge", self.edges(edge_type), ids)
+
+    def _known(self, value: Any, maps: Mapping[Any, IdMap], known: Any) -> Any:
+        if None in maps:
+            if value is not None:
+                raise ValueError(f"{_NAME}: the graph has no types, so the type must be None, got {shown(value)}.")
+            return None
+        return known(_NAME, value, maps)
+
+    def __repr__(self) -> str:
+        counts = {key: each.num_ids for key, each in self._nodes.items()}
+        shape = f"{counts[None]} nodes" if None in counts else f"nodes {counts}"
+        return f"{_NAME}({self.num_parts} parts, {shape}{', edge map' if self.has_edges else ''})"
+
+
+def _looked_up(where: str, kind: str, found: IdMap, ids: Any) -> Tensor:
+    given = check_index_tensor(where, "ids", ids)
+    outside = (given < 0) | (given >= found.num_ids)
+    if bool(outside.any()):
+        first = int(given[int(outside.nonzero()[0])])
+        raise IndexError(
+            f"{where}: {kind} id {first} is outside the graph; ids must be in [0, {found.num_ids}). Check the ids."
+        )
+    return found.part_of(given)

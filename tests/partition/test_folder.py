@@ -1,0 +1,209 @@
+"""A partition's folder: it appears at once, replaces nothing but a partition, and survives kills and full disks."""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections import namedtuple
+
+import pytest
+
+from datapipes.partition import folder as folder_module
+from datapipes.partition.folder import new_folder
+
+
+def write(root, text="new", *, then=lambda folder: None, num_bytes=0):
+    """Write a small partition; `then` is called while it is not in its place yet."""
+    with new_folder("test", root, num_bytes) as folder:
+        (folder / "part_0").mkdir()
+        (folder / "part_0" / "arrays.npy").write_text(text)
+        (folder / "partition.json").write_text(text)
+        then(folder)
+
+
+def content(root):
+    return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+
+
+def whole(text="new"):
+    return {"part_0/arrays.npy": text, "partition.json": text}
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def any_disk(request, monkeypatch):
+    """A disk whose folders can change places at once, and one where they cannot."""
+    if request.param == "two renames":
+        monkeypatch.setattr(folder_module, "_exchanged", lambda one, other: False)
+
+
+@pytest.mark.parametrize("before", ["missing", "empty", "parents missing"])
+def test_a_folder_appears_whole_and_nothing_else_is_left(tmp_path, before):
+    root = tmp_path / "deep" / "parts" if before == "parents missing" else tmp_path / "parts"
+    if before == "empty":
+        root.mkdir()
+
+    def look(folder):
+        assert not root.exists() or not any(root.iterdir())
+
+    write(root, then=look)
+    assert content(root) == whole()
+    assert list(root.parent.iterdir()) == [root]
+
+
+@pytest.mark.usefixtures("any_disk")
+def test_an_older_partition_is_replaced_at_once(tmp_path):
+    root = tmp_path / "parts"
+    write(root, "old")
+
+    def look(folder):
+        assert content(root) == whole("old")
+
+    write(root, then=look)
+    assert content(root) == whole()
+    assert list(tmp_path.iterdir()) == [root]
+
+
+@pytest.mark.usefixtures("any_disk")
+@pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt()])
+def test_an_error_leaves_the_older_partition(tmp_path, error):
+    root = tmp_path / "parts"
+    write(root, "old")
+
+    def fail(folder):
+        raise error
+
+    with pytest.raises(type(error)):
+        write(root, "half", then=fail)
+    assert content(root) == whole("old")
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    write(real, "old")
+    link.symlink_to(real)
+    write(link)
+    assert link.is_symlink()
+    assert content(real) == whole()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "part_x", "sub"])
+@pytest.mark.parametrize("beside_a_partition", [True, False])
+def test_a_folder_that_holds_something_else_is_refused(tmp_path, name, beside_a_partition):
+    root = tmp_path / "parts"
+    if beside_a_partition:
+        write(root, "old")
+    else:
+        root.mkdir()
+    (root / name).write_text("mine")
+    with pytest.raises(FileExistsError, match=rf"test: .*parts holds '{name}', which is not of a partition"):
+        write(root)
+    assert (root / name).read_text() == "mine"
+
+
+def test_a_folder_like_a_partition_without_its_header_is_refused(tmp_path):
+    root = tmp_path / "parts"
+    (root / "part_0").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="holds 'part_0'"):
+        write(root)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    root = tmp_path / "parts"
+    root.write_text("mine")
+    with pytest.raises(FileExistsError, match="is no folder"):
+        write(root)
+    assert root.read_text() == "mine"
+
+
+def test_what_comes_into_the_folder_meanwhile_is_not_overwritten(tmp_path):
+    root = tmp_path / "parts"
+
+    def come(folder):
+        root.mkdir()
+        (root / "mine.txt").write_text("mine")
+
+    with pytest.raises(FileExistsError, match=r"holds 'mine\.txt'"):
+        write(root, then=come)
+    assert content(root) == {"mine.txt": "mine"}
+
+
+def test_what_a_killed_writer_left_is_cleared(tmp_path):
+    root = tmp_path / "parts"
+    left = tmp_path / ".parts.partial"
+    (left / "part_7").mkdir(parents=True)
+    (left / "half").write_text("half")
+    write(root)
+    assert content(root) == whole()
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_a_writer_killed_between_two_renames_loses_nothing(tmp_path):
+    root = tmp_path / "parts"
+    write(root, "old")
+    os.rename(root, tmp_path / ".parts.old")  # and killed
+
+    def fail(folder):
+        raise ValueError(f"stop: {content(root)}")
+
+    with pytest.raises(ValueError, match=r"stop: .*'partition.json': 'old'"):
+        write(root, then=fail)
+    assert content(root) == whole("old")
+
+
+def test_an_old_partition_that_was_not_removed_is_removed_later(tmp_path):
+    root = tmp_path / "parts"
+    write(root, "old")
+    shutil.copytree(root, tmp_path / ".parts.old")
+    write(root)
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_two_writers_of_one_folder_exclude_each_other(tmp_path):
+    root = tmp_path / "parts"
+
+    def write_too(folder):
+        with pytest.raises(BlockingIOError, match="another process is writing to"):
+            write(root, "second")
+
+    write(root, "first", then=write_too)
+    assert content(root) == whole("first")
+
+
+def test_a_writer_that_waited_while_the_folder_was_renamed_takes_a_new_one(tmp_path, monkeypatch):
+    root, flock = tmp_path / "parts", fcntl.flock
+
+    def finish_first(descriptor, operation):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        write(root, "first")  # another writer, between open and lock
+        flock(descriptor, operation)
+
+    # The partial folder that was opened is the finished one by now; locking it would protect nothing.
+    monkeypatch.setattr(fcntl, "flock", finish_first)
+    write(root, "second")
+    assert content(root) == whole("second")
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, 10))
+    with pytest.raises(OSError, match=r"no room to write .*parts: about 11 bytes are needed, 10 are left") as caught:
+        write(tmp_path / "parts", num_bytes=11)
+    assert caught.value.errno == errno.ENOSPC
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_is_an_error_that_says_so(tmp_path):
+    root = tmp_path / "parts"
+    write(root, "old")
+
+    def fill(folder):
+        (folder / "edge_map.pt").symlink_to("/dev/full")
+        (folder / "edge_map.pt").write_bytes(bytes(10))
+
+    with pytest.raises(OSError, match=r"No space left on device\. Nothing at .* was changed") as caught:
+        write(root, then=fill)
+    assert caught.value.errno == errno.ENOSPC
+    assert content(root) == whole("old")

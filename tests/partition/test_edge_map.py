@@ -1,0 +1,50 @@
+"""The part of each edge id: that of its destination."""
+
+import re
+
+import pytest
+import torch
+from hetero_graphs import typed_edges
+from hypothesis import given
+from hypothesis import strategies as st
+
+import datapipes as dp
+from datapipes.distributed import PartitionBook
+from datapipes.partition import edge_map
+from datapipes.partition.edge_map import with_edge_map
+
+
+@given(typed_edges(), st.integers(1, 8), st.randoms(use_true_random=False), st.booleans())
+def test_an_edge_belongs_to_the_part_of_its_destination(edges, num_parts, random, in_order):
+    graph = dp.HeteroCSCGraph.from_edge_index(edges.edge_index(), edges.num_nodes)
+    if not in_order:  # ids of their own: positions in the CSC
+        relations = {key: (graph.relation(key).indptr, graph.relation(key).indices) for key in graph.edge_types}
+        graph = dp.HeteroCSCGraph(relations, edges.num_nodes)
+    parts = {
+        key: torch.tensor([random.randrange(num_parts) for _ in range(n)], dtype=torch.long)
+        for key, n in edges.num_nodes.items()
+    }
+    book = with_edge_map(PartitionBook(num_parts, parts), graph)
+    for key in graph.edge_types:
+        relation = graph.relation(key)
+        for node in range(edges.num_nodes[key[2]]):
+            for place in range(int(relation.indptr[node]), int(relation.indptr[node + 1])):
+                edge_id = place if relation.edge_ids is None else int(relation.edge_ids[place])
+                assert book.get_partition_ids_from_eids(torch.tensor([edge_id]), key).tolist() == [parts[key[2]][node]]
+
+
+def test_nodes_are_read_in_pieces(monkeypatch):
+    graph = dp.CSCGraph(torch.tensor([0, 2, 2, 5]), torch.tensor([0, 1, 2, 0, 1]), edge_ids=torch.arange(5).flip(0))
+    book = PartitionBook(3, torch.tensor([2, 0, 1]))
+    whole = with_edge_map(book, graph).edges().dense()
+    monkeypatch.setattr(edge_map, "ROWS", 1)
+    assert with_edge_map(book, graph).edges().dense().tolist() == whole.tolist() == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"), [([0, 0], "an id that is there twice"), ([0, 2], "the id 2"), ([-1, 0], "the id -1")]
+)
+def test_edge_ids_that_are_not_each_once_are_refused(ids, found):
+    graph = dp.CSCGraph(torch.tensor([0, 2]), torch.tensor([0, 0]), edge_ids=torch.tensor(ids))
+    with pytest.raises(ValueError, match=f"found {found} among the edge ids; .*{re.escape('0 to 1 once')}"):
+        with_edge_map(PartitionBook(1, torch.tensor([0])), graph)

@@ -1,0 +1,184 @@
+"""Partitioner: arguments, what it writes and returns, and what a failure leaves."""
+
+import errno
+import json
+import multiprocessing
+import re
+import resource
+
+import pytest
+import torch
+from hetero_graphs import full_library, library
+from partition_targets import graph_of_seed
+
+import datapipes as dp
+from datapipes.distributed import Partitioner, PartitionReport
+from datapipes.partition import partitioner as partitioner_module
+from datapipes.partition.layouts import layout_of
+from datapipes.partition.part import Part, open_book
+
+METHODS = ["metis", "random", "range", "fennel"]
+
+
+def small(num_nodes=40, num_edges=200, **attributes):
+    generator = torch.Generator().manual_seed(0)
+    return dp.CSCGraph.from_edge_index(
+        torch.randint(0, num_nodes, (2, num_edges), generator=generator), num_nodes, **attributes
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("graph", [small(), library()], ids=["no types", "types"])
+def test_each_method_writes_a_partition_that_opens(tmp_path, method, graph):
+    report = Partitioner(graph, 3, tmp_path / "parts", method=method).generate_partition()
+    assert isinstance(report, PartitionReport)
+    book = open_book(tmp_path / "parts")
+    parts = [Part.open(tmp_path / "parts", part) for part in range(3)]
+    for node_type in graph.node_types:
+        found = torch.cat([part.node_ids(node_type) for part in parts])
+        assert sorted(found.tolist()) == list(range(graph.num_nodes_of(node_type)))
+        for part in parts:
+            assert book.get_partition_ids_from_nids(part.node_ids(node_type), node_type).eq(part.part).all()
+    assert all(part.fingerprint == graph.digest() for part in parts)
+
+
+@pytest.mark.parametrize("layouts", [("native", "pyg"), ("pyg", "native"), ("native",), ["pyg"], "native"])
+def test_only_the_layouts_that_are_named_are_written(tmp_path, layouts):
+    Partitioner(small(), 2, tmp_path, method="range", layouts=layouts).generate_partition()
+    assert layout_of(tmp_path) == ({layouts} if isinstance(layouts, str) else set(layouts))
+
+
+@pytest.mark.parametrize(("arguments", "has"), [({}, False), ({"edge_map": True}, True)])
+def test_the_edge_map_is_an_option_of_the_native_layout(tmp_path, arguments, has):
+    Partitioner(small(), 2, tmp_path, method="range", layouts=("native",), **arguments).generate_partition()
+    assert open_book(tmp_path).has_edges is has
+
+
+def test_with_pyg_s_layout_there_is_an_edge_map(tmp_path):
+    Partitioner(small(), 2, tmp_path, method="range").generate_partition()
+    assert open_book(tmp_path).has_edges
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_files(tmp_path, method):
+    for name, rng_seed in (("one", 3), ("two", 3), ("three", 4)):
+        Partitioner(small(), 3, tmp_path / name, method=method, rng_seed=rng_seed).generate_partition()
+    one, two, three = (open_book(tmp_path / name).nodes().dense().tolist() for name in ("one", "two", "three"))
+    assert one == two
+    assert method == "range" or one != three
+
+
+def test_the_report_has_what_the_run_took_and_is_kept(tmp_path):
+    report = Partitioner(graph_of_seed(0), 2, tmp_path, method="random").generate_partition()
+    assert set(report.seconds) == {"validate", "assign", "measure", "write pyg", "write native"}
+    assert report.memory_bytes > 0
+    kept = json.loads((tmp_path / "partition.json").read_text())["report"]
+    assert PartitionReport.from_json(kept).edges == report.edges
+
+
+def test_progress_is_told(tmp_path):
+    told = []
+    Partitioner(
+        small(), 2, tmp_path, method="random", progress=lambda *given: told.append(given)
+    ).generate_partition()
+    assert told
+    assert all(isinstance(text, str) and 0 <= done and (total == 0 or done <= total) for text, done, total in told)
+
+
+def test_an_error_of_progress_ends_the_run_and_leaves_nothing(tmp_path):
+    def fail(text, done, total):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        Partitioner(small(), 2, tmp_path / "parts", method="random", progress=fail).generate_partition()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"num_parts": 0}, ValueError, "num_parts must be"),
+        ({"num_parts": True}, TypeError, "num_parts must be an int"),
+        ({"num_parts": 41}, ValueError, "41"),
+        ({"method": "spectral"}, ValueError, "method must be one of .*metis"),
+        ({"method": "random", "recursive": True}, ValueError, "recursive"),
+        ({"recursive": 1}, TypeError, "recursive must be True or False"),
+        ({"node_time_attr": "when"}, ValueError, r"node_time_attr='when' is no node attribute; there are \['x'\]"),
+        ({"node_time_attr": "x"}, ValueError, r"'x' is float32 \[40, 2\]; times are one number for each node"),
+        ({"rng_seed": -1}, ValueError, "rng_seed must be 0 or more"),
+        ({"rng_seed": 0.5}, TypeError, "rng_seed must be an int"),
+        ({"layouts": ()}, ValueError, "layouts is empty"),
+        ({"layouts": ("native", "dgl")}, ValueError, r"must be one of \['native', 'pyg'\], got 'dgl'"),
+        ({"edge_map": "yes"}, TypeError, "edge_map must be True or False"),
+        ({"data": [1, 2]}, TypeError, "CSCGraph"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_it_is_built(tmp_path, arguments, error, text):
+    graph = small(node_attributes={"x": torch.zeros(40, 2)})
+    with pytest.raises(error, match=text):
+        Partitioner(**{"data": graph, "num_parts": 2, "root": tmp_path, **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_something_else_is_refused_before_any_work(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"thesis\.txt"):
+        Partitioner(small(), 2, tmp_path)
+
+
+def test_edge_ids_that_no_edge_map_can_have_need_the_native_layout(tmp_path):
+    graph = full_library()  # its edges of one type have the ids 7, 8, 9
+    with pytest.raises(ValueError, match=r"paper:cites:paper.*layouts=\('native',\)"):
+        Partitioner(graph, 2, tmp_path / "parts", method="range").generate_partition()
+    assert list(tmp_path.iterdir()) == []
+    Partitioner(graph, 2, tmp_path / "parts", method="range", layouts=("native",)).generate_partition()
+    assert layout_of(tmp_path / "parts") == {"native"}
+
+
+def test_a_corrupt_graph_is_an_error(tmp_path):
+    graph = dp.CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([0, 7]))
+    with pytest.raises(ValueError, match=re.escape("indices[1] is 7")):
+        Partitioner(graph, 2, tmp_path / "parts").generate_partition()
+    assert list(tmp_path.iterdir()) == []
+
+
+def write_with_little_room(root, most_bytes, layouts, says):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    try:
+        Partitioner(graph_of_seed(1), 2, root, method="random", layouts=layouts).generate_partition()
+        says.send(None)
+    except BaseException as error:
+        says.send((type(error).__name__, getattr(error, "errno", None), str(error)))
+
+
+@pytest.mark.parametrize("layouts", [("native",), ("pyg",)])
+@pytest.mark.parametrize("most_bytes", [100, 100_000])
+def test_a_disk_that_fills_up_while_it_is_written_leaves_the_older_partition(tmp_path, layouts, most_bytes):
+    root = tmp_path / "parts"
+    Partitioner(graph_of_seed(0), 2, root, method="random").generate_partition()
+    hears, says = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("forkserver").Process(
+        target=write_with_little_room, args=(root, most_bytes, layouts, says), daemon=True
+    )
+    process.start()
+    assert hears.poll(60)
+    name, code, text = hears.recv()
+    process.join(60)
+    assert (name, code) == ("OSError", errno.EFBIG)
+    assert f"Nothing at {root} was changed" in text
+    assert Part.open(root, 1).fingerprint == graph_of_seed(0).digest()
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_ctrl_c_leaves_the_older_partition(tmp_path, monkeypatch):
+    root = tmp_path / "parts"
+    Partitioner(graph_of_seed(0), 2, root, method="random").generate_partition()
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(partitioner_module, "write_native", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Partitioner(graph_of_seed(1), 2, root, method="random").generate_partition()
+    assert Part.open(root, 0).fingerprint == graph_of_seed(0).digest()
+    assert list(tmp_path.iterdir()) == [root]

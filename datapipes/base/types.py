@@ -73,6 +73,11 @@ def known_edge_type(where: str, value: Any, known: Collection[Any]) -> EdgeType:
     return edge_type
 
 
+def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
+    """Return the source type and the destination type; (None, None) in a graph without types."""
+    return (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+
+
 def type_text(value: Any) -> str:
     """Return a type as one word for pictures and errors: paper, author:writes:paper."""
     return ":".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,185 @@
+"""The rows of one part within the whole graph, a piece at a time.
+
+A part has its own nodes in ascending id, each with its in-edges in their original order. So the positions of its edges
+in the whole relation ascend. All writers of a partition walk over them here. No writer holds more than one piece, so
+the graph may be memory-mapped and larger than memory. What is read is checked: a corrupt graph raises ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.base.types import EdgeType, ends_of
+from datapipes.graph.graph import Graph
+from datapipes.partition.book import PartitionBook
+
+MOST_EDGES = 2**20  # positions, or rows, in a piece; 8 MiB of int64
+MOST_BYTES = 2**25  # values in a piece; a larger row is a piece of its own
+
+
+class PartRows:
+    """The rows of a part in one relation.
+
+    Args:
+        graph: the whole graph.
+        edge_type: the relation; None in a graph without types.
+        ids: int64 [num_rows], the part's own nodes of the destination type, ascending.
+        most_edges: positions, or rows, in a piece.
+    Raises:
+        ValueError: indptr of the relation descends, or leaves its indices. O(num_rows).
+    """
+
+    def __init__(self, graph: Graph, edge_type: EdgeType | None, ids: Tensor, *, most_edges: int = MOST_EDGES) -> None:
+        self.ids = ids
+        self._relation = graph.relation(edge_type)
+        self._num_sources = graph.num_nodes_of(ends_of(edge_type)[0])
+        self._of = "" if edge_type is None else f" of {edge_type}"
+        self._most = most_edges
+        self.num_edges = sum(int(counts.sum()) for _, counts in self._blocks())
+
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield of some rows at a time: the position of each row's first edge, and its number of edges."""
+        indptr, all_edges = self._relation.indptr, int(self._relation.indices.shape[0])
+        for ids in _pieces(self.ids, self._most):
+            starts, ends = indptr[ids], indptr[ids + 1]
+            wrong = (starts < 0) | (ends < starts) | (ends > all_edges)
+            if bool(wrong.any()):
+                row = int(wrong.nonzero()[0])
+                raise ValueError(
+                    f"partition: the in-edges{self._of} of node {int(ids[row])} are [{int(starts[row])}, "
+                    f"{int(ends[row])}), which must ascend within [0, {all_edges}]. The graph is corrupt: "
+                    "graph.validate() checks all of it."
+                )
+            yield starts, ends - starts
+
+    def indptr(self) -> Iterator[Tensor]:
+        """Yield the part's own offsets, int64, [num_rows + 1] in all."""
+        yield torch.zeros(1, dtype=torch.int64)
+        before = 0
+        for _, counts in self._blocks():
+            offsets = counts.cumsum(0) + before
+            yield offsets
+            before = int(offsets[-1])
+
+    def positions(self) -> Iterator[Tensor]:
+        """Yield the positions of the part's edges in the whole relation, int64, ascending."""
+        for starts, counts in self._blocks():
+            ends = counts.cumsum(0)
+            # A row may have more edges than a piece: a piece may begin and end within one.
+            for begin in range(0, int(ends[-1]), self._most):
+                rows, held = _cut(ends, counts, begin, self._most)
+                shift = torch.repeat_interleave(starts[rows] - (ends[rows] - counts[rows]), held)
+                yield shift + torch.arange(begin, begin + shift.shape[0])
+
+    def destinations(self) -> Iterator[Tensor]:
+        """Yield the node that each edge points to, int64: the row of an edge by its global id."""
+        for ids, (_, counts) in zip(_pieces(self.ids, self._most), self._blocks(), strict=True):
+            ends = counts.cumsum(0)
+            for begin in range(0, int(ends[-1]), self._most):
+                rows, held = _cut(ends, counts, begin, self._most)
+                yield torch.repeat_interleave(ids[rows], held)
+
+    def indices(self) -> Iterator[Tensor]:
+        """Yield the source of each edge, in the dtype of the graph.
+
+        Raises:
+            ValueError: A source is no node of its type.
+        """
+        for positions in self.positions():
+            sources = self._relation.indices[positions]
+            wrong = (sources < 0) | (sources >= self._num_sources)
+            if bool(wrong.any()):
+                place = int(wrong.nonzero()[0])
+                raise ValueError(
+                    f"partition: indices{self._of}[{int(positions[place])}] is {int(sources[place])}, which must be in "
+                    f"[0, {self._num_sources}). The graph is corrupt: graph.validate() checks all of it."
+                )
+            yield sources
+
+    def edge_ids(self) -> Iterator[Tensor]:
+        """Yield the id of each edge, int64.
+
+        Raises:
+            ValueError: An id is negative.
+        """
+        for positions in self.positions():
+            if self._relation.edge_ids is None:
+                yield positions
+                continue
+            edge_ids = self._relation.edge_ids[positions]
+            if int(edge_ids.min()) < 0:
+                place = int((edge_ids < 0).nonzero()[0])
+                raise ValueError(
+                    f"partition: edge_ids{self._of}[{int(positions[place])}] is {int(edge_ids[place])}, which must be "
+                    "0 or more. Rebuild the ids."
+                )
+            yield edge_ids
+
+    def of_edges(self, values: Tensor) -> Iterator[Tensor]:
+        """Yield the rows of an edge attribute [num_edges of the whole relation, ...] that belong to the part."""
+        return rows_at(values, self.positions())
+
+    def of_sources(self, values: Tensor) -> Iterator[Tensor]:
+        """Yield the row of a node attribute of the source type for each edge; errors as those of `indices`."""
+        return rows_at(values, (sources.long() for sources in self.indices()))
+
+
+def rows_of_nodes(values: Tensor, ids: Tensor) -> Iterator[Tensor]:
+    """Yield the rows of a node attribute [num_nodes, ...] of the nodes `ids`, int64."""
+    return rows_at(values, _pieces(ids, MOST_EDGES))
+
+
+def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield `values[places]` in host memory, contiguous, at most `MOST_BYTES` at a time; places are int64 tensors."""
+    row_bytes = values[:1].numel() * values.element_size()
+    most = max(1, MOST_BYTES // max(1, row_bytes))
+    is_plain = values.device.type == "cpu" and not (values.is_conj() or values.is_neg())
+    table = byte_rows(values) if is_plain and has_adjacent_values(values) else None
+    for some in places:
+        for each in _pieces(some, most):
+            if table is not None:
+                yield take_rows(values, table, each)
+            else:
+                yield _bits(values)[each.to(values.device)].cpu().contiguous().view(values.dtype)
+
+
+def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
+    """Raise ValueError if the book has other node types than the graph, or other numbers of nodes."""
+    ours = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
+    theirs = {node_type: book.nodes(node_type).num_ids for node_type in book.node_types}
+    if ours != theirs:
+        raise ValueError(
+            f"partition: the book has the nodes {shown(theirs)}, the graph {shown(ours)}; they must be equal. Use the "
+            "book of this graph."
+        )
+
+
+def _pieces(ids: Tensor, most: int) -> Iterator[Tensor]:
+    """Yield `ids` in pieces of up to `most`, none of them empty."""
+    return (ids[begin : begin + most] for begin in range(0, ids.shape[0], most))
+
+
+def _bits(values: Tensor) -> Tensor:
+    """Return numbers of a dtype that torch may not index as integers of the same size; other values as they are."""
+    if values.is_complex():
+        return values.resolve_conj().resolve_neg()
+    same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return values.resolve_neg().view(same_size)
+
+
+def _cut(ends: Tensor, counts: Tensor, begin: int, most: int) -> tuple[slice, Tensor]:
+    """Return the rows that hold the edges [begin, begin + most), and how many of these each holds.
+
+    `ends` is where the edges of each row end, among the edges of all rows.
+    """
+    end = min(begin + most, int(ends[-1]))
+    first = int(torch.searchsorted(ends, begin, right=True))
+    last = int(torch.searchsorted(ends, end - 1, right=True))
+    rows = slice(first, last + 1)
+    held = ends[rows].clamp(max=end) - (ends[rows] - counts[rows]).clamp(min=begin)
+    return rows, held

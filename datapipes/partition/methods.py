@@ -54,21 +54,27 @@ def make_assignment(
     Raises:
         TypeError, ValueError: An argument is not as above.
     """
+    check_arguments(source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed)
+    nodes = AllNodes(source)
+    if num_parts == 1 or method == "range":
+        return Assignment(PartitionBook(num_parts, range_parts(nodes, num_parts)))
+    return Assignment(PartitionBook(num_parts, random_parts(nodes, num_parts, rng_seed)))
+
+
+def check_arguments(source: Source, num_parts: int, *, method: str, recursive: bool, rng_seed: int) -> None:
+    """Raise the errors of `make_assignment` for arguments that have no allowed value."""
     check_choice(_NAME, "method", method, METHODS)
     if check_bool(_NAME, "recursive", recursive) and method != "metis":
         raise ValueError(
             f"{_NAME}: recursive=True is an option of method='metis', and the method is {method!r}. Leave it out."
         )
     check_int(_NAME, "rng_seed", rng_seed, 0, MAX_SEED)
-    nodes = AllNodes(source)
     check_int(_NAME, "num_parts", num_parts, 1, MOST_PARTS)
-    if num_parts > nodes.total:
+    total = sum(source.graph.num_nodes_of(node_type) for node_type in source.graph.node_types)
+    if num_parts > total:
         raise ValueError(
-            f"{_NAME}: num_parts is {num_parts}, and the graph has {nodes.total} nodes; each part needs one. Ask for "
-            f"at most {nodes.total} parts."
-            if nodes.total
+            f"{_NAME}: num_parts is {num_parts}, and the graph has {total} nodes; each part needs one. Ask for "
+            f"at most {total} parts."
+            if total
             else f"{_NAME}: the graph has no nodes, so there is nothing to partition. Pass a graph with nodes."
         )
-    if num_parts == 1 or method == "range":
-        return Assignment(PartitionBook(num_parts, range_parts(nodes, num_parts)))
-    return Assignment(PartitionBook(num_parts, random_parts(nodes, num_parts, rng_seed)))

@@ -78,9 +78,7 @@ def test_the_report_has_what_the_run_took_and_is_kept(tmp_path):
 
 def test_progress_is_told(tmp_path):
     told = []
-    Partitioner(
-        small(), 2, tmp_path, method="random", progress=lambda *given: told.append(given)
-    ).generate_partition()
+    Partitioner(small(), 2, tmp_path, method="random", progress=lambda *given: told.append(given)).generate_partition()
     assert told
     assert all(isinstance(text, str) and 0 <= done and (total == 0 or done <= total) for text, done, total in told)
 

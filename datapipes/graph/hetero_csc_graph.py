@@ -21,6 +21,7 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import probe_digest
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
 from datapipes.graph import convert_hetero, convert_hetero_libraries, hetero_storage
+from datapipes.graph.arena import ARRAYS
 from datapipes.graph.arrays import HeteroArrays, as_index_dtype, max_edge_id
 from datapipes.graph.checks import (
     check_attributes,
@@ -324,7 +325,7 @@ class HeteroCSCGraph(Graph):
         try:
             graph = cls._of(arrays)
             if graph.num_edges != promised:
-                raise ValueError(f"{shown(graph)} in {hetero_storage.ARRAYS}")
+                raise ValueError(f"{shown(graph)} in {ARRAYS}")
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{_NAME}.open: the arrays in {path} do not fit {HEADER}: {error}. Save it again."

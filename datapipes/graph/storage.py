@@ -22,6 +22,7 @@ from torch import Tensor
 from datapipes.base.checks import check_int, dtype_from_name, dtype_name, shown
 from datapipes.base.files import open_regular, read_regular
 from datapipes.base.sizes import check_memory
+from datapipes.base.strict_json import parse_strict
 from datapipes.graph.arrays import CSCArrays
 from datapipes.processes.sharing import know_mapping
 
@@ -31,6 +32,7 @@ FORMATS = {FORMAT: "CSCGraph", HETERO_FORMAT: "HeteroCSCGraph"}  # and the class
 VERSION = 1
 HEADER = "graph.json"
 MOST_HEADER_BYTES = 2**21  # of graph.json, 10,000 arrays or more; parsed, a hostile one takes 30 times as much memory
+REMEDY = "save the graph again"
 MOST_DIMENSIONS = 64  # of an array; NumPy has no more
 
 _READ_HEADER = {
@@ -149,7 +151,7 @@ def read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
             f"{where}: {path} does not exist; {folder} must be a folder written by save(). Check the path."
         )
     text = read_regular(path, MOST_HEADER_BYTES).decode("utf-8")
-    header: dict[str, Any] = json.loads(text, parse_int=_whole, parse_float=_no_whole, parse_constant=_no_whole)
+    header: dict[str, Any] = parse_strict(text)
     found, version = header["format"], header["version"]
     if found != wanted and isinstance(found, str) and found in FORMATS:
         raise _OtherFormat(
@@ -159,15 +161,6 @@ def read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
     if found != wanted or version != VERSION:
         raise ValueError(f"format {shown(found)} version {shown(version)}, allowed {wanted!r} version {VERSION}")
     return header
-
-
-def _whole(digits: str) -> int:
-    """Return a number of graph.json. Reading one of many digits would take time in proportion to their square."""
-    return int(digits) if len(digits) <= 20 else _no_whole(digits)
-
-
-def _no_whole(text: str) -> int:
-    raise ValueError(f"found the number {shown(text)}, allowed are whole ones of up to 20 digits")
 
 
 def _size_of(path: Path) -> int:
@@ -187,11 +180,11 @@ def _entry(entry: Any) -> _Entry:
     return _Entry(kind, name, file, dtype_from_name(HEADER, entry["dtype"]), check_shape(shape))
 
 
-def check_shape(shape: Any) -> tuple[int, ...]:
-    """Return a shape of graph.json."""
+def check_shape(shape: Any, header: str = HEADER) -> tuple[int, ...]:
+    """Return a shape that a header gives."""
     if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
         raise ValueError(f"shape {shown(shape)} is not a list of up to {MOST_DIMENSIONS} sizes")
-    return tuple(check_int(HEADER, "a size in a shape", size, 0) for size in shape)
+    return tuple(check_int(header, "a size in a shape", size, 0) for size in shape)
 
 
 def refuse_repeats(*lists: tuple[str, list[Any]]) -> None:
@@ -216,27 +209,31 @@ def _read(path: Path, entry: _Entry, mmap: bool) -> Tensor:
 
 
 @contextmanager
-def readable(where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[None]:
+def readable(
+    where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], remedy: str = REMEDY
+) -> Iterator[None]:
     """Turn what a corrupt file may raise into one error: NumPy's parser and the memory map raise many kinds."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise _unreadable(where, path, dtype, shape, error) from error
+            raise _unreadable(where, path, dtype, shape, error, remedy) from error
         raise OSError(
             error.errno,
             f"{where}: no descriptor is left for {path}; each mapped file keeps one. Raise the limit (ulimit -n), or "
             "open the graph with mmap=False",
         ) from error
     except Exception as error:
-        raise _unreadable(where, path, dtype, shape, error) from error
+        raise _unreadable(where, path, dtype, shape, error, remedy) from error
 
 
-def _unreadable(where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], error: Exception) -> ValueError:
+def _unreadable(
+    where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], error: Exception, remedy: str
+) -> ValueError:
     why = (str(error) or type(error).__name__).removesuffix(".")
     return ValueError(
         f"{where}: {path} cannot be read as {dtype_name(dtype)} {shown(list(shape))}: {why}. It may be truncated or "
-        "corrupt; save the graph again."
+        f"corrupt; {remedy}."
     )
 
 

@@ -1,0 +1,41 @@
+"""Read JSON of unknown origin: whole numbers of few digits, and no number that is not finite."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from datapipes.base.checks import shown
+
+MOST_DIGITS = 20  # of a whole number; reading one of many digits takes time in proportion to their square
+MOST_CHARACTERS = 40  # of any other number
+
+
+def parse_strict(text: str, *, floats: bool = False) -> Any:
+    """Return what a JSON text says; `floats` allows numbers that are not whole.
+
+    Raises:
+        ValueError: It is not valid JSON, or a number is too long, not whole or not finite.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(
+        text, parse_int=_whole, parse_float=_finite if floats else _not_allowed, parse_constant=_not_allowed
+    )
+
+
+def _whole(digits: str) -> int:
+    return int(digits) if len(digits) <= MOST_DIGITS else _not_allowed(digits)
+
+
+def _finite(text: str) -> float:
+    value = float(text) if len(text) <= MOST_CHARACTERS else math.inf
+    if math.isinf(value):
+        raise ValueError(
+            f"found the number {shown(text)}, allowed are finite ones of up to {MOST_CHARACTERS} characters"
+        )
+    return value
+
+
+def _not_allowed(text: str) -> int:
+    raise ValueError(f"found the number {shown(text)}, allowed are whole ones of up to {MOST_DIGITS} digits")

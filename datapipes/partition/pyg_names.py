@@ -1,0 +1,55 @@
+"""Names in PyG's layout: of its files, and of the attributes that hold times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from datapipes.base.checks import shown
+from datapipes.base.types import EdgeType, NodeType
+
+META = "META.json"
+GRAPH, NODE_FEATS, EDGE_FEATS = "graph.pt", "node_feats.pt", "edge_feats.pt"
+TIME, EDGE_TIME = "time", "edge_time"
+
+_MOST_BYTES = 255  # of the name of a file
+_OTHERWISE = "Rename it, or leave out PyG's layout with layouts=('native',)."
+
+
+def part_folder(root: Path, part: int) -> Path:
+    """Return the folder of a part as PyG's code names it."""
+    return root / f"part_{part}"
+
+
+def map_file(root: Path, kind: str, of: NodeType | EdgeType | None) -> Path:
+    """Return the file of the node map or edge map of a type; `kind` is "node_map" or "edge_map"."""
+    return root / f"{kind}.pt" if of is None else root / kind / f"{_joined(of)}.pt"
+
+
+def check_file_names(types: Iterable[Any]) -> None:
+    """Raise ValueError if a name of a type makes no name of a file, or two types make the same."""
+    files: dict[str, Any] = {}
+    for of in types:
+        if of is None:
+            continue
+        file = f"{_joined(of)}.pt"
+        try:
+            fits = len(file.encode("utf-8")) <= _MOST_BYTES and not {"/", "\0"} & set(file)
+        except UnicodeEncodeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"PyG's layout: the type {shown(of)} makes no name of a file; it may have no '/', and at most "
+                f"{_MOST_BYTES - 3} bytes, joined with '__'. {_OTHERWISE}"
+            )
+        if file in files:
+            raise ValueError(
+                f"PyG's layout: the types {shown(files[file])} and {shown(of)} both make the file {file!r}; each type "
+                f"needs one of its own. {_OTHERWISE}"
+            )
+        files[file] = of
+
+
+def _joined(of: NodeType | EdgeType) -> str:
+    return of if isinstance(of, str) else "__".join(of)

@@ -1,0 +1,67 @@
+"""Tensors in files without a name: what is written to them stays out of the process's own memory.
+
+The system writes their pages to disk when memory is short. A file is gone once its tensor is, or when the process ends,
+however it ends.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a tensor of zeros whose memory is a file without a name on the disk of `folder`.
+
+    Raises:
+        OSError: The disk is full. The space is taken here: without it, a write to the tensor would kill the process
+            (SIGBUS).
+    """
+    empty = torch.empty(0, dtype=dtype)
+    num_bytes = math.prod(shape) * empty.element_size()
+    if num_bytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        return _as_tensor(np.memmap(file, _viewed(empty).dtype, "r+", shape=shape), dtype)
+
+
+def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Iterable[Tensor]) -> Tensor:
+    """Return a scratch tensor that holds the pieces, one below the other; together they are as long as the tensor."""
+    made, begin = scratch(folder, shape, dtype), 0
+    for piece in pieces:
+        end = begin + piece.shape[0]
+        made[begin:end] = piece
+        begin = end
+    assert begin == shape[0], f"{begin} rows for {shape[0]}"
+    return made
+
+
+def storing(tensor: Tensor) -> Tensor:
+    """Return `tensor` with a storage that ends where it ends, since torch.save writes all of a storage.
+
+    A view of the same memory if the values are adjacent there, else a copy.
+    """
+    return _as_tensor(_viewed(tensor.contiguous()), tensor.dtype)
+
+
+def _viewed(tensor: Tensor) -> np.ndarray[Any, Any]:
+    try:
+        return tensor.numpy()
+    except TypeError:  # NumPy has no such dtype
+        return tensor.view(_AS_INTEGERS[tensor.element_size()]).numpy()
+
+
+def _as_tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> Tensor:
+    found = torch.from_numpy(array)
+    return found if found.dtype == dtype else found.view(dtype)

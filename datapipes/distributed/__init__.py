@@ -1,9 +1,11 @@
 """What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
 
 from datapipes.partition.book import PartitionBook
+from datapipes.partition.report import PartitionReport
 
 __all__ = [
     "PartitionBook",
+    "PartitionReport",
 ]
 
 

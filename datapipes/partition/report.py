@@ -1,0 +1,250 @@
+"""PartitionReport: how good a partition is, counted edge by edge, and what it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_int, shown
+from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.report_text import aligned
+from datapipes.partition.row_chunks import PartRows, refuse_other_book
+from datapipes.partition.source import Progress, Source
+
+__all__ = ["PartitionReport"]
+
+MOST_MATRIX_PARTS = 256  # the matrix has the square of this many numbers
+_SAID_EVERY_S = 0.25
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """How good a partition is. `str(report)` is a table; `to_json` and `from_json` are exact.
+
+    Attributes:
+        num_parts: number of parts, k.
+        nodes_by_type: {node type: nodes of each part}; the type is None in a graph without types.
+        training_nodes: training nodes of each part, all types; None if the graph does not say which they are.
+        edges: edges of each part, all types. An edge belongs to the part of its destination.
+        halo_nodes: for each part the nodes of other parts that its edges come from, each once.
+        edges_by_type: {edge type: (edges, edges that are cut)}. An edge whose ends are in two parts is cut.
+        edge_matrix: k rows of k: the edges from a node of part j to a node of part i stand in row i, column j. None
+            with more than 256 parts.
+        left_out: what was given and is in no part, in words.
+        method: how the parts were made; "" if not known.
+        seconds: {step: seconds}.
+        memory_bytes: the most private memory of the process beyond what it held before; None if not known.
+    """
+
+    num_parts: int
+    nodes_by_type: Mapping[NodeType | None, tuple[int, ...]]
+    training_nodes: tuple[int, ...] | None
+    edges: tuple[int, ...]
+    halo_nodes: tuple[int, ...]
+    edges_by_type: Mapping[EdgeType | None, tuple[int, int]]
+    edge_matrix: tuple[tuple[int, ...], ...] | None
+    left_out: tuple[str, ...] = ()
+    method: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int | None = None
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Nodes of each part, all types."""
+        return tuple(map(sum, zip(*self.nodes_by_type.values(), strict=True))) or (0,) * self.num_parts
+
+    @property
+    def cut_edges(self) -> int:
+        """Edges whose ends are in two parts."""
+        return sum(cut for _, cut in self.edges_by_type.values())
+
+    @property
+    def cut_share(self) -> float:
+        """Cut edges of all edges; 0.0 without edges."""
+        return self.cut_edges / max(sum(self.edges), 1)
+
+    @property
+    def balance(self) -> dict[str, float]:
+        """{"nodes", "edges", "training_nodes", "weight": the largest part divided by the mean}; 1.0 is even.
+
+        The weight of a part is half its nodes and half its training nodes, each divided by the mean. "training_nodes"
+        is missing, and the weight is that of the nodes, if there are none.
+        """
+        found = {"nodes": _balance(self.nodes), "edges": _balance(self.edges)}
+        weights = _shares(self.nodes)
+        if self.training_nodes is not None and any(self.training_nodes):
+            found["training_nodes"] = _balance(self.training_nodes)
+            weights = [(a + b) / 2 for a, b in zip(weights, _shares(self.training_nodes), strict=True)]
+        return {**found, "weight": _balance(weights)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all as plain values, with the totals and balances that follow from them."""
+        return {
+            "num_parts": self.num_parts,
+            "num_nodes": sum(self.nodes),
+            "num_edges": sum(self.edges),
+            "cut_edges": self.cut_edges,
+            "cut_share": self.cut_share,
+            "balance": self.balance,
+            "nodes": list(self.nodes),
+            "nodes_by_type": [[kind, list(counts)] for kind, counts in self.nodes_by_type.items()],
+            "training_nodes": None if self.training_nodes is None else list(self.training_nodes),
+            "edges": list(self.edges),
+            "halo_nodes": list(self.halo_nodes),
+            "edges_by_type": [
+                [None if kind is None else list(kind), *counts] for kind, counts in self.edges_by_type.items()
+            ],
+            "edge_matrix": None if self.edge_matrix is None else [list(row) for row in self.edge_matrix],
+            "left_out": list(self.left_out),
+            "method": self.method,
+            "seconds": dict(self.seconds),
+            "memory_bytes": self.memory_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, given: Any) -> PartitionReport:
+        """Return the report that `to_json` wrote.
+
+        Raises:
+            ValueError: `given` is something else.
+        """
+        try:
+            parts = check_int("PartitionReport", "num_parts", given["num_parts"], 1)
+            training, matrix, memory = given["training_nodes"], given["edge_matrix"], given["memory_bytes"]
+            return cls(
+                num_parts=parts,
+                nodes_by_type={_type(kind): _counts(parts, counts) for kind, counts in given["nodes_by_type"]},
+                training_nodes=None if training is None else _counts(parts, training),
+                edges=_counts(parts, given["edges"]),
+                halo_nodes=_counts(parts, given["halo_nodes"]),
+                edges_by_type={_type(kind): _pair(counts) for kind, *counts in given["edges_by_type"]},
+                edge_matrix=None if matrix is None else _matrix(parts, matrix),
+                left_out=tuple(map(str, given["left_out"])),
+                method=str(given["method"]),
+                seconds={str(step): float(seconds) for step, seconds in given["seconds"].items()},
+                memory_bytes=None if memory is None else check_int("PartitionReport", "memory_bytes", memory, 0),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"PartitionReport: the values are not those of a report: {shown(error)}. Make the partition again."
+            ) from error
+
+    def __str__(self) -> str:
+        total, by = sum(self.edges), f" by {self.method}" if self.method else ""
+        lines = [
+            f"{self.num_parts} parts{by}: {self.cut_edges} of {total} edges are cut ({100 * self.cut_share:.1f} %)"
+        ]
+        training: Sequence[int | None] = self.training_nodes or [None] * self.num_parts
+        columns = zip(range(self.num_parts), self.nodes, training, self.edges, self.halo_nodes, strict=True)
+        lines += aligned([("part", "nodes", "training nodes", "edges", "halo nodes"), *columns])
+        names = {"training_nodes": "training nodes", "weight": "combined weight"}
+        balance = [f"{names.get(name, name)} {value:.3f}" for name, value in self.balance.items()]
+        lines.append(f"largest part / mean: {', '.join(balance)}")
+        if None not in self.nodes_by_type:
+            lines += aligned([("node type", "nodes", "most", "least"), *map(_row_of_nodes, self.nodes_by_type.items())])
+            lines += aligned([("edge type", "edges", "cut"), *map(_row_of_edges, self.edges_by_type.items())])
+        if self.seconds:
+            steps = ", ".join(f"{step} {seconds:.2f}" for step, seconds in self.seconds.items())
+            lines.append(f"seconds: {steps}; {sum(self.seconds.values()):.2f} in all")
+        if self.memory_bytes is not None:
+            lines.append(f"memory: {self.memory_bytes / 2**20:.1f} MiB at most")
+        lines += [f"not in the parts: {each}" for each in self.left_out]
+        return "\n".join(lines)
+
+
+def measure(source: Source, book: PartitionBook, progress: Progress) -> PartitionReport:
+    """Return how good the parts of a book are for a graph; every edge is looked at once.
+
+    O(num_edges + num_parts * num_nodes) time, and one byte a node and some MiB of memory. The graph may be mapped.
+
+    Raises:
+        ValueError: The book is of another graph, or the graph is corrupt.
+    """
+    graph, parts = source.graph, book.num_parts
+    refuse_other_book(graph, book)
+    total = sum(graph.num_edges_of(kind) for kind in graph.edge_types)
+    seen = {kind: torch.zeros(graph.num_nodes_of(kind), dtype=torch.bool) for kind in graph.node_types}
+    owners = {kind: book.nodes(kind).dense() for kind in graph.node_types}
+    cut: dict[EdgeType | None, int] = dict.fromkeys(graph.edge_types, 0)
+    matrix, halos, done, said = [], [], 0, time.monotonic()
+    for part in range(parts):
+        row = torch.zeros(parts, dtype=torch.int64)
+        for edge_type in graph.edge_types:
+            src, dst = ends_of(edge_type)
+            for sources in PartRows(graph, edge_type, book.nodes(dst).ids_of(part)).indices():
+                sources = sources.long()
+                of_sources = owners[src][sources]
+                row += torch.bincount(of_sources.int(), minlength=parts)
+                remote = sources[of_sources != part]
+                seen[src][remote] = True
+                cut[edge_type] += int(remote.shape[0])
+                done += int(sources.shape[0])
+                if time.monotonic() > said + _SAID_EVERY_S:
+                    said = time.monotonic()
+                    progress("count edges", done, total)
+        halos.append(sum(int(mask.count_nonzero()) for mask in seen.values()))
+        for mask in seen.values():
+            mask.zero_()
+        matrix.append(row.tolist() if parts <= MOST_MATRIX_PARTS else [int(row.sum())])
+    progress("count edges", total, total)
+    training = [_counts_of(owners[kind][mask], parts) for kind, mask in source.training_nodes.items()]
+    return PartitionReport(
+        num_parts=parts,
+        nodes_by_type={kind: tuple(map(book.nodes(kind).count_of, range(parts))) for kind in graph.node_types},
+        training_nodes=tuple(map(sum, zip(*training, strict=True))) if training else None,
+        edges=tuple(map(sum, matrix)),
+        halo_nodes=tuple(halos),
+        edges_by_type={kind: (graph.num_edges_of(kind), cut[kind]) for kind in graph.edge_types},
+        edge_matrix=tuple(map(tuple, matrix)) if parts <= MOST_MATRIX_PARTS else None,
+        left_out=source.left_out,
+    )
+
+
+def _row_of_nodes(item: tuple[Any, tuple[int, ...]]) -> tuple[object, ...]:
+    kind, counts = item
+    return type_text(kind), sum(counts), max(counts), min(counts)
+
+
+def _row_of_edges(item: tuple[Any, tuple[int, int]]) -> tuple[object, ...]:
+    kind, (edges, cut) = item
+    return type_text(kind), edges, cut
+
+
+def _counts_of(of_nodes: Tensor, num_parts: int) -> list[int]:
+    return [int(count) for count in torch.bincount(of_nodes.int(), minlength=num_parts)]
+
+
+def _shares(counts: Sequence[float]) -> list[float]:
+    mean = sum(counts) / len(counts)
+    return [count / mean if mean > 0 else 1.0 for count in counts]
+
+
+def _balance(counts: Sequence[float]) -> float:
+    return max(_shares(counts))
+
+
+def _type(given: Any) -> Any:
+    return tuple(map(str, given)) if isinstance(given, list) else given
+
+
+def _counts(num_parts: int, given: Any) -> tuple[int, ...]:
+    if not isinstance(given, list) or len(given) != num_parts:
+        raise ValueError(f"{shown(given)} is not a list of {num_parts} numbers")
+    return tuple(check_int("PartitionReport", "a count", count, 0) for count in given)
+
+
+def _pair(given: Any) -> tuple[int, int]:
+    edges, cut = _counts(2, given)
+    return edges, cut
+
+
+def _matrix(num_parts: int, given: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(given, list) or len(given) != num_parts:
+        raise ValueError(f"the matrix has {len(given)} rows for {num_parts} parts")
+    return tuple(_counts(num_parts, row) for row in given)

@@ -1,11 +1,14 @@
 """What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
 
 from datapipes.partition.book import PartitionBook
+from datapipes.partition.part import Part, open_book
 from datapipes.partition.report import PartitionReport
 
 __all__ = [
+    "Part",
     "PartitionBook",
     "PartitionReport",
+    "open_book",
 ]
 
 

@@ -123,32 +123,22 @@ def refuse_overlaps(forms: Iterable[Form]) -> None:
             raise ValueError(f"the arrays at bytes {one.begin} and {other.begin} overlap")
 
 
-def read_arena(
-    where: str,
-    path: Path,
-    num_bytes: int,
-    mmap: bool = True,
-    *,
-    check: Callable[[BinaryIO], None] | None = None,
-    remedy: str = storage.REMEDY,
-) -> Tensor:
-    """Return all bytes of an arena as one tensor.
-
-    `check` gets the open file before it is mapped or read.
-    """
+def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> Tensor:
+    """Return all bytes of an arena as one tensor."""
     if not mmap:
         check_memory(where, f"{path} with mmap=False", num_bytes, "Open it with mmap=True.")
-    with storage.readable(where, path, torch.uint8, (num_bytes,), remedy):
-        with open_regular(path) as file:
-            if check is not None:
-                check(file)
-                file.seek(0)
-            array = storage.read_array(file, (num_bytes,), mmap)
-        if array.dtype != np.uint8:
-            raise ValueError(f"dtype {array.dtype}")
-        if isinstance(array, np.memmap) and array.ctypes.data % ALIGNED:
-            raise ValueError(f"the values begin at byte {array.offset}, and must at a multiple of {ALIGNED}")
-        return torch.from_numpy(array)
+    with storage.readable(where, path, torch.uint8, (num_bytes,)), open_regular(path) as file:
+        return bytes_of(file, num_bytes, mmap)
+
+
+def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> Tensor:
+    """Return all bytes of an arena whose file is open, as one tensor. Inside `storage.readable`."""
+    array = storage.read_array(file, (num_bytes,), mmap)
+    if array.dtype != np.uint8:
+        raise ValueError(f"dtype {array.dtype}")
+    if isinstance(array, np.memmap) and array.ctypes.data % ALIGNED:
+        raise ValueError(f"the values begin at byte {array.offset}, and must at a multiple of {ALIGNED}")
+    return torch.from_numpy(array) if num_bytes > 0 else torch.empty(0, dtype=torch.uint8)
 
 
 def part_of(where: str, path: Path, whole: Tensor, form: Form, remedy: str = storage.REMEDY) -> Tensor:

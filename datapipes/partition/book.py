@@ -10,6 +10,7 @@ from torch import Tensor
 from datapipes.base.checks import check_index_tensor, check_int, shown
 from datapipes.base.types import EdgeType, NodeType, known_edge_type, known_node_type
 from datapipes.partition.id_maps import MOST_PARTS, DenseMap, IdMap
+from datapipes.processes.sharing import Together
 
 __all__ = ["PartitionBook"]
 
@@ -28,7 +29,11 @@ class PartitionBook:
         edges: {edge type: IdMap, or integers [number of edge ids]}, by edge id; or only the map; or None.
     Raises:
         TypeError, ValueError: A part is outside [0, num_parts), or the arguments have other forms.
+    Attributes:
+        partition_id: 16 hexadecimal digits of the partition whose book this is; None if it was not opened from one.
     """
+
+    partition_id: str | None = None
 
     def __init__(self, num_parts: int, nodes: Any, edges: Any = None) -> None:
         self.num_parts = check_int(_NAME, "num_parts", num_parts, 1, MOST_PARTS)
@@ -99,6 +104,21 @@ class PartitionBook:
                 raise ValueError(f"{_NAME}: the graph has no types, so the type must be None, got {shown(value)}.")
             return None
         return known(_NAME, value, maps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with the tensors of all maps together, so that they reach workers in one memory."""
+        edges = None if self._edges is None else {key: each.over(None) for key, each in self._edges.items()}
+        nodes = {key: each.over(None) for key, each in self._nodes.items()}
+        tensors = [each.stored() for each in [*self._nodes.values(), *(self._edges or {}).values()]]
+        return {**self.__dict__, "_nodes": nodes, "_edges": edges, "tensors": Together(tensors)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        given = state["tensors"]
+        tensors = iter(given.tensors if isinstance(given, Together) else given)  # copy.copy pickles nothing
+        self.__dict__.update({name: value for name, value in state.items() if name != "tensors"})
+        self._nodes = {key: each.over(next(tensors)) for key, each in self._nodes.items()}
+        if self._edges is not None:
+            self._edges = {key: each.over(next(tensors)) for key, each in self._edges.items()}
 
     def __repr__(self) -> str:
         counts = {key: each.num_ids for key, each in self._nodes.items()}

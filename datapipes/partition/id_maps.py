@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -18,6 +19,7 @@ class IdMap(ABC):
 
     num_ids: int
     num_parts: int
+    _stored: Tensor
 
     @abstractmethod
     def part_of(self, ids: Tensor) -> Tensor:
@@ -35,9 +37,15 @@ class IdMap(ABC):
     def dense(self) -> Tensor:
         """Return the part of every id, [num_ids], in the smallest dtype that holds `num_parts` numbers."""
 
-    @abstractmethod
     def stored(self) -> Tensor:
         """Return the one tensor that the map is made of."""
+        return self._stored
+
+    def over(self, stored: Tensor | None) -> IdMap:
+        """Return the map over other memory with the same values, unchecked; None until the memory is known."""
+        other = copy.copy(self)
+        other.__dict__["_stored"] = stored
+        return other
 
 
 class DenseMap(IdMap):
@@ -64,27 +72,23 @@ class DenseMap(IdMap):
                     f"PartitionBook: found the part {low if low < 0 else high}; parts must be in [0, {num_parts}). "
                     "Correct num_parts, or the parts."
                 )
-        self._parts = values.to(smallest_dtype(num_parts)).contiguous()
+        self._stored = values.to(smallest_dtype(num_parts)).contiguous()
 
     def part_of(self, ids: Tensor) -> Tensor:
         """See IdMap."""
-        return self._parts[ids.long()].long()
+        return self._stored[ids.long()].long()
 
     def ids_of(self, part: int) -> Tensor:
         """See IdMap. O(num_ids)."""
-        return (self._parts == part).nonzero().flatten()
+        return (self._stored == part).nonzero().flatten()
 
     def count_of(self, part: int) -> int:
         """See IdMap. O(num_ids)."""
-        return int((self._parts == part).sum())
+        return int((self._stored == part).sum())
 
     def dense(self) -> Tensor:
         """See IdMap; no copy."""
-        return self._parts
-
-    def stored(self) -> Tensor:
-        """See IdMap."""
-        return self._parts
+        return self._stored
 
 
 class RangeMap(IdMap):
@@ -102,28 +106,24 @@ class RangeMap(IdMap):
                 "the parts. Correct them."
             )
         self.num_ids, self.num_parts = int(bounds[-1]), int(bounds.numel()) - 1
-        self._offsets = bounds
+        self._stored = bounds
 
     def part_of(self, ids: Tensor) -> Tensor:
         """See IdMap. O(n log num_parts)."""
-        return torch.searchsorted(self._offsets, ids.long(), right=True) - 1
+        return torch.searchsorted(self._stored, ids.long(), right=True) - 1
 
     def ids_of(self, part: int) -> Tensor:
         """See IdMap."""
-        return torch.arange(int(self._offsets[part]), int(self._offsets[part + 1]))
+        return torch.arange(int(self._stored[part]), int(self._stored[part + 1]))
 
     def count_of(self, part: int) -> int:
         """See IdMap."""
-        return int(self._offsets[part + 1] - self._offsets[part])
+        return int(self._stored[part + 1] - self._stored[part])
 
     def dense(self) -> Tensor:
         """See IdMap; a new tensor."""
         parts = torch.arange(self.num_parts).to(smallest_dtype(self.num_parts))
-        return torch.repeat_interleave(parts, self._offsets.diff())
-
-    def stored(self) -> Tensor:
-        """See IdMap."""
-        return self._offsets
+        return torch.repeat_interleave(parts, self._stored.diff())
 
 
 def smallest_dtype(num_parts: int) -> torch.dtype:

@@ -45,7 +45,7 @@ class PartRows:
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield of some rows at a time: the position of each row's first edge, and its number of edges."""
         indptr, all_edges = self._relation.indptr, int(self._relation.indices.shape[0])
-        for ids in _pieces(self.ids, self._most):
+        for ids in pieces(self.ids, self._most):
             starts, ends = indptr[ids], indptr[ids + 1]
             wrong = (starts < 0) | (ends < starts) | (ends > all_edges)
             if bool(wrong.any()):
@@ -78,7 +78,7 @@ class PartRows:
 
     def destinations(self) -> Iterator[Tensor]:
         """Yield the node that each edge points to, int64: the row of an edge by its global id."""
-        for ids, (_, counts) in zip(_pieces(self.ids, self._most), self._blocks(), strict=True):
+        for ids, (_, counts) in zip(pieces(self.ids, self._most), self._blocks(), strict=True):
             ends = counts.cumsum(0)
             for begin in range(0, int(ends[-1]), self._most):
                 rows, held = _cut(ends, counts, begin, self._most)
@@ -131,7 +131,7 @@ class PartRows:
 
 def rows_of_nodes(values: Tensor, ids: Tensor) -> Iterator[Tensor]:
     """Yield the rows of a node attribute [num_nodes, ...] of the nodes `ids`, int64."""
-    return rows_at(values, _pieces(ids, MOST_EDGES))
+    return rows_at(values, pieces(ids, MOST_EDGES))
 
 
 def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -141,7 +141,7 @@ def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
     is_plain = values.device.type == "cpu" and not (values.is_conj() or values.is_neg())
     table = byte_rows(values) if is_plain and has_adjacent_values(values) else None
     for some in places:
-        for each in _pieces(some, most):
+        for each in pieces(some, most):
             if table is not None:
                 yield take_rows(values, table, each)
             else:
@@ -159,9 +159,9 @@ def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
         )
 
 
-def _pieces(ids: Tensor, most: int) -> Iterator[Tensor]:
-    """Yield `ids` in pieces of up to `most`, none of them empty."""
-    return (ids[begin : begin + most] for begin in range(0, ids.shape[0], most))
+def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:
+    """Yield the rows of a tensor in pieces of up to `most`, none of them empty."""
+    return (rows[begin : begin + most] for begin in range(0, rows.shape[0], most))
 
 
 def _bits(values: Tensor) -> Tensor:

@@ -9,10 +9,12 @@ from strategies import csc_graphs
 
 import datapipes as dp
 from datapipes.base.types import ends_of
-from datapipes.distributed import PartitionBook
+from datapipes.distributed import Part, PartitionBook
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.native_write import write_native
 from datapipes.partition.source import Source
+from datapipes.processes.values import bits
 
 TIME = "time"
 
@@ -103,3 +105,89 @@ def slow_remote(graph: Graph, book: PartitionBook, part: int) -> dict:
             if owner[indices[place]] != part:
                 counts[src][indices[place]] += 1
     return {src: sorted(found.items(), key=lambda each: (-each[1], each[0])) for src, found in counts.items()}
+
+
+def write(folder, graph: Graph, book: PartitionBook, **arguments):
+    """Write the native layout into the new folder `folder`; return the folder."""
+    folder.mkdir(parents=True)
+    arguments = {"node_time_attr": None, "about": {}, "progress": lambda *_: None, **arguments}
+    write_native(folder, source_of(graph), book, **arguments)
+    return folder
+
+
+def reassembled(root) -> dp.CSCGraph | dp.HeteroCSCGraph:
+    """The graph that the parts in `root` make up; every edge has its id. Looks at the parts only, not at the book."""
+    first = Part.open(root, 0)
+    parts = [first, *(Part.open(root, part) for part in range(1, first.num_parts))]
+    nodes = {kind: joined_nodes(parts, kind) for kind in first.node_types}
+    relations = {key: joined_relation(parts, key) for key in first.edge_types}
+    if first.node_types == (None,):
+        indptr, indices, edge_ids, edges = relations[None]
+        return dp.CSCGraph(indptr, indices, edge_ids=edge_ids, node_attributes=nodes[None], edge_attributes=edges)
+    return dp.HeteroCSCGraph(
+        {key: each[:2] for key, each in relations.items()},
+        {kind: first.num_nodes_of(kind) for kind in first.node_types},
+        node_attributes=nodes,
+        edge_ids={key: each[2] for key, each in relations.items()},
+        edge_attributes={key: each[3] for key, each in relations.items()},
+    )
+
+
+def joined_nodes(parts: list[Part], kind: str | None) -> dict[str, torch.Tensor]:
+    ids = torch.cat([part.node_ids(kind) for part in parts])
+    assert ids.sort().values.tolist() == list(range(parts[0].num_nodes_of(kind))), "a node in no part, or in two"
+    attributes = [part.node_attributes_of(kind) for part in parts]
+    assert len({tuple(sorted(each)) for each in attributes}) == 1
+    return {name: torch.cat([each[name] for each in attributes])[ids.argsort()] for name in attributes[0]}
+
+
+def joined_relation(parts: list[Part], key) -> tuple:
+    num_nodes = parts[0].num_nodes_of(ends_of(key)[1])
+    degrees = torch.zeros(num_nodes, dtype=torch.int64)
+    for part in parts:
+        degrees[part.node_ids(ends_of(key)[1])] += part.relation(key).indptr.diff()
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    rows = [relation_rows(part.relation(key)) for part in parts]
+    places = torch.cat(
+        [
+            torch.arange(int(indptr[node]), int(indptr[node + 1]))
+            for part in parts
+            for node in part.node_ids(ends_of(key)[1]).tolist()
+        ]
+        or [torch.zeros(0, dtype=torch.int64)]
+    )
+    order = places.argsort()
+    whole = {name: torch.cat([each[name] for each in rows])[order] for name in rows[0]}
+    edges = {name: values for (kind, name), values in whole.items() if kind == "edge"}
+    return indptr, whole["", "indices"], whole["", "edge_ids"], edges
+
+
+def relation_rows(relation) -> dict[tuple[str, str], torch.Tensor]:
+    attributes = {("edge", name): values for name, values in relation.edge_attributes.items()}
+    return {("", "indices"): relation.indices, ("", "edge_ids"): relation.edge_ids, **attributes}
+
+
+def expect_same(found: Graph, expected: Graph) -> None:
+    """Every bit of two graphs is equal; an edge without an id of its own has its position."""
+    assert (found.node_types, found.edge_types, found.num_nodes) == (
+        expected.node_types,
+        expected.edge_types,
+        expected.num_nodes,
+    )
+    for kind in expected.node_types:
+        expect_same_values(found.node_attributes_of(kind), expected.node_attributes_of(kind))
+    for key in expected.edge_types:
+        ours, theirs = found.relation(key), expected.relation(key)
+        ids = torch.arange(theirs.indices.shape[0]) if theirs.edge_ids is None else theirs.edge_ids
+        expect_same_values(
+            {"indptr": ours.indptr, "indices": ours.indices, "ids": ours.edge_ids},
+            {"indptr": theirs.indptr, "indices": theirs.indices, "ids": ids},
+        )
+        expect_same_values(ours.edge_attributes, theirs.edge_attributes)
+
+
+def expect_same_values(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert (name, found[name].dtype, found[name].shape) == (name, values.dtype, values.shape)
+        assert torch.equal(bits(found[name].contiguous()), bits(values.contiguous())), name

@@ -1,9 +1,9 @@
 """Change the files of a partition at random, then open it: whole, or with a typed error, never a crash or a wait.
 
-Each turn changes one file of a small partition: bytes overwritten, cut off, added or moved; two files exchanged; a FIFO,
-a folder or a link in the place of a file. A child process opens every part of both layouts and reads all of it. It must
-end within a bound, by itself, and raise nothing but errors that say what is wrong. What opens in the native layout has
-the bits that were written: every byte is under a hash.
+Each turn changes one file of a small partition: bytes overwritten, cut off, added or moved; two files exchanged; a
+FIFO, a folder or a link in the place of a file. A child process opens every part of both layouts and reads all of it.
+It must end within a bound, by itself, and raise nothing but errors that say what is wrong. What opens in the native
+layout has the bits that were written: every byte is under a hash.
 Run: python tests/soak_partition.py --turns 2000   (or make soak)
 """
 
@@ -137,7 +137,9 @@ def read(root: Path, says: Connection) -> None:
             found[name] = reader(root / name)
         except ERRORS as error:
             found[name] = error
-    says.send({name: each if isinstance(each, str) else f"{type(each).__name__}: {each}" for name, each in found.items()})
+    says.send(
+        {name: each if isinstance(each, str) else f"{type(each).__name__}: {each}" for name, each in found.items()}
+    )
 
 
 # --- many turns

@@ -2,12 +2,14 @@
 
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.part import Part, open_book
+from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.report import PartitionReport
 
 __all__ = [
     "Part",
     "PartitionBook",
     "PartitionReport",
+    "Partitioner",
     "open_book",
 ]
 

@@ -80,7 +80,7 @@ def write_folder(
             f"{MOST_HEADER_BYTES} are allowed. Use fewer attributes, or shorter names."
         )
     folder = root / name
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)  # the other layout may have made it
     digest = PieceHash()
 
     def update(values: Any) -> None:

@@ -126,7 +126,7 @@ class _Writer:
     def write(self, part: int) -> None:
         """Write graph.pt, edge_feats.pt and node_feats.pt."""
         folder = part_folder(self._folder, part)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)  # the other layout may have made it
         edges: dict[EdgeType | None, dict[str, Any]] = {}
         features: dict[EdgeType | None, dict[str, Any]] = {}
         for edge_type in self._source.edge_types:

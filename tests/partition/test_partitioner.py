@@ -17,7 +17,7 @@ from datapipes.partition import partitioner as partitioner_module
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.part import Part, open_book
 
-METHODS = ["metis", "random", "range", "fennel"]
+METHODS = ["random", "range"]
 
 
 def small(num_nodes=40, num_edges=200, **attributes):
@@ -80,7 +80,7 @@ def test_progress_is_told(tmp_path):
     told = []
     Partitioner(small(), 2, tmp_path, method="random", progress=lambda *given: told.append(given)).generate_partition()
     assert told
-    assert all(isinstance(text, str) and 0 <= done and (total == 0 or done <= total) for text, done, total in told)
+    assert all(isinstance(text, str) and done >= 0 and (total == 0 or done <= total) for text, done, total in told)
 
 
 def test_an_error_of_progress_ends_the_run_and_leaves_nothing(tmp_path):

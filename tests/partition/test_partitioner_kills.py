@@ -42,7 +42,7 @@ class Run:
 
 
 def fingerprint_at(root: Path) -> str:
-    """Return the fingerprint of the graph whose partition is at `root`; all its files fit each other and their hashes."""
+    """Return the fingerprint of the graph whose partition is at `root`; all files fit each other and their hashes."""
     open_book(root)
     return {Part.open(root, part).fingerprint for part in range(NUM_PARTS)}.pop()
 

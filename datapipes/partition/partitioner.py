@@ -1,0 +1,149 @@
+"""Partitioner: cuts a graph and all that belongs to it into parts, and writes them to a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datapipes.base.checks import check_bool, check_choice
+from datapipes.partition.cost import Cost
+from datapipes.partition.edge_map import with_edge_map
+from datapipes.partition.folder import new_folder, refuse_others
+from datapipes.partition.methods import Assignment, check_arguments, make_assignment
+from datapipes.partition.native_write import check_times, write_native
+from datapipes.partition.pyg_write import write_pyg
+from datapipes.partition.report import PartitionReport, measure
+from datapipes.partition.source import Progress
+from datapipes.partition.source_of import source_of
+
+__all__ = ["Partitioner"]
+
+_NAME = "Partitioner"
+_LAYOUTS = ("native", "pyg")
+
+
+class Partitioner:
+    """Cut a graph into parts, and write them to a folder that servers and stores open.
+
+    A part owns nodes and has all their in-edges, with the ids of the whole graph, so the draws of a node are the same
+    from its part as from the whole graph. docs/partition.md shows the way; docs/decisions/012-partitions.md the folder.
+
+    Args:
+        data: CSCGraph, HeteroCSCGraph, a Dataset (its features become attributes, its item sets of nodes masks), PyG's
+            Data or HeteroData. All attributes go into the parts.
+        num_parts: 1 up to the number of nodes, at most 32,768.
+        root: the folder to write, missing or empty. An older partition there is replaced once the new one is whole; a
+            folder that holds anything else is refused.
+        recursive: METIS by recursive bisection instead of k-way: smaller cuts for few parts, longer for many.
+        method: "metis", the smallest cut, in the memory of the graph's undirected copy and METIS's own; "{streaming}",
+            in a few bytes a node; "range", contiguous ids; "random".
+        node_time_attr: name of a node attribute that holds times: each edge then has the time of its source, so that
+            temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by it.
+        rng_seed: the same seed gives the same parts, but for another version of METIS.
+        layouts: which to write, "native" (memory-mapped, checked by hashes) and "pyg" (what torch_geometric reads).
+        edge_map: write the part of each edge id in the native layout too; always with "pyg", which has one.
+        progress: called with (what is being done, how much of it is done, all of it or 0 if unknown), a few times a
+            second.
+    Raises:
+        TypeError, ValueError: An argument has no allowed value; the message says which.
+        ModuleNotFoundError: method "metis" without pymetis; the extra is datapipes[partition].
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_parts: int,
+        root: str | Path,
+        recursive: bool = False,
+        *,
+        method: str = "metis",
+        node_time_attr: str | None = None,
+        rng_seed: int = 0,
+        layouts: Sequence[str] = _LAYOUTS,
+        edge_map: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.source = source_of(data)
+        check_arguments(self.source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed)
+        self.root, self.num_parts = Path(root), num_parts
+        self.method, self.recursive, self.rng_seed = method, recursive, rng_seed
+        check_times(_NAME, self.source.graph, node_time_attr)
+        self.node_time_attr = node_time_attr
+        self.layouts = _check_layouts(layouts)
+        self.edge_map = check_bool(_NAME, "edge_map", edge_map) or "pyg" in self.layouts
+        self.progress: Progress = progress or _no_progress
+        refuse_others(_NAME, self.root)
+
+    def generate_partition(self) -> PartitionReport:
+        """Write the partition and return what it looks like: cut, balance, halo nodes, seconds and memory.
+
+        Nothing of it can be opened before all of it is there: an error, Ctrl-C or a kill leave `root` as it was.
+
+        Raises:
+            ValueError: The graph is corrupt, or does not fit a layout (edge ids, type names).
+            FileExistsError: `root` holds something that is not of a partition.
+            BlockingIOError: Another process is writing to `root`.
+            OSError: The disk is full, or the folder cannot be written.
+            RuntimeError: METIS failed; the message says how it ended.
+            MemoryError: The graph does not fit METIS's memory.
+        """
+        with Cost() as cost, new_folder(_NAME, self.root, self._num_bytes()) as folder:
+            with cost.step("validate"):
+                self.source.graph.validate()
+            with cost.step("assign"):
+                assigned = make_assignment(
+                    self.source,
+                    self.num_parts,
+                    method=self.method,
+                    recursive=self.recursive,
+                    rng_seed=self.rng_seed,
+                    progress=self.progress,
+                )
+                book = with_edge_map(assigned.book, self.source.graph) if self.edge_map else assigned.book
+            with cost.step("measure"):
+                report = measure(self.source, book, self.progress)
+            if "pyg" in self.layouts:
+                with cost.step("write pyg"):
+                    write_pyg(folder, self.source, book, node_time_attr=self.node_time_attr, progress=self.progress)
+            report = dataclasses.replace(report, method=self.method, **_cost(cost, assigned))
+            if "native" in self.layouts:
+                about = {"method": self.method, "rng_seed": self.rng_seed, "report": report.to_json()}
+                with cost.step("write native"):
+                    write_native(
+                        folder,
+                        self.source,
+                        book,
+                        node_time_attr=self.node_time_attr,
+                        about=about,
+                        progress=self.progress,
+                    )
+        return dataclasses.replace(report, **_cost(cost, assigned))
+
+    def _num_bytes(self) -> int:
+        """Return about how many bytes the layouts take on the disk."""
+        graph = self.source.graph
+        relations = [graph.relation(edge_type) for edge_type in graph.edge_types]
+        topology = sum(8 * each.indptr.numel() + 16 * each.indices.numel() for each in relations)
+        attributes = [graph.node_attributes_of(node_type) for node_type in graph.node_types]
+        attributes += [each.edge_attributes for each in relations]
+        return len(self.layouts) * (topology + sum(value.nbytes for each in attributes for value in each.values()))
+
+
+def _check_layouts(layouts: Any) -> tuple[str, ...]:
+    given = (layouts,) if isinstance(layouts, str) else tuple(layouts)
+    for each in given:
+        check_choice(_NAME, "a layout", each, _LAYOUTS)
+    if not given:
+        raise ValueError(f"{_NAME}: layouts is empty; at least one of {list(_LAYOUTS)} is needed. Name one.")
+    return tuple(each for each in _LAYOUTS if each in given)
+
+
+def _cost(cost: Cost, assigned: Assignment) -> dict[str, Any]:
+    """Return the fields of the report about time and memory."""
+    return {"seconds": dict(cost.seconds), "memory_bytes": cost.memory_bytes + assigned.child_peak_bytes}
+
+
+def _no_progress(text: str, done: int, total: int) -> None:
+    """Show nothing."""

@@ -16,13 +16,14 @@ class Cost:
 
     Attributes:
         seconds: {step: seconds}, of the steps that ended.
-        memory_bytes: the most private memory of this process beyond what it held at the beginning, looked at every
-            20 ms.
+        memory_bytes: {step: the most private memory of this process beyond what it held at the beginning}, looked at
+            every 20 ms.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.memory_bytes = 0
+        self.memory_bytes: dict[str, int] = {}
+        self._step = ""
         self._ended = threading.Event()
 
     def __enter__(self) -> Cost:
@@ -37,17 +38,20 @@ class Cost:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Add the time of the block to `seconds`."""
-        begin = time.monotonic()
+        """Add the time of the block to `seconds`; what memory it takes is that of the step."""
+        begin, self._step = time.monotonic(), name
         yield
+        self._count()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
+        self._step = ""
 
     def _look(self) -> None:
-        while True:
-            ended = self._ended.wait(LOOK_S)
-            self.memory_bytes = max(self.memory_bytes, private_bytes() - self._before)
-            if ended:
-                return
+        while not self._ended.wait(LOOK_S):
+            self._count()
+
+    def _count(self) -> None:
+        step = self._step
+        self.memory_bytes[step] = max(self.memory_bytes.get(step, 0), private_bytes() - self._before)
 
 
 def private_bytes(pid: int | str = "self") -> int:

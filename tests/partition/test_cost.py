@@ -16,10 +16,13 @@ def test_steps_add_up_and_memory_is_seen():
     assert all(seconds > 0 for seconds in cost.seconds.values())
 
 
-def test_memory_is_looked_at_when_the_block_ends():
+def test_memory_is_that_of_the_step():
     with Cost() as cost:
-        held = np.ones(2**23)
-    assert 2**26 <= cost.memory_bytes < 2**27
+        with cost.step("small"):
+            pass
+        with cost.step("large"):
+            held = np.ones(2**23)  # 64 MiB
+    assert cost.memory_bytes["small"] < 2**26 <= cost.memory_bytes["large"] < 2**27
     assert held[0] == 1
 
 

@@ -4,6 +4,7 @@
 #include "bindings/gather.cpp"
 #include "bindings/graph.cpp"
 #include "bindings/memory.cpp"
+#include "bindings/partition.cpp"
 #include "bindings/random.cpp"
 #include "bindings/sampling.cpp"
 #include "bindings/topology.cpp"
@@ -19,5 +20,6 @@ PYBIND11_MODULE(_core, m) {
   datapipes::bind_gather(m);
   datapipes::bind_graph(m);
   datapipes::bind_memory(m);
+  datapipes::bind_partition(m);
   datapipes::bind_shm(m);
 }

@@ -1,11 +1,13 @@
 """What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
 
 from datapipes.partition.book import PartitionBook
+from datapipes.partition.metis_process import MetisError
 from datapipes.partition.part import Part, open_book
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.report import PartitionReport
 
 __all__ = [
+    "MetisError",
     "Part",
     "PartitionBook",
     "PartitionReport",

@@ -1,11 +1,13 @@
 """Partitions: who owns which node, the folders of a partition, and stores over one part."""
 
 from datapipes.partition.book import PartitionBook
+from datapipes.partition.metis_process import MetisError
 from datapipes.partition.part import Part, open_book
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.report import PartitionReport
 
 __all__ = [
+    "MetisError",
     "Part",
     "PartitionBook",
     "PartitionReport",

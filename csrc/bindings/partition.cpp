@@ -1,0 +1,124 @@
+// partition.cpp: names, shapes and ownership of the kernels of partitioning.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "bindings/numpy.h"
+#include "bindings/topology.h"
+#include "partition/fennel.h"
+#include "partition/symmetrise.h"
+
+namespace datapipes {
+namespace {
+
+template <class T>
+std::span<T> filled(Array<T>& array, const char* name) {
+  const auto found = view(array, name);
+  return {array.mutable_data(), found.size()};  // throws if the array is read-only
+}
+
+template <class Index>
+void bind_symmetrise_for(py::module_& m) {
+  m.def(
+      "count_neighbors",
+      [](const ArrayTopology& graph, Array<Index>& xadj) {
+        const auto offsets = filled(xadj, "xadj");
+        GilRelease nogil;
+        return graph.visit(
+            [&](const auto& topology) { return count_neighbors(topology, offsets, [&] { nogil.look_at_signals(); }); });
+      },
+      py::arg("graph"), py::arg("xadj").noconvert());
+  m.def(
+      "fill_neighbors",
+      [](const ArrayTopology& graph, Array<Index>& xadj, Array<Index>& adjncy) {
+        const auto offsets = filled(xadj, "xadj"), neighbors = filled(adjncy, "adjncy");
+        GilRelease nogil;
+        return graph.visit(
+            [&](const auto& topology) { return fill_neighbors(topology, offsets, neighbors, [&] { nogil.look_at_signals(); }); });
+      },
+      py::arg("graph"), py::arg("xadj").noconvert(), py::arg("adjncy").noconvert());
+}
+
+// A Fennel over NumPy arrays, which it keeps; its parts are uint8 where they fit.
+class ArrayFennel {
+ public:
+  ArrayFennel(py::object graph, std::int64_t num_parts, std::uint64_t key, std::int64_t base, std::int64_t extra,
+              const py::list& training)
+      : graph_(std::move(graph)) {
+    FennelRequest request{num_parts, key, base, extra, {}};
+    for (const auto& given : training) request.training.push_back(mask(given));
+    graph_.cast<const ArrayTopology&>().visit([&]<class Id>(const Topology<Id>& topology) {
+      if (num_parts < 256) {
+        fennel_ = std::make_unique<Fennel<Id, std::uint8_t>>(topology, std::move(request));
+      } else {
+        fennel_ = std::make_unique<Fennel<Id, std::uint16_t>>(topology, std::move(request));
+      }
+    });
+  }
+
+  template <class Use>
+  auto with(Use&& use) {
+    return std::visit([&](auto& fennel) { return use(*fennel); }, fennel_);
+  }
+
+  py::object parts() {
+    return with([this]<class Id, class Part>(const Fennel<Id, Part>& fennel) -> py::object {
+      Buffer<Part> out(num_nodes());
+      {
+        const GilRelease nogil;
+        fennel.parts({out.data(), static_cast<std::size_t>(out.size())});
+      }
+      return to_numpy(std::move(out));
+    });
+  }
+
+ private:
+  // A view of a mask of training nodes, which is kept; empty for None.
+  std::span<const std::uint8_t> mask(py::handle given) {
+    if (given.is_none()) return {};
+    if (!py::isinstance<Array<std::uint8_t>>(given)) throw py::type_error("Fennel: a mask of training nodes must be uint8.");
+    masks_.push_back(py::reinterpret_borrow<Array<std::uint8_t>>(given));
+    return view(masks_.back(), "training");
+  }
+
+  std::int64_t num_nodes() const {
+    return graph_.cast<const ArrayTopology&>().visit([](const auto& topology) {
+      std::int64_t total = 0;
+      for (const auto& type : topology.node_types) total += type.num_nodes;
+      return total;
+    });
+  }
+
+  py::object graph_;
+  std::vector<Array<std::uint8_t>> masks_;
+  std::variant<std::unique_ptr<Fennel<std::int32_t, std::uint8_t>>, std::unique_ptr<Fennel<std::int32_t, std::uint16_t>>,
+               std::unique_ptr<Fennel<std::int64_t, std::uint8_t>>, std::unique_ptr<Fennel<std::int64_t, std::uint16_t>>>
+      fennel_;
+};
+
+}  // namespace
+
+void bind_partition(py::module_& m) {
+  bind_symmetrise_for<std::int32_t>(m);
+  bind_symmetrise_for<std::int64_t>(m);
+  py::class_<ArrayFennel>(m, "Fennel")
+      .def(py::init<py::object, std::int64_t, std::uint64_t, std::int64_t, std::int64_t, const py::list&>(), py::arg("graph"),
+           py::kw_only(), py::arg("num_parts"), py::arg("key"), py::arg("base"), py::arg("extra"), py::arg("training"))
+      .def_property_readonly("num_blocks",
+                             [](ArrayFennel& of) { return of.with([](auto& fennel) { return fennel.num_blocks(); }); })
+      .def_property_readonly("limit", [](ArrayFennel& of) { return of.with([](auto& fennel) { return fennel.limit(); }); })
+      .def(
+          "visit",
+          [](ArrayFennel& of, std::int64_t first, std::int64_t count) {
+            const GilRelease nogil;
+            of.with([&](auto& fennel) { fennel.visit(first, count); });
+          },
+          py::arg("first"), py::arg("count"))
+      .def("end_pass", [](ArrayFennel& of) { return of.with([](auto& fennel) { return fennel.end_pass(); }); })
+      .def("parts", &ArrayFennel::parts);
+}
+
+}  // namespace datapipes

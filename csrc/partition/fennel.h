@@ -1,0 +1,81 @@
+// fennel.h: parts of nodes, chosen one node after another in a stream; for graphs that METIS cannot hold.
+//   Fennel (Tsourakakis et al., WSDM 2014) with gamma = 2, over several passes (Nishimura and Ugander, KDD 2013). Nodes are
+//   numbered as in whole_graph.h. A pass visits all of them and begins with empty parts. Node v goes to the part p with the
+//   largest
+//       pull(v, p) - penalty * weight(p),    penalty = 2 * num_edges * num_parts / (num_nodes * total weight),
+//   in double, where weight(p) is the weight that p has got in this pass. Of equal parts the lighter one wins, then the one with
+//   the lower number. The pull of a part is the number of in-edges of v from its nodes (no self-loops, parallel edges each),
+//   where a node not yet visited in this pass has its part of the pass before, plus the votes of out-neighbors: only in-edges are
+//   stored, so each node, when it has got its part, votes for it at the sources of its in-edges. A node keeps a candidate and its
+//   lead (Boyer and Moore's majority vote): a vote for the candidate adds 1 to the lead, up to 65,535, any other takes 1 away;
+//   at lead 0 the next vote names the candidate. The candidate's pull grows by the lead, and the visit ends the vote.
+//   A part is open to v if its weight with v is at most limit(), 1.03 of the mean; the lightest part is always open. So no part
+//   weighs more than limit() and more than the mean and the heaviest node together.
+//   Order of the nodes: blocks of up to 1,024 successive ones, of clamp(num_nodes / 256, 1, 1024) nodes; block i of a pass is
+//   permutation_at(num_blocks, key, i). Within a block they ascend. So rows are read in stretches, also from a disk.
+//
+// Fennel<Id, Part>(graph, request): Part is uint8 for up to 255 parts, uint16 for up to 65,535. A pass:
+//   visit(first, count) for all blocks of the pass in order, then end_pass().
+//   parts(out): the part of each node, after the first pass.
+// Equal inputs give equal parts on every machine: integers, and + - * / of doubles. O(num_edges + num_nodes log num_parts) a
+// pass. Memory: 4 bytes a node (6 with uint16), 24 bytes a part; training masks are viewed. Throws std::invalid_argument
+// (ValueError) if an offset or an id is outside the graph, std::out_of_range (IndexError) if a block is. Touches no Python
+// object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "common/buffer.h"
+#include "partition/part_weights.h"
+#include "sampling/topology.h"
+
+namespace datapipes {
+
+struct FennelRequest {
+  std::int64_t num_parts;
+  std::uint64_t key;
+  std::int64_t base = 1, extra = 0;                     // weight of a node, and what a training node has above it
+  std::vector<std::span<const std::uint8_t>> training;  // of each node type: [num_nodes], not 0 for a training node; or empty
+};
+
+template <class Id, class Part>
+class Fennel {
+ public:
+  Fennel(const Topology<Id>& graph, FennelRequest request);
+
+  std::int64_t num_blocks() const { return num_blocks_; }
+  std::int64_t limit() const { return limit_; }
+  void visit(std::int64_t first, std::int64_t count);
+  std::int64_t end_pass();  // returns how many nodes have another part than before the pass
+  void parts(std::span<Part> out) const;
+
+ private:
+  static constexpr Part kNone = std::numeric_limits<Part>::max();
+  static constexpr std::uint16_t kMostLead = std::numeric_limits<std::uint16_t>::max();
+  struct Record {
+    Part part, candidate;
+    std::uint16_t lead;
+  };
+
+  void visit_node(std::size_t type, std::int64_t row);
+  void pull(Part part, std::int64_t by);
+  Part choose(std::int64_t weight);
+
+  const Topology<Id>& graph_;
+  FennelRequest request_;
+  std::vector<std::int64_t> first_;             // the number of the first node of each type
+  std::vector<std::vector<std::size_t>> into_;  // the relations into each type
+  std::int64_t block_nodes_, num_blocks_, limit_;
+  double penalty_;
+  Buffer<Record> records_;
+  PartWeights weights_;
+  std::vector<std::int64_t> pulls_;   // of each part; 0 between two nodes
+  std::vector<std::size_t> pulling_;  // the parts whose pull is not 0
+  std::int64_t moved_ = 0;
+};
+
+}  // namespace datapipes

@@ -1,0 +1,72 @@
+"""The process in which METIS runs: a script for `metis.py`, with NumPy and pymetis only.
+
+pymetis never lets go of the GIL, so METIS could not be interrupted in the caller's process. Standard input brings the
+request as JSON, and an end without one means that the caller gave up. The graph and the answer lie in the memory whose
+descriptor the request names. What METIS and Python print goes to the log of the caller. The process ends with the
+thread that started it: the kernel kills it then, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+HEADER_BYTES = 64  # at the beginning of the memory: whether there is an answer, the peak of memory in bytes
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Read the request, run METIS, leave the answer in the memory."""
+    text = sys.stdin.read()
+    if not text:
+        return
+    request = json.loads(text)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != request["parent"]:  # it ended before the call above
+        return
+    sys.path[:] = request["path"]
+    run(request)
+
+
+def run(request: dict[str, Any]) -> None:
+    """Write the part of each node over the offsets, in the dtype that the request names; then fill in the header."""
+    import numpy as np
+    import pymetis
+
+    memory = mmap.mmap(request["memory"], 0)
+    num_nodes, entries = request["num_nodes"], request["entries"]
+    index = np.dtype(request["index"])
+    header: Any = np.ndarray(HEADER_BYTES // 8, np.int64, memory)
+    xadj: Any = np.ndarray(num_nodes + 1, index, memory, HEADER_BYTES)
+    weights: Any = None
+    begin = HEADER_BYTES + xadj.nbytes
+    if request["weighted"]:
+        weights = np.ndarray(num_nodes, index, memory, begin)
+        begin += weights.nbytes
+    adjncy: Any = np.ndarray(entries, index, memory, begin)
+    _, parts = pymetis.part_graph(
+        request["num_parts"],
+        pymetis.CSRAdjacency(xadj, adjncy),
+        vweights=weights,
+        recursive=request["recursive"],
+        options=pymetis.Options(seed=request["seed"]),
+        warn_on_copies=True,
+    )
+    np.ndarray(num_nodes, request["dtype"], memory, HEADER_BYTES)[:] = parts
+    header[:2] = 1, peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process had resident. (getrusage would count the caller's before exec.)"""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+
+
+if __name__ == "__main__":
+    main()

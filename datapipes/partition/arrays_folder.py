@@ -13,18 +13,8 @@ from torch import Tensor
 from datapipes.base.checks import check_int, shown
 from datapipes.graph.arena import ARRAYS, ArenaWriter, Form, bytes_of, part_of, planned, read_form, refuse_overlaps
 from datapipes.graph.storage import readable, refuse_repeats
-from datapipes.partition.manifest import (
-    MOST_HEADER_BYTES,
-    REMEDY,
-    VERSION,
-    File,
-    Identity,
-    Manifest,
-    check_hash,
-    open_listed,
-    read_header,
-    valid_header,
-)
+from datapipes.partition.manifest import MOST_HEADER_BYTES, File, Manifest, check_hash, open_listed, read_header
+from datapipes.partition.native_header import AGAIN, VERSION, Identity, valid_header
 from datapipes.partition.piece_hash import PieceHash, hash_of_bytes
 
 Place = tuple[str, int, str]  # of an array: its kind, the number of its type, its name ("" if the kind has one only)
@@ -120,9 +110,9 @@ def read_folder(
         if verify:
             check_hash(where, manifest, f"{name}/{ARRAYS}", file)
         # The file that was hashed is the one that is mapped, whatever its path names by now.
-        with readable(where, path / ARRAYS, torch.uint8, (num_bytes,), REMEDY):
+        with readable(where, path / ARRAYS, torch.uint8, (num_bytes,), AGAIN):
             whole = bytes_of(file, num_bytes)
-    return header, {place: part_of(where, path / ARRAYS, whole, form, REMEDY) for place, form in forms.items()}
+    return header, {place: part_of(where, path / ARRAYS, whole, form, AGAIN) for place, form in forms.items()}
 
 
 def _entry(entry: Any, kinds: Mapping[str, int], num_bytes: int, header: str) -> tuple[Place, Form]:

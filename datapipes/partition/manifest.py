@@ -6,30 +6,36 @@ checked, nothing is unpickled, and each file is compared with its size and hash 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
 from datapipes.base.checks import check_choice, check_int, dtype_from_name, dtype_name, shown
-from datapipes.base.files import open_regular
 from datapipes.base.strict_json import parse_strict
-from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, ends_of
-from datapipes.graph.checks import MAX_NODES
-from datapipes.partition.id_maps import MOST_PARTS
+from datapipes.partition.native_header import (
+    AGAIN,
+    REMEDY,
+    VERSION,
+    Identity,
+    check_text,
+    opened_file,
+    read_identity,
+    refuse_other_format,
+    refuse_other_hash,
+    valid_header,
+    with_own_hash,
+)
 from datapipes.partition.piece_hash import hash_of_bytes, hash_of_file
 
 MANIFEST = "partition.json"
 FORMAT = "datapipes-partition"
-VERSION = 1
-MOST_BYTES = 2**23  # of partition.json: two files for each of 2^15 parts, and a report
+MOST_BYTES = 2**25  # of partition.json: two files for each of 2^15 parts, and a report with parts^2 numbers
 MOST_HEADER_BYTES = 2**21  # of part.json and book.json
-REMEDY = "copy the partition again, or make it again"
 
 
 class File(NamedTuple):
@@ -37,32 +43,6 @@ class File(NamedTuple):
 
     size: int
     hash: str
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What every file set of a partition says of it.
-
-    Attributes:
-        fingerprint: digest of the whole graph.
-        partition_id: 16 hexadecimal digits, see native_book.py.
-        num_nodes, num_edges: numbers of the whole graph by type, sorted.
-    """
-
-    num_parts: int
-    fingerprint: str
-    partition_id: str
-    num_nodes: Mapping[NodeType | None, int]
-    num_edges: Mapping[EdgeType | None, int]
-
-    def described(self) -> dict[str, Any]:
-        """Return what a header says of it."""
-        fields = {name: getattr(self, name) for name in ("num_parts", "fingerprint", "partition_id")}
-        return {
-            **fields,
-            "node_types": [[node_type, count] for node_type, count in self.num_nodes.items()],
-            "edge_types": [[edge_type, count] for edge_type, count in self.num_edges.items()],
-        }
 
 
 @dataclass(frozen=True)
@@ -89,37 +69,36 @@ class Manifest:
         return self.root / MANIFEST
 
 
-def manifest_text(manifest: Manifest) -> str:
-    """Return the text of partition.json; refuse what could not be read again.
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Return the content of partition.json; refuse what could not be read again.
 
     Raises:
         ValueError: `about` is no JSON, has a name that partition.json needs, or takes too much room.
     """
-    fields = {
+    known = {
         "format": FORMAT,
         "version": VERSION,
         **manifest.identity.described(),
         "index_dtype": dtype_name(manifest.index_dtype),
         "node_time_attr": manifest.node_time_attr,
     }
-    taken = sorted({*fields, "files"} & {*manifest.about})
+    taken = sorted({*known, "files", "hash"} & {*manifest.about})
     if taken:
         raise ValueError(f"partition: {MANIFEST} has a field {taken[0]!r} of its own. Give it another name.")
     files = {name: [*file] for name, file in manifest.files.items()}
     try:
-        text = json.dumps({**fields, **manifest.about, "files": files}, indent=1, allow_nan=False)
-        parse_strict(text, floats=True)
+        content = with_own_hash({**known, **manifest.about, "files": files})
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"partition: {MANIFEST} cannot hold {shown(manifest.about)}: {error}. Give finite numbers, texts, lists "
             "and dicts."
         ) from error
-    if len(text) > MOST_BYTES:
+    if len(content) > MOST_BYTES:
         raise ValueError(
-            f"partition: {MANIFEST} would have {len(text)} bytes; at most {MOST_BYTES} are allowed. Use fewer parts, "
-            "or a shorter report."
+            f"partition: {MANIFEST} would have {len(content)} bytes; at most {MOST_BYTES} are allowed. Use fewer "
+            "parts, or a shorter report."
         )
-    return text
+    return content
 
 
 def read_manifest(where: str, root: str | Path) -> Manifest:
@@ -131,53 +110,29 @@ def read_manifest(where: str, root: str | Path) -> Manifest:
     """
     root = Path(root)
     path = root / MANIFEST
-    with _opened(where, path, f"{root} holds no native partition") as file:
+    with opened_file(where, path, f"{root} holds no native partition") as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_BYTES:
-            raise ValueError(f"{where}: {path} has {size} bytes; at most {MOST_BYTES} are allowed. {_remedy()}")
+            raise ValueError(f"{where}: {path} has {size} bytes; at most {MOST_BYTES} are allowed. {REMEDY}")
         content = file.read(size)
     with valid_header(where, path):
         header = parse_strict(content.decode("utf-8"), floats=True)
         refuse_other_format(header, FORMAT)
+        refuse_other_hash(content)
         identity = read_identity(header)
         files = {
-            str(name): File(check_int(MANIFEST, "a size", size, 0), _text("a hash", digest))
+            str(name): File(check_int(MANIFEST, "a size", size, 0), check_text("a hash", digest))
             for name, (size, digest) in dict(header["files"]).items()
         }
         dtype = dtype_from_name(
             MANIFEST, check_choice(MANIFEST, "index_dtype", header["index_dtype"], ["int32", "int64"])
         )
         time_attr = header["node_time_attr"]
-        known = {"format", "version", *identity.described(), "index_dtype", "node_time_attr", "files"}
+        known = {"format", "version", *identity.described(), "index_dtype", "node_time_attr", "files", "hash"}
         about = {name: value for name, value in header.items() if name not in known}
         return Manifest(
-            root, identity, dtype, None if time_attr is None else _text("node_time_attr", time_attr), about, files
+            root, identity, dtype, None if time_attr is None else check_text("node_time_attr", time_attr), about, files
         )
-
-
-def read_identity(header: Mapping[str, Any]) -> Identity:
-    """Return what a header says of the partition. Inside `valid_header`."""
-    num_nodes = {
-        _type(check_node_type, kind): check_int(MANIFEST, "a number of nodes", count, 0, MAX_NODES)
-        for kind, count in header["node_types"]
-    }
-    num_edges = {
-        _type(check_edge_type, kind): check_int(MANIFEST, "a number of edges", count, 0)
-        for kind, count in header["edge_types"]
-    }
-    for found, given in ((num_nodes, header["node_types"]), (num_edges, header["edge_types"])):
-        if len(found) != len(given) or (None in found and len(found) > 1) or [*found] != sorted(found, key=_order):
-            raise ValueError("types that are named twice, or not in order")
-    ends = {end for edge_type in num_edges for end in ends_of(edge_type)}
-    if not ends <= set(num_nodes):
-        raise ValueError(f"an edge type between {shown(sorted(ends, key=_order))}, but nodes of {shown([*num_nodes])}")
-    return Identity(
-        check_int(MANIFEST, "num_parts", header["num_parts"], 1, MOST_PARTS),
-        _text("fingerprint", header["fingerprint"]),
-        _text("partition_id", header["partition_id"]),
-        num_nodes,
-        num_edges,
-    )
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
@@ -189,7 +144,7 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
     with open_listed(where, manifest, name) as file:
         size = manifest.files[name].size
         if size > MOST_HEADER_BYTES:
-            raise ValueError(f"{where}: {path} has {size} bytes; at most {MOST_HEADER_BYTES} are allowed. {_remedy()}")
+            raise ValueError(f"{where}: {path} has {size} bytes; at most {MOST_HEADER_BYTES} are allowed. {REMEDY}")
         content = file.read(size)
     if verify and hash_of_bytes(content) != manifest.files[name].hash:
         raise _other_hash(where, path)
@@ -200,11 +155,12 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
     if identity.partition_id != manifest.identity.partition_id:
         raise ValueError(
             f"{where}: {path} belongs to the partition {identity.partition_id}, {MANIFEST} beside it to "
-            f"{manifest.identity.partition_id}; parts and book that disagree cannot be used together. {_remedy()}"
+            f"{manifest.identity.partition_id}; parts and book that disagree cannot be used together. {REMEDY}"
         )
     if identity != manifest.identity:
-        field = next(name for name, value in asdict(identity).items() if value != getattr(manifest.identity, name))
-        raise ValueError(f"{where}: {path} and {MANIFEST} give another {field}; they must be equal. {_remedy()}")
+        names = [each.name for each in fields(identity)]
+        field = next(name for name in names if getattr(identity, name) != getattr(manifest.identity, name))
+        raise ValueError(f"{where}: {path} and {MANIFEST} give another {field}; they must be equal. {REMEDY}")
     return header
 
 
@@ -218,12 +174,12 @@ def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]
     """
     path = manifest.root / name
     if name not in manifest.files:
-        raise ValueError(f"{where}: {manifest.path} names no file {name}. {_remedy()}")
-    with _opened(where, path, f"{manifest.path} names it") as file:
+        raise ValueError(f"{where}: {manifest.path} names no file {name}. {REMEDY}")
+    with opened_file(where, path, f"{manifest.path} names it") as file:
         found, size = os.fstat(file.fileno()).st_size, manifest.files[name].size
         if found != size:
             raise ValueError(
-                f"{where}: {path} has {found} bytes, {MANIFEST} says {size}. It is truncated or changed; {REMEDY}."
+                f"{where}: {path} has {found} bytes, {MANIFEST} says {size}. It is truncated or changed; {AGAIN}."
             )
         yield file
 
@@ -234,56 +190,10 @@ def check_hash(where: str, manifest: Manifest, name: str, file: BinaryIO) -> Non
     try:
         found = hash_of_file(file.fileno(), size)
     except ValueError as error:
-        raise ValueError(f"{where}: {manifest.root / name} cannot be read: {error}. {_remedy()}") from error
+        raise ValueError(f"{where}: {manifest.root / name} cannot be read: {error}. {REMEDY}") from error
     if found != digest:
         raise _other_hash(where, manifest.root / name)
 
 
-@contextmanager
-def valid_header(where: str, path: Path) -> Iterator[None]:
-    """Turn what a corrupt header may raise into one error."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{where}: {path} is not a valid header: {shown(error)}. {_remedy()}") from error
-
-
-def refuse_other_format(header: Mapping[str, Any], wanted: str) -> None:
-    """Raise ValueError if a header is of another format or version. Inside `valid_header`."""
-    found, version = header["format"], header["version"]
-    if found != wanted or version != VERSION or isinstance(version, bool):
-        raise ValueError(f"format {shown(found)} version {shown(version)}, allowed {wanted!r} version {VERSION}")
-
-
-@contextmanager
-def _opened(where: str, path: Path, why: str) -> Iterator[BinaryIO]:
-    try:
-        file = open_regular(path)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{where}: {path} does not exist; {why}. Check the path, or {REMEDY}.") from error
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-    with file:
-        yield file
-
-
-def _type(check: Any, given: Any) -> Any:
-    return None if given is None else check(MANIFEST, tuple(given) if isinstance(given, list) else given)
-
-
-def _order(given: Any) -> Any:
-    return (given is not None, given or "")
-
-
-def _text(what: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a text, got {shown(value)}")
-    return value
-
-
 def _other_hash(where: str, path: Path) -> ValueError:
-    return ValueError(f"{where}: the content of {path} is not that which {MANIFEST} names by its hash. {_remedy()}")
-
-
-def _remedy() -> str:
-    return f"{REMEDY[0].upper()}{REMEDY[1:]}."
+    return ValueError(f"{where}: the content of {path} is not that which {MANIFEST} names by its hash. {REMEDY}")

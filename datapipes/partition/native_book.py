@@ -19,7 +19,8 @@ from datapipes.graph.graph import Graph
 from datapipes.partition.arrays_folder import BOOK, Array, Place, read_folder, write_folder
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap, smallest_dtype
-from datapipes.partition.manifest import File, Identity, Manifest, valid_header
+from datapipes.partition.manifest import File, Manifest
+from datapipes.partition.native_header import Identity, valid_header
 
 NAME = "book"
 _IDS = 2**20  # ids whose parts are looked up at a time

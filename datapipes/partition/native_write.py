@@ -20,7 +20,7 @@ from datapipes.base.types import NodeType, ends_of
 from datapipes.graph.graph import Graph
 from datapipes.partition.arrays_folder import HOT, PART, Array, write_folder
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.manifest import MANIFEST, File, Manifest, manifest_text
+from datapipes.partition.manifest import MANIFEST, File, Manifest, manifest_bytes
 from datapipes.partition.native_book import identity_of, write_book
 from datapipes.partition.remote import remote_sources
 from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_of_nodes
@@ -55,15 +55,14 @@ def write_native(
     times = check_times("partition", graph, node_time_attr)
     identity = identity_of(graph, book)
     manifest = Manifest(folder, identity, graph.index_dtype, node_time_attr, about, {})
-    manifest_text(manifest)  # what it refuses is told before hours of writing
+    manifest_bytes(manifest)  # what it refuses is told before hours of writing
     files: dict[str, File] = {}
     for part in range(book.num_parts):
         arrays, own = _arrays_of(source, book, part, times)
         told = _Told(progress, f"write part {part}")
         files |= write_folder(folder, f"part_{part}", PART, identity, {"part": part, "own": own}, arrays, told)
     files |= write_book(folder, book, identity, _Told(progress, "write the book"))
-    text = manifest_text(replace(manifest, files=files))
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    (folder / MANIFEST).write_bytes(manifest_bytes(replace(manifest, files=files)))
 
 
 def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[NodeType | None, Tensor]:

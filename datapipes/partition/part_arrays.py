@@ -13,7 +13,8 @@ from datapipes.base.checks import check_int, dtype_name, shown
 from datapipes.base.types import NodeType, ends_of
 from datapipes.partition.arrays_folder import HOT, PART, Place, read_folder
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.manifest import Manifest, valid_header
+from datapipes.partition.manifest import Manifest
+from datapipes.partition.native_header import valid_header
 
 _OF_NODES = ("node_ids", *HOT, "node_attributes")
 _OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes", "source_times")

@@ -7,21 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from partitions import attributes_of, books, graphs, parts_of, slow_positions, source_of
+from pyg_layout import BOOK, renamed, same, small, typed, written
 
-import datapipes as dp
 from datapipes.distributed import PartitionBook
 from datapipes.partition import pyg_write, row_chunks
 from datapipes.partition.pyg_write import write_pyg
 from datapipes.partition.source import Source
-
-
-def quiet(*_):
-    """A Progress that is not looked at."""
-
-
-def written(folder, source, book, node_time_attr=None):
-    write_pyg(folder, source, book, node_time_attr=node_time_attr, progress=quiet)
-    return folder
 
 
 def load(path):
@@ -34,37 +25,6 @@ def files_of(root, part):
 
 def by_type(found, is_hetero):
     return found if is_hetero else {None: found}
-
-
-def without_times(attributes):
-    """The attributes under a name that PyG does not take as times."""
-    return {name + "!" if name == "time" else name: values for name, values in attributes.items()}
-
-
-def renamed(graph):
-    """The graph without attributes that PyG takes as times."""
-    if not graph.is_heterogeneous:
-        return dp.CSCGraph(
-            graph.indptr,
-            graph.indices,
-            node_attributes=without_times(graph.node_attributes),
-            edge_attributes=without_times(graph.edge_attributes),
-            edge_ids=graph.edge_ids,
-        )
-    relations = {key: graph.relation(key) for key in graph.edge_types}
-    ids = {key: each.edge_ids for key, each in relations.items() if each.edge_ids is not None}
-    return dp.HeteroCSCGraph(
-        {key: (each.indptr, each.indices) for key, each in relations.items()},
-        graph.num_nodes,
-        node_attributes={key: without_times(each) for key, each in graph.node_attributes.items()},
-        edge_attributes={key: without_times(each.edge_attributes) for key, each in relations.items()},
-        edge_ids=ids,
-    )
-
-
-def same(a, b):
-    """Whether two tensors have the same dtype, shape and bits."""
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
 
 
 @given(st.data())
@@ -133,17 +93,6 @@ def test_every_file_holds_what_the_graph_says(tmp_path_factory, data):
     assert {type(each) for part in range(book.num_parts) for each in files_of(root, part)} == {dict}
     assert {each.name for each in root.iterdir()} >= {"META.json"}
     assert not [each for each in root.rglob("*") if each.name.startswith("tmp")]
-
-
-def small(**attributes):
-    """Six nodes; node v has the in-edges of v - 1, v - 2, ... in descending order, each twice."""
-    columns = [[u for u in range(v - 1, -1, -1) for _ in range(2)] for v in range(6)]
-    indptr = torch.tensor([0, *(len(each) for each in columns)]).cumsum(0)
-    indices = torch.tensor([u for each in columns for u in each])
-    return dp.CSCGraph(indptr, indices, **attributes)
-
-
-BOOK = PartitionBook(2, torch.tensor([0, 1, 0, 0, 1, 1]))
 
 
 def slow_order(graph, book, part, times):
@@ -224,12 +173,6 @@ def test_progress_is_told_the_part_and_the_edges(tmp_path):
 
 
 # --- what the layout cannot hold
-
-
-def typed(*edge_types, **attributes):
-    names = {name for each in edge_types for name in (each[0], each[2])}
-    edges = {each: torch.tensor([[0, 1], [1, 0]]) for each in edge_types}
-    return dp.HeteroCSCGraph.from_edge_index(edges, dict.fromkeys(names, 2), **attributes)
 
 
 def refused(folder, graph, said, node_time_attr=None):

@@ -1,0 +1,86 @@
+"""What a file of PyG's layout may hold; each refusal is a ValueError that names the file, what was found, what not."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import dtype_name, shown
+
+
+def refuse(path: Path, found: str, allowed: str) -> NoReturn:
+    """Raise the error for a file."""
+    raise ValueError(
+        f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read the folder it is of."
+    )
+
+
+def dict_in(
+    path: Path, what: str, value: Any, needed: Set[str] = frozenset(), optional: Set[str] | None = None
+) -> dict[Any, Any]:
+    """Return a plain dict that has the keys `needed`, and others only from `optional`, if that is given."""
+    if not isinstance(value, dict):
+        refuse(path, f"{type(value).__name__} for {what}", "a dict")
+    lacking = sorted(needed - value.keys())
+    if lacking:
+        refuse(path, f"no {lacking[0]!r} in {what}", f"a dict with {sorted(needed)}")
+    if optional is not None:
+        for key in value:
+            if not isinstance(key, str) or key not in needed | optional:
+                refuse(path, f"the key {shown(key)} in {what}", f"{sorted(needed | optional)}")
+    return value
+
+
+def ids_in(path: Path, what: str, value: Any) -> Tensor:
+    """Return an int64 tensor [n]."""
+    found = _plain(path, what, value)
+    if found.dtype != torch.int64 or found.ndim != 1 or not found.is_contiguous():
+        refuse(path, f"{dtype_name(found.dtype)} {list(found.shape)} for {what}", "int64 [n]")
+    return found
+
+
+def tensor_in(path: Path, what: str, value: Any, count: int) -> Tensor:
+    """Return a tensor [count, ...]."""
+    found = _plain(path, what, value)
+    if found.ndim == 0 or found.shape[0] != count:
+        refuse(path, f"a tensor {list(found.shape)} for {what}", f"one of {count} rows")
+    # A file of a few bytes may name one value a billion times; whoever reads it would take the memory.
+    if found.numel() * found.element_size() > found.untyped_storage().nbytes():
+        refuse(path, f"fewer values than {list(found.shape)} for {what}", "one for each place")
+    return found
+
+
+def attributes_in(path: Path, what: str, value: Any, count: int) -> dict[str, Tensor]:
+    """Return {name: [count, ...]}; PyG writes None where it has no features."""
+    given = dict_in(path, what, value)
+    for name in given:
+        if not isinstance(name, str):
+            refuse(path, f"the name {shown(name)} in {what}", "a text")
+    return {name: tensor_in(path, f"{what}[{name!r}]", each, count) for name, each in given.items() if each is not None}
+
+
+def size_in(path: Path, what: str, value: Any, expected: tuple[int, int]) -> tuple[int, int]:
+    """Return the numbers of nodes at both ends, which must be those of the maps."""
+    if not isinstance(value, (tuple, list)) or tuple(value) != expected:
+        refuse(path, f"{shown(value)} for {what}", f"{expected}, as the maps of nodes are long")
+    return expected
+
+
+def refuse_others(path: Path, what: str, values: Tensor, count: int) -> None:
+    """Refuse values outside [0, count)."""
+    outside = (values < 0) | (values >= count)
+    if bool(outside.any()):
+        first = int(values[int(outside.nonzero()[0])])
+        refuse(path, f"{first} in {what}", f"[0, {count})")
+
+
+def _plain(path: Path, what: str, value: Any) -> Tensor:
+    if type(value) is not Tensor:
+        refuse(path, f"{type(value).__name__} for {what}", "a tensor")
+    if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
+        refuse(path, f"a tensor of layout {value.layout} on {value.device} for {what}", "a dense one in host memory")
+    return value.detach()

@@ -303,6 +303,62 @@ def gather_rows(rows: Sequence[bytes], ids: Sequence[int]) -> list[bytes]:
     return [rows[int(i)] for i in ids]
 
 
+# --- Partitioning
+
+
+def undirected(edges: Sequence[tuple[int, int]], num_nodes: int) -> list[list[int]]:
+    """Return the neighbors of each node, ascending: along and against the edges, no node its own, each once."""
+    into = [{u for u, w in edges if w == v} for v in range(num_nodes)]
+    out_of = [{w for u, w in edges if u == v} for v in range(num_nodes)]
+    return [sorted((into[v] | out_of[v]) - {v}) for v in range(num_nodes)]
+
+
+def fennel(
+    in_edges: Sequence[Sequence[int]], weights: Sequence[int], num_parts: int, key: int, passes: int
+) -> list[list[int]]:
+    """Return the part of each node after each pass; csrc/partition/fennel.h is the page.
+
+    Args:
+        in_edges: the sources of the in-edges of each node, all types in one numbering.
+    """
+    num_nodes, num_edges = len(in_edges), sum(map(len, in_edges))
+    nodes, parts = range(num_nodes), range(num_parts)
+    total = sum(weights)
+    limit = total // num_parts + 3 * (total // (100 * num_parts))
+    penalty = 2.0 * num_edges * num_parts / (num_nodes * total)
+    of_block = min(max(num_nodes // 256, 1), 1024)
+    num_blocks = -(-num_nodes // of_block)
+    blocks = [nodes[block * of_block : (block + 1) * of_block] for block in permutation(num_blocks, key)]
+    part: dict[int, int] = {}
+    candidate, lead = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0)
+    after = []
+    for _ in range(passes):
+        load = dict.fromkeys(parts, 0)
+        for v in (v for block in blocks for v in block):
+            pull = dict.fromkeys(parts, 0)
+            for u in in_edges[v]:
+                if u != v and u in part:
+                    pull[part[u]] += 1
+            if lead[v] > 0:
+                pull[candidate[v]] += lead[v]
+            lead[v] = 0
+            lightest = min(parts, key=lambda p: (load[p], p))
+            allowed = [p for p in parts if p == lightest or load[p] + weights[v] <= limit]
+            part[v] = max(allowed, key=lambda p: (pull[p] - penalty * load[p], -load[p], -p))
+            load[part[v]] += weights[v]
+            for u in in_edges[v]:
+                if u == v:
+                    continue
+                if lead[u] == 0:
+                    candidate[u], lead[u] = part[v], 1
+                elif candidate[u] != part[v]:
+                    lead[u] -= 1
+                elif lead[u] < 2**16 - 1:
+                    lead[u] += 1
+        after.append([part[v] for v in nodes])
+    return after
+
+
 # --- Section 5: message and digest
 
 

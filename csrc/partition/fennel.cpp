@@ -14,6 +14,13 @@ namespace {
 constexpr std::int64_t kAhead = 24;  // edges between a prefetch and its use
 constexpr std::int64_t kMostBlockNodes = 1024, kBlocksWanted = 256;
 
+FennelRequest&& checked(FennelRequest&& request, std::int64_t most_parts) {
+  if (request.num_parts < 1 || request.num_parts > most_parts)
+    throw std::invalid_argument("Partitioner: num_parts must be in [1, " + std::to_string(most_parts) + "], got " +
+                                std::to_string(request.num_parts) + ".");
+  return std::move(request);
+}
+
 std::int64_t total_weight(const FennelRequest& request, std::int64_t num_nodes) {
   std::int64_t trained = 0;
   for (const auto& mask : request.training)
@@ -26,7 +33,7 @@ std::int64_t total_weight(const FennelRequest& request, std::int64_t num_nodes) 
 template <class Id, class Part>
 Fennel<Id, Part>::Fennel(const Topology<Id>& graph, FennelRequest request)
     : graph_(graph),
-      request_(std::move(request)),
+      request_(checked(std::move(request), kNone)),
       first_(first_nodes(graph)),
       into_(graph.node_types.size()),
       block_nodes_(std::clamp<std::int64_t>(first_.back() / kBlocksWanted, 1, kMostBlockNodes)),
@@ -35,8 +42,6 @@ Fennel<Id, Part>::Fennel(const Topology<Id>& graph, FennelRequest request)
       weights_(request_.num_parts),
       pulls_(static_cast<std::size_t>(request_.num_parts)) {
   const std::int64_t num_nodes = first_.back();
-  if (request_.num_parts < 1 || request_.num_parts > kNone)
-    throw std::invalid_argument("Partitioner: num_parts must be in [1, " + std::to_string(kNone) + "].");
   if (request_.training.size() != graph.node_types.size())
     throw std::invalid_argument("Partitioner: give a mask of training nodes, or an empty one, for each node type.");
   for (std::size_t type = 0; type < graph.node_types.size(); ++type) {

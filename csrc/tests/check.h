@@ -44,6 +44,7 @@ inline int failed_checks = 0;
 
 void test_fast_paths();     // test_fast_paths.cpp
 void test_memory();         // test_memory.cpp
+void test_partition();      // test_partition.cpp
 void test_shm();            // test_shm.cpp
 void test_shm_processes();  // test_shm.cpp: forks, so it runs before any suite that starts a thread
 void test_shm_garbage();    // test_shm_garbage.cpp: forks too

@@ -424,6 +424,7 @@ int main() {
   RUN_FOR_BOTH_IDS(a_hop_beyond_the_memory_names_what_it_needs);
   test_fast_paths();
   test_memory();
+  test_partition();
   test_shm();
   test_threads();
   std::printf("%d failed checks\n", failed_checks);

@@ -1,0 +1,159 @@
+// test_partition.cpp: the kernels of partitioning without Python; tests/partition/ compares them with their twins.
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "partition/fennel.h"
+#include "partition/part_weights.h"
+#include "partition/symmetrise.h"
+#include "tests/check.h"
+
+namespace datapipes {
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+const Pulse kNoPulse = [] {};
+
+// The arrays of a graph with 3 nodes of type 0 and 2 of type 1; vectors of the exact size, for AddressSanitizer.
+template <class Id>
+struct TypedArrays {
+  Ints plain{0, 2, 3, 5}, across{0, 2, 3};
+  std::vector<Id> sources{0, 1, 0, 1, 1}, sources_across{2, 0, 0};
+  Topology<Id> graph() const {
+    Topology<Id> made;
+    made.node_types = {{"sample_neighbor, a", 3}, {"sample_neighbor, b", 2}};
+    made.relations = {{"sample_neighbor, a:r:a", 0, 0, {plain, sources, 3}, {}},
+                      {"sample_neighbor, a:s:b", 0, 1, {across, sources_across, 3}, {}}};
+    return made;
+  }
+};
+
+template <class Id, class Index>
+void symmetrise_as() {
+  const TypedArrays<Id> arrays;
+  const auto graph = arrays.graph();
+  std::vector<Index> xadj(6);
+  const std::int64_t room = count_neighbors<Id, Index>(graph, xadj, kNoPulse);
+  CHECK(room == 14);  // 8 edges, of which one is a self-loop
+  std::vector<Index> adjncy(static_cast<std::size_t>(room));
+  CHECK((fill_neighbors<Id, Index>(graph, xadj, adjncy, kNoPulse) == 10));
+  adjncy.resize(10);
+  CHECK((xadj == std::vector<Index>{0, 3, 5, 7, 9, 10}));
+  CHECK((adjncy == std::vector<Index>{1, 3, 4, 0, 2, 1, 3, 0, 2, 0}));
+}
+
+template <class Id>
+void relations_become_one_undirected_graph() {
+  symmetrise_as<Id, std::int32_t>();
+  symmetrise_as<Id, std::int64_t>();
+}
+
+template <class Id>
+void graphs_that_do_not_fit_are_refused() {
+  for (int which = 0; which < 3; ++which) {
+    TypedArrays<Id> arrays;
+    if (which == 0) arrays.sources[4] = 3;
+    if (which == 1) arrays.sources_across[2] = -1;
+    if (which == 2) arrays.plain[1] = 6;
+    const auto graph = arrays.graph();
+    Ints xadj(6), adjncy(14);
+    CHECK_THROWS(std::invalid_argument, (count_neighbors<Id, std::int64_t>(graph, xadj, kNoPulse)));
+    xadj = {0, 3, 6, 9, 12, 14};
+    CHECK_THROWS(std::invalid_argument, (fill_neighbors<Id, std::int64_t>(graph, xadj, adjncy, kNoPulse)));
+    Fennel<Id, std::uint8_t> fennel(graph, {.num_parts = 2, .key = 1, .training = {{}, {}}});
+    CHECK_THROWS(std::invalid_argument, fennel.visit(0, fennel.num_blocks()));
+  }
+  const TypedArrays<Id> arrays;
+  const auto graph = arrays.graph();
+  Ints short_rows{0, 1, 2, 3, 4, 5}, adjncy(14);  // as if the graph had grown since it was counted
+  CHECK_THROWS(std::invalid_argument, (fill_neighbors<Id, std::int64_t>(graph, short_rows, adjncy, kNoPulse)));
+  Topology<Id> large = graph;
+  large.node_types[0].num_nodes = std::int64_t{1} << 31;
+  std::vector<std::int32_t> narrow(6);
+  CHECK_THROWS(std::length_error, (count_neighbors<Id, std::int32_t>(large, narrow, kNoPulse)));
+}
+
+void what_a_pulse_throws_ends_the_call() {
+  struct Stop {};
+  constexpr std::size_t kEdges = std::size_t{1} << 22;
+  const Ints indptr{0, 0, kEdges};
+  const std::vector<std::int32_t> indices(kEdges);
+  Topology<std::int32_t> graph;
+  graph.node_types = {{"sample_neighbor", 2}};
+  graph.relations = {{"sample_neighbor", 0, 0, {indptr, indices, 2}, {}}};
+  const Pulse stop = [] { throw Stop(); };
+  Ints xadj(3), adjncy(2 * kEdges);
+  CHECK_THROWS(Stop, (count_neighbors<std::int32_t, std::int64_t>(graph, xadj, stop)));
+  CHECK((count_neighbors<std::int32_t, std::int64_t>(graph, xadj, kNoPulse) == 2 * kEdges));
+  CHECK_THROWS(Stop, (fill_neighbors<std::int32_t, std::int64_t>(graph, xadj, adjncy, stop)));
+}
+
+template <class Id, class Part>
+void stream(std::int64_t num_parts) {
+  const TypedArrays<Id> arrays;
+  const auto graph = arrays.graph();
+  const std::vector<std::uint8_t> training{0, 1, 0};
+  Fennel<Id, Part> fennel(graph, {.num_parts = num_parts, .key = 7, .base = 1, .extra = 2, .training = {training, {}}});
+  std::vector<Part> parts(5);
+  for (int pass = 0; pass < 3; ++pass) {
+    for (std::int64_t block = 0; block < fennel.num_blocks(); ++block) fennel.visit(block, 1);
+    fennel.parts(parts);
+    for (const Part part : parts) CHECK(part < num_parts);
+    fennel.end_pass();
+  }
+  CHECK(fennel.end_pass() == 0);
+  CHECK_THROWS(std::out_of_range, fennel.visit(0, fennel.num_blocks() + 1));
+  CHECK_THROWS(std::invalid_argument, fennel.visit(0, -1));
+  parts.pop_back();
+  CHECK_THROWS(std::invalid_argument, fennel.parts(parts));
+}
+
+template <class Id>
+void every_node_of_a_stream_gets_a_part() {
+  stream<Id, std::uint8_t>(1);
+  stream<Id, std::uint8_t>(2);
+  stream<Id, std::uint8_t>(255);
+  stream<Id, std::uint16_t>(3);
+  stream<Id, std::uint16_t>(40'000);
+  const TypedArrays<Id> arrays;
+  const auto graph = arrays.graph();
+  using Narrow = Fennel<Id, std::uint8_t>;
+  for (const std::int64_t wrong :
+       {std::int64_t{0}, std::int64_t{-1}, std::int64_t{256}, std::numeric_limits<std::int64_t>::max()})
+    CHECK_THROWS(std::invalid_argument, Narrow(graph, {.num_parts = wrong, .key = 7, .training = {{}, {}}}));
+}
+
+void the_lightest_part_is_known_after_every_change() {
+  for (const std::int64_t num_parts : {1, 2, 3, 8, 9}) {
+    PartWeights weights(num_parts);
+    Ints plain(static_cast<std::size_t>(num_parts));
+    for (std::size_t i = 0; i < 200; ++i) {
+      const std::size_t part = i * i % plain.size();
+      weights.add(part, static_cast<std::int64_t>(i % 7));
+      plain[part] += static_cast<std::int64_t>(i % 7);
+      std::size_t lightest = 0;
+      for (std::size_t p = 0; p < plain.size(); ++p) {
+        CHECK(weights[p] == plain[p]);
+        if (plain[p] < plain[lightest]) lightest = p;
+      }
+      CHECK(weights.lightest() == lightest);
+    }
+    weights.clear();
+    CHECK(weights.lightest() == 0 && weights[0] == 0);
+  }
+}
+
+}  // namespace
+
+void test_partition() {
+  RUN_FOR_BOTH_IDS(relations_become_one_undirected_graph);
+  RUN_FOR_BOTH_IDS(graphs_that_do_not_fit_are_refused);
+  RUN(what_a_pulse_throws_ends_the_call);
+  RUN_FOR_BOTH_IDS(every_node_of_a_stream_gets_a_part);
+  RUN(the_lightest_part_is_known_after_every_change);
+}
+
+}  // namespace datapipes

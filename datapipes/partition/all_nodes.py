@@ -6,9 +6,9 @@ case of one type.
 **Combined weight.** METIS balances one number for each node. So a node weighs `base`, and a training node
 `base + extra`. All extras together are as much as all bases together: one half of a part's weight stands for its nodes,
 the other half for its training nodes. With N nodes, T of them for training, and g their greatest common divisor, base
-is T / g and extra is N / g. Where all weights together would exceed 2^30, base is the largest number for which they do
-not (at least 1), and extra is base * N / T, rounded to the nearest integer. Without training nodes, or where all nodes
-are training nodes, a node weighs 1.
+is T / g and extra is N / g. Where all weights together would exceed 2^30, base is 2^29 / N, rounded down (at least 1),
+and extra is base * N / T, rounded to the nearest integer. Without training nodes, or where all nodes are training
+nodes, a node weighs 1.
 """
 
 from __future__ import annotations

@@ -1,19 +1,23 @@
 """Partitions of the tests: graphs with everything, any assignment to parts, and the slow equivalents."""
 
 from collections import Counter
+from pathlib import Path
 
 import torch
-from hetero_graphs import typed_edges
+from channels import num_descriptors
+from hetero_graphs import many_relations, typed_edges
 from hypothesis import strategies as st
 from strategies import csc_graphs
 
 import datapipes as dp
+from datapipes.base.codec import digest_message
 from datapipes.base.types import ends_of
 from datapipes.distributed import Part, PartitionBook
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.native_write import write_native
 from datapipes.partition.source import Source
+from datapipes.processes.sharing import Packed
 from datapipes.processes.values import bits
 
 TIME = "time"
@@ -191,3 +195,43 @@ def expect_same_values(found: dict[str, torch.Tensor], expected: dict[str, torch
     for name, values in expected.items():
         assert (name, found[name].dtype, found[name].shape) == (name, values.dtype, values.shape)
         assert torch.equal(bits(found[name].contiguous()), bits(values.contiguous())), name
+
+
+def content_of(part: Part) -> dict[str, torch.Tensor]:
+    """All tensors of a part and of its book, by name."""
+    found = {f"book.{kind}": part.book.nodes(kind).stored() for kind in part.book.node_types}
+    for kind in part.node_types:
+        found[f"ids.{kind}"] = part.node_ids(kind)
+        found |= {f"hot.{kind}.{number}": each for number, each in enumerate(part.hot_nodes(kind))}
+        found |= {f"node.{kind}.{name}": values for name, values in part.node_attributes_of(kind).items()}
+    for key in part.edge_types:
+        relation = part.relation(key)
+        found |= {f"{name}.{key}": getattr(relation, name) for name in ("indptr", "indices", "edge_ids")}
+        found |= {f"edge.{key}.{name}": values for name, values in relation.edge_attributes.items()}
+    return found
+
+
+def big_partition(root) -> Part:
+    """Part 0 of a graph of 40 relations; some MB, so that a copy would be seen."""
+    graph = many_relations(40, 5_000, num_nodes=20_000)
+    owners = torch.arange(20_000) % 3 % 2
+    return Part.open(write(root, graph, PartitionBook(2, {"a": owners, "b": owners})), 0)
+
+
+def read_whole(packed: Packed) -> tuple[str, int, int]:
+    """Runs in a child: return the digest of a part, the private memory that reading took, and the open files."""
+    _ = torch.arange(10).sum()
+    before, files = private_bytes(), num_descriptors()
+    got = packed.unpack()
+    message = content_of(got["part"])
+    total = sum(float(values.sum()) for values in message.values())
+    more, opened = private_bytes() - before, num_descriptors() - files
+    assert total > 0
+    assert got["book"].get_partition_ids_from_nids(torch.tensor([1, 2]), "a").tolist() == [1, 0]
+    return digest_message(message), more, opened
+
+
+def private_bytes() -> int:
+    """Return how many bytes only this process has mapped."""
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))

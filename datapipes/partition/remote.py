@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from datapipes.base.types import NodeType, ends_of
+from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.row_chunks import PartRows, refuse_other_book
 from datapipes.partition.source import Source
+
+_MOST = 2**31 - 1  # of an int32
 
 
 def remote_sources(source: Source, book: PartitionBook, part: int) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
@@ -18,24 +21,42 @@ def remote_sources(source: Source, book: PartitionBook, part: int) -> dict[NodeT
 
     Returns:
         ids: int64 [n], distinct, by descending count, then ascending id.
-        counts: int64 [n], the number of edges of the part that come from the node. O(num_nodes) memory.
+        counts: int64 [n], the number of edges of the part that come from the node. 4 bytes for each node of the type,
+            and 24 for each that is found.
     Raises:
         ValueError: The graph is corrupt, and the message names the first wrong entry; or the book is of another graph.
     """
     graph = source.graph
     refuse_other_book(graph, book)
-    edge_types: dict[NodeType | None, list[tuple[str, str, str] | None]] = {}
+    edge_types: dict[NodeType | None, list[EdgeType | None]] = {}
     for edge_type in graph.edge_types:
         edge_types.setdefault(ends_of(edge_type)[0], []).append(edge_type)
     found = {}
     for source_type in sorted(edge_types, key=lambda each: each or ""):
-        counts = torch.zeros(graph.num_nodes_of(source_type), dtype=torch.int64)
+        counts = torch.zeros(graph.num_nodes_of(source_type), dtype=_dtype_of(graph, edge_types[source_type]))
         for edge_type in edge_types[source_type]:
             own = book.nodes(ends_of(edge_type)[1]).ids_of(part)
             for sources in PartRows(graph, edge_type, own).indices():
-                counts.index_add_(0, sources, torch.ones_like(sources, dtype=torch.int64))
+                counts.index_add_(0, sources, torch.ones_like(sources, dtype=counts.dtype))
         counts[book.nodes(source_type).ids_of(part)] = 0
-        ids = counts.nonzero().flatten()
-        counts, order = counts[ids].sort(descending=True, stable=True)
-        found[source_type] = ids[order], counts
+        found[source_type] = _by_count(counts)
     return found
+
+
+def _dtype_of(graph: Graph, edge_types: list[EdgeType | None]) -> torch.dtype:
+    """Return a dtype that holds the number of all edges."""
+    num_edges = sum(graph.num_edges_of(edge_type) for edge_type in edge_types)
+    return torch.int32 if num_edges <= _MOST else torch.int64
+
+
+def _by_count(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ids with a count, and the counts, by descending count, then ascending id."""
+    ids = counts.nonzero().flatten()
+    if counts.dtype == torch.int32 and counts.shape[0] <= _MOST + 1:
+        # Both in one int64, sorted in its place: a stable sort by count would take three times the memory.
+        keys = (_MOST - counts[ids]).long().bitwise_left_shift_(32).bitwise_or_(ids)
+        del ids
+        keys.numpy().sort()
+        return keys & 0xFFFFFFFF, keys.bitwise_right_shift_(32).neg_().add_(_MOST)
+    found, order = counts[ids].long().sort(descending=True, stable=True)
+    return ids[order], found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +19,8 @@ from datapipes.base.types import EdgeType, ends_of
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 
-MOST_EDGES = 2**20  # positions, or rows, in a piece; 8 MiB of int64
-MOST_BYTES = 2**25  # values in a piece; a larger row is a piece of its own
+MOST_EDGES = 2**18  # positions, or rows, in a piece; 2 MiB of int64, and ten times as much while it is made
+MOST_BYTES = 2**24  # values in a piece; a larger row is a piece of its own
 
 
 class PartRows:
@@ -73,8 +74,8 @@ class PartRows:
             # A row may have more edges than a piece: a piece may begin and end within one.
             for begin in range(0, int(ends[-1]), self._most):
                 rows, held = _cut(ends, counts, begin, self._most)
-                shift = torch.repeat_interleave(starts[rows] - (ends[rows] - counts[rows]), held)
-                yield shift + torch.arange(begin, begin + shift.shape[0])
+                positions = _repeated(starts[rows] - ends[rows] + counts[rows], held)
+                yield positions.add_(torch.arange(begin, begin + positions.shape[0]))
 
     def destinations(self) -> Iterator[Tensor]:
         """Yield the node that each edge points to, int64: the row of an edge by its global id."""
@@ -82,7 +83,7 @@ class PartRows:
             ends = counts.cumsum(0)
             for begin in range(0, int(ends[-1]), self._most):
                 rows, held = _cut(ends, counts, begin, self._most)
-                yield torch.repeat_interleave(ids[rows], held)
+                yield _repeated(ids[rows], held)
 
     def indices(self) -> Iterator[Tensor]:
         """Yield the source of each edge, in the dtype of the graph.
@@ -92,9 +93,8 @@ class PartRows:
         """
         for positions in self.positions():
             sources = self._relation.indices[positions]
-            wrong = (sources < 0) | (sources >= self._num_sources)
-            if bool(wrong.any()):
-                place = int(wrong.nonzero()[0])
+            if int(sources.min()) < 0 or int(sources.max()) >= self._num_sources:
+                place = int(((sources < 0) | (sources >= self._num_sources)).nonzero()[0])
                 raise ValueError(
                     f"partition: indices{self._of}[{int(positions[place])}] is {int(sources[place])}, which must be in "
                     f"[0, {self._num_sources}). The graph is corrupt: graph.validate() checks all of it."
@@ -162,6 +162,11 @@ def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
 def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:
     """Yield the rows of a tensor in pieces of up to `most`, none of them empty."""
     return (rows[begin : begin + most] for begin in range(0, rows.shape[0], most))
+
+
+def _repeated(values: Tensor, counts: Tensor) -> Tensor:
+    """Return each value as often as its count says; torch's own function makes an index of all of them first."""
+    return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))
 
 
 def _bits(values: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from partitions import books, graphs, slow_remote, source_of
 from pipelines import graph_of, refused
 
 from datapipes.distributed import PartitionBook
-from datapipes.partition.remote import remote_sources
+from datapipes.partition.remote import _by_count, remote_sources
 
 
 @given(st.data())
@@ -43,3 +43,11 @@ def test_a_corrupt_graph_and_another_book_are_refused():
     graph.indptr[1] = 4
     with refused(ValueError, stage="partition", found=r"node 0 are \[0, 4\)", allowed=r"\[0, 3\]", remedy="validate"):
         remote_sources(source_of(graph), book, 0)
+
+
+@given(st.lists(st.integers(0, 3), max_size=8))
+def test_counts_too_large_for_one_key_give_the_same_order(counts):
+    plain = _by_count(torch.tensor(counts, dtype=torch.int64))
+    packed = _by_count(torch.tensor(counts, dtype=torch.int32))
+    assert [each.tolist() for each in packed] == [each.tolist() for each in plain]
+    assert [each.dtype for each in packed] == [torch.int64, torch.int64]

@@ -1,0 +1,51 @@
+"""What the commands share: how each is declared, wrong usage, and the extras that some need."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+Commands = Any  # argparse gives the object that holds the commands no public name
+Run = Callable[[argparse.Namespace], tuple[str, dict[str, Any]]]  # what is printed: as text, and as JSON values
+
+FILE, FOLDER = "FILE", "DIRECTORY"  # what an argument is completed as, by shtab's names
+
+
+class WrongUsage(Exception):
+    """The arguments do not fit what they name; nothing was done."""
+
+
+def add_command(commands: Commands, name: str, run: Run, description: str, *, prints: bool = True) -> Any:
+    """Return the parser of a new command; `prints`: it has a result that `--json` prints as one object."""
+    parser = commands.add_parser(
+        name, help=description.split(". ")[0].rstrip("."), description=description, allow_abbrev=False
+    )
+    parser.set_defaults(run=run, json=False)
+    if prints:
+        parser.add_argument("--json", action="store_true", help="print the result, or the error, as one JSON object")
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
+    return parser
+
+
+def completes(action: argparse.Action, how: str) -> None:
+    """Say that an argument is a file or a folder, for completion."""
+    action.completes = how  # type: ignore[attr-defined]  # argparse leaves it alone
+
+
+def needed(module: str, for_what: str, extra: str) -> ModuleType:
+    """Return an optional module, imported.
+
+    Raises:
+        ImportError: It is not installed; the message names the extra that has it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise ImportError(
+            f"{for_what} needs {package}, which cannot be imported: {error}. Install it: pip install "
+            f"'datapipes[{extra}]'."
+        ) from error

@@ -1,0 +1,61 @@
+"""`datapipes convert IN OUT`: the files of a data set as a folder that opens at once, memory-mapped."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
+from datapipes.cli.facts import facts_of_graph, graph_lines
+from datapipes.cli.inputs import AnyGraph, add_input, is_saved_graph, open_dataset
+from datapipes.partition.source_of import source_of
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "convert",
+        run,
+        "Write a data set as a folder of memory-mapped arrays. Features, labels and the masks of its split become "
+        "attributes of the graph; CSCGraph.open or HeteroCSCGraph.open reads the folder.",
+    )
+    add_input(parser, "in", "the files of a data set: what datapipes.datasets.open reads")
+    completes(parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty"), FOLDER)
+
+
+def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Convert, and return what was written."""
+    given, out = Path(getattr(arguments, "in")), Path(os.path.realpath(arguments.out))
+    if is_saved_graph(given):
+        raise WrongUsage(f"{given} is a folder of a saved graph already. Open it, or give the files of a data set.")
+    _refuse_others(out)
+    source = source_of(open_dataset(given, arguments), where="convert")
+    _write(source.graph, out)
+    facts = facts_of_graph(source.graph)
+    lines = [f"{given} is now the graph {out}", *graph_lines(facts)]
+    lines += [f"not in the graph: {each}" for each in source.left_out]
+    return "\n".join(lines), {"in": str(given), "out": str(out), "graph": facts, "left_out": list(source.left_out)}
+
+
+def _refuse_others(out: Path) -> None:
+    if os.path.lexists(out) and not out.is_dir():
+        raise FileExistsError(f"{out} is no folder; it is not overwritten. Choose another folder.")
+    found = sorted(each.name for each in out.iterdir()) if out.is_dir() else []
+    if found:
+        raise FileExistsError(f"{out} holds {found[0]!r}; nothing is overwritten. Choose a new or empty folder.")
+
+
+def _write(graph: AnyGraph, out: Path) -> None:
+    """Save the graph beside `out` and give it its name at the end, so that a folder is whole or not there."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    try:
+        graph.save(partial)
+        os.rename(partial, out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise

@@ -1,0 +1,108 @@
+"""What `inspect` and `convert` say about a graph and a data set: as JSON values, and as lines of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.checks import dtype_name
+from datapipes.base.types import EdgeType, ends_of, type_text
+from datapipes.cli.inputs import AnyGraph
+from datapipes.datasets import Dataset
+
+_SETS = ("train_set", "validation_set", "test_set")
+
+
+def facts_of_graph(graph: AnyGraph) -> dict[str, Any]:
+    """Return what a graph holds. Reads all offsets, no edges."""
+    return {
+        "class": type(graph).__name__,
+        "index_dtype": dtype_name(graph.index_dtype),
+        "digest": graph.digest(),
+        "node_types": [
+            {
+                "type": kind,
+                "nodes": graph.num_nodes_of(kind),
+                "attributes": _attributes(graph.node_attributes_of(kind)),
+            }
+            for kind in graph.node_types
+        ],
+        "edge_types": [_facts_of_edges(graph, kind) for kind in graph.edge_types],
+    }
+
+
+def _facts_of_edges(graph: AnyGraph, kind: EdgeType | None) -> dict[str, Any]:
+    relation, destinations = graph.relation(kind), graph.num_nodes_of(ends_of(kind)[1])
+    degrees = relation.indptr.diff()
+    return {
+        "type": None if kind is None else list(kind),
+        "edges": graph.num_edges_of(kind),
+        "mean_in_degree": graph.num_edges_of(kind) / max(destinations, 1),
+        "max_in_degree": int(degrees.max()) if destinations > 0 else 0,
+        "nodes_without_in_edges": int((degrees == 0).sum()),
+        "has_edge_ids": relation.edge_ids is not None,
+        "attributes": _attributes(relation.edge_attributes),
+    }
+
+
+def graph_lines(facts: dict[str, Any]) -> list[str]:
+    """Return `facts_of_graph` as lines."""
+    lines = [f"{facts['class']}: neighbors {facts['index_dtype']}, digest {facts['digest']}"]
+    for each in facts["node_types"]:
+        of = "" if each["type"] is None else f" of {each['type']}"
+        lines.append(f"nodes{of}: {each['nodes']}{_listed(each['attributes'])}")
+    for each in facts["edge_types"]:
+        of = "" if each["type"] is None else f" of {type_text(tuple(each['type']))}"
+        ids = ", own edge ids" if each["has_edge_ids"] else ""
+        lines.append(
+            f"edges{of}: {each['edges']}, {each['mean_in_degree']:.2f} a node, at most {each['max_in_degree']}, "
+            f"{each['nodes_without_in_edges']} nodes without{ids}{_listed(each['attributes'])}"
+        )
+    return lines
+
+
+def facts_of_dataset(data: Dataset) -> dict[str, Any]:
+    """Return what a data set holds."""
+    features = [
+        {
+            "domain": domain,
+            "type": list(kind) if isinstance(kind, tuple) else kind,
+            "name": name,
+            "dtype": dtype_name(feature.dtype),
+            "shape": [feature.count, *feature.shape],
+        }
+        for (domain, kind, name), feature in data.features.items()
+    ]
+    return {
+        "name": data.name,
+        "task": data.task,
+        "num_classes": data.num_classes,
+        "items": {name: len(getattr(data, name)) for name in _SETS},
+        "features": features,
+        "graph": facts_of_graph(data.graph),
+    }
+
+
+def dataset_lines(facts: dict[str, Any]) -> list[str]:
+    """Return `facts_of_dataset` as lines."""
+    classes = f", {facts['num_classes']} classes" if facts["num_classes"] else ""
+    lines = [f"{facts['name']}: {facts['task'].replace('_', ' ')}{classes}"]
+    lines.append(", ".join(f"{name} {count}" for name, count in facts["items"].items()))
+    for each in facts["features"]:
+        kind = each["type"]
+        of = "" if kind is None else f" of {type_text(tuple(kind) if isinstance(kind, list) else kind)}"
+        lines.append(f"{each['domain']} feature{of}: {_described(each)}")
+    return [*lines, *graph_lines(facts["graph"])]
+
+
+def _attributes(values: dict[str, Tensor]) -> list[dict[str, Any]]:
+    return [{"name": name, "dtype": dtype_name(rows.dtype), "shape": list(rows.shape)} for name, rows in values.items()]
+
+
+def _listed(attributes: list[dict[str, Any]]) -> str:
+    return "; " + ", ".join(map(_described, attributes)) if attributes else ""
+
+
+def _described(each: dict[str, Any]) -> str:
+    return f"{each['name']} {each['dtype']} {each['shape']}"

@@ -1,0 +1,77 @@
+"""What the commands read: a folder that `graph.save` wrote, or the files of a data set."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from datapipes import datasets
+from datapipes.base.files import read_regular
+from datapipes.cli.command import FILE, WrongUsage, completes
+from datapipes.datasets import Dataset
+from datapipes.graph import CSCGraph, HeteroCSCGraph
+from datapipes.graph.storage import HEADER, HETERO_FORMAT, MOST_HEADER_BYTES
+
+AnyGraph = CSCGraph | HeteroCSCGraph
+
+
+def add_input(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    """Add the argument of what is read, and the options of data sets."""
+    completes(parser.add_argument(name, metavar=name.upper(), help=text), FILE)
+    group = parser.add_argument_group("options of data sets, see datapipes.datasets.open")
+    group.add_argument("--split", type=int, metavar="N", help="number of the split in the files")
+    group.add_argument("--normalize-features", action="store_true", help="divide each row of a bag of words by its sum")
+    group.add_argument("--largest-component", action="store_true", help="keep the largest connected component only")
+    group.add_argument(
+        "--inverse-relations",
+        action=argparse.BooleanOptionalAction,
+        help="add the inverse of each relation; default: as the format has it",
+    )
+
+
+def is_saved_graph(path: Path) -> bool:
+    """Return whether `path` is a folder that `graph.save` wrote."""
+    return (path / HEADER).exists()
+
+
+def open_graph(path: Path) -> AnyGraph:
+    """Return the graph in a folder that `graph.save` wrote, mapped."""
+    header: Any = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # CSCGraph.open says what is wrong with it
+        header = json.loads(read_regular(path / HEADER, MOST_HEADER_BYTES))
+    is_typed = isinstance(header, dict) and header.get("format") == HETERO_FORMAT
+    return HeteroCSCGraph.open(path) if is_typed else CSCGraph.open(path)
+
+
+def open_dataset(path: Path, arguments: argparse.Namespace) -> Dataset:
+    """Return the data set at `path`, opened with the options that were given."""
+    return datasets.open(path, **_options(arguments))
+
+
+def open_input(path: Path, arguments: argparse.Namespace) -> AnyGraph | Dataset:
+    """Return the saved graph or the data set at `path`."""
+    if not is_saved_graph(path):
+        return open_dataset(path, arguments)
+    refuse_options(path, "a saved graph", arguments)
+    return open_graph(path)
+
+
+def refuse_options(path: Path, what: str, arguments: argparse.Namespace) -> None:
+    """Raise WrongUsage if an option of data sets was given for something else."""
+    if options := _options(arguments):
+        names = [f"--{name.replace('_', '-')}" for name in options]
+        raise WrongUsage(f"{', '.join(names)}: only for data sets; {path} holds {what}. Leave them out.")
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of data sets that were given, by their names in `datasets.open`."""
+    given = {
+        "split": arguments.split,
+        "normalize_features": arguments.normalize_features or None,
+        "largest_component": arguments.largest_component or None,
+        "inverse_relations": arguments.inverse_relations,
+    }
+    return {name: value for name, value in given.items() if value is not None}

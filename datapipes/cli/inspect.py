@@ -1,0 +1,44 @@
+"""`datapipes inspect PATH`: what is in a saved graph, a data set or a partition."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from datapipes.cli.command import Commands, add_command
+from datapipes.cli.facts import dataset_lines, facts_of_dataset, facts_of_graph, graph_lines
+from datapipes.cli.inputs import add_input, is_saved_graph, open_dataset, open_graph, refuse_options
+
+_SAVED = "a saved graph"
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "inspect",
+        run,
+        "Say what is in a saved graph, a data set or a partition. Nothing is changed.",
+    )
+    add_input(parser, "path", "a folder that graph.save wrote, the files of a data set, or a partition")
+    parser.add_argument("--verify", action="store_true", help="read everything, and fail if something is wrong")
+
+
+def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return what is at the path."""
+    path = Path(arguments.path)
+    if is_saved_graph(path):
+        refuse_options(path, _SAVED, arguments)
+        graph = open_graph(path)
+        kind, facts = "graph", facts_of_graph(graph.validate() if arguments.verify else graph)
+        lines = graph_lines(facts)
+    else:
+        data = open_dataset(path, arguments)
+        if arguments.verify:
+            data.graph.validate()
+        kind, facts = "dataset", facts_of_dataset(data)
+        lines = dataset_lines(facts)
+    if arguments.verify:
+        lines.append("everything was read and is right")
+    return "\n".join(lines), {"path": str(path), "kind": kind, "verified": arguments.verify, kind: facts}

@@ -1,0 +1,151 @@
+"""What `datapipes inspect` says."""
+
+import json
+
+import numpy as np
+import pytest
+from command_files import link_file, npz_file, rdf_folder, run, saved_graph, saved_library
+from hetero_graphs import full_library
+
+import datapipes as dp
+
+
+def test_a_saved_graph(capsys, tmp_path):
+    folder = saved_graph(tmp_path / "g")
+    graph = dp.CSCGraph.open(folder)
+    found = run(capsys, "inspect", folder, "--json")
+    assert (found.code, found.err) == (0, "")
+    assert found.json == {
+        "command": "inspect",
+        "path": str(folder),
+        "kind": "graph",
+        "verified": False,
+        "graph": {
+            "class": "CSCGraph",
+            "index_dtype": "int64",
+            "digest": graph.digest(),
+            "node_types": [
+                {
+                    "type": None,
+                    "nodes": 5,
+                    "attributes": [
+                        {"name": "train_mask", "dtype": "bool", "shape": [5]},
+                        {"name": "time", "dtype": "int64", "shape": [5]},
+                    ],
+                }
+            ],
+            "edge_types": [
+                {
+                    "type": None,
+                    "edges": 8,
+                    "mean_in_degree": 1.6,
+                    "max_in_degree": 3,
+                    "nodes_without_in_edges": 0,
+                    "has_edge_ids": True,
+                    "attributes": [{"name": "w", "dtype": "float32", "shape": [8, 1]}],
+                }
+            ],
+        },
+    }
+    assert run(capsys, "inspect", folder).out.splitlines() == [
+        f"CSCGraph: neighbors int64, digest {graph.digest()}",
+        "nodes: 5; train_mask bool [5], time int64 [5]",
+        "edges: 8, 1.60 a node, at most 3, 0 nodes without, own edge ids; w float32 [8, 1]",
+    ]
+
+
+def test_a_saved_graph_with_types(capsys, tmp_path):
+    folder = saved_library(tmp_path / "g")
+    found = run(capsys, "inspect", folder, "--json").json["graph"]
+    assert (found["class"], found["digest"]) == ("HeteroCSCGraph", full_library().digest())
+    assert [each["type"] for each in found["node_types"]] == ["author", "paper", "venue"]
+    assert found["edge_types"][-1]["type"] == ["paper", "cites", "paper"]
+    text = run(capsys, "inspect", folder).out
+    assert "nodes of venue: 1; x float32 [1, 1]\n" in text
+    assert "edges of paper:cites:paper: 3, 0.75 a node, at most 2, 2 nodes without, own edge ids\n" in text
+
+
+def test_a_data_set(capsys, tmp_path):
+    path = npz_file(tmp_path)
+    facts = run(capsys, "inspect", path, "--json").json["dataset"]
+    assert (facts["name"], facts["task"], facts["num_classes"]) == ("ring", "node_classification", 2)
+    assert facts["items"] == {"train_set": 2, "validation_set": 2, "test_set": 2}
+    feat = {"domain": "node", "type": None, "name": "feat", "dtype": "float32", "shape": [6, 2]}
+    assert facts["features"] == [feat]
+    assert facts["graph"]["edge_types"][0]["edges"] == 12
+    assert run(capsys, "inspect", tmp_path).out.splitlines()[:3] == [
+        "ring: node classification, 2 classes",
+        "train_set 2, validation_set 2, test_set 2",
+        "node feature: feat float32 [6, 2]",
+    ]
+
+
+def test_data_sets_with_types_and_of_links(capsys, tmp_path):
+    facts = run(capsys, "inspect", rdf_folder(tmp_path / "rdf"), "--json").json["dataset"]
+    assert facts["graph"]["class"] == "HeteroCSCGraph"
+    assert len(facts["graph"]["edge_types"]) == 4
+    text = run(capsys, "inspect", link_file(tmp_path / "links"))
+    assert (text.code, text.err) == (0, "")
+    assert text.out.startswith("talk: link prediction\ntrain_set 14, ")
+    assert "edge feature: time int64 [20]\n" in text.out
+
+
+def test_options_of_data_sets_are_passed_on(capsys, tmp_path):
+    rdf = rdf_folder(tmp_path / "rdf")
+    facts = run(capsys, "inspect", rdf, "--json", "--no-inverse-relations").json["dataset"]
+    assert len(facts["graph"]["edge_types"]) == 2
+    for option, said in ((("--split", 2), "split"), (("--normalize-features",), "normalize_features")):
+        found = run(capsys, "inspect", npz_file(tmp_path), *option)
+        assert (found.code, found.out) == (1, "")
+        assert said in found.err
+    assert run(capsys, "inspect", npz_file(tmp_path), "--split", 1, "--largest-component").code == 0
+
+
+def test_options_of_data_sets_are_refused_for_a_saved_graph(capsys, tmp_path):
+    folder = saved_graph(tmp_path / "g")
+    found = run(capsys, "inspect", folder, "--split", 0, "--largest-component")
+    assert (found.code, found.out) == (2, "")
+    said = f"--split, --largest-component: only for data sets; {folder} holds a saved graph. Leave them out."
+    assert found.err == f"datapipes inspect: error: {said}\n"
+
+
+def test_verify_reads_everything(capsys, tmp_path):
+    folder = saved_graph(tmp_path / "g")
+    found = run(capsys, "inspect", folder, "--verify")
+    assert (found.code, found.out.splitlines()[-1]) == (0, "everything was read and is right")
+    assert run(capsys, "inspect", folder, "--verify", "--json").json["verified"] is True
+    indices = np.load(folder / "indices.npy", mmap_mode="r+")
+    indices[3] = 9
+    indices.flush()
+    assert run(capsys, "inspect", folder).code == 0
+    found = run(capsys, "inspect", folder, "--verify")
+    assert (found.code, found.out) == (1, "")
+    assert "indices[3]" in found.err
+    assert run(capsys, "inspect", npz_file(tmp_path / "n"), "--verify").code == 0
+
+
+@pytest.mark.parametrize(
+    "header", ["", "[1]", "{}", '{"format": 3}', '{"format": "datapipes-hetero-csc-graph", "version": 9}', "[" * 10**5]
+)
+def test_a_folder_with_a_broken_header_is_refused(capsys, tmp_path, header):
+    (tmp_path / "graph.json").write_text(header)
+    found = run(capsys, "inspect", tmp_path)
+    assert (found.code, found.out) == (1, "")
+    assert "graph.json is not a valid header" in found.err
+
+
+def test_a_folder_of_something_else_is_refused(capsys, tmp_path):
+    (tmp_path / "notes.md").touch()
+    found = run(capsys, "inspect", tmp_path)
+    assert (found.code, found.out) == (1, "")
+    assert f"datasets.open: {tmp_path} holds none of these: ind.* files (Planetoid)" in found.err
+
+
+def test_a_truncated_file_is_named(capsys, tmp_path):
+    folder = saved_graph(tmp_path / "g")
+    content = (folder / "indices.npy").read_bytes()
+    (folder / "indices.npy").write_bytes(content[:-1])
+    found = run(capsys, "inspect", folder, "--json")
+    assert found.code == 1
+    assert json.loads(found.out)["error"]["type"] == "ValueError"
+    assert "indices.npy cannot be read" in found.err

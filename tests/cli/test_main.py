@@ -1,0 +1,200 @@
+"""The command as a whole: help, version, exit codes, errors, JSON, completion, and the real process."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from command_files import npz_file, run, saved_graph
+from pipelines import BOUND_S
+from scripts import run_script
+
+from datapipes.cli import inspect
+
+COMMANDS = ("inspect", "convert", "completion")
+SCRIPT = Path(sys.executable).parent / "datapipes"
+
+
+def process(*arguments: object, command=(SCRIPT,), **more) -> subprocess.CompletedProcess:
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=BOUND_S, **more)
+
+
+# --- help, version, wrong usage
+
+
+def test_help_names_all_commands_and_each_has_help_of_its_own(capsys):
+    found = run(capsys, "--help")
+    assert (found.code, found.err) == (0, "")
+    assert all(command in found.out for command in COMMANDS)
+    for command in COMMANDS:
+        found = run(capsys, command, "--help")
+        assert (found.code, found.err) == (0, "")
+        assert found.out.startswith(f"usage: datapipes {command} ")
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"datapipes {version('datapipes')}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "required: COMMAND"),
+        (["paint"], "invalid choice: 'paint'"),
+        (["inspect"], "required: PATH"),
+        (["inspect", ".", "--jso"], "unrecognized arguments: --jso"),
+        (["inspect", ".", "--split", "x"], "argument --split: invalid int value: 'x'"),
+        (["convert", "in"], "required: OUT"),
+        (["completion", "cmd"], "invalid choice: 'cmd'"),
+    ],
+)
+def test_wrong_usage_has_exit_code_2_and_prints_the_usage(capsys, arguments, said):
+    found = run(capsys, *arguments)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("usage: datapipes ")
+    assert said in found.err
+
+
+# --- errors
+
+
+def test_an_error_is_one_line_on_stderr(capsys, tmp_path):
+    found = run(capsys, "inspect", tmp_path / "nothing")
+    said = f"datapipes inspect: datasets.open: {tmp_path}/nothing does not exist; a folder or a file is needed."
+    assert (found.code, found.out) == (1, "")
+    assert found.err == f"{said} Check the path.\n"
+
+
+def test_with_json_an_error_is_an_object_too(capsys, tmp_path):
+    found = run(capsys, "inspect", tmp_path / "nothing", "--json")
+    assert found.code == 1
+    assert found.json["command"] == "inspect"
+    assert found.json["error"]["type"] == "FileNotFoundError"
+    assert found.err == f"datapipes inspect: {found.json['error']['message']}\n"
+
+
+def test_debug_adds_the_traceback(capsys, tmp_path):
+    found = run(capsys, "inspect", tmp_path / "nothing", "--debug")
+    assert found.code == 1
+    assert "Traceback (most recent call last)" in found.err
+    assert found.err.splitlines()[-1].startswith("datapipes inspect: datasets.open")
+
+
+def raising(error: BaseException):
+    def open_graph(path: Path) -> None:
+        raise error
+
+    return open_graph
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("a text\n   of two lines"), "a text of two lines"),
+        (OSError(28, "No space left on device", "/disk"), "[Errno 28] No space left on device: '/disk'"),
+        (MemoryError(), "MemoryError"),
+        (RuntimeError("odd"), "odd"),
+    ],
+)
+def test_any_error_is_said_in_one_line(capsys, monkeypatch, tmp_path, error, said):
+    monkeypatch.setattr(inspect, "open_graph", raising(error))
+    found = run(capsys, "inspect", saved_graph(tmp_path / "g"))
+    assert found == (1, "", f"datapipes inspect: {said}\n")
+
+
+def test_ctrl_c_has_exit_code_130(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(inspect, "open_graph", raising(KeyboardInterrupt()))
+    found = run(capsys, "inspect", saved_graph(tmp_path / "g"), "--json")
+    assert found == (130, "", "datapipes inspect: interrupted\n")
+
+
+def test_a_missing_extra_is_named(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    found = run(capsys, "completion", "bash")
+    assert (found.code, found.out) == (1, "")
+    assert "datapipes completion: it needs shtab, which cannot be imported" in found.err
+    assert "pip install 'datapipes[cli]'" in found.err
+
+
+# --- completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_the_script_of_a_shell_has_all_names_and_is_always_the_same(capsys, shell):
+    found = run(capsys, "completion", shell)
+    assert (found.code, found.err) == (0, "")
+    assert all(name in found.out for name in (*COMMANDS, "normalize-features", "inverse-relations"))
+    assert run(capsys, "completion", shell) == found
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["insp"], ["inspect"]),
+        (["inspect", "--jso"], ["--json"]),
+        (["inspect", "ring"], ["ring.npz"]),
+        (["convert", "ring.npz", "fol"], ["folder"]),
+        (["completion", "t"], ["tcsh"]),
+    ],
+)
+def test_bash_completes_commands_options_files_and_folders(capsys, tmp_path, typed, offered):
+    script = run(capsys, "completion", "bash").out
+    npz_file(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folio.txt").touch()
+    words = " ".join(["datapipes", *typed])
+    ask = f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; COMPREPLY=(); _shtab_datapipes; echo ${{COMPREPLY[@]}}"
+    (tmp_path / "completion.sh").write_text(f"{script}\n{ask}\n")
+    shell = process("--norc", "completion.sh", command=("bash",), cwd=tmp_path)
+    assert (shell.stdout.split(), shell.stderr) == (offered, "")
+
+
+# --- the real process
+
+
+def test_the_installed_command(tmp_path):
+    found = process("inspect", saved_graph(tmp_path / "g"), "--json")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert json.loads(found.stdout)["kind"] == "graph"
+
+
+def test_the_module_is_the_command(tmp_path):
+    found = process("inspect", tmp_path / "nothing", command=(sys.executable, "-m", "datapipes.cli"))
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.startswith("datapipes inspect: datasets.open: ")
+
+
+CTRL_C = """
+import signal, sys, time
+from datapipes.cli import inspect
+from datapipes.cli.main import main
+
+def wait(path):
+    signal.raise_signal(signal.SIGINT)
+    time.sleep(60)
+
+inspect.open_graph = wait
+sys.exit(main(["inspect", {folder!r}]))
+"""
+
+
+def test_ctrl_c_ends_the_process(tmp_path):
+    ended = run_script(CTRL_C.format(folder=str(saved_graph(tmp_path / "g"))))
+    assert ended == (130, "", "datapipes inspect: interrupted\n")
+
+
+GONE = """
+import os, sys
+from datapipes.cli.main import main
+
+reads, writes = os.pipe()
+os.dup2(writes, 1)
+os.close(reads), os.close(writes)
+sys.exit(main(["completion", "bash"]))
+"""
+
+
+def test_a_reader_that_has_gone_is_no_traceback():
+    assert run_script(GONE) == (1, "", "")

@@ -9,8 +9,8 @@ from typing import Any
 from datapipes.cli.command import Commands, add_command
 from datapipes.cli.facts import dataset_lines, facts_of_dataset, facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, is_saved_graph, open_dataset, open_graph, refuse_options
-
-_SAVED = "a saved graph"
+from datapipes.cli.inspect_partition import facts_of_partition, partition_lines
+from datapipes.partition.layouts import layout_of
 
 
 def add_to(commands: Commands) -> None:
@@ -29,10 +29,14 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Return what is at the path."""
     path = Path(arguments.path)
     if is_saved_graph(path):
-        refuse_options(path, _SAVED, arguments)
+        refuse_options(path, "a saved graph", arguments)
         graph = open_graph(path)
         kind, facts = "graph", facts_of_graph(graph.validate() if arguments.verify else graph)
         lines = graph_lines(facts)
+    elif layouts := layout_of(path):
+        refuse_options(path, "a partition", arguments)
+        kind, facts = "partition", facts_of_partition(path, layouts, verify=arguments.verify)
+        lines = partition_lines(facts)
     else:
         data = open_dataset(path, arguments)
         if arguments.verify:

@@ -18,10 +18,10 @@ from importlib.metadata import version
 from typing import Any
 
 from datapipes.base.errors import text_of
-from datapipes.cli import completion, convert, inspect
+from datapipes.cli import completion, convert, inspect, partition
 from datapipes.cli.command import WrongUsage
 
-_COMMANDS = (inspect, convert, completion)
+_COMMANDS = (partition, inspect, convert, completion)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 

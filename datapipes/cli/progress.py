@@ -11,7 +11,8 @@ from typing import Any
 
 from datapipes.partition.source import Progress
 
-_LINE_EVERY_S = 10.0  # within one step
+_LINE_EVERY_S = 10.0  # within a step
+_STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets none of its own yet
 
 
 @contextlib.contextmanager
@@ -35,23 +36,24 @@ def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
 
 
 class _Lines:
-    """A line at the beginning of each step, and every 10 s within it."""
+    """A line when a step begins, and every 10 s within it; none within 2 s of another."""
 
     def __init__(self, command: str) -> None:
         self._command = command
         self._text = ""
-        self._said = 0.0
+        self._next = 0.0
 
     def say(self, text: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if text != self._text or now - self._said >= _LINE_EVERY_S:
-            self._text, self._said = text, now
-            how_far = f": {done} of {total}" if total > 0 and done > 0 else ""
-            print(f"datapipes {self._command}: {text}{how_far}", file=sys.stderr, flush=True)
+        if now < self._next - (_LINE_EVERY_S - _STEP_EVERY_S) * (text != self._text):
+            return
+        self._text, self._next = text, now + _LINE_EVERY_S
+        how_far = f": {100 * done // total} %" if total > 0 else ""
+        print(f"datapipes {self._command}: {text}{how_far}", file=sys.stderr, flush=True)
 
 
 class _Bars:
-    """A bar for each step; it stays when the step has ended."""
+    """A bar for the step that runs; it goes when the step has ended."""
 
     def __init__(self, tqdm: Any) -> None:
         self._tqdm = tqdm
@@ -62,7 +64,7 @@ class _Bars:
         if self._bar is None or text != self._text:
             self.end()
             self._text = text
-            self._bar = self._tqdm(desc=text, total=total or None, file=sys.stderr, unit="", unit_scale=True)
+            self._bar = self._tqdm(desc=text, total=total or None, leave=False, file=sys.stderr, unit_scale=True)
         self._bar.n = done
         self._bar.refresh()
 

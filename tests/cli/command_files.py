@@ -74,7 +74,7 @@ def link_file(folder: Path) -> Path:
 
 def saved_graph(folder: Path) -> Path:
     """A saved graph without types: 5 nodes, 8 edges, a mask of training nodes and an edge attribute."""
-    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 1], [1, 2, 0, 4, 3, 2, 1, 2]])
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 3], [1, 2, 0, 4, 3, 2, 1, 2]])
     mask = torch.tensor([True, False, True, False, False])
     graph = dp.CSCGraph.from_edge_index(
         edges,

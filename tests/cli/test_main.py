@@ -13,7 +13,7 @@ from scripts import run_script
 
 from datapipes.cli import inspect
 
-COMMANDS = ("inspect", "convert", "completion")
+COMMANDS = ("partition", "inspect", "convert", "completion")
 SCRIPT = Path(sys.executable).parent / "datapipes"
 
 
@@ -137,6 +137,7 @@ def test_the_script_of_a_shell_has_all_names_and_is_always_the_same(capsys, shel
         (["inspect", "ring"], ["ring.npz"]),
         (["convert", "ring.npz", "fol"], ["folder"]),
         (["completion", "t"], ["tcsh"]),
+        (["partition", "--method", "met"], ["metis"]),
     ],
 )
 def test_bash_completes_commands_options_files_and_folders(capsys, tmp_path, typed, offered):

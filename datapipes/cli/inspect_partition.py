@@ -1,0 +1,120 @@
+"""What `inspect` says about a partition, in either layout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from datapipes.base.types import ends_of
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.id_maps import IdMap
+from datapipes.partition.manifest import read_manifest
+from datapipes.partition.part import Part, open_book
+from datapipes.partition.pyg_read import PygFolder
+from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
+
+_WHERE = "inspect"
+
+
+def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[str, Any]:
+    """Return what is known of a partition; with `verify` all of its files are read and checked.
+
+    "report" is that of the native layout, which has it from when it was made. That of PyG's layout alone needs all
+    edges, so it is there with `verify` only.
+
+    Raises:
+        FileNotFoundError, ValueError: A file is missing or wrong; or, with `verify`, the layouts disagree.
+    """
+    native = _native(root, verify=verify) if "native" in layouts else None
+    facts, book = native or ({}, None)
+    if "pyg" in layouts and (verify or book is None):
+        folder = PygFolder(root)
+        if book is not None:
+            _refuse_other_book(root, book, folder.book)
+        report = _report_of(folder) if verify else None
+        facts = facts or {
+            "fingerprint": None,
+            "partition_id": None,
+            "num_parts": folder.book.num_parts,
+            "node_types": [[kind, folder.book.nodes(kind).num_ids] for kind in folder.meta.node_types],
+            "edge_types": [[kind, folder.book.edges(kind).num_ids] for kind in folder.meta.edge_types],
+            "node_time_attr": None,
+            "report": None if report is None else report.to_json(),
+        }
+    sizes = [os.path.getsize(os.path.join(base, file)) for base, _, files in os.walk(root) for file in files]
+    return {"layouts": sorted(layouts), "bytes": sum(sizes), **facts}
+
+
+def partition_lines(facts: dict[str, Any]) -> list[str]:
+    """Return `facts_of_partition` as lines."""
+    lines = [f"a partition in {' and '.join(facts['layouts'])} layout, {facts['bytes'] / 2**20:.1f} MiB"]
+    if facts["fingerprint"] is not None:
+        lines.append(f"graph {facts['fingerprint']}, partition {facts['partition_id']}")
+    if facts["node_time_attr"] is not None:
+        lines.append(f"each edge has the {facts['node_time_attr']!r} of its source")
+    if facts["report"] is not None:
+        return lines + str(PartitionReport.from_json(facts["report"])).splitlines()
+    nodes, edges = (sum(count for _, count in facts[types]) for types in ("node_types", "edge_types"))
+    return [*lines, f"{facts['num_parts']} parts of {nodes} nodes and {edges} edges; --verify counts what is cut"]
+
+
+def _native(root: Path, *, verify: bool) -> tuple[dict[str, Any], PartitionBook]:
+    manifest = read_manifest(_WHERE, root)
+    book = open_book(root, verify=verify)
+    if verify:
+        for part in range(book.num_parts):
+            Part.open(root, part, book=book)
+    identity, report = manifest.identity, manifest.about.get("report")
+    return {
+        "fingerprint": identity.fingerprint,
+        "partition_id": identity.partition_id,
+        "num_parts": identity.num_parts,
+        "node_types": [list(each) for each in identity.num_nodes.items()],
+        "edge_types": [list(each) for each in identity.num_edges.items()],
+        "node_time_attr": manifest.node_time_attr,
+        "report": None if report is None else PartitionReport.from_json(report).to_json(),
+    }, book
+
+
+def _refuse_other_book(root: Path, native: PartitionBook, pyg: PartitionBook) -> None:
+    same = native.num_parts == pyg.num_parts and native.node_types == pyg.node_types
+    if not same or not all(torch.equal(native.nodes(kind).dense(), pyg.nodes(kind).dense()) for kind in pyg.node_types):
+        raise ValueError(
+            f"{_WHERE}: the two layouts in {root} give nodes to other parts; they are of two partitions. Make the "
+            "partition again."
+        )
+
+
+def _report_of(folder: PygFolder) -> PartitionReport:
+    """Return the report of PyG's layout; every part is read."""
+    book, meta = folder.book, folder.meta
+    parts = range(book.num_parts)
+    matrix = torch.zeros(book.num_parts, book.num_parts, dtype=torch.int64)
+    halos, cut = [], dict.fromkeys(meta.edge_types, 0)
+    for part in parts:
+        folder.node_features(part), folder.edge_features(part)
+        seen = {kind: torch.zeros(book.nodes(kind).num_ids, dtype=torch.bool) for kind in meta.node_types}
+        for edge_type, edges in folder.edges(part).items():
+            source = ends_of(edge_type)[0]
+            of_sources = book.nodes(source).part_of(edges.row)
+            matrix[part] += torch.bincount(of_sources, minlength=book.num_parts)
+            remote = edges.row[of_sources != part]
+            seen[source][remote] = True
+            cut[edge_type] += int(remote.shape[0])
+        halos.append(sum(int(each.sum()) for each in seen.values()))
+    return PartitionReport(
+        num_parts=book.num_parts,
+        nodes_by_type={kind: _counts(book.nodes(kind)) for kind in meta.node_types},
+        training_nodes=None,
+        edges=tuple(matrix.sum(1).tolist()),
+        halo_nodes=tuple(halos),
+        edges_by_type={kind: (book.edges(kind).num_ids, cut[kind]) for kind in meta.edge_types},
+        edge_matrix=tuple(map(tuple, matrix.tolist())) if book.num_parts <= MOST_MATRIX_PARTS else None,
+    )
+
+
+def _counts(found: IdMap) -> tuple[int, ...]:
+    return tuple(found.count_of(part) for part in range(found.num_parts))

@@ -1,0 +1,110 @@
+"""What `datapipes inspect` says about partitions of either layout."""
+
+import shutil
+
+import numpy as np
+import pytest
+from command_files import run, saved_graph, saved_library
+
+import datapipes as dp
+from datapipes.distributed import Partitioner, PartitionReport
+
+COUNTS = ("num_parts", "nodes", "edges", "halo_nodes", "cut_edges", "edge_matrix", "edges_by_type")
+
+
+def partitioned(tmp_path, kind="plain", name="parts", **options):
+    """Write a partition; return its folder and the report."""
+    folder = tmp_path / kind
+    if not folder.exists():
+        (saved_graph if kind == "plain" else saved_library)(folder)
+    graph = (dp.CSCGraph if kind == "plain" else dp.HeteroCSCGraph).open(folder)
+    given = {"method": "random", **options}
+    return tmp_path / name, Partitioner(graph, 2, tmp_path / name, **given).generate_partition()
+
+
+def test_a_partition_has_the_report_from_when_it_was_made(capsys, tmp_path):
+    root, report = partitioned(tmp_path, node_time_attr="time")
+    found = run(capsys, "inspect", root, "--json")
+    assert (found.code, found.err) == (0, "")
+    facts = found.json["partition"]
+    assert (found.json["kind"], facts["layouts"], facts["num_parts"]) == ("partition", ["native", "pyg"], 2)
+    assert facts["fingerprint"] == dp.CSCGraph.open(tmp_path / "plain").digest()
+    assert (facts["node_types"], facts["edge_types"], facts["node_time_attr"]) == ([[None, 5]], [[None, 8]], "time")
+    assert {name: facts["report"][name] for name in COUNTS} == {name: report.to_json()[name] for name in COUNTS}
+    assert facts["bytes"] == sum(each.stat().st_size for each in root.rglob("*") if each.is_file())
+    text = run(capsys, "inspect", root).out
+    assert text.startswith("a partition in native and pyg layout, ")
+    assert f"graph {facts['fingerprint']}, partition {facts['partition_id']}\n" in text
+    assert "each edge has the 'time' of its source\n2 parts by random: " in text
+
+
+@pytest.mark.parametrize("kind", ["plain", "library"])
+@pytest.mark.parametrize("layouts", [("native",), ("pyg",), ("native", "pyg")])
+def test_verify_counts_and_checks_every_layout(capsys, tmp_path, kind, layouts):
+    if kind == "library" and "pyg" in layouts:
+        graph = dp.HeteroCSCGraph.open(saved_library(tmp_path / "full"))
+        relations = {key: (graph.relation(key).indptr, graph.relation(key).indices) for key in graph.edge_types}
+        dp.HeteroCSCGraph(relations, graph.num_nodes).save(tmp_path / "library")  # PyG needs edge ids from 0
+    root, report = partitioned(tmp_path, kind, layouts=layouts)
+    found = run(capsys, "inspect", root, "--verify", "--json")
+    assert (found.code, found.err) == (0, "")
+    facts = found.json["partition"]
+    assert facts["layouts"] == sorted(layouts)
+    counted, expected = PartitionReport.from_json(facts["report"]), report
+    for name in ("nodes", "edges", "halo_nodes", "cut_edges", "edge_matrix"):
+        assert getattr(counted, name) == getattr(expected, name)
+    assert dict(counted.edges_by_type) == dict(expected.edges_by_type)
+    assert run(capsys, "inspect", root, "--verify").out.endswith("everything was read and is right\n")
+
+
+def test_without_verify_pygs_layout_says_how_large_it_is(capsys, tmp_path):
+    root, _ = partitioned(tmp_path, layouts=("pyg",))
+    facts = run(capsys, "inspect", root, "--json").json["partition"]
+    assert (facts["report"], facts["fingerprint"], facts["num_parts"]) == (None, None, 2)
+    assert run(capsys, "inspect", root).out.endswith("2 parts of 5 nodes and 8 edges; --verify counts what is cut\n")
+
+
+def test_options_of_data_sets_are_refused(capsys, tmp_path):
+    root, _ = partitioned(tmp_path)
+    found = run(capsys, "inspect", root, "--split", 0)
+    assert (found.code, found.out) == (2, "")
+    assert f"--split: only for data sets; {root} holds a partition." in found.err
+
+
+def test_a_changed_byte_is_found_by_verify(capsys, tmp_path):
+    root, _ = partitioned(tmp_path)
+    path = root / "part_1" / "arrays.npy"
+    content = np.frombuffer(path.read_bytes(), dtype=np.uint8).copy()
+    content[-1] ^= 1
+    path.write_bytes(content.tobytes())
+    assert run(capsys, "inspect", root).code == 0
+    found = run(capsys, "inspect", root, "--verify", "--json")
+    assert found.code == 1
+    assert "arrays.npy" in found.json["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["book/book.json", "part_0/graph.pt", "part_1/part.json", "node_map.pt"])
+def test_a_missing_file_is_found_by_verify(capsys, tmp_path, name):
+    root, _ = partitioned(tmp_path)
+    (root / name).unlink()
+    found = run(capsys, "inspect", root, "--verify")
+    assert (found.code, found.out) == (1, "")
+    assert name.split("/")[-1] in found.err
+
+
+def test_layouts_of_two_partitions_are_found_by_verify(capsys, tmp_path):
+    root, _ = partitioned(tmp_path)
+    other, _ = partitioned(tmp_path, name="other", method="range")
+    for name in ("META.json", "node_map.pt", "edge_map.pt"):
+        shutil.copy(other / name, root / name)
+    found = run(capsys, "inspect", root, "--verify")
+    assert (found.code, found.out) == (1, "")
+    assert f"inspect: the two layouts in {root} give nodes to other parts" in found.err
+
+
+def test_a_broken_header_is_an_error(capsys, tmp_path):
+    root, _ = partitioned(tmp_path)
+    (root / "partition.json").write_text("{")
+    found = run(capsys, "inspect", root)
+    assert (found.code, found.out) == (1, "")
+    assert "partition.json is not a valid header" in found.err

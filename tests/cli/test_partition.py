@@ -1,0 +1,338 @@
+"""What `datapipes partition` writes, prints and draws."""
+
+import sys
+
+import pytest
+import torch
+from command_files import link_file, npz_file, rdf_folder, run, saved_graph, saved_library
+from hetero_graphs import full_library
+from scripts import run_script
+
+import datapipes as dp
+from datapipes.cli import partition, progress
+from datapipes.distributed import Part, Partitioner, PartitionReport
+
+COSTS = ("seconds", "memory_bytes")  # differ from run to run
+
+
+def without_costs(report: dict) -> dict:
+    return {name: value for name, value in report.items() if name not in COSTS}
+
+
+def made(capsys, tmp_path, *options, parts=2, method="range"):
+    """Partition a saved graph; return what the command said, and the folder."""
+    given = tmp_path / "graph"
+    if not given.exists():
+        saved_graph(given)
+    out = tmp_path / "parts"
+    return run(capsys, "partition", given, out, "--parts", parts, "--method", method, "--quiet", *options), out
+
+
+def test_the_parts_are_those_of_a_partitioner(capsys, tmp_path):
+    found, out = made(capsys, tmp_path, "--json")
+    assert (found.code, found.err) == (0, "")
+    graph = dp.CSCGraph.open(tmp_path / "graph")
+    expected = Partitioner(graph, 2, tmp_path / "other", method="range").generate_partition().to_json()
+    report = found.json.pop("report")
+    assert without_costs(report) == without_costs(expected)
+    assert {*report["seconds"]} == {*expected["seconds"]}
+    assert found.json | {"report": None} == {
+        "command": "partition",
+        "in": str(tmp_path / "graph"),
+        "out": str(out),
+        "layouts": ["native", "pyg"],
+        "png": None,
+        "report": None,
+    }
+    for part in range(2):
+        ours, theirs = Part.open(out, part, fingerprint=graph), Part.open(tmp_path / "other", part)
+        assert torch.equal(ours.node_ids(), theirs.node_ids())
+    assert (out / "META.json").exists()
+
+
+def test_the_text_is_the_report_and_where_it_went(capsys, tmp_path):
+    found, out = made(capsys, tmp_path)
+    lines = found.out.splitlines()
+    assert lines[0] == "2 parts by range: 1 of 8 edges are cut (12.5 %)"
+    assert lines[1].split() == ["part", "nodes", "training", "nodes", "edges", "halo", "nodes"]
+    assert lines[-1] == f"written to {out}: native and pyg layout"
+
+
+def test_metis_is_the_default(capsys, tmp_path):
+    saved_graph(tmp_path / "g")
+    found = run(capsys, "partition", tmp_path / "g", tmp_path / "out", "--parts", 2, "--quiet", "--json")
+    assert (found.code, found.err) == (0, "")
+    assert found.json["report"]["method"] == "metis"
+    assert sum(found.json["report"]["nodes"]) == 5
+
+
+def test_a_data_set_has_training_nodes_and_says_what_is_left_out(capsys, tmp_path):
+    path = npz_file(tmp_path / "in")
+    arguments = ("partition", path, tmp_path / "out", "--parts", 3, "--method", "range", "--quiet")
+    found = run(capsys, *arguments, "--split", 1, "--json")
+    assert found.code == 0
+    assert sum(found.json["report"]["training_nodes"]) == 2
+    part = Part.open(tmp_path / "out", 1)
+    assert torch.equal(part.node_attributes_of(None)["y"], part.node_ids() % 2)
+    assert torch.equal(part.node_attributes_of(None)["train_mask"], part.node_ids() % 3 == 2)
+    links = ("partition", link_file(tmp_path / "links"), tmp_path / "out", "--parts", 2, "--method", "range", "--quiet")
+    found = run(capsys, *links)
+    assert found.code == 0
+    assert "not in the parts: train_set, 14 links\n" in found.out
+
+
+def test_graphs_with_types(capsys, tmp_path):
+    saved_library(tmp_path / "g")
+    options = ("--parts", 2, "--method", "random", "--seed", 3, "--quiet", "--layouts", "native")
+    found = run(capsys, "partition", tmp_path / "g", tmp_path / "out", *options)
+    assert (found.code, found.err) == (0, "")
+    assert "edge type" in found.out
+    assert Part.open(tmp_path / "out", 0, fingerprint=full_library()).num_parts == 2
+    found = run(capsys, "partition", rdf_folder(tmp_path / "rdf"), tmp_path / "o", *options, "--no-inverse-relations")
+    assert found.code == 0
+
+
+def test_every_option_reaches_the_partitioner(capsys, monkeypatch, tmp_path):
+    given = {}
+    report = (
+        made(capsys, tmp_path)[0]
+        and Partitioner(
+            dp.CSCGraph.open(tmp_path / "graph"), 2, tmp_path / "other", method="range"
+        ).generate_partition()
+    )
+
+    class Recorder:
+        def __init__(self, data, num_parts, root, recursive, **options):
+            given.update(options, data=data, num_parts=num_parts, root=root, recursive=recursive)
+
+        def generate_partition(self) -> PartitionReport:
+            return report
+
+    monkeypatch.setattr(partition, "Partitioner", Recorder)
+    options = ("--recursive", "--seed", 7, "--node-time-attr", "time", "--layouts", "pyg", "--edge-map")
+    assert made(capsys, tmp_path, *options, parts=3, method="metis")[0].code == 0
+    assert isinstance(given.pop("data"), dp.CSCGraph)
+    assert callable(given.pop("progress"))
+    assert given == {
+        "num_parts": 3,
+        "root": tmp_path / "parts",
+        "recursive": True,
+        "method": "metis",
+        "node_time_attr": "time",
+        "rng_seed": 7,
+        "layouts": ("pyg",),
+        "edge_map": True,
+    }
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--parts", "x"], "argument --parts: invalid int value: 'x'"),
+        (["--parts", "2", "--method", "guess"], "invalid choice: 'guess'"),
+        (["--parts", "2", "--layouts", "dgl"], "invalid choice: 'dgl'"),
+        ([], "the following arguments are required: --parts"),
+    ],
+)
+def test_wrong_usage(capsys, tmp_path, options, said):
+    found = run(capsys, "partition", saved_graph(tmp_path / "g"), tmp_path / "out", *options)
+    assert (found.code, found.out) == (2, "")
+    assert said in found.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--parts", "0"], "num_parts must be"),
+        (["--parts", "6"], "num_parts is 6, and the graph has 5 nodes"),
+        (["--parts", "2", "--method", "random", "--recursive"], "recursive=True is an option of method='metis'"),
+        (["--parts", "2", "--seed", "-1"], "rng_seed must be"),
+        (["--parts", "2", "--node-time-attr", "when"], "node_time_attr 'when' is no node attribute"),
+    ],
+)
+def test_what_the_partitioner_refuses(capsys, tmp_path, options, said):
+    found = run(capsys, "partition", saved_graph(tmp_path / "g"), tmp_path / "out", *options, "--json")
+    assert found.code == 1
+    assert said in found.json["error"]["message"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_data_sets_are_refused_for_a_saved_graph(capsys, tmp_path):
+    found, out = made(capsys, tmp_path, "--largest-component")
+    assert (found.code, found.out) == (2, "")
+    assert "--largest-component: only for data sets; " in found.err
+    assert not out.exists()
+
+
+def test_a_folder_that_holds_something_else_stays(capsys, tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "mine.txt").write_text("mine")
+    found, out = made(capsys, tmp_path)
+    assert (found.code, found.out) == (1, "")
+    assert "mine.txt" in found.err
+    assert (out / "mine.txt").read_text() == "mine"
+
+
+def test_an_older_partition_is_replaced(capsys, tmp_path):
+    assert made(capsys, tmp_path, parts=3)[0].code == 0
+    found, out = made(capsys, tmp_path, parts=2)
+    assert found.code == 0
+    assert Part.open(out, 1).num_parts == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph", "parts"]
+
+
+def test_without_pymetis_the_extra_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    found, out = made(capsys, tmp_path, method="metis")
+    assert (found.code, found.out) == (1, "")
+    assert "Install datapipes[partition]" in found.err
+    assert not out.exists()
+
+
+# --- the picture
+
+
+def size_of_png(content: bytes) -> tuple[int, int]:
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_the_picture_is_a_png_and_replaces_a_file(capsys, tmp_path, parts):
+    picture = tmp_path / "cut.png"
+    picture.write_text("an older picture")
+    found, out = made(capsys, tmp_path, "--png", picture, parts=parts)
+    assert (found.code, found.err) == (0, "")
+    assert found.out.splitlines()[-2:] == [f"written to {out}: native and pyg layout", f"drawn in {picture}"]
+    assert min(size_of_png(picture.read_bytes())) > 300
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["cut.png", "graph", "parts"]
+
+
+def test_a_graph_without_edges_has_a_picture(capsys, tmp_path):
+    none = torch.zeros(2, 0, dtype=torch.int64)
+    dp.CSCGraph.from_edge_index(none, 20).save(tmp_path / "graph")
+    found, _ = made(capsys, tmp_path, "--png", tmp_path / "cut.png", "--json", parts=20)
+    assert found.code == 0
+    assert found.json["png"] == str(tmp_path / "cut.png")
+    assert size_of_png((tmp_path / "cut.png").read_bytes())
+
+
+DRAWS = """
+import os, sys
+from datapipes.cli.main import main
+import matplotlib
+
+def settings():  # asking for the backend would choose one
+    return {{name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}}
+
+os.chdir({folder!r})
+before = settings()
+code = main([*"partition graph parts --parts 2 --method range --quiet --png cut.png".split()])
+assert settings() == before
+assert "matplotlib.pyplot" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_drawing_changes_no_setting_of_matplotlib(tmp_path):
+    saved_graph(tmp_path / "graph")
+    ended = run_script(DRAWS.format(folder=str(tmp_path)))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_picture_that_cannot_be_made_is_refused_before_the_work(capsys, monkeypatch, tmp_path):
+    for wrong in (tmp_path / "no" / "cut.png", tmp_path):
+        found, out = made(capsys, tmp_path, "--png", wrong)
+        assert (found.code, found.out) == (2, "")
+        assert f"--png: {wrong} cannot be a file" in found.err
+        assert not out.exists()
+    found, out = made(capsys, tmp_path, "--png", tmp_path / "cut.png", parts=257)
+    assert (found.code, found.out) == (2, "")
+    assert "--png shows up to 256 parts, --parts is 257" in found.err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    found, out = made(capsys, tmp_path, "--png", tmp_path / "cut.png")
+    assert (found.code, found.out) == (1, "")
+    assert "--png needs matplotlib, which cannot be imported" in found.err
+    assert "pip install 'datapipes[viz]'" in found.err
+    assert not out.exists()
+
+
+def test_a_picture_that_fails_leaves_the_older_one_and_the_parts(capsys, monkeypatch, tmp_path):
+    def fail(figure, path, **options):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    import matplotlib.figure
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", fail)
+    picture = tmp_path / "cut.png"
+    picture.write_text("an older picture")
+    found, out = made(capsys, tmp_path, "--png", picture)
+    assert (found.code, found.out) == (1, "")
+    assert picture.read_text() == "an older picture"
+    assert Part.open(out, 0).num_parts == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["cut.png", "graph", "parts"]
+
+
+# --- progress
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_lines_are_few(capsys, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    with progress.progress_of("partition", quiet=False) as say:
+        for moved, text, done, total in [
+            (0, "cut", 0, 4),
+            (1, "cut", 1, 4),
+            (0.5, "write part 0", 0, 0),
+            (1, "write part 1", 0, 0),
+            (9, "write part 1", 5, 0),
+            (1, "write part 1", 6, 12),
+        ]:
+            clock.now += moved
+            say(text, done, total)
+    assert capsys.readouterr() == (
+        "",
+        "datapipes partition: cut: 0 %\ndatapipes partition: write part 1\ndatapipes partition: write part 1: 50 %\n",
+    )
+
+
+def test_quiet_says_nothing(capsys):
+    with progress.progress_of("partition", quiet=True) as say:
+        say("cut", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_bars(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with progress.progress_of("partition", quiet=False) as say:
+        say("cut", 1, 2)
+        say("cut", 2, 2)
+        say("write part 0", 0, 0)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "cut:  50%|" in err
+    assert "write part 0: 0.00it" in err
+    assert err.endswith("\r")
+
+
+def test_a_terminal_without_tqdm_shows_lines(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with progress.progress_of("partition", quiet=False) as say:
+        say("cut", 1, 2)
+    assert capsys.readouterr() == ("", "datapipes partition: cut: 50 %\n")

@@ -43,4 +43,4 @@ def partition(says: multiprocessing.connection.Connection) -> None:
             says.send(children()[0])
 
     source = Source(long_graph(), {}, (None,), (None,))
-    assign(source, 2**13, method="metis", recursive=True, rng_seed=0, progress=progress)
+    assign(source, 2**14, method="metis", recursive=False, rng_seed=0, progress=progress)

@@ -1,0 +1,215 @@
+"""What do the methods of Partitioner cost, and how well do they cut, beside pymetis alone?
+
+Time, peak memory, cut and balance of each method over power-law graphs made here (100 thousand to 10 M edges, 20 a
+node) and the one of --graph, one node in ten being a training node. "pymetis alone" gets the same symmetrised graph and
+weights, made before, in a process that has loaded nothing but NumPy and pymetis. Each measurement has a process of its
+own; the sides take turns, median of 3 up to 1 M edges, else one run. The peak is private memory (RssAnon + RssShmem of
+/proc/PID/status), summed over the process and its children every 5 ms, above what the process held before it began:
+the interpreter with torch; the graph is mapped from its files, whose pages are not private. Of pymetis alone the
+symmetrised graph counts, which is loaded after that look; of ours the interpreter of METIS's process counts too. The
+cut is the share of edges between parts; a random one is 1 - 1/parts. Balance: the heaviest part over the mean, in
+combined weight, nodes, training nodes and in-edges.
+Run: python benchmarks/partition.py --graph GRAPH
+Result (2-core AMD EPYC VM, shared, commit 0000000): to be measured
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import load_graph, parser, report
+
+import datapipes as dp
+from datapipes import _core
+from datapipes.partition.all_nodes import AllNodes
+from datapipes.partition.cost import private_bytes
+from datapipes.partition.methods import make_assignment
+from datapipes.partition.source import Source
+
+SIZES = [(5_000, 100_000), (50_000, 1_000_000), (500_000, 10_000_000)]
+ONE_RUN = 5_000_000  # edges from which a side is measured once
+SIDES = ("range", "random", "fennel", "metis", "metis, recursive", "pymetis alone")
+RNG_SEED = 1
+LOOK_S = 0.005
+TRAINING = 10  # one node in so many
+
+ALONE = """
+import json, sys, time
+import numpy as np, pymetis
+print(json.dumps({}), flush=True)
+folder, parts = sys.argv[1], int(sys.argv[2])
+sys.stdin.readline()
+xadj, adjncy, weights = (np.load(f"{folder}/{name}.npy") for name in ("xadj", "adjncy", "weights"))
+began = time.perf_counter()
+_, found = pymetis.part_graph(parts, pymetis.CSRAdjacency(xadj, adjncy), vweights=weights, recursive=False,
+                              options=pymetis.Options(seed=1))
+seconds = time.perf_counter() - began
+np.save(f"{folder}/found.npy", np.array(found, dtype=np.int16))
+print(json.dumps({"seconds": seconds}), flush=True)
+"""
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--short", action="store_true", help="graphs of up to 1 M edges only")
+    arguments.add_argument("--side", nargs=3, metavar=("SIDE", "FOLDER", "PARTS"), help="what a measured process gets")
+    arguments.set_defaults(repeats=3)
+    args = arguments.parse_args()
+    if args.side is not None:
+        run_side(args.side[0], Path(args.side[1]), int(args.side[2]))
+        return
+    figures: dict[str, float | str] = {}
+    for num_nodes, num_edges in SIZES[:2] if args.short else SIZES:
+        for num_parts in (2, 8):
+            graph, _ = load_graph(None, num_nodes, num_edges)
+            figures |= figures_of(graph, num_parts, args.repeats if num_edges < ONE_RUN else 1)
+    if args.graph is not None:
+        indptr, indices = (np.load(args.graph / f"{name}.npy", mmap_mode="r") for name in ("indptr", "indices"))
+        figures |= figures_of(dp.CSCGraph(indptr, indices), 2, 1)
+    report(figures, args.json)
+
+
+def figures_of(graph: dp.CSCGraph, num_parts: int, repeats: int) -> dict[str, float | str]:
+    """Return the figures of all sides over one graph."""
+    source = source_of(graph)
+    topology = graph.indptr.nbytes + graph.indices.nbytes
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        graph.save(folder / "graph")
+        write_undirected(source, folder)
+        took: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+        for _ in range(repeats):
+            for side in SIDES:
+                took[side].append(
+                    measured(side, folder, num_parts) | quality(source, np.load(folder / "found.npy"), num_parts)
+                )
+    figures: dict[str, float | str] = {}
+    before = f"{graph.num_edges / 1e6:g} M edges, {num_parts} parts: "
+    for side, runs in took.items():
+        for name in runs[0]:
+            figures[f"{before}{side}, {name}"] = statistics.median(run[name] for run in runs)
+        figures[f"{before}{side}, peak (x topology)"] = 1e6 * figures[f"{before}{side}, peak (MB)"] / topology  # type: ignore[operator]
+    alone, ours = (figures[f"{before}{side}, peak (x topology)"] for side in ("pymetis alone", "metis"))
+    figures[f"{before}metis, peak above pymetis alone (x topology)"] = float(ours) - float(alone)
+    times = {side: float(figures[f"{before}{side}, time (s)"]) for side in SIDES}
+    figures[f"{before}metis, time over fennel's"] = times["metis"] / times["fennel"]
+    figures[f"{before}metis, time over that of pymetis alone"] = times["metis"] / times["pymetis alone"]
+    figures[f"{before}fennel, cut over metis's"] = float(figures[f"{before}fennel, cut"]) / float(
+        figures[f"{before}metis, cut"]
+    )
+    return figures
+
+
+def source_of(graph: dp.CSCGraph) -> Source:
+    """Return the graph with one training node in ten, at random."""
+    training = torch.from_numpy(np.random.default_rng(0).random(graph.num_nodes) < 1 / TRAINING)
+    return Source(graph, {None: training}, (None,), (None,))
+
+
+def write_undirected(source: Source, folder: Path) -> None:
+    """Write what pymetis alone gets: the symmetrised graph and the weights of the nodes."""
+    xadj = np.zeros(source.graph.num_nodes_of(None) + 1, dtype=np.int64)
+    adjncy = np.empty(_core.count_neighbors(source.graph.topology(), xadj), dtype=np.int64)
+    count = _core.fill_neighbors(source.graph.topology(), xadj, adjncy)
+    np.save(folder / "xadj.npy", xadj)
+    np.save(folder / "adjncy.npy", adjncy[:count])
+    np.save(folder / "weights.npy", np.concatenate(list(AllNodes(source).weights(None))))
+
+
+# --- the measured process
+
+
+def run_side(side: str, folder: Path, num_parts: int) -> None:
+    """Say that all is loaded; when told to, run the method once, save the parts and tell the seconds."""
+    source = source_of(dp.CSCGraph.open(folder / "graph"))
+    print(json.dumps({}), flush=True)
+    sys.stdin.readline()
+    method, _, recursive = side.partition(", ")
+    began = time.perf_counter()
+    made = make_assignment(
+        source,
+        num_parts,
+        method=method,
+        recursive=recursive != "",
+        rng_seed=RNG_SEED,
+        progress=lambda *_: None,
+    )
+    seconds = time.perf_counter() - began
+    np.save(folder / "found.npy", made.book.nodes().dense().numpy().astype(np.int16))
+    print(json.dumps({"seconds": seconds}), flush=True)
+
+
+def measured(side: str, folder: Path, num_parts: int) -> dict[str, float]:
+    """Return the seconds and the peak memory of a side, which leaves its parts in the folder."""
+    given = [str(folder), str(num_parts)]
+    command = ["-c", ALONE, *given] if side == "pymetis alone" else [__file__, "--side", side, *given]
+    with subprocess.Popen(
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        before = private_bytes(process.pid)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        peak = 0
+        while not select.select([process.stdout], [], [], LOOK_S)[0]:
+            peak = max(peak, sum(map(held_bytes, tree(process.pid))))
+        told = json.loads(process.stdout.readline())
+    return {"time (s)": told["seconds"], "peak (MB)": (peak - before) / 1e6, "before (MB)": before / 1e6}
+
+
+def tree(pid: int) -> Iterator[int]:
+    """Yield a process and those that it has started, and they."""
+    yield pid
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            children = (task / "children").read_text(encoding="ascii").split()
+        except OSError:  # it has ended
+            continue
+        for child in children:
+            yield from tree(int(child))
+
+
+def held_bytes(pid: int) -> int:
+    """Return the private memory of a process, 0 once it has ended."""
+    try:
+        return private_bytes(pid)
+    except OSError:
+        return 0
+
+
+def quality(source: Source, parts: np.ndarray[Any, Any], num_parts: int) -> dict[str, float]:
+    """Return the share of edges that are cut, and the heaviest part over the mean by several weights."""
+    indptr, indices, _ = source.graph.relation(None).arrays()  # type: ignore[attr-defined]
+    cut = 0
+    for first in range(0, len(indptr) - 1, 2**16):
+        rows = indptr[first : first + 2**16 + 1]
+        destinations = np.repeat(parts[first : first + 2**16], np.diff(rows))
+        cut += int((parts[indices[rows[0] : rows[-1]]] != destinations).sum())
+    training = source.training_nodes[None].numpy()
+    weights = {
+        "weight": np.concatenate(list(AllNodes(source).weights(None))),
+        "nodes": np.ones(len(parts)),
+        "training nodes": training,
+        "edges": np.diff(indptr),
+    }
+    found = {"cut": cut / len(indices)}
+    for name, weight in weights.items():
+        found[f"balance of {name}"] = float(np.bincount(parts, weight, num_parts).max() * num_parts / weight.sum())
+    return found
+
+
+if __name__ == "__main__":
+    main()

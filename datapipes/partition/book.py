@@ -59,6 +59,11 @@ class PartitionBook:
         return tuple(self._nodes)
 
     @property
+    def edge_types(self) -> tuple[EdgeType | None, ...]:
+        """The edge types of the edge map, sorted; () without one."""
+        return tuple(self._edges or ())
+
+    @property
     def has_edges(self) -> bool:
         """Whether the book knows the part of each edge."""
         return self._edges is not None

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import IdMap
@@ -105,13 +105,10 @@ class PygFolder:
         """Return the folder of a part, "part_N" or "partN".
 
         Raises:
-            ValueError: There is no such part.
+            TypeError, ValueError: There is no such part.
             FileNotFoundError: Its folder is missing.
         """
-        if not 0 <= part < self.meta.num_parts:
-            raise ValueError(
-                f"partition: no part {part}; {self.root} has {self.meta.num_parts} parts, from 0. Choose one of them."
-            )
+        check_int("partition", "part", part, 0, self.meta.num_parts - 1)
         for folder in (part_folder(self.root, part), self.root / f"part{part}"):
             if folder.is_dir():
                 return folder

@@ -1,0 +1,125 @@
+"""Rows of a feature that several parts own: asked for by part, put together by part."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from datapipes.base.checks import dtype_name
+from datapipes.base.errors import add_note
+
+__all__ = ["FeatureClient"]
+
+_WHERE = "lookup_features"
+
+
+@runtime_checkable
+class FeatureClient(Protocol):
+    """Brings rows that other parts own to a LocalFeatureStore."""
+
+    def fetch(self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str) -> Future[Tensor]:
+        """Ask a part for rows; return at once.
+
+        The owner answers with `store.lookup_features(ids, is_node_feat, input_type, attr_name=attr_name)`.
+
+        Args:
+            part: the part that owns all of `ids`.
+            ids: int64 [n], global ids; repeats are possible.
+            is_node_feat: whether they are nodes, else edges.
+            input_type: their type; None without types.
+            attr_name: the name of the attribute.
+        Returns:
+            A future of [n, ...], in the order of `ids`; or of the error that prevented it.
+        """
+        ...
+
+
+def ask(
+    client: FeatureClient, wanted: Mapping[int, Tensor], is_node_feat: bool, input_type: Any, attr_name: str
+) -> dict[int, Future[Tensor]]:
+    """Return {part: future of its rows} for {part: ids}.
+
+    Raises:
+        TypeError: The client returned something else than a Future.
+    """
+    asked = {}
+    for part, ids in wanted.items():
+        future = client.fetch(part, ids, is_node_feat=is_node_feat, input_type=input_type, attr_name=attr_name)
+        if not isinstance(future, Future):
+            raise TypeError(
+                f"{_WHERE}: the client returned {type(future).__name__} for part {part}; a torch.futures.Future is "
+                "needed. Return one."
+            )
+        asked[part] = future
+    return asked
+
+
+def joined(
+    count: int, places: Mapping[int, Tensor], asked: Mapping[int, Future[Tensor]], own: tuple[Tensor, Tensor | None]
+) -> Future[Tensor]:
+    """Return a future of [count, ...]: the own rows, and those of each part at its places.
+
+    The first error of a part ends it; answers that come later are dropped.
+
+    Args:
+        places: {part: int64 [n]}, where the rows of a part go.
+        asked: {part: future of [n, ...]}.
+        own: the places of own rows, and the rows; None if this part has no row of the type, so no tensor either.
+    """
+    result: Future[Tensor] = Future()
+    rows: dict[int, Tensor] = {}
+    lock = threading.Lock()  # answers come in threads of the client
+
+    def take(part: int, future: Future[Tensor]) -> None:
+        with lock:
+            if result.done():
+                return
+            try:
+                rows[part] = _answer(part, future)
+                if len(rows) == len(asked):
+                    result.set_result(_put_together(count, places, rows, own))
+            except Exception as error:
+                result.set_exception(error)  # type: ignore[arg-type]  # torch's annotation is that of a result
+
+    for part, future in asked.items():
+        # Not the future that a callback is given: it has lost an exception that Python code set.
+        future.add_done_callback(lambda _, part=part, future=future: take(part, future))  # type: ignore[misc]
+    if not asked:
+        result.set_result(_put_together(count, places, rows, own))
+    return result
+
+
+def _put_together(
+    count: int, places: Mapping[int, Tensor], rows: Mapping[int, Tensor], own: tuple[Tensor, Tensor | None]
+) -> Tensor:
+    own_places, found = own
+    like = next(iter(rows.values())) if found is None else found
+    for part, answer in rows.items():
+        expected = [places[part].shape[0], *like.shape[1:]]
+        if list(answer.shape) != expected or answer.dtype != like.dtype:
+            raise ValueError(
+                f"{_WHERE}: part {part} answered {dtype_name(answer.dtype)} {list(answer.shape)}; "
+                f"{dtype_name(like.dtype)} {expected} is needed. All parts must be of one partition."
+            )
+    result = torch.empty((count, *like.shape[1:]), dtype=like.dtype)
+    if found is not None:
+        result[own_places] = found
+    for part, answer in rows.items():
+        result[places[part]] = answer
+    return result
+
+
+def _answer(part: int, future: Future[Tensor]) -> Tensor:
+    try:
+        answer = future.value()
+    except Exception as error:
+        add_note(error, f"while part {part} was asked for features")
+        raise
+    if not isinstance(answer, Tensor):
+        raise TypeError(f"{_WHERE}: part {part} answered {type(answer).__name__}; a tensor is needed. Return its rows.")
+    return answer

@@ -1,0 +1,227 @@
+"""LocalGraphStore: PyG's methods, over both layouts; every edge is compared with the whole graph."""
+
+import pickle
+
+import pytest
+import torch
+from local_stores import LAYOUTS, book_of, partitioned, plain_graph, typed_graph
+
+from datapipes.base.types import ends_of
+from datapipes.distributed import LocalGraphStore, Part, PartitionBook
+
+
+def edges_by_id(graph, edge_type):
+    """{edge id: (source, destination)} of the whole graph."""
+    relation = graph.relation(edge_type)
+    dst = torch.repeat_interleave(torch.arange(len(relation.indptr) - 1), relation.indptr.diff())
+    ids = range(len(dst)) if relation.edge_ids is None else relation.edge_ids.tolist()
+    return dict(zip(ids, zip(relation.indices.tolist(), dst.tolist(), strict=True), strict=True))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("make", [plain_graph, typed_graph])
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_the_parts_have_every_edge_once_with_its_id(tmp_path, make, layout, num_parts):
+    graph = make()
+    book = book_of(graph, num_parts)
+    partitioned(tmp_path, graph, book, [layout])
+    found = {edge_type: {} for edge_type in graph.edge_types}
+    for part in range(num_parts):
+        store = LocalGraphStore.from_partition(tmp_path, part)
+        assert (store.num_partitions, store.partition_idx, store.is_sorted) == (num_parts, part, True)
+        assert [each.edge_type for each in store.get_all_edge_attrs()] == list(graph.edge_types)
+        for attr in store.get_all_edge_attrs():
+            src, dst = ends_of(attr.edge_type)
+            assert (attr.layout.value, attr.is_sorted) == ("coo", True)
+            assert attr.size == (graph.num_nodes_of(src), graph.num_nodes_of(dst))
+            edge_index, ids = store.get_edge_index(attr), store.get_edge_id(attr)
+            assert edge_index.dtype == ids.dtype == torch.int64
+            assert bool((edge_index[1].diff() >= 0).all())
+            assert bool((book.nodes(dst).part_of(edge_index[1]) == part).all())
+            assert store.get_edge_index(attr.edge_type, "coo") is edge_index
+            found[attr.edge_type].update(zip(ids.tolist(), map(tuple, edge_index.T.tolist()), strict=True))
+    assert found == {edge_type: edges_by_id(graph, edge_type) for edge_type in graph.edge_types}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_in_edges_of_a_node_keep_their_order(tmp_path, layout):
+    graph = plain_graph()
+    partitioned(tmp_path, graph, book_of(graph), [layout])
+    store = LocalGraphStore.from_partition(tmp_path, 1)
+    own = torch.arange(12) % 2 == 1
+    expected = graph.edge_ids[own.repeat_interleave(graph.indptr.diff())]
+    assert store.get_edge_id(None, "coo").tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("make", [plain_graph, typed_graph])
+def test_owners_of_nodes_and_edges(tmp_path, make, layout):
+    graph = make()
+    book = book_of(graph, 3)
+    partitioned(tmp_path, graph, book, [layout])
+    store = LocalGraphStore.from_partition(tmp_path, 0)
+    for node_type in graph.node_types:
+        ids = torch.arange(graph.num_nodes_of(node_type)).flip(0)
+        assert store.get_partition_ids_from_nids(ids, node_type).tolist() == (ids % 3).tolist()
+        given = store.node_pb if node_type is None else store.node_pb[node_type]
+        assert given[ids].tolist() == (ids % 3).tolist()
+    for edge_type in graph.edge_types:
+        ends = edges_by_id(graph, edge_type)
+        ids = torch.tensor(list(ends), dtype=torch.int64)
+        expected = [dst % 3 for _, dst in ends.values()]
+        assert store.get_partition_ids_from_eids(ids, edge_type).tolist() == expected
+        given = store.edge_pb if edge_type is None else store.edge_pb[edge_type]
+        assert given[ids].tolist() == expected
+    with pytest.raises(IndexError, match="node id 99 is outside the graph"):
+        store.get_partition_ids_from_nids(torch.tensor([0, 99]), graph.node_types[0])
+    with pytest.raises(ValueError, match=r"no node type 'papers'|must be None, got 'papers'"):
+        store.get_partition_ids_from_nids(torch.tensor([0]), "papers")
+
+
+def test_the_native_layout_is_preferred_and_a_folder_without_a_partition_is_refused(tmp_path):
+    graph = plain_graph()
+    partitioned(tmp_path, graph, book_of(graph))
+    (tmp_path / "part_1" / "graph.pt").unlink()
+    assert LocalGraphStore.from_partition(tmp_path, 1).get_edge_index(None, "coo").shape[0] == 2
+    (tmp_path / "partition.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"graph.pt does not exist"):
+        LocalGraphStore.from_partition(tmp_path, 1)
+    with pytest.raises(FileNotFoundError, match=r"LocalGraphStore: .*nowhere holds no partition; .*or META.json"):
+        LocalGraphStore.from_partition(tmp_path / "nowhere", 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("wrong", [-1, 2, "0", True])
+def test_a_part_that_is_none_is_refused(tmp_path, layout, wrong):
+    graph = plain_graph()
+    partitioned(tmp_path, graph, book_of(graph), [layout])
+    with pytest.raises((ValueError, TypeError), match="part must be"):
+        LocalGraphStore.from_partition(tmp_path, wrong)
+
+
+def test_a_partition_without_an_edge_map_names_the_option(tmp_path):
+    graph = plain_graph()
+    partitioned(tmp_path, graph, book_of(graph), ["native"], edge_map=False)
+    store = LocalGraphStore.from_partition(tmp_path, 0)
+    assert store.edge_pb is None
+    with pytest.raises(ValueError, match="edge_map=True"):
+        store.get_partition_ids_from_eids(torch.tensor([0]))
+
+
+def test_a_store_of_an_open_part_shares_it(tmp_path):
+    graph = typed_graph()
+    partitioned(tmp_path, graph, book_of(graph), ["native"])
+    part = Part.open(tmp_path, 1)
+    store = LocalGraphStore.from_part(part)
+    edge_type = ("author", "writes", "paper")
+    assert store.get_edge_id(edge_type, "coo").data_ptr() == part.relation(edge_type).edge_ids.data_ptr()
+    assert store.meta == {
+        "num_parts": 2,
+        "node_types": ["author", "paper", "venue"],
+        "edge_types": [list(each) for each in graph.edge_types],
+        "node_offset": [0, 3, 7],
+        "is_hetero": True,
+        "is_sorted": True,
+    }
+    assert repr(store) == "LocalGraphStore(part 1 of 2, 4 edge types)"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_store_survives_pickling(tmp_path, layout):
+    graph = typed_graph()
+    partitioned(tmp_path, graph, book_of(graph), [layout])
+    store = LocalGraphStore.from_partition(tmp_path, 1)
+    copy = pickle.loads(pickle.dumps(store))
+    for attr in store.get_all_edge_attrs():
+        key = (attr.edge_type, "coo")
+        assert torch.equal(copy.get_edge_index(*key), store.get_edge_index(*key))
+        assert torch.equal(copy.get_edge_id(*key), store.get_edge_id(*key))
+
+
+# --- edges that the user puts
+
+EDGES = torch.tensor([[3, 0, 2, 1, 0], [1, 2, 0, 1, 1]])
+IDS = torch.tensor([10, 11, 12, 13, 14])
+KNOWS, LIKES = ("a", "knows", "a"), ("a", "likes", "b")
+
+
+def test_edges_are_put_got_and_removed():
+    store = LocalGraphStore()
+    pair = (torch.tensor([0, 1]), torch.tensor([0, 2]))
+    assert store.put_edge_index(pair, edge_type=None, layout="coo", size=(3, 3))
+    assert store.put_edge_index((torch.arange(2), torch.tensor([0, 1, 2])), (None, "csc"))
+    assert store.put_edge_id(IDS[:2], None, "coo")
+    assert store.get_edge_index(edge_type=None, layout="coo") is pair
+    assert store.get_edge_id(None, "coo").tolist() == [10, 11]
+    assert store.get_edge_id(None, "csc") is None
+    assert [each.layout.value for each in store.get_all_edge_attrs()] == ["coo", "csc"]
+    assert [each.is_sorted for each in store.get_all_edge_attrs()] == [False, True]
+    assert store.meta == {"is_hetero": False}
+    assert store.remove_edge_index(None, "coo")
+    assert not store.remove_edge_index(None, "coo")
+    assert store.remove_edge_id(None, "coo")
+    assert not store.remove_edge_id(None, "coo")
+    with pytest.raises(KeyError, match=r"no edges \(None, 'coo'\); the store has \[\(None, 'csc'\)\]"):
+        store.get_edge_index(None, "coo")
+    store.put_edge_index(EDGES, KNOWS, "coo")
+    assert store.meta == {"is_hetero": True}
+
+
+def test_edges_that_are_none_are_refused():
+    store = LocalGraphStore()
+    with pytest.raises(ValueError, match=r"layout must be one of .*'coo', 'csc', 'csr'.*got 'cos'"):
+        store.put_edge_index(EDGES, None, "cos")
+    with pytest.raises(ValueError, match="is_sorted must be False for the layout 'csr'"):
+        store.put_edge_index(EDGES, None, "csr", True)
+    with pytest.raises(ValueError, match=r"edge_index must be \[2, num_edges\]"):
+        store.put_edge_index(EDGES.T, None, "coo")
+    with pytest.raises(TypeError, match="edge_index must be int32 or int64"):
+        store.put_edge_index(EDGES.float(), None, "coo")
+    with pytest.raises(ValueError, match="2 sources and 3 destinations"):
+        store.put_edge_index((torch.arange(2), torch.arange(3)), None, "coo")
+    with pytest.raises(TypeError, match="edge_id must be int32 or int64"):
+        store.put_edge_id(IDS.float(), None, "coo")
+    assert store.get_all_edge_attrs() == []
+
+
+def test_from_data_sorts_by_destination_and_keeps_the_order_of_equal_ones():
+    store = LocalGraphStore.from_data(IDS, EDGES, 4)
+    assert store.get_edge_index(None, "coo").tolist() == [[2, 3, 1, 0, 0], [0, 1, 1, 1, 2]]
+    assert store.get_edge_id(None, "coo").tolist() == [12, 10, 13, 14, 11]
+    assert store.get_all_edge_attrs()[0].size == (4, 4)
+    store = LocalGraphStore.from_data(IDS, EDGES, 4, is_sorted=True)
+    assert store.get_edge_index(None, "coo").tolist() == EDGES.tolist()
+
+
+def test_from_hetero_data_has_the_edges_of_each_type():
+    ids, edges = {KNOWS: IDS, LIKES: IDS + 5}, {KNOWS: EDGES, LIKES: EDGES.flip(1)}
+    store = LocalGraphStore.from_hetero_data(ids, edges, {"a": 4, "b": 3})
+    assert store.meta["is_hetero"]
+    assert store.get_edge_index(LIKES, "coo").tolist() == [[2, 0, 1, 3, 0], [0, 1, 1, 1, 2]]
+    assert store.get_edge_id(LIKES, "coo").tolist() == [17, 15, 16, 19, 18]
+    assert [each.size for each in store.get_all_edge_attrs()] == [(4, 4), (4, 3)]
+    with pytest.raises(KeyError, match=r"no edge_id of \('a', 'likes', 'b'\)"):
+        LocalGraphStore.from_hetero_data({KNOWS: IDS}, edges, {"a": 4, "b": 3})
+    with pytest.raises(KeyError, match="no number of nodes of 'b'; the store has"):
+        LocalGraphStore.from_hetero_data(ids, edges, {"a": 4})
+
+
+def test_owners_that_the_user_sets():
+    store = LocalGraphStore()
+    assert (store.node_pb, store.edge_pb) == (None, None)
+    with pytest.raises(ValueError, match="node_pb is not set"):
+        store.get_partition_ids_from_nids(torch.tensor([0]))
+    with pytest.raises(ValueError, match="edge_pb is not set"):
+        store.get_partition_ids_from_eids(torch.tensor([0]))
+    store.node_pb, store.edge_pb = torch.tensor([0, 2, 1]), {KNOWS: torch.tensor([1, 0])}
+    assert store.get_partition_ids_from_nids(torch.tensor([2, 1])).tolist() == [1, 2]
+    assert store.get_partition_ids_from_eids(torch.tensor([0]), KNOWS).tolist() == [1]
+    assert store.edge_pb[KNOWS].tolist() == [1, 0]
+    store.node_pb = PartitionBook(2, torch.tensor([1, 0]))
+    assert store.node_pb.tolist() == [1, 0]
+    store.node_pb = None
+    assert store.node_pb is None
+    with pytest.raises(ValueError, match="found the part -1"):
+        store.node_pb = torch.tensor([0, -1])
+    with pytest.raises(ValueError, match="found the part 40000"):
+        store.node_pb = torch.tensor([0, 40000])

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -153,6 +154,8 @@ def test_the_top_of_the_package_holds_folders_and_modules_stay_short():
 
 @pytest.mark.parametrize("package", sorted(name for name, path in MODULES.items() if path.name == "__init__.py"))
 def test_dir_of_a_package_shows_public_names_only(package):
+    if package == "datapipes.distributed.pyg" and importlib.util.find_spec("torch_geometric") is None:
+        pytest.skip("the package needs torch_geometric: install the pyg extra")
     module = importlib.import_module(package)
     shown = set(dir(module)) - {"__version__"}
     assert shown == set(getattr(module, "__all__", ()))

@@ -2,8 +2,7 @@
 
 import torch
 from hetero_graphs import full_library
-from partitions import source_of
-from pyg_layout import quiet, written
+from pyg_layout import quiet, source_of, written
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook

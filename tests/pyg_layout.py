@@ -5,6 +5,12 @@ import torch
 import datapipes as dp
 from datapipes.distributed import PartitionBook
 from datapipes.partition.pyg_write import write_pyg
+from datapipes.partition.source import Source
+
+
+def source_of(graph):
+    """A Source without training nodes, its types in the graph's order."""
+    return Source(graph, {}, graph.node_types, graph.edge_types)
 
 
 def quiet(*_):

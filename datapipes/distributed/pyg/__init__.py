@@ -1,0 +1,18 @@
+"""The classes of `datapipes.distributed` as PyG's own types: its code takes them wherever it takes a store.
+
+Importing it needs torch_geometric.
+"""
+
+from datapipes.distributed.pyg.local_feature_store import LocalFeatureStore
+from datapipes.distributed.pyg.local_graph_store import LocalGraphStore
+from datapipes.distributed.pyg.partitioner import Partitioner
+
+__all__ = [
+    "LocalFeatureStore",
+    "LocalGraphStore",
+    "Partitioner",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

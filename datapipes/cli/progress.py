@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -40,14 +41,14 @@ class _Lines:
 
     def __init__(self, command: str) -> None:
         self._command = command
-        self._text = ""
+        self._step = ""
         self._next = 0.0
 
     def say(self, text: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now < self._next - (_LINE_EVERY_S - _STEP_EVERY_S) * (text != self._text):
+        now, step = time.monotonic(), _step_of(text)
+        if now < self._next - (_LINE_EVERY_S - _STEP_EVERY_S) * (step != self._step):
             return
-        self._text, self._next = text, now + _LINE_EVERY_S
+        self._step, self._next = step, now + _LINE_EVERY_S
         how_far = f": {100 * done // total} %" if total > 0 else ""
         print(f"datapipes {self._command}: {text}{how_far}", file=sys.stderr, flush=True)
 
@@ -58,17 +59,23 @@ class _Bars:
     def __init__(self, tqdm: Any) -> None:
         self._tqdm = tqdm
         self._bar: Any = None
-        self._text = ""
+        self._step = ""
 
     def say(self, text: str, done: int, total: int) -> None:
-        if self._bar is None or text != self._text:
+        if self._bar is None or _step_of(text) != self._step:
             self.end()
-            self._text = text
-            self._bar = self._tqdm(desc=text, total=total or None, leave=False, file=sys.stderr, unit_scale=True)
-        self._bar.n = done
+            self._step = _step_of(text)
+            self._bar = self._tqdm(leave=False, file=sys.stderr, unit_scale=True)
+        self._bar.set_description_str(text, refresh=False)
+        self._bar.total, self._bar.n = total or None, done
         self._bar.refresh()
 
     def end(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def _step_of(text: str) -> str:
+    """Return what the texts of a step have in common: all but the numbers."""
+    return re.sub("[0-9]+", "", text)

@@ -1,6 +1,7 @@
 """The command as a whole: help, version, exit codes, errors, JSON, completion, and the real process."""
 
 import json
+import runpy
 import subprocess
 import sys
 from importlib.metadata import version
@@ -161,10 +162,12 @@ def test_the_installed_command(tmp_path):
     assert json.loads(found.stdout)["kind"] == "graph"
 
 
-def test_the_module_is_the_command(tmp_path):
-    found = process("inspect", tmp_path / "nothing", command=(sys.executable, "-m", "datapipes.cli"))
-    assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr.startswith("datapipes inspect: datasets.open: ")
+def test_the_module_is_the_command(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["datapipes.cli", "inspect", str(tmp_path / "nothing")])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("datapipes.cli", run_name="__main__")
+    assert end.value.code == 1
+    assert capsys.readouterr().err.startswith("datapipes inspect: datasets.open: ")
 
 
 CTRL_C = """

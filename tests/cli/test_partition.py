@@ -193,6 +193,34 @@ def test_without_pymetis_the_extra_is_named(capsys, monkeypatch, tmp_path):
     assert not out.exists()
 
 
+INTERRUPTED = """
+import contextlib, os, signal, sys
+from datapipes.cli import partition
+from datapipes.cli.main import main
+
+@contextlib.contextmanager
+def ctrl_c_during(command, *, quiet):
+    def say(text, done, total):
+        if text.startswith({text!r}):
+            signal.raise_signal(signal.SIGINT)
+    yield say
+
+partition.progress_of = ctrl_c_during
+os.chdir({folder!r})
+sys.exit(main("partition graph parts --parts 2 --json".split()))
+"""
+
+
+@pytest.mark.parametrize("text", ["make the undirected graph", "count edges", "write part 1 for PyG", "write part 0"])
+def test_ctrl_c_leaves_the_older_partition_as_it_was(capsys, tmp_path, text):
+    _, out = made(capsys, tmp_path)
+    before = {each: each.read_bytes() for each in out.rglob("*") if each.is_file()}
+    ended = run_script(INTERRUPTED.format(folder=str(tmp_path), text=text))
+    assert ended == (130, "", "datapipes partition: interrupted\n")
+    assert {each: each.read_bytes() for each in out.rglob("*") if each.is_file()} == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph", "parts"]
+
+
 # --- the picture
 
 
@@ -300,14 +328,14 @@ def test_lines_are_few(capsys, monkeypatch):
             (1, "cut", 1, 4),
             (0.5, "write part 0", 0, 0),
             (1, "write part 1", 0, 0),
-            (9, "write part 1", 5, 0),
-            (1, "write part 1", 6, 12),
+            (9, "write part 2", 5, 0),
+            (1, "write part 3", 6, 12),
         ]:
             clock.now += moved
             say(text, done, total)
     assert capsys.readouterr() == (
         "",
-        "datapipes partition: cut: 0 %\ndatapipes partition: write part 1\ndatapipes partition: write part 1: 50 %\n",
+        "datapipes partition: cut: 0 %\ndatapipes partition: write part 1\ndatapipes partition: write part 3: 50 %\n",
     )
 
 
@@ -323,10 +351,12 @@ def test_a_terminal_shows_bars(capsys, monkeypatch):
         say("cut", 1, 2)
         say("cut", 2, 2)
         say("write part 0", 0, 0)
+        say("write part 1", 1, 4)
     out, err = capsys.readouterr()
     assert out == ""
     assert "cut:  50%|" in err
     assert "write part 0: 0.00it" in err
+    assert "write part 1:  25%|" in err
     assert err.endswith("\r")
 
 

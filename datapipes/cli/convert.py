@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if is_saved_graph(given):
         raise WrongUsage(f"{given} is a folder of a saved graph already. Open it, or give the files of a data set.")
     _refuse_others(out)
-    source = source_of(open_dataset(given, arguments), where="convert")
+    source = source_of(open_dataset(given, arguments), where="data set")
     _write(source.graph, out)
     facts = facts_of_graph(source.graph)
     lines = [f"{given} is now the graph {out}", *graph_lines(facts)]

@@ -44,7 +44,7 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
             "node_time_attr": None,
             "report": None if report is None else report.to_json(),
         }
-    sizes = [os.path.getsize(os.path.join(base, file)) for base, _, files in os.walk(root) for file in files]
+    sizes = [os.lstat(os.path.join(base, file)).st_size for base, _, files in os.walk(root) for file in files]
     return {"layouts": sorted(layouts), "bytes": sum(sizes), **facts}
 
 

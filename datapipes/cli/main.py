@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from datapipes.base.errors import text_of
@@ -49,7 +49,9 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="datapipes COMMAND --help says more about a command.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"datapipes {version('datapipes')}")
+    parser.add_argument(
+        "--version", action="version", version=f"datapipes {importlib.import_module('datapipes').__version__}"
+    )
     parser.set_defaults(root=parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in _COMMANDS:
@@ -60,6 +62,11 @@ def make_parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         text, values = arguments.run(arguments)
+        if arguments.json:
+            _print_json({"command": arguments.command, **values})
+        else:
+            print(text)
+        return DONE
     except KeyboardInterrupt:
         _say(f"datapipes {arguments.command}: interrupted")
         return INTERRUPTED
@@ -76,15 +83,10 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_json({"command": arguments.command, "error": {"type": type(error).__name__, "message": message}})
         return FAILED
-    if arguments.json:
-        _print_json({"command": arguments.command, **values})
-    else:
-        print(text)
-    return DONE
 
 
 def _print_json(values: dict[str, Any]) -> None:
-    print(json.dumps(values, indent=1, allow_nan=False))
+    print(json.dumps(values, allow_nan=False))
 
 
 def _say(text: str) -> None:

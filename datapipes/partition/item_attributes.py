@@ -65,7 +65,7 @@ class _Items:
             mask = torch.zeros(self.num_nodes, dtype=torch.bool)
             mask[ids] = True
             if int(mask.sum()) < ids.shape[0]:
-                self.left_out.append(f"{name}{self.of}, {ids.shape[0] - int(mask.sum())} repeats")
+                self.left_out.append(f"{name}{self.of}, items of a node that has one: {ids.shape[0] - int(mask.sum())}")
             self._add(name, MASKS[name], mask, torch.ones_like(mask))
             for field, rows in fields.items():
                 if field in VALUES:

@@ -161,7 +161,8 @@ class PartitionReport:
 def measure(source: Source, book: PartitionBook, progress: Progress) -> PartitionReport:
     """Return how good the parts of a book are for a graph; every edge is looked at once.
 
-    O(num_edges + num_parts * num_nodes) time, and one byte a node and some MiB of memory. The graph may be mapped.
+    O(num_edges + num_parts * num_nodes) time. Memory: up to 3 bytes a node, 8 for each node of one part, and some MiB.
+    The graph may be mapped.
 
     Raises:
         ValueError: The book is of another graph, or the graph is corrupt.

@@ -112,7 +112,7 @@ def test_options_of_data_sets_are_refused_for_a_saved_graph(capsys, tmp_path):
 def test_verify_reads_everything(capsys, tmp_path):
     folder = saved_graph(tmp_path / "g")
     found = run(capsys, "inspect", folder, "--verify")
-    assert (found.code, found.out.splitlines()[-1]) == (0, "everything was read and is right")
+    assert (found.code, found.out.splitlines()[-1]) == (0, "all edges were read: they are valid")
     assert run(capsys, "inspect", folder, "--verify", "--json").json["verified"] is True
     indices = np.load(folder / "indices.npy", mmap_mode="r+")
     indices[3] = 9

@@ -54,7 +54,7 @@ def test_verify_counts_and_checks_every_layout(capsys, tmp_path, kind, layouts):
     for name in ("nodes", "edges", "halo_nodes", "cut_edges", "edge_matrix"):
         assert getattr(counted, name) == getattr(expected, name)
     assert dict(counted.edges_by_type) == dict(expected.edges_by_type)
-    assert run(capsys, "inspect", root, "--verify").out.endswith("everything was read and is right\n")
+    assert run(capsys, "inspect", root, "--verify").out.endswith("and fit each other\n")
 
 
 def test_without_verify_pygs_layout_says_how_large_it_is(capsys, tmp_path):

@@ -281,7 +281,7 @@ def test_what_does_not_go_into_parts_is_named():
     source = source_of(given)
     assert source.left_out == (
         "test_set, 2 links",
-        "train_set, 1 repeats",
+        "train_set, items of a node that has one: 1",
         "train_set, the field 'weights'",
         "training_graph, which differs from graph",
         "node_names",

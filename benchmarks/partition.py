@@ -32,9 +32,9 @@ from common import load_graph, parser, report
 
 import datapipes as dp
 from datapipes import _core
-from datapipes.partition.all_nodes import AllNodes
 from datapipes.partition.cost import private_bytes
-from datapipes.partition.methods import make_assignment
+from datapipes.partition.methods.all_nodes import AllNodes
+from datapipes.partition.methods.assign import make_assignment
 from datapipes.partition.source import Source
 
 SIZES = [(5_000, 100_000), (50_000, 1_000_000), (500_000, 10_000_000)]

@@ -4,7 +4,7 @@ import torch
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
-from datapipes.partition.pyg_write import write_pyg
+from datapipes.partition.pyg.pyg_write import write_pyg
 from datapipes.partition.source import Source
 
 

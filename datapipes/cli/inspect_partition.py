@@ -11,9 +11,9 @@ import torch
 from datapipes.base.types import ends_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import IdMap
-from datapipes.partition.manifest import read_manifest
-from datapipes.partition.part import Part, open_book
-from datapipes.partition.pyg_read import PygFolder
+from datapipes.partition.native.manifest import read_manifest
+from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
 
 _WHERE = "inspect"

@@ -10,7 +10,7 @@ from datapipes.cli.command import FILE, FOLDER, Commands, add_command, completes
 from datapipes.cli.inputs import add_input, open_input
 from datapipes.cli.picture import check_picture, write_picture
 from datapipes.cli.progress import progress_of
-from datapipes.partition.methods import METHODS
+from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
 
 _LAYOUTS = ("native", "pyg", "native,pyg")

@@ -190,6 +190,8 @@ def _sync_names(folder: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a folder or a file. What cannot be removed stays hidden; the next writer tries again."""
     if path.is_dir() and not path.is_symlink():
+        for header in HEADERS:  # first: half a folder, left by a kill, is no partition
+            _remove(path / header)
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):

@@ -11,9 +11,9 @@ from datapipes.base.checks import check_bool, check_choice
 from datapipes.partition.cost import Cost
 from datapipes.partition.edge_map import with_edge_map
 from datapipes.partition.folder import new_folder, refuse_others
-from datapipes.partition.methods import Assignment, check_arguments, make_assignment
-from datapipes.partition.native_write import check_times, write_native
-from datapipes.partition.pyg_write import write_pyg
+from datapipes.partition.methods.assign import Assignment, check_arguments, make_assignment
+from datapipes.partition.native.native_write import check_times, write_native
+from datapipes.partition.pyg.pyg_write import write_pyg
 from datapipes.partition.report import PartitionReport, measure
 from datapipes.partition.source import Progress
 from datapipes.partition.source_of import source_of

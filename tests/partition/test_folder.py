@@ -207,3 +207,11 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path):
         write(root, then=fill)
     assert caught.value.errno == errno.ENOSPC
     assert content(root) == whole("old")
+
+
+def test_a_folder_that_is_half_removed_is_no_partition(tmp_path, monkeypatch):
+    root = tmp_path / "parts"
+    write(root, "old")
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it
+    write(root)
+    assert content(tmp_path / ".parts.partial") == {"part_0/arrays.npy": "old"}

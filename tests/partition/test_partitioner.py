@@ -15,7 +15,7 @@ import datapipes as dp
 from datapipes.distributed import Partitioner, PartitionReport
 from datapipes.partition import partitioner as partitioner_module
 from datapipes.partition.layouts import layout_of
-from datapipes.partition.part import Part, open_book
+from datapipes.partition.native.part import Part, open_book
 
 METHODS = ["metis", "random", "range", "fennel"]
 

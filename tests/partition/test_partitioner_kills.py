@@ -7,7 +7,7 @@ from pathlib import Path
 
 from partition_targets import graph_of_seed, partition
 
-from datapipes.partition.part import Part, open_book
+from datapipes.partition.native.part import Part, open_book
 
 NUM_PARTS = 3
 KILLS = 20

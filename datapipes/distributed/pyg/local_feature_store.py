@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from datapipes.distributed.pyg.needed import FeatureStore, TensorAttr
-from datapipes.partition.feature_lookup import FeatureClient
-from datapipes.partition.local_feature_store import LocalFeatureStore as _LocalFeatureStore
+from datapipes.partition.stores.feature_lookup import FeatureClient
+from datapipes.partition.stores.local_feature_store import LocalFeatureStore as _LocalFeatureStore
 
 __all__ = ["LocalFeatureStore"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from datapipes.distributed.pyg.needed import EdgeAttr, EdgeLayout, GraphStore
-from datapipes.partition.local_graph_store import LocalGraphStore as _LocalGraphStore
+from datapipes.partition.stores.local_graph_store import LocalGraphStore as _LocalGraphStore
 
 __all__ = ["LocalGraphStore"]
 

@@ -1,0 +1,11 @@
+"""How the part of each node is chosen."""
+
+from datapipes.partition.methods.metis_process import MetisError
+
+__all__ = [
+    "MetisError",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -1,0 +1,98 @@
+"""The methods that choose the part of each node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from datapipes.base.checks import check_bool, check_choice, check_int
+from datapipes.base.rng import MAX_SEED
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.id_maps import MOST_PARTS, DenseMap
+from datapipes.partition.methods.all_nodes import AllNodes
+from datapipes.partition.methods.fennel_parts import fennel_parts
+from datapipes.partition.methods.metis_parts import metis_parts, require_pymetis
+from datapipes.partition.methods.random_parts import random_parts
+from datapipes.partition.methods.range_parts import range_parts
+from datapipes.partition.source import Progress, Source
+
+METHODS = ("metis", "random", "range", "fennel")
+
+_NAME = "Partitioner"
+
+
+class Assignment(NamedTuple):
+    """The part of each node, and what a process of its own has used to choose it.
+
+    Attributes:
+        book: the parts, without an edge map.
+        child_peak_bytes: the most resident memory of that process; 0 without one.
+    """
+
+    book: PartitionBook
+    child_peak_bytes: int = 0
+
+
+def assign(
+    source: Source, num_parts: int, *, method: str, recursive: bool, rng_seed: int, progress: Progress
+) -> PartitionBook:
+    """Return the part of each node; the arguments and errors are those of `make_assignment`."""
+    return make_assignment(
+        source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed, progress=progress
+    ).book
+
+
+def make_assignment(
+    source: Source, num_parts: int, *, method: str, recursive: bool, rng_seed: int, progress: Progress
+) -> Assignment:
+    """Choose the part of each node. No part is empty.
+
+    Args:
+        num_parts: from 1 to the number of nodes, all types together, and to 32,768. With 1 no method runs.
+        method: one of METHODS.
+            "metis": METIS (`metis_parts`), which cuts the fewest edges, in a process of its own; needs pymetis.
+            "fennel": a stream over the nodes, in 5 bytes a node (`fennel_parts`).
+            "random": a random order dealt to the parts (`random_parts`).
+            "range": contiguous ranges of each type (`range_parts`).
+        recursive: METIS halves again and again, instead of making all parts at once. Only for "metis".
+        rng_seed: in [0, 2^64). Equal seeds give equal parts; "range" uses none.
+    Raises:
+        TypeError, ValueError: An argument is not as above, or the graph is corrupt.
+        ModuleNotFoundError: method="metis", and pymetis is not installed.
+        MemoryError, MetisError: METIS had too little memory, or its process was killed.
+    """
+    check_arguments(source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed)
+    nodes = AllNodes(source)
+    if num_parts == 1 or method == "range":
+        return Assignment(PartitionBook(num_parts, range_parts(nodes, num_parts)))
+    if method == "random":
+        return Assignment(PartitionBook(num_parts, random_parts(nodes, num_parts, rng_seed)))
+    child_peak_bytes = 0
+    if method == "metis":
+        parts, child_peak_bytes = metis_parts(
+            source.graph, nodes, num_parts, recursive=recursive, rng_seed=rng_seed, progress=progress
+        )
+    else:
+        parts = fennel_parts(source.graph, nodes, num_parts, rng_seed=rng_seed, progress=progress)
+    maps = {each: DenseMap(parts[nodes.offsets[each] :][: nodes.counts[each]], num_parts) for each in nodes.types}
+    return Assignment(PartitionBook(num_parts, maps), child_peak_bytes)
+
+
+def check_arguments(source: Source, num_parts: int, *, method: str, recursive: bool, rng_seed: int) -> None:
+    """Raise the errors of `make_assignment` for arguments that have no allowed value."""
+    check_choice(_NAME, "method", method, METHODS)
+    if check_bool(_NAME, "recursive", recursive) and method != "metis":
+        raise ValueError(
+            f"{_NAME}: recursive=True is an option of method='metis', and the method is {method!r}. Leave it out."
+        )
+    check_int(_NAME, "rng_seed", rng_seed, 0, MAX_SEED)
+    check_int(_NAME, "num_parts", num_parts, 1, MOST_PARTS)
+    total = sum(source.graph.num_nodes_of(node_type) for node_type in source.graph.node_types)
+    if num_parts > total:
+        raise ValueError(
+            f"{_NAME}: num_parts is {num_parts}, and the graph has {total} nodes; each part needs one. Ask for "
+            f"at most {total} parts."
+            if total
+            else f"{_NAME}: the graph has no nodes, so there is nothing to partition. Pass a graph with nodes."
+        )
+    if method == "metis" and num_parts > 1:
+        require_pymetis()

@@ -1,0 +1,135 @@
+"""The method "metis": METIS cuts few edges and balances the combined weight of nodes (all_nodes.py).
+
+The graph that METIS gets is undirected: both directions of each edge, no self-loops, no parallel edges. Each edge and
+each pair of parallel or opposite edges counts as one there. It lies in anonymous memory that the process of METIS maps,
+so it is there once, and nothing but its descriptor is sent. This process holds no copy while METIS runs.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datapipes import _core
+from datapipes.base.sizes import check_memory
+from datapipes.graph.graph import Graph
+from datapipes.partition.id_maps import smallest_dtype
+from datapipes.partition.methods.all_nodes import AllNodes
+from datapipes.partition.methods.empty_parts import fill_empty_parts
+from datapipes.partition.methods.metis_child import HEADER_BYTES
+from datapipes.partition.methods.metis_process import MetisError, run_metis
+from datapipes.partition.methods.random_parts import STAGE
+from datapipes.partition.source import Progress
+
+_REMEDY = "Use method='fennel', which needs 5 bytes a node, or a machine with more memory."
+
+
+def require_pymetis() -> None:
+    """Raise ModuleNotFoundError, which names the extra, where pymetis is not installed."""
+    try:
+        import pymetis  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "Partitioner: method='metis' needs pymetis, which is not installed. Install datapipes[partition], or use "
+            "method='fennel'.",
+            name="pymetis",
+        ) from error
+
+
+def metis_parts(
+    graph: Graph, nodes: AllNodes, num_parts: int, *, recursive: bool, rng_seed: int, progress: Progress
+) -> tuple[NDArray[Any], int]:
+    """Return the part of each node by its number, in the smallest dtype, and the peak memory of METIS's process.
+
+    METIS runs in a process of its own, which ends with this call whatever happens. O((nodes + edges) log num_parts).
+
+    Raises:
+        ModuleNotFoundError: pymetis is not installed.
+        ValueError: The graph is corrupt, or too large for the integers of METIS.
+        MemoryError: Too little memory is left for the undirected graph.
+        MetisError: The process ended without a result.
+    """
+    require_pymetis()
+    import pymetis
+
+    index: np.dtype[Any] = pymetis.zero_copy_dtype()
+    dtype = str(smallest_dtype(num_parts)).removeprefix("torch.")
+    memory = os.memfd_create("datapipes-metis", os.MFD_CLOEXEC)
+    try:
+        entries = _write_graph(memory, graph, nodes, index, progress)
+        request = {
+            "num_nodes": nodes.total,
+            "entries": entries,
+            "index": index.name,
+            "dtype": dtype,
+            "weighted": nodes.extra > 0,
+            "num_parts": num_parts,
+            "recursive": recursive,
+            "seed": _core.hop_key(rng_seed, 0, 0, STAGE, 1, 0) % 2**31,
+        }
+        run_metis(request, memory, progress)
+        header = np.frombuffer(os.pread(memory, HEADER_BYTES, 0), dtype=np.int64)
+        if header[0] != 1:
+            raise MetisError("Partitioner: METIS's process ended well and left no result. Run it again.")
+        parts = np.empty(nodes.total, dtype=dtype)
+        _read(memory, parts, HEADER_BYTES)
+    finally:
+        os.close(memory)
+    fill_empty_parts(parts, num_parts)
+    return parts, int(header[1])
+
+
+def _write_graph(memory: int, graph: Graph, nodes: AllNodes, index: np.dtype[Any], progress: Progress) -> int:
+    """Write the header, the offsets, the weights if they differ, and the neighbors; return the number of neighbors."""
+    progress("make the undirected graph", 0, 0)
+    topology = graph.topology()
+    weights_at = HEADER_BYTES + (nodes.total + 1) * index.itemsize
+    neighbors_at = weights_at + (nodes.total * index.itemsize if nodes.extra > 0 else 0)
+    _grow(memory, 0, neighbors_at)
+    with mmap.mmap(memory, 0) as mapped:
+        entries = _core.count_neighbors(topology, _array(mapped, index, HEADER_BYTES, nodes.total + 1))
+        if nodes.extra > 0:
+            weights = _array(mapped, index, weights_at, nodes.total)
+            for node_type in nodes.types:
+                at = nodes.offsets[node_type]
+                for some in nodes.weights(node_type):
+                    weights[at : at + len(some)] = some
+                    at += len(some)
+            del weights  # an array that lives on would keep the memory mapped
+    _grow(memory, neighbors_at, entries * index.itemsize)
+    with mmap.mmap(memory, 0) as mapped:
+        xadj = _array(mapped, index, HEADER_BYTES, nodes.total + 1)
+        neighbors = _array(mapped, index, neighbors_at, entries)
+        entries = _core.fill_neighbors(topology, xadj, neighbors)
+        del xadj, neighbors
+    os.ftruncate(memory, neighbors_at + entries * index.itemsize)  # parallel edges have left room behind
+    return entries
+
+
+def _grow(memory: int, begin: int, num_bytes: int) -> None:
+    """Reserve memory up to begin + num_bytes, so that a shortage is an error here and not a signal later."""
+    check_memory("Partitioner", "the undirected graph for METIS", num_bytes, _REMEDY)
+    try:
+        if num_bytes > 0:
+            os.posix_fallocate(memory, begin, num_bytes)
+    except OSError as error:
+        raise MemoryError(
+            f"Partitioner: the undirected graph for METIS needs {num_bytes} bytes: {error}. {_REMEDY}"
+        ) from error
+
+
+def _array(mapped: mmap.mmap, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
+    array: NDArray[Any] = np.ndarray(count, dtype, mapped, begin)
+    return array
+
+
+def _read(memory: int, into: NDArray[Any], begin: int) -> None:
+    """Fill an array with what stands in the memory; one read returns 2 GiB at most."""
+    left = into.data.cast("B")
+    while left:
+        count = os.preadv(memory, [left], begin)
+        left, begin = left[count:], begin + count

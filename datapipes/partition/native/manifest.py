@@ -1,0 +1,199 @@
+"""partition.json: what a partition is, and the size and hash of every file of the native layout.
+
+It is written last. A folder without it holds no native partition. The reader trusts no file: numbers and names are
+checked, nothing is unpickled, and each file is compared with its size and hash when it is opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+
+from datapipes.base.checks import check_choice, check_int, dtype_from_name, dtype_name, shown
+from datapipes.base.strict_json import parse_strict
+from datapipes.partition.native.native_header import (
+    AGAIN,
+    REMEDY,
+    VERSION,
+    Identity,
+    check_text,
+    opened_file,
+    read_identity,
+    refuse_other_format,
+    refuse_other_hash,
+    valid_header,
+    with_own_hash,
+)
+from datapipes.partition.native.piece_hash import hash_of_bytes, hash_of_file
+
+MANIFEST = "partition.json"
+FORMAT = "datapipes-partition"
+MOST_BYTES = 2**25  # of partition.json: two files for each of 2^15 parts, and a report with parts^2 numbers
+MOST_HEADER_BYTES = 2**21  # of part.json and book.json
+
+
+class File(NamedTuple):
+    """What partition.json says of a file."""
+
+    size: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A native partition in the folder `root`.
+
+    Attributes:
+        index_dtype: dtype of neighbors.
+        node_time_attr: the node attribute whose values are stored for each edge, or None.
+        about: everything else that partition.json says, JSON values: method, rng_seed, report ...
+        files: {path within root: its size and hash}.
+    """
+
+    root: Path
+    identity: Identity
+    index_dtype: torch.dtype
+    node_time_attr: str | None
+    about: Mapping[str, Any]
+    files: Mapping[str, File]
+
+    @property
+    def path(self) -> Path:
+        """Path of partition.json."""
+        return self.root / MANIFEST
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Return the content of partition.json; refuse what could not be read again.
+
+    Raises:
+        ValueError: `about` is no JSON, has a name that partition.json needs, or takes too much room.
+    """
+    known = {
+        "format": FORMAT,
+        "version": VERSION,
+        **manifest.identity.described(),
+        "index_dtype": dtype_name(manifest.index_dtype),
+        "node_time_attr": manifest.node_time_attr,
+    }
+    taken = sorted({*known, "files", "hash"} & {*manifest.about})
+    if taken:
+        raise ValueError(f"partition: {MANIFEST} has a field {taken[0]!r} of its own. Give it another name.")
+    files = {name: [*file] for name, file in manifest.files.items()}
+    try:
+        content = with_own_hash({**known, **manifest.about, "files": files})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"partition: {MANIFEST} cannot hold {shown(manifest.about)}: {error}. Give finite numbers, texts, lists "
+            "and dicts."
+        ) from error
+    if len(content) > MOST_BYTES:
+        raise ValueError(
+            f"partition: {MANIFEST} would have {len(content)} bytes; at most {MOST_BYTES} are allowed. Use fewer "
+            "parts, or a shorter report."
+        )
+    return content
+
+
+def read_manifest(where: str, root: str | Path) -> Manifest:
+    """Return what partition.json in the folder `root` says.
+
+    Raises:
+        FileNotFoundError: `root` has no partition.json.
+        ValueError: It is not valid.
+    """
+    root = Path(root)
+    path = root / MANIFEST
+    with opened_file(where, path, f"{root} holds no native partition") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise ValueError(f"{where}: {path} has {size} bytes; at most {MOST_BYTES} are allowed. {REMEDY}")
+        content = file.read(size)
+    with valid_header(where, path):
+        header = parse_strict(content.decode("utf-8"), floats=True)
+        refuse_other_format(header, FORMAT)
+        refuse_other_hash(content)
+        identity = read_identity(header)
+        files = {
+            str(name): File(check_int(MANIFEST, "a size", size, 0), check_text("a hash", digest))
+            for name, (size, digest) in dict(header["files"]).items()
+        }
+        dtype = dtype_from_name(
+            MANIFEST, check_choice(MANIFEST, "index_dtype", header["index_dtype"], ["int32", "int64"])
+        )
+        time_attr = header["node_time_attr"]
+        known = {"format", "version", *identity.described(), "index_dtype", "node_time_attr", "files", "hash"}
+        about = {name: value for name, value in header.items() if name not in known}
+        return Manifest(
+            root, identity, dtype, None if time_attr is None else check_text("node_time_attr", time_attr), about, files
+        )
+
+
+def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
+    """Return part.json or book.json, parsed, of the format `wanted` and of the same partition as partition.json.
+
+    Its own fields are not checked yet.
+    """
+    path = manifest.root / name
+    with open_listed(where, manifest, name) as file:
+        size = manifest.files[name].size
+        if size > MOST_HEADER_BYTES:
+            raise ValueError(f"{where}: {path} has {size} bytes; at most {MOST_HEADER_BYTES} are allowed. {REMEDY}")
+        content = file.read(size)
+    if verify and hash_of_bytes(content) != manifest.files[name].hash:
+        raise _other_hash(where, path)
+    with valid_header(where, path):
+        header: dict[str, Any] = parse_strict(content.decode("utf-8"))
+        refuse_other_format(header, wanted)
+        identity = read_identity(header)
+    if identity.partition_id != manifest.identity.partition_id:
+        raise ValueError(
+            f"{where}: {path} belongs to the partition {identity.partition_id}, {MANIFEST} beside it to "
+            f"{manifest.identity.partition_id}; parts and book that disagree cannot be used together. {REMEDY}"
+        )
+    if identity != manifest.identity:
+        names = [each.name for each in fields(identity)]
+        field = next(name for name in names if getattr(identity, name) != getattr(manifest.identity, name))
+        raise ValueError(f"{where}: {path} and {MANIFEST} give another {field}; they must be equal. {REMEDY}")
+    return header
+
+
+@contextmanager
+def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]:
+    """Give a file that partition.json names, open and of the right size.
+
+    Raises:
+        FileNotFoundError: It is missing.
+        ValueError: It is not named, no regular file, or of another size.
+    """
+    path = manifest.root / name
+    if name not in manifest.files:
+        raise ValueError(f"{where}: {manifest.path} names no file {name}. {REMEDY}")
+    with opened_file(where, path, f"{manifest.path} names it") as file:
+        found, size = os.fstat(file.fileno()).st_size, manifest.files[name].size
+        if found != size:
+            raise ValueError(
+                f"{where}: {path} has {found} bytes, {MANIFEST} says {size}. It is truncated or changed; {AGAIN}."
+            )
+        yield file
+
+
+def check_hash(where: str, manifest: Manifest, name: str, file: BinaryIO) -> None:
+    """Raise ValueError if an open file has not the content that partition.json says."""
+    size, digest = manifest.files[name]
+    try:
+        found = hash_of_file(file.fileno(), size)
+    except ValueError as error:
+        raise ValueError(f"{where}: {manifest.root / name} cannot be read: {error}. {REMEDY}") from error
+    if found != digest:
+        raise _other_hash(where, manifest.root / name)
+
+
+def _other_hash(where: str, path: Path) -> ValueError:
+    return ValueError(f"{where}: the content of {path} is not that which {MANIFEST} names by its hash. {REMEDY}")

@@ -1,0 +1,110 @@
+"""The book of a partition on disk, and what tells one partition from another.
+
+The folder book/ holds the maps as they are in memory: dense ones with one or two bytes for each id, or the offsets of
+ranges. They are memory-mapped, so processes share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import dtype_name, shown
+from datapipes.graph.graph import Graph
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap, smallest_dtype
+from datapipes.partition.native.arrays_folder import BOOK, Array, Place, read_folder, write_folder
+from datapipes.partition.native.manifest import File, Manifest
+from datapipes.partition.native.native_header import Identity, valid_header
+
+NAME = "book"
+_IDS = 2**20  # ids whose parts are looked up at a time
+
+
+def identity_of(graph: Graph, book: PartitionBook) -> Identity:
+    """Return what every file set of the partition says of it."""
+    fingerprint = graph.digest()
+    num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
+    num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
+    return Identity(book.num_parts, fingerprint, partition_id_of(fingerprint, book), num_nodes, num_edges)
+
+
+def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
+    """Return 16 hexadecimal digits: a digest of the fingerprint, the number of parts, and the part of each node.
+
+    Dense maps and ranges that say the same give the same. The map of edges follows from that of the nodes and does not
+    count. O(number of nodes), unless the book was opened from a folder.
+    """
+    if book.partition_id is not None:
+        return book.partition_id
+    digest = hashlib.blake2b(json.dumps([fingerprint, book.num_parts]).encode(), digest_size=8)
+    for node_type in book.node_types:
+        found = book.nodes(node_type)
+        digest.update(json.dumps([node_type, found.num_ids]).encode())
+        for begin in range(0, found.num_ids, _IDS):
+            ids = torch.arange(begin, min(begin + _IDS, found.num_ids))
+            digest.update(found.part_of(ids).to(torch.int16).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_book(
+    root: Path, book: PartitionBook, identity: Identity, told: Callable[[int, int], None]
+) -> dict[str, File]:
+    """Write the folder book/ of a partition; return the size and hash of each file."""
+    maps = [("nodes", number, book.nodes(node_type)) for number, node_type in enumerate(book.node_types)]
+    if book.has_edges:
+        maps += [("edges", number, book.edges(edge_type)) for number, edge_type in enumerate(identity.num_edges)]
+    arrays = [_array(of, number, each) for of, number, each in maps]
+    return write_folder(root, NAME, BOOK, identity, {"has_edges": book.has_edges}, arrays, told)
+
+
+def _array(of: str, number: int, each: IdMap) -> Array:
+    stored = each.stored()
+    kind = f"{'ranges' if isinstance(each, RangeMap) else 'parts'} of {of}"
+    return Array((kind, number, ""), stored.dtype, stored.shape, [stored])
+
+
+def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
+    """Return the book of a partition, memory-mapped; see open_book. `where` is for messages."""
+    identity = manifest.identity
+    counts = {"nodes": len(identity.num_nodes), "edges": len(identity.num_edges)}
+    kinds = {f"{form} of {of}": count for form in ("parts", "ranges") for of, count in counts.items()}
+    header, arrays = read_folder(where, manifest, NAME, BOOK, kinds, verify=verify)
+    with valid_header(where, manifest.root / NAME / BOOK.header):
+        has_edges = header["has_edges"]
+        if not isinstance(has_edges, bool):
+            raise TypeError(f"has_edges must be true or false, got {shown(has_edges)}")
+        nodes = {
+            node_type: _map(arrays, "nodes", number, identity.num_parts)
+            for number, node_type in enumerate(identity.num_nodes)
+        }
+        edges = {
+            edge_type: _map(arrays, "edges", number, identity.num_parts)
+            for number, edge_type in enumerate(identity.num_edges if has_edges else [])
+        }
+        for node_type, count in identity.num_nodes.items():
+            if nodes[node_type].num_ids != count:
+                raise ValueError(
+                    f"the parts of {nodes[node_type].num_ids} nodes of {shown(node_type)}, which has {count}"
+                )
+        if len(arrays) != len(nodes) + len(edges):
+            raise ValueError(f"{len(arrays)} maps for {len(nodes)} types of nodes and {len(edges)} of edges")
+        book = PartitionBook(identity.num_parts, nodes, edges if has_edges else None)
+    book.partition_id = identity.partition_id
+    return book
+
+
+def _map(arrays: dict[Place, Tensor], of: str, number: int, num_parts: int) -> IdMap:
+    ranges, parts = (arrays.get((f"{form} of {of}", number, "")) for form in ("ranges", "parts"))
+    if ranges is not None:
+        return RangeMap(ranges)
+    if parts is None:
+        raise ValueError(f"no map of the {of} of type {number}")
+    if parts.dtype != smallest_dtype(num_parts):
+        raise ValueError(f"parts of dtype {dtype_name(parts.dtype)}, {dtype_name(smallest_dtype(num_parts))} is needed")
+    return DenseMap(parts, num_parts)

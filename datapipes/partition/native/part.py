@@ -1,0 +1,270 @@
+"""Part: one part of a partition, memory-mapped: its own nodes, their in-edges, and the attributes of both.
+
+All ids are those of the whole graph. Draws over a part's rows are bit-identical to the whole graph's, since a draw
+takes the id of the node and not the number of its row.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.checks import check_index_tensor, check_int, shown
+from datapipes.base.rows import byte_rows, take_rows
+from datapipes.base.types import EdgeType, NodeType, ends_of, known_edge_type, known_node_type
+from datapipes.graph.graph import Graph
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.native.arrays_folder import HOT, Place
+from datapipes.partition.native.manifest import Manifest, read_manifest
+from datapipes.partition.native.native_book import book_of, partition_id_of
+from datapipes.partition.native.part_arrays import PartRelation, attributes_of, read_part, relation_of
+from datapipes.processes.sharing import Together
+
+__all__ = ["Part", "open_book"]
+
+_OPEN = "Part.open"
+
+
+def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
+    """Return the book of the partition in the folder `root`, memory-mapped.
+
+    Args:
+        verify: compare the files with their hashes; else only their sizes.
+    Raises:
+        FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it.
+        ValueError: A file is truncated, changed, no regular file, of another partition or not valid.
+    """
+    return book_of("open_book", read_manifest("open_book", root), verify=verify)
+
+
+class Part:
+    """One part of a partition; `Part.open` makes it.
+
+    A part goes to worker processes as handles: they map the same file and copy nothing. In a graph without types the
+    one node type and the one edge type is None.
+
+    Attributes:
+        part: its number, in [0, num_parts).
+        num_parts: number of parts.
+        book: the PartitionBook.
+        fingerprint: digest of the whole graph, `graph.digest()`.
+        partition_id: 16 hexadecimal digits, equal for all parts of one partition.
+        index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
+        node_time_attr: the node attribute that `source_times` of the relations comes from, or None.
+    """
+
+    def __init__(self, manifest: Manifest, part: int, book: PartitionBook, arrays: dict[Place, Tensor]) -> None:
+        self.part, self.book = part, book
+        self.num_parts = manifest.identity.num_parts
+        self.fingerprint, self.partition_id = manifest.identity.fingerprint, manifest.identity.partition_id
+        self.index_dtype, self.node_time_attr = manifest.index_dtype, manifest.node_time_attr
+        self._num_nodes = dict(manifest.identity.num_nodes)
+        self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
+        self._edge_numbers = {edge_type: number for number, edge_type in enumerate(manifest.identity.num_edges)}
+        self._take(arrays)
+
+    def _take(self, arrays: dict[Place, Tensor]) -> None:
+        self._arrays = arrays
+        self._relations = {key: relation_of(arrays, number) for key, number in self._edge_numbers.items()}
+
+    @classmethod
+    def open(
+        cls,
+        root: str | Path,
+        part: int,
+        *,
+        book: PartitionBook | None = None,
+        fingerprint: str | Graph | None = None,
+        verify: bool = True,
+    ) -> Part:
+        """Return a part of the partition in the folder `root`.
+
+        `root` needs partition.json, book/ and the folder of this part only. As CSCGraph.open says, mapped files must
+        keep their size while they are in use.
+
+        Args:
+            part: the number of the part.
+            book: the book of the same partition, if it is open already; by default that in `root` is opened.
+            fingerprint: the whole graph or its digest; a partition of another graph is refused.
+            verify: compare files with their hashes, and nodes with the book: reads all of them once. Without it, sizes
+                and forms only.
+        Raises:
+            FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it.
+            ValueError: `part` is no part; a file is truncated, changed, no regular file, of another partition or not
+                valid; the book is of another partition, or the partition of another graph.
+            OSError: No descriptor is left. A part keeps one, a book too.
+        """
+        manifest = read_manifest(_OPEN, root)
+        identity = manifest.identity
+        check_int(_OPEN, "part", part, 0, identity.num_parts - 1)
+        wanted = fingerprint.digest() if isinstance(fingerprint, Graph) else fingerprint
+        if wanted is not None and wanted != identity.fingerprint:
+            raise ValueError(
+                f"{_OPEN}: {root} is a partition of the graph {identity.fingerprint}, wanted is one of "
+                f"{shown(wanted)}. Open the partition of this graph, or partition it."
+            )
+        if book is None:
+            book = book_of(_OPEN, manifest, verify=verify)
+        elif (theirs := partition_id_of(identity.fingerprint, book)) != identity.partition_id:
+            raise ValueError(
+                f"{_OPEN}: {root} is the partition {identity.partition_id}, the book is of {theirs}; parts and book "
+                "that disagree cannot be used together. Open the book of the same folder."
+            )
+        return cls(manifest, part, book, read_part(_OPEN, manifest, part, book, verify=verify))
+
+    @property
+    def node_types(self) -> tuple[NodeType | None, ...]:
+        """The node types of the whole graph, sorted; (None,) without types."""
+        return tuple(self._num_nodes)
+
+    @property
+    def edge_types(self) -> tuple[EdgeType | None, ...]:
+        """The edge types of the whole graph, sorted; (None,) without types."""
+        return tuple(self._relations)
+
+    def num_nodes_of(self, node_type: NodeType | None = None) -> int:
+        """Return the number of nodes of a type in the whole graph; ValueError if there is no such type."""
+        return self._num_nodes[self._node_type(node_type)]
+
+    def node_ids(self, node_type: NodeType | None = None) -> Tensor:
+        """Return the part's own nodes of a type, int64, ascending; ValueError if there is no such type."""
+        return self._arrays["node_ids", self._node_numbers[self._node_type(node_type)], ""]
+
+    def node_attributes_of(self, node_type: NodeType | None = None) -> dict[str, Tensor]:
+        """Return {name: [own nodes, ...]}, aligned with `node_ids`; ValueError if there is no such type."""
+        return attributes_of(self._arrays, "node_attributes", self._node_numbers[self._node_type(node_type)])
+
+    def relation(self, edge_type: EdgeType | str | None = None) -> PartRelation:
+        """Return the in-edges of the part's own nodes along an edge type; ValueError if there is no such type."""
+        return self._relations[self._edge_type(edge_type)]
+
+    def hot_nodes(self, node_type: NodeType | None = None) -> tuple[Tensor, Tensor]:
+        """Return the nodes of other parts that this part's edges come from, and how many edges do: int64 [n] each.
+
+        By descending count, then ascending id: the first rows are those that a cache should hold.
+
+        Raises:
+            ValueError: There is no such type.
+        """
+        number = self._node_numbers[self._node_type(node_type)]
+        nothing = torch.empty(0, dtype=torch.int64)  # no edge type has sources of this type
+        ids, counts = (self._arrays.get((kind, number, ""), nothing) for kind in HOT)
+        return ids, counts
+
+    def rows_of(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """Return the row of each node among the part's own, int64 [n]: `node_ids(type)[rows]` are the ids.
+
+        O(1) for each id if the own ids are contiguous, else O(log n).
+
+        Args:
+            ids: int32 or int64 [n], global ids; any order, repeats allowed.
+        Raises:
+            IndexError: A node is not this part's; the message names the first one, and the part that owns it.
+            ValueError: There is no such type.
+        """
+        own = self.node_ids(node_type)
+        given = check_index_tensor("Part.rows_of", "ids", ids).long()
+        count = own.shape[0]
+        first = int(own[0]) if count > 0 else 0
+        if count == 0 or int(own[-1]) - first == count - 1:
+            rows = given - first
+            missing = (rows < 0) | (rows >= count)
+        else:
+            rows = torch.searchsorted(own, given)
+            missing = own[rows.clamp(max=count - 1)] != given
+        if bool(missing.any()):
+            raise self._not_owned(int(given[int(missing.nonzero()[0])]), node_type)
+        return rows
+
+    def draw(
+        self,
+        ids: Tensor,
+        *,
+        fanout: int,
+        key: int,
+        replace: bool = False,
+        edge_type: EdgeType | str | None = None,
+        num_threads: int = 1,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw in-edges of the part's own nodes, with the bits of the whole graph.
+
+        Args:
+            ids: int32 or int64 [n], own nodes of the destination type; any order, repeats allowed (a repeat draws the
+                same).
+            fanout: in-edges for each node, -1 for all.
+            key: random key of the hop and edge type, uint64.
+            replace: draw with replacement.
+            num_threads: threads of the kernel; the draws do not depend on it.
+        Returns:
+            indptr: int64 [n + 1], where the edges of each node begin.
+            neighbors: [indptr[-1]], the global ids of the sources, of `index_dtype`.
+            edge_ids: int64 [indptr[-1]].
+        Raises:
+            IndexError: A node is not this part's; the message names the first one, and the part that owns it.
+            ValueError: There is no such type, the fanout is below -1, or the part is corrupt.
+        """
+        known = self._edge_type(edge_type)
+        src, dst = ends_of(known)
+        relation = self._relations[known]
+        indptr, neighbors, positions = _core.sample_hop(
+            relation.indptr.numpy(),
+            relation.indices.numpy(),
+            self.rows_of(ids, dst).numpy(),
+            fanout=fanout,
+            replace=replace,
+            key=key,
+            node_ids=self.node_ids(dst).numpy(),
+            num_sources=self._num_nodes[src],
+            num_threads=num_threads,
+        )
+        edge_ids = take_rows(relation.edge_ids, byte_rows(relation.edge_ids), torch.from_numpy(positions), num_threads)
+        return torch.from_numpy(indptr), torch.from_numpy(neighbors), edge_ids
+
+    def _not_owned(self, node: int, node_type: NodeType | None) -> IndexError:
+        of = "" if node_type is None else f" of {node_type!r}"
+        if not 0 <= node < self.num_nodes_of(node_type):
+            return IndexError(
+                f"Part.rows_of: node {node}{of} is outside the graph; ids must be in [0, "
+                f"{self.num_nodes_of(node_type)}). Check the ids."
+            )
+        owner = int(self.book.nodes(node_type).part_of(torch.tensor([node])))
+        return IndexError(f"Part.rows_of: node {node}{of} is not in part {self.part}. Ask part {owner}, which owns it.")
+
+    def _node_type(self, node_type: NodeType | None) -> NodeType | None:
+        if None in self._num_nodes:
+            _refuse_types("node type", node_type)
+            return None
+        return known_node_type("Part", node_type, self._num_nodes)
+
+    def _edge_type(self, edge_type: EdgeType | str | None) -> EdgeType | None:
+        if None in self._num_nodes:
+            _refuse_types("edge type", edge_type)
+            return None
+        return known_edge_type("Part", edge_type, self._edge_numbers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with all tensors together, so that they reach workers as one mapping."""
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_arrays", "_relations")}
+        return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        given = state["tensors"]
+        tensors = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
+        self.__dict__.update({name: value for name, value in state.items() if name not in ("places", "tensors")})
+        self._take(dict(zip(state["places"], tensors, strict=True)))
+
+    def __repr__(self) -> str:
+        own = sum(self.node_ids(node_type).shape[0] for node_type in self.node_types)
+        edges = sum(relation.num_edges for relation in self._relations.values())
+        kinds = f", {len(self._num_nodes)} node types, {len(self._relations)} edge types"
+        types = "" if None in self._num_nodes else kinds
+        return f"Part({self.part} of {self.num_parts}, {own} nodes, {edges} edges{types}, of {self.partition_id})"
+
+
+def _refuse_types(kind: str, given: Any) -> None:
+    if given is not None:
+        raise ValueError(f"Part: the graph has no types, so the {kind} must be None, got {shown(given)}. Pass None.")

@@ -1,0 +1,159 @@
+"""The arrays of a part: what part.json promises, compared with what arrays.npy holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_int, dtype_name, shown
+from datapipes.base.types import NodeType, ends_of
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.native.arrays_folder import HOT, PART, Place, read_folder
+from datapipes.partition.native.manifest import Manifest
+from datapipes.partition.native.native_header import valid_header
+
+_OF_NODES = ("node_ids", *HOT, "node_attributes")
+_OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes", "source_times")
+_CHECKED = 2**22  # node ids looked at at a time
+
+
+@dataclass(frozen=True)
+class PartRelation:
+    """The in-edges of a part's own nodes along one edge type.
+
+    Attributes:
+        indptr: int64 [own nodes of the destination type + 1].
+        indices: int32 or int64 [num_edges], the source of each in-edge by its global id.
+        edge_ids: int64 [num_edges], those of the whole graph.
+        edge_attributes: {name: [num_edges, ...]}, aligned with `indices`.
+        source_times: [num_edges], the time of the source of each edge; None if the partition was made without
+            `node_time_attr`, or the source type has no times.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor
+    edge_attributes: dict[str, Tensor] = field(default_factory=dict)
+    source_times: Tensor | None = None
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of the part."""
+        return int(self.indices.shape[0])
+
+
+def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *, verify: bool) -> dict[Place, Tensor]:
+    """Return the arrays of a part, checked against each other and, with `verify`, against the book.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: A file is truncated, changed, no regular file, of another partition or not valid; the message names
+            it.
+    """
+    identity = manifest.identity
+    name = f"part_{part}"
+    counts = dict.fromkeys(_OF_NODES, len(identity.num_nodes)) | dict.fromkeys(_OF_EDGES, len(identity.num_edges))
+    header, arrays = read_folder(where, manifest, name, PART, counts, verify=verify)
+    with valid_header(where, manifest.root / name / PART.header):
+        if header["part"] != part:
+            raise ValueError(f"it is that of part {shown(header['part'])}, not of part {part}")
+        own = [_count("a number of own nodes", each) for each in header["own"]["nodes"]]
+        edges = [_count("a number of own edges", each) for each in header["own"]["edges"]]
+        if (len(own), len(edges)) != (len(identity.num_nodes), len(identity.num_edges)):
+            raise ValueError("own counts of other types")
+        check = _Check(arrays)
+        for number, (node_type, count) in enumerate(zip(identity.num_nodes, own, strict=True)):
+            _check_nodes(check, number, node_type, count, identity.num_nodes[node_type])
+        places = {node_type: number for number, node_type in enumerate(identity.num_nodes)}
+        for number, (edge_type, count) in enumerate(zip(identity.num_edges, edges, strict=True)):
+            _check_edges(check, number, own[places[ends_of(edge_type)[1]]], count, manifest.index_dtype)
+        if verify:
+            for number, node_type in enumerate(identity.num_nodes):
+                _check_owned(arrays["node_ids", number, ""], node_type, book, part)
+    return arrays
+
+
+def relation_of(arrays: Mapping[Place, Tensor], number: int) -> PartRelation:
+    """Return the relation of the edge type `number`."""
+    return PartRelation(
+        arrays["indptr", number, ""],
+        arrays["indices", number, ""],
+        arrays["edge_ids", number, ""],
+        attributes_of(arrays, "edge_attributes", number),
+        arrays.get(("source_times", number, "")),
+    )
+
+
+def attributes_of(arrays: Mapping[Place, Tensor], kind: str, number: int) -> dict[str, Tensor]:
+    """Return {name: values} of the type `number`."""
+    return {name: values for (found, of, name), values in arrays.items() if (found, of) == (kind, number)}
+
+
+class _Check:
+    """Looks at the form of arrays."""
+
+    def __init__(self, arrays: Mapping[Place, Tensor]) -> None:
+        self.arrays = arrays
+
+    def one(self, kind: str, number: int, dtype: torch.dtype | None, count: int | None) -> Tensor:
+        """Return an array that must be there; [count] of a dtype, None for any."""
+        values = self.arrays.get((kind, number, ""))
+        if values is None:
+            raise ValueError(f"no {kind} of type {number}")
+        wrong_form = values.ndim != 1 or values.shape[0] != (values.shape[0] if count is None else count)
+        if wrong_form or values.dtype != (dtype or values.dtype):
+            wanted = f"{'' if dtype is None else dtype_name(dtype)} [{'n' if count is None else count}]"
+            raise ValueError(
+                f"{kind} of type {number} is {dtype_name(values.dtype)} {list(values.shape)}, allowed is {wanted}"
+            )
+        return values
+
+    def attributes(self, kind: str, number: int, count: int) -> None:
+        """Check that each attribute has a row for each node or edge."""
+        for name, values in attributes_of(self.arrays, kind, number).items():
+            if values.ndim == 0 or values.shape[0] != count:
+                raise ValueError(f"{kind} {shown(name)} has the shape {list(values.shape)}, for {count} rows")
+
+
+def _check_nodes(check: _Check, number: int, node_type: NodeType | None, count: int, num_nodes: int) -> None:
+    ids = check.one("node_ids", number, torch.int64, count)
+    check.attributes("node_attributes", number, count)
+    if any((kind, number, "") in check.arrays for kind in HOT):
+        hot = check.one(HOT[0], number, torch.int64, None)
+        check.one(HOT[1], number, torch.int64, hot.shape[0])
+    if count > 0 and not 0 <= int(ids[0]) <= int(ids[-1]) < num_nodes:
+        raise ValueError(f"the nodes {int(ids[0])} to {int(ids[-1])} of {shown(node_type)}, which has {num_nodes}")
+
+
+def _check_edges(check: _Check, number: int, rows: int, count: int, index_dtype: torch.dtype) -> None:
+    indptr = check.one("indptr", number, torch.int64, rows + 1)
+    check.one("indices", number, index_dtype, count)
+    check.one("edge_ids", number, torch.int64, count)
+    check.attributes("edge_attributes", number, count)
+    if ("source_times", number, "") in check.arrays:
+        check.one("source_times", number, None, count)
+    if int(indptr[0]) != 0 or int(indptr[-1]) != count:
+        raise ValueError(
+            f"indptr of type {number} goes from {int(indptr[0])} to {int(indptr[-1])}, not from 0 to {count}"
+        )
+
+
+def _check_owned(ids: Tensor, node_type: NodeType | None, book: PartitionBook, part: int) -> None:
+    """Raise ValueError unless the ids ascend, and are all that the book gives the part."""
+    owners = book.nodes(node_type)
+    if ids.shape[0] != owners.count_of(part):
+        raise ValueError(f"{ids.shape[0]} nodes of {shown(node_type)}; by the book it owns {owners.count_of(part)}")
+    for begin in range(0, ids.shape[0], _CHECKED):
+        some = ids[begin : begin + _CHECKED + 1]
+        if bool((some[1:] <= some[:-1]).any()):
+            raise ValueError(f"node ids of {shown(node_type)} that do not ascend")
+        if bool((owners.part_of(some) != part).any()):
+            raise ValueError(f"nodes of {shown(node_type)} that are another part's by the book")
+
+
+def _count(what: str, value: Any) -> int:
+    return check_int(PART.header, what, value, 0)

@@ -1,0 +1,5 @@
+"""PyG's layout: written, and read without trust."""
+
+
+def __dir__() -> list[str]:
+    return []

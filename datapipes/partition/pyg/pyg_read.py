@@ -1,0 +1,218 @@
+"""Read a partition in PyG's layout: those of this package, and those that PyG's Partitioner wrote.
+
+Nothing of a file is trusted: no code of it runs, and what it says is compared with the maps of nodes and edges. So a
+part of another partition, or of other parts, is refused. Ids are type-local here, also where PyG's files count over all
+types. Every error about content is a ValueError that names the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_int, shown
+from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.id_maps import IdMap
+from datapipes.partition.pyg.pyg_checks import (
+    attributes_in,
+    dict_in,
+    ids_in,
+    refuse,
+    refuse_others,
+    size_in,
+    tensor_in,
+)
+from datapipes.partition.pyg.pyg_meta import Meta, read_meta
+from datapipes.partition.pyg.pyg_names import EDGE_FEATS, EDGE_TIME, GRAPH, NODE_FEATS, TIME, map_file, part_folder
+from datapipes.partition.pyg.torch_file import load_plain
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The edges of a type in one part.
+
+    Attributes:
+        row, col: int64 [num_edges], sources and destinations; the destinations ascend.
+        edge_id: int64 [num_edges], type-local.
+        size: numbers of source and destination nodes in the whole graph.
+    """
+
+    row: Tensor
+    col: Tensor
+    edge_id: Tensor
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The features of a type in one part.
+
+    Attributes:
+        ids: int64 [n], type-local, in any order.
+        of_ids: {name: [n, ...]}, aligned with `ids`.
+        of_all: {name: [all nodes of the type]}: times, which every part has of all nodes.
+    """
+
+    ids: Tensor
+    of_ids: Mapping[str, Tensor]
+    of_all: Mapping[str, Tensor]
+
+
+class PygFolder:
+    """A partition in PyG's layout.
+
+    Args:
+        root: the folder of META.json.
+    Raises:
+        FileNotFoundError: META.json or a map is missing.
+        ValueError: A file is broken or hostile, or META.json says something else than the maps.
+
+    Attributes:
+        meta: what META.json says.
+        book: the part of each node and each edge.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self.meta: Meta = read_meta(self.root)
+        nodes = {each: self._map("node_map", each) for each in self.meta.node_types}
+        edges = {each: self._map("edge_map", each) for each in self.meta.edge_types}
+        self.book = PartitionBook(self.meta.num_parts, nodes, edges)
+        self._node_offsets = self._offsets({each: self.book.nodes(each).num_ids for each in self.meta.node_types})
+        self._edge_offsets = self._offsets({each: self.book.edges(each).num_ids for each in self.meta.edge_types})
+        self.meta.refuse_other_offsets(self._node_offsets)
+
+    def _map(self, kind: str, of: NodeType | EdgeType | None) -> Tensor:
+        path = map_file(self.root, kind, of)
+        found = ids_in(path, kind, load_plain(path))
+        refuse_others(path, kind, found, self.meta.num_parts)
+        return found
+
+    @staticmethod
+    def _offsets(counts: Mapping[Any, int]) -> dict[Any, int]:
+        offsets, before = {}, 0
+        for key, count in counts.items():
+            offsets[key], before = before, before + count
+        return offsets
+
+    def part(self, part: int) -> Path:
+        """Return the folder of a part, "part_N" or "partN".
+
+        Raises:
+            TypeError, ValueError: There is no such part.
+            FileNotFoundError: Its folder is missing.
+        """
+        check_int("partition", "part", part, 0, self.meta.num_parts - 1)
+        for folder in (part_folder(self.root, part), self.root / f"part{part}"):
+            if folder.is_dir():
+                return folder
+        raise FileNotFoundError(
+            f"partition: {part_folder(self.root, part)} does not exist, and neither does part{part}; "
+            f"META.json says {self.meta.num_parts} parts. Bring the folder here, or write the partition again."
+        )
+
+    def edges(self, part: int) -> dict[EdgeType | None, Edges]:
+        """Return the edges of a part, of every edge type. O(edges of the graph), one byte each, to check them."""
+        path = self.part(part) / GRAPH
+        given = self._by_type(path, load_plain(path), self.meta.edge_types)
+        for edge_type in self.meta.edge_types:
+            if edge_type not in given:
+                refuse(path, f"no edges of {shown(edge_type)}", "an entry for each edge type of META.json")
+        return {each: self._edges(path, part, each, given[each]) for each in self.meta.edge_types}
+
+    def _edges(self, path: Path, part: int, edge_type: EdgeType | None, given: Any) -> Edges:
+        of = "" if edge_type is None else f" of {edge_type}"
+        found = dict_in(path, f"the edges{of}", given, {"row", "col", "edge_id", "size"}, set())
+        row, col, edge_id = (ids_in(path, f"{name}{of}", found[name]) for name in ("row", "col", "edge_id"))
+        if not row.shape == col.shape == edge_id.shape:
+            lengths = [int(each.shape[0]) for each in (row, col, edge_id)]
+            refuse(path, f"row, col and edge_id{of} of {lengths} values", "one of each for an edge")
+        src, dst = (self.book.nodes(each) for each in ends_of(edge_type))
+        size = size_in(path, f"size{of}", found["size"], (src.num_ids, dst.num_ids))
+        refuse_others(path, f"row{of}", row, src.num_ids)
+        refuse_others(path, f"col{of}", col, dst.num_ids)
+        if bool((dst.part_of(col) != part).any()):
+            refuse(path, f"edges{of} to nodes of other parts", f"those of part {part}: it may be another part's file")
+        owners, offset = self.book.edges(edge_type), self._edge_offsets[edge_type]
+        edge_id = edge_id - offset if offset else edge_id
+        _refuse_other_ids(path, f"edge_id{of}", edge_id, owners, part)
+        if bool((col[1:] < col[:-1]).any()):
+            if self.meta.is_sorted:
+                refuse(path, f"destinations{of} that do not ascend", "ascending ones, as META.json says")
+            order = torch.argsort(col, stable=True)
+            row, col, edge_id = row[order], col[order], edge_id[order]
+        return Edges(row, col, edge_id, size)
+
+    def node_features(self, part: int) -> dict[NodeType | None, Features]:
+        """Return the node features of a part; types of which the part has no node may lack."""
+        path = self.part(part) / NODE_FEATS
+        given = self._by_type(path, load_plain(path), self.meta.node_types)
+        for node_type in self.meta.node_types:
+            count = self.book.nodes(node_type).count_of(part)
+            if node_type not in given and count > 0:
+                refuse(path, f"no nodes of {shown(node_type)}", f"the {count} that the map gives to part {part}")
+        return {each: self._nodes(path, part, each, given[each]) for each in self.meta.node_types if each in given}
+
+    def _nodes(self, path: Path, part: int, node_type: NodeType | None, given: Any) -> Features:
+        of = "" if node_type is None else f" of {node_type!r}"
+        found = dict_in(path, f"the nodes{of}", given, {"global_id", "feats"}, {"id", TIME})
+        owners = self.book.nodes(node_type)
+        ids = ids_in(path, f"global_id{of}", found["global_id"]) - self._node_offsets[node_type]
+        if "id" in found and not torch.equal(ids_in(path, f"id{of}", found["id"]), ids):
+            refuse(path, f"id and global_id{of} that name different nodes", "the same nodes, counted in two ways")
+        _refuse_other_ids(path, f"global_id{of}", ids, owners, part)
+        whole = {}
+        if found.get(TIME) is not None:
+            whole[TIME] = tensor_in(path, f"{TIME}{of}", found[TIME], owners.num_ids)
+        return Features(ids, attributes_in(path, f"feats{of}", found["feats"], int(ids.shape[0])), whole)
+
+    def edge_features(self, part: int) -> dict[EdgeType | None, Features]:
+        """Return the edge features of a part; types without any lack."""
+        path = self.part(part) / EDGE_FEATS
+        given = self._by_type(path, load_plain(path), self.meta.edge_types)
+        edges: dict[EdgeType | None, Edges] = {}  # read where times stand without ids: they have the order of graph.pt
+        if any("global_id" not in each for each in given.values() if each):
+            edges = self.edges(part)
+        return {each: self._features(path, part, each, found, edges) for each, found in given.items() if found}
+
+    def _features(
+        self, path: Path, part: int, edge_type: EdgeType | None, given: Any, edges: Mapping[Any, Edges]
+    ) -> Features:
+        of = "" if edge_type is None else f" of {edge_type}"
+        found = dict_in(path, f"the features{of}", given, set(), {"global_id", "feats", EDGE_TIME})
+        if "global_id" in found:
+            ids = ids_in(path, f"global_id{of}", found["global_id"])
+            _refuse_other_ids(path, f"global_id{of}", ids, self.book.edges(edge_type), part)
+        else:
+            ids = edges[edge_type].edge_id
+        features = attributes_in(path, f"feats{of}", found.get("feats", {}), int(ids.shape[0]))
+        if found.get(EDGE_TIME) is not None:
+            features[EDGE_TIME] = tensor_in(path, f"{EDGE_TIME}{of}", found[EDGE_TIME], int(ids.shape[0]))
+        return Features(ids, features, {})
+
+    def _by_type(self, path: Path, given: Any, types: tuple[Any, ...]) -> dict[Any, Any]:
+        """Return the dict of a file by type; refuse types that META.json does not name."""
+        if not self.meta.is_hetero:
+            return {None: dict_in(path, "the file", given)}
+        found = dict_in(path, "the file", given)
+        for key, value in found.items():
+            if key not in types:
+                refuse(path, f"the type {shown(key)}", f"those of META.json, {shown(list(types))}")
+            dict_in(path, f"what it says of {shown(key)}", value)
+        return found
+
+
+def _refuse_other_ids(path: Path, what: str, ids: Tensor, owners: IdMap, part: int) -> None:
+    """Refuse ids that are not those of the part, each once."""
+    refuse_others(path, what, ids, owners.num_ids)
+    own = owners.dense() == part
+    seen = torch.zeros_like(own)
+    seen[ids] = True
+    if int(ids.shape[0]) != int(own.sum()) or not torch.equal(seen, own):
+        refuse(path, f"{ids.shape[0]} ids in {what}", f"the {int(own.sum())} that the map gives to part {part}")

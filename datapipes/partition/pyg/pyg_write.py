@@ -1,0 +1,254 @@
+"""Write a partition in PyG's layout, as PyG's Partitioner does: plain dicts of tensors, each file by torch.save.
+
+All node and edge attributes are written; PyG writes `x` and `edge_attr` only. Ids are int64. The in-edges of a node
+stay in their original order, except where times order them. The arrays of one part at a time are made in scratch
+files, from which torch.save writes: the process itself holds a few pieces, so the graph may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.edge_map import with_edge_map
+from datapipes.partition.id_maps import IdMap
+from datapipes.partition.pyg.pyg_names import (
+    EDGE_FEATS,
+    EDGE_TIME,
+    GRAPH,
+    META,
+    NODE_FEATS,
+    TIME,
+    check_file_names,
+    map_file,
+    part_folder,
+)
+from datapipes.partition.pyg.pyg_times import Times, by_time, stored_times, times_of
+from datapipes.partition.pyg.scratch import filled, storing
+from datapipes.partition.row_chunks import MOST_EDGES, PartRows, refuse_other_book, rows_at, rows_of_nodes
+from datapipes.partition.source import Progress, Source
+
+
+def write_pyg(
+    folder: Path, source: Source, book: PartitionBook, *, node_time_attr: str | None, progress: Progress
+) -> None:
+    """Write META.json, the maps of nodes and edges, and the folders of all parts into a fresh folder.
+
+    Takes the disk space of a part's files twice while it writes them.
+
+    Args:
+        folder: exists, and holds nothing of this layout.
+        node_time_attr: node attribute that holds times, written as `time`. In-edges are then ordered by the time of
+            their source.
+        progress: called with the part that is written, and edges.
+    Raises:
+        ValueError: A type makes no name of a file, `node_time_attr` is not there or no time, the edge ids of a type are
+            not 0 to num_edges - 1, each once, or the graph is corrupt.
+        OSError: The disk is full.
+    """
+    times = check_pyg(source, node_time_attr)
+    refuse_other_book(source.graph, book)
+    book = book if book.has_edges else with_edge_map(book, source.graph)
+    _write_maps(folder, source, book)
+    writer = _Writer(folder, source, book, times, progress)
+    for part in range(book.num_parts):
+        writer.write(part)
+    (folder / META).write_text(json.dumps(_meta(source, book)), encoding="utf-8")
+
+
+def check_pyg(source: Source, node_time_attr: str | None) -> Times:
+    """Return the attributes that hold times; refuse what PyG's layout cannot hold. Reads no edge.
+
+    Raises:
+        ValueError: As `write_pyg`; the edge ids are not looked at.
+    """
+    check_file_names(source.node_types)
+    check_file_names(source.edge_types)
+    return times_of(source, node_time_attr)
+
+
+def _write_maps(folder: Path, source: Source, book: PartitionBook) -> None:
+    maps: dict[tuple[str, Any], IdMap] = {("node_map", of): book.nodes(of) for of in source.node_types}
+    maps |= {("edge_map", of): book.edges(of) for of in source.edge_types}
+    for (kind, of), found in maps.items():
+        file = map_file(folder, kind, of)
+        file.parent.mkdir(exist_ok=True)
+        torch.save(filled(folder, (found.num_ids,), torch.int64, _all_parts(found)), str(file))
+
+
+def _all_parts(found: IdMap) -> Iterator[Tensor]:
+    for begin in range(0, found.num_ids, MOST_EDGES):
+        yield found.part_of(torch.arange(begin, min(begin + MOST_EDGES, found.num_ids)))
+
+
+def _meta(source: Source, book: PartitionBook) -> dict[str, Any]:
+    is_hetero = source.graph.is_heterogeneous
+    return {
+        "num_parts": book.num_parts,
+        "node_types": list(source.node_types) if is_hetero else None,
+        "edge_types": [list(each or ()) for each in source.edge_types] if is_hetero else None,
+        "node_offset": [*node_offsets(source).values()] if is_hetero else None,
+        "is_hetero": is_hetero,
+        "is_sorted": True,
+    }
+
+
+def node_offsets(source: Source) -> dict[NodeType | None, int]:
+    """Return what PyG adds to the ids of each node type, to number all nodes in one sequence."""
+    return _offsets({each: source.graph.num_nodes_of(each) for each in source.node_types})
+
+
+def _offsets(counts: Mapping[Any, int]) -> dict[Any, int]:
+    offsets, before = {}, 0
+    for key, count in counts.items():
+        offsets[key], before = before, before + count
+    return offsets
+
+
+class _Writer:
+    """Writes the folder of a part."""
+
+    def __init__(self, folder: Path, source: Source, book: PartitionBook, times: Times, progress: Progress) -> None:
+        self._folder, self._source, self._book, self._times = folder, source, book, times
+        self._graph, self._progress = source.graph, progress
+        counts = {each: self._graph.num_edges_of(each) for each in source.edge_types}
+        self._node_offsets, self._edge_offsets = node_offsets(source), _offsets(counts)
+        self._all_edges, self._done = sum(counts.values()), 0
+
+    def write(self, part: int) -> None:
+        """Write graph.pt, edge_feats.pt and node_feats.pt."""
+        folder = part_folder(self._folder, part)
+        folder.mkdir(exist_ok=True)  # the other layout may have made it
+        edges: dict[EdgeType | None, dict[str, Any]] = {}
+        features: dict[EdgeType | None, dict[str, Any]] = {}
+        for edge_type in self._source.edge_types:
+            self._progress(f"write part {part} for PyG", self._done, self._all_edges)
+            edges[edge_type], features[edge_type] = self._edges(edge_type, part)
+            self._done += int(edges[edge_type]["row"].shape[0])
+        torch.save(_plain(edges), str(folder / GRAPH))
+        torch.save(
+            _plain({key: each for key, each in features.items() if each or key is None}), str(folder / EDGE_FEATS)
+        )
+        del edges, features  # and their scratch files, before those of the nodes
+        nodes = {node_type: self._nodes(node_type, part) for node_type in self._source.node_types}
+        torch.save(_plain({key: each for key, each in nodes.items() if each}), str(folder / NODE_FEATS))
+        self._progress(f"write part {part} for PyG", self._done, self._all_edges)
+
+    def _edges(self, edge_type: EdgeType | None, part: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what graph.pt and edge_feats.pt say of the part's edges of a type."""
+        graph, (src, dst) = self._graph, ends_of(edge_type)
+        relation = graph.relation(edge_type)
+        rows = PartRows(graph, edge_type, self._book.nodes(dst).ids_of(part))
+        order = self._order(edge_type, rows)
+        count = (rows.num_edges,)
+        if order is None:
+            sources, ids, places = rows.indices(), rows.edge_ids(), rows.positions
+        else:
+            places = _Pieces(order)
+            sources = rows_at(relation.indices, places())
+            ids = places() if relation.edge_ids is None else rows_at(relation.edge_ids, places())
+        row = filled(self._folder, count, torch.int64, sources)
+        edge_id = filled(self._folder, count, torch.int64, ids)
+        offset = self._edge_offsets[edge_type]
+        edges = {
+            "edge_id": filled(self._folder, count, torch.int64, (each + offset for each in _Pieces(edge_id)()))
+            if offset
+            else edge_id,
+            "row": row,
+            "col": filled(self._folder, count, torch.int64, rows.destinations()),
+            "size": (graph.num_nodes_of(src), graph.num_nodes_of(dst)),
+        }
+        time = self._times.of_edges.get(edge_type)
+        if rows.num_edges == 0 or not relation.edge_attributes:
+            return edges, {}  # PyG cannot open features of no edges
+        features: dict[str, Any] = {
+            "global_id": edge_id,
+            "feats": {
+                name: filled(self._folder, (rows.num_edges, *values.shape[1:]), values.dtype, rows_at(values, places()))
+                for name, values in relation.edge_attributes.items()
+                if name != time or time != EDGE_TIME
+            },
+        }
+        if time is not None:
+            values = relation.edge_attributes[time]
+            moved = (stored_times(each) for each in rows_at(values, places()))
+            features[EDGE_TIME] = filled(self._folder, count, stored_times(values[:0]).dtype, moved)
+        return edges, features
+
+    def _order(self, edge_type: EdgeType | None, rows: PartRows) -> Tensor | None:
+        """Return the positions of the part's edges by (destination, time); None where no times order them."""
+        of_source = self._times.of_nodes.get(ends_of(edge_type)[0]) if self._times.by_source else None
+        of_edges = self._times.of_edges.get(edge_type)
+        if of_source is not None:
+            values = self._graph.node_attributes_of(ends_of(edge_type)[0])[of_source]
+            pieces = rows.of_sources(values)
+        elif of_edges is not None:
+            deque(rows.indices(), maxlen=0)  # checks them
+            values = self._graph.relation(edge_type).edge_attributes[of_edges]
+            pieces = rows.of_edges(values)
+        else:
+            return None
+        count = (rows.num_edges,)
+        times = filled(self._folder, count, values.dtype, pieces)
+        order = filled(self._folder, count, torch.int64, rows.positions())
+        ends = torch.cat([*rows.indptr()])
+        for first, last in _blocks(ends):
+            begin, end = int(ends[first]), int(ends[last])
+            row_of = torch.repeat_interleave(torch.arange(last - first), ends[first : last + 1].diff())
+            order[begin:end] = order[begin:end][by_time(row_of, times[begin:end])]
+        return order
+
+    def _nodes(self, node_type: NodeType | None, part: int) -> dict[str, Any]:
+        """Return what node_feats.pt says of the part's nodes of a type."""
+        ids = self._book.nodes(node_type).ids_of(part)
+        if node_type is not None and ids.shape[0] == 0:
+            return {}  # PyG cannot open a type without nodes
+        attributes = self._graph.node_attributes_of(node_type)
+        time = self._times.of_nodes.get(node_type)
+        found: dict[str, Any] = {
+            "global_id": ids + self._node_offsets[node_type],
+            "feats": {
+                name: filled(self._folder, (ids.shape[0], *values.shape[1:]), values.dtype, rows_of_nodes(values, ids))
+                for name, values in attributes.items()
+                if name != time or time != TIME
+            },
+        }
+        if node_type is not None:
+            found["id"] = ids
+        if time is not None:
+            found[TIME] = storing(stored_times(attributes[time]))  # of all nodes: PyG asks for those of other parts too
+        return found
+
+
+class _Pieces:
+    """The rows of a tensor in pieces, as often as they are asked for."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values
+
+    def __call__(self) -> Iterator[Tensor]:
+        for begin in range(0, self._values.shape[0], MOST_EDGES):
+            yield self._values[begin : begin + MOST_EDGES]
+
+
+def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows with up to MOST_EDGES edges, or of one row; `ends` are the offsets of all rows."""
+    first, count = 0, int(ends.shape[0]) - 1
+    while first < count:
+        last = int(torch.searchsorted(ends, int(ends[first]) + MOST_EDGES, right=True)) - 1
+        last = min(max(last, first + 1), count)
+        yield first, last
+        first = last
+
+
+def _plain(by_type: Mapping[Any, Any]) -> Any:
+    """Return what a file holds: a dict by type, or that of the one type None."""
+    return by_type[None] if None in by_type else dict(by_type)

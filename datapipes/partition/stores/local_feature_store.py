@@ -1,0 +1,246 @@
+"""LocalFeatureStore: the features of one part's nodes and edges, under the names of PyG's class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from datapipes.base.checks import check_index_tensor, shown
+from datapipes.base.types import EdgeType, NodeType
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.native.part import Part
+from datapipes.partition.pyg.pyg_read import PygFolder
+from datapipes.partition.stores.feature_lookup import FeatureClient, ask, joined
+from datapipes.partition.stores.store_attrs import no_such
+from datapipes.partition.stores.store_books import book_of, choose_layout, given_maps, meta_of
+from datapipes.partition.stores.tensor_store import TensorStore
+
+__all__ = ["LocalFeatureStore"]
+
+_NAME = "LocalFeatureStore"
+_Self = TypeVar("_Self", bound="LocalFeatureStore")
+
+EDGES = (None, None)  # the group of edges without types
+
+
+class LocalFeatureStore(TensorStore):
+    """The features of one part's nodes and edges, found by global id.
+
+    Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
+    of the whole graph, counted for each type, where PyG's class counts nodes over all types. Attributes may have any
+    name, dtype and width.
+
+    A group is a node type, or an edge type; None for nodes without types, (None, None) for edges without types.
+
+    Args:
+        client: brings rows that other parts own; see FeatureClient.
+
+    Attributes:
+        client: may be set later, too.
+        num_partitions: number of parts.
+        partition_idx: the number of this part.
+        labels: for the user's own use, as in PyG; the stores neither set nor read it. Labels of a partition are the
+            attribute "y".
+        meta: what PyG's META.json says; {} until there is a partition.
+    """
+
+    _layouts: tuple[str, ...] = ("native", "pyg")  # which is read where both are there
+
+    def __init__(self, client: FeatureClient | None = None) -> None:
+        super().__init__()
+        self.client = client
+        self.num_partitions, self.partition_idx = 1, 0
+        self.labels: Any = None
+        self.meta: dict[str, Any] = {}
+        self._node_book: PartitionBook | None = None
+        self._edge_book: PartitionBook | None = None
+
+    @property
+    def node_feat_pb(self) -> Any:
+        """The part of each node: a tensor, or {node type: tensor}; None if it is not known.
+
+        May be set to those, with integers of any dtype, or to a PartitionBook.
+        """
+        return given_maps(self._node_book, "nodes")
+
+    @node_feat_pb.setter
+    def node_feat_pb(self, value: Any) -> None:
+        self._node_book = book_of("nodes", value)
+
+    @property
+    def edge_feat_pb(self) -> Any:
+        """The part of each edge by its id, as `node_feat_pb`; None if it is not known."""
+        return given_maps(self._edge_book, "edges")
+
+    @edge_feat_pb.setter
+    def edge_feat_pb(self, value: Any) -> None:
+        self._edge_book = book_of("edges", value)
+
+    def lookup_features(
+        self, index: Tensor, is_node_feat: bool = True, input_type: Any = None, *, attr_name: str | None = None
+    ) -> Future[Tensor]:
+        """Return a future of the rows of global ids, whichever part owns them: [n, ...], in the order of `index`.
+
+        Own rows are read at once. The others are asked for by part through `client`, and answers are matched by part.
+
+        Args:
+            index: int32 or int64 [n], in any order, with repeats.
+            is_node_feat: whether these are nodes, else edges.
+            input_type: their type; None without types.
+            attr_name: by default "x" of nodes, "edge_attr" of edges.
+        Raises:
+            KeyError: There is no such tensor; the message says which there are.
+            IndexError: An id is outside the graph; the message names the first one.
+            ValueError: There is no such type, or parts are not known, or another part owns an id and `client` is None;
+                the message names the part.
+            An error of another part is in the future.
+        """
+        name = attr_name if attr_name is not None else ("x" if is_node_feat else "edge_attr")
+        ids = check_index_tensor("lookup_features", "index", index).long()
+        group = EDGES if input_type is None and not is_node_feat else input_type
+        owners = self._owners(ids, is_node_feat, input_type)
+        if (group, name) in self._of_all:
+            owners = torch.full_like(owners, self.partition_idx)
+        own = (owners == self.partition_idx).nonzero().flatten()
+        rows = self._own_rows((group, name), ids[own])
+        wanted = sorted({*owners.tolist()} - {self.partition_idx})
+        if rows is None and not wanted:
+            raise no_such("lookup_features", "tensor", (group, name), self._feat)
+        places = {part: (owners == part).nonzero().flatten() for part in wanted}
+        if not wanted:
+            return joined(ids.shape[0], {}, {}, (own, rows))
+        if self.client is None:
+            first = int(ids[int(places[wanted[0]][0])])
+            raise ValueError(
+                f"lookup_features: the id {first} of {shown(group)} belongs to part {wanted[0]}; this store has part "
+                f"{self.partition_idx}, and no client that could ask. Set store.client."
+            )
+        of_parts = {part: ids[each] for part, each in places.items()}
+        asked = ask(self.client, of_parts, is_node_feat, input_type, name)
+        return joined(ids.shape[0], places, asked, (own, rows))
+
+    def _owners(self, ids: Tensor, is_node_feat: bool, input_type: Any) -> Tensor:
+        book, name = (self._node_book, "node_feat_pb") if is_node_feat else (self._edge_book, "edge_feat_pb")
+        if book is None:
+            raise ValueError(f"{_NAME}: {name} is not set, so parts are not known. Set it, or use from_partition.")
+        if is_node_feat:
+            return book.get_partition_ids_from_nids(ids, input_type)
+        return book.get_partition_ids_from_eids(ids, input_type)
+
+    def _own_rows(self, key: tuple[Any, Any], ids: Tensor) -> Tensor | None:
+        """Return the rows of own ids; None if this part has no row of the group, and so perhaps no tensor."""
+        known = self._rows.get(key[0])
+        has_none = known is None or known.ids.shape[0] == 0
+        if key not in self._feat and has_none and ids.shape[0] == 0:
+            return None
+        return self._rows_of_ids(key, ids)
+
+    # --- made from
+
+    @classmethod
+    def from_data(
+        cls: type[_Self],
+        node_id: Tensor,
+        x: Tensor | None = None,
+        y: Tensor | None = None,
+        edge_id: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> _Self:
+        """Return a store of nodes and edges without types.
+
+        Args:
+            node_id: the global id of each row of `x` and `y`.
+            x, y: features and labels of nodes, [n, ...].
+            edge_id: the global id of each row of `edge_attr`.
+            edge_attr: features of edges, [m, ...].
+        Raises:
+            ValueError: `edge_attr` is given without `edge_id`.
+        """
+        of_edges = {} if edge_id is None else {EDGES: edge_id}
+        of_attr = {} if edge_attr is None else {EDGES: edge_attr}
+        return cls._of({None: node_id}, {"x": {None: x}, "y": {None: y}}, of_edges, of_attr)
+
+    @classmethod
+    def from_hetero_data(
+        cls: type[_Self],
+        node_id_dict: Mapping[NodeType, Tensor],
+        x_dict: Mapping[NodeType, Tensor] | None = None,
+        y_dict: Mapping[NodeType, Tensor] | None = None,
+        edge_id_dict: Mapping[EdgeType, Tensor] | None = None,
+        edge_attr_dict: Mapping[EdgeType, Tensor] | None = None,
+    ) -> _Self:
+        """Return a store of nodes and edges by type; see `from_data`."""
+        return cls._of(node_id_dict, {"x": x_dict or {}, "y": y_dict or {}}, edge_id_dict or {}, edge_attr_dict or {})
+
+    @classmethod
+    def _of(
+        cls: type[_Self],
+        node_ids: Mapping[Any, Tensor],
+        of_nodes: Mapping[str, Mapping[Any, Tensor | None]],
+        edge_ids: Mapping[Any, Tensor],
+        edge_attrs: Mapping[Any, Tensor],
+    ) -> _Self:
+        store = cls()
+        for group, ids in [*node_ids.items(), *edge_ids.items()]:
+            store.put_global_id(ids, group)
+        for name, by_group in [*of_nodes.items(), ("edge_attr", edge_attrs)]:
+            for group, values in by_group.items():
+                if values is None:
+                    continue
+                if name == "edge_attr" and group not in edge_ids:
+                    raise ValueError(f"{_NAME}: edge_attr of {shown(group)} has no edge_id, which it needs. Give both.")
+                store.put_tensor(values, group, name)
+        return store
+
+    @classmethod
+    def from_partition(cls: type[_Self], root: str | Path, pid: int, *, client: FeatureClient | None = None) -> _Self:
+        """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
+
+        The native layout is preferred where both are there. Features stay on disk until they are asked for. In PyG's
+        layout "time" of nodes has a row for each node of the graph, so any part answers for all.
+
+        Raises:
+            FileNotFoundError: There is no partition at `root`, or a file is missing.
+            ValueError: There is no such part, or a file is truncated, changed, hostile or of another partition.
+        """
+        if choose_layout(_NAME, root, cls._layouts) == "native":
+            return cls.from_part(Part.open(root, pid), client=client)
+        folder, store = PygFolder(root), cls(client)
+        found: dict[Any, Any] = {**folder.node_features(pid)}
+        found |= {EDGES if key is None else key: each for key, each in folder.edge_features(pid).items()}
+        store._set(folder.meta.num_parts, pid, folder.book, folder.meta.given)
+        for group, features in found.items():
+            store._put_all(group, features.ids, features.of_ids)
+            for name, values in features.of_all.items():
+                store.put_tensor(values, group, name)
+                store._of_all.add((group, name))
+        return store
+
+    @classmethod
+    def from_part(cls: type[_Self], part: Part, *, client: FeatureClient | None = None) -> _Self:
+        """Return a store of an open Part, whose memory it shares."""
+        store = cls(client)
+        store._set(part.num_parts, part.part, part.book, meta_of(part))
+        for node_type in part.node_types:
+            store._put_all(node_type, part.node_ids(node_type), part.node_attributes_of(node_type))
+        for edge_type in part.edge_types:
+            relation = part.relation(edge_type)
+            store._put_all(EDGES if edge_type is None else edge_type, relation.edge_ids, relation.edge_attributes)
+        return store
+
+    def _set(self, num_parts: int, part: int, book: PartitionBook, meta: dict[str, Any]) -> None:
+        self.num_partitions, self.partition_idx, self.meta = num_parts, part, meta
+        self._node_book = self._edge_book = book
+
+    def _put_all(self, group: Any, ids: Tensor, values: Mapping[str, Tensor]) -> None:
+        self.put_global_id(ids, group)
+        for name, each in values.items():
+            self.put_tensor(each, group, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(part {self.partition_idx} of {self.num_partitions}, {len(self._feat)} tensors)"

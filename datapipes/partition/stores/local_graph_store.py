@@ -1,0 +1,209 @@
+"""LocalGraphStore: the edges of one part, under the names of PyG's class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from datapipes.base.types import EdgeType, NodeType, ends_of
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.native.part import Part
+from datapipes.partition.native.part_arrays import PartRelation
+from datapipes.partition.pyg.pyg_read import Edges, PygFolder
+from datapipes.partition.stores.edge_store import EdgeStore
+from datapipes.partition.stores.store_attrs import no_such
+from datapipes.partition.stores.store_books import book_of, choose_layout, given_maps, meta_of
+
+__all__ = ["LocalGraphStore"]
+
+_NAME = "LocalGraphStore"
+_Self = TypeVar("_Self", bound="LocalGraphStore")
+
+
+class LocalGraphStore(EdgeStore):
+    """The edges of one part, and which part owns each node and each edge.
+
+    Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
+    of the whole graph, counted for each type. `get_edge_id` gives the ids by which edge features are looked up, where
+    PyG's class gives numbers over all edge types.
+
+    Edges are named as PyG names them: `store.get_edge_index(edge_type, "coo")`, with edge_type None without types.
+
+    Attributes:
+        num_partitions: number of parts.
+        partition_idx: the number of this part.
+        meta: what PyG's META.json says: "is_hetero", and after `from_partition` the rest of it.
+        is_sorted: whether the edges ascend by destination; None until there are edges of a partition.
+    """
+
+    _layouts: tuple[str, ...] = ("native", "pyg")  # which is read where both are there
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_partitions, self.partition_idx = 1, 0
+        self.is_sorted: bool | None = None
+        self._node_book: PartitionBook | None = None
+        self._edge_book: PartitionBook | None = None
+
+    # --- which part owns what
+
+    @property
+    def node_pb(self) -> Any:
+        """The part of each node: a tensor, or {node type: tensor}; None if it is not known.
+
+        May be set to those, with integers of any dtype, or to a PartitionBook.
+        """
+        return given_maps(self._node_book, "nodes")
+
+    @node_pb.setter
+    def node_pb(self, value: Any) -> None:
+        self._node_book = book_of("nodes", value)
+
+    @property
+    def edge_pb(self) -> Any:
+        """The part of each edge by its id, as `node_pb`; None if it is not known."""
+        return given_maps(self._edge_book, "edges")
+
+    @edge_pb.setter
+    def edge_pb(self, value: Any) -> None:
+        self._edge_book = book_of("edges", value)
+
+    def get_partition_ids_from_nids(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """Return the part of each node, int64 [n].
+
+        Args:
+            ids: int32 or int64 [n], in any order.
+        Raises:
+            IndexError: An id is outside the graph; the message names the first one.
+            ValueError: There is no such type, or `node_pb` is not set.
+        """
+        return _known(self._node_book, "node_pb").get_partition_ids_from_nids(ids, node_type)
+
+    def get_partition_ids_from_eids(self, eids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
+        """Return the part of each edge by its id, int64 [n].
+
+        Args:
+            eids: int32 or int64 [n], in any order.
+        Raises:
+            IndexError: An id is outside the graph; the message names the first one.
+            ValueError: There is no such type, `edge_pb` is not set, or the partition was made without an edge map.
+        """
+        return _known(self._edge_book, "edge_pb").get_partition_ids_from_eids(eids, edge_type)
+
+    # --- made from
+
+    @classmethod
+    def from_data(
+        cls: type[_Self], edge_id: Tensor, edge_index: Tensor, num_nodes: int, is_sorted: bool = False
+    ) -> _Self:
+        """Return a store of edges without types.
+
+        Args:
+            edge_id: int32 or int64 [num_edges].
+            edge_index: int32 or int64 [2, num_edges], sources and destinations.
+            num_nodes: number of nodes.
+            is_sorted: whether the destinations ascend. If not, edges are sorted by them; those of one destination stay
+                in their order.
+        """
+        store = cls()
+        store._put_sorted(None, edge_id, edge_index, (num_nodes, num_nodes), is_sorted)
+        return store
+
+    @classmethod
+    def from_hetero_data(
+        cls: type[_Self],
+        edge_id_dict: Mapping[EdgeType, Tensor],
+        edge_index_dict: Mapping[EdgeType, Tensor],
+        num_nodes_dict: Mapping[NodeType, int],
+        is_sorted: bool = False,
+    ) -> _Self:
+        """Return a store of edges by type; see `from_data`.
+
+        Raises:
+            KeyError: An edge type has no ids, or a node type no number.
+        """
+        store = cls()
+        store.meta = {"is_hetero": True}
+        for edge_type, edge_index in edge_index_dict.items():
+            if edge_type not in edge_id_dict:
+                raise no_such(_NAME, "edge_id of", edge_type, edge_id_dict)
+            size = []
+            for each in ends_of(edge_type):
+                if each not in num_nodes_dict:
+                    raise no_such(_NAME, "number of nodes of", each, num_nodes_dict)
+                size.append(num_nodes_dict[str(each)])
+            store._put_sorted(edge_type, edge_id_dict[edge_type], edge_index, (size[0], size[1]), is_sorted)
+        return store
+
+    def _put_sorted(
+        self, edge_type: EdgeType | None, edge_id: Tensor, edge_index: Tensor, size: tuple[int, int], is_sorted: bool
+    ) -> None:
+        if not is_sorted:
+            order = torch.argsort(edge_index[1], stable=True)
+            edge_index, edge_id = edge_index[:, order], edge_id[order]
+        attr = self._attr(edge_type, size)
+        self.put_edge_index(edge_index, attr)
+        self.put_edge_id(edge_id, attr)
+
+    def _attr(self, edge_type: EdgeType | None, size: tuple[int, int]) -> Any:
+        return self._edge_attr_cls(edge_type, "coo", True, size)
+
+    @classmethod
+    def from_partition(cls: type[_Self], root: str | Path, pid: int) -> _Self:
+        """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
+
+        The native layout is preferred where both are there. Arrays stay on disk until edges are asked for.
+
+        Raises:
+            FileNotFoundError: There is no partition at `root`, or a file is missing.
+            ValueError: There is no such part, or a file is truncated, changed, hostile or of another partition.
+        """
+        if choose_layout(_NAME, root, cls._layouts) == "native":
+            return cls.from_part(Part.open(root, pid))
+        folder, store = PygFolder(root), cls()
+        edges = folder.edges(pid)
+        store._set(folder.meta.num_parts, pid, folder.book, folder.meta.given)
+        for edge_type, each in edges.items():
+            attr = store._attr(edge_type, each.size)
+            store._keep(attr, partial(_of_pairs, each))
+            store.put_edge_id(each.edge_id, attr)
+        return store
+
+    @classmethod
+    def from_part(cls: type[_Self], part: Part) -> _Self:
+        """Return a store of an open Part; it shares the part's memory until edges are asked for."""
+        store = cls()
+        store._set(part.num_parts, part.part, part.book, meta_of(part))
+        for edge_type in part.edge_types:
+            src, dst = ends_of(edge_type)
+            attr = store._attr(edge_type, (part.num_nodes_of(src), part.num_nodes_of(dst)))
+            store._keep(attr, partial(_of_rows, part.relation(edge_type), part.node_ids(dst)))
+            store.put_edge_id(part.relation(edge_type).edge_ids, attr)
+        return store
+
+    def _set(self, num_parts: int, part: int, book: PartitionBook, meta: dict[str, Any]) -> None:
+        self.num_partitions, self.partition_idx, self.meta, self.is_sorted = num_parts, part, meta, True
+        self._node_book = self._edge_book = book
+
+    def __repr__(self) -> str:
+        of = f"part {self.partition_idx} of {self.num_partitions}"
+        return f"{type(self).__name__}({of}, {len(self._edge_index)} edge types)"
+
+
+def _known(book: PartitionBook | None, name: str) -> PartitionBook:
+    if book is None:
+        raise ValueError(f"{_NAME}: {name} is not set, so parts are not known. Set it, or use from_partition.")
+    return book
+
+
+def _of_pairs(edges: Edges) -> Tensor:
+    return torch.stack([edges.row, edges.col])
+
+
+def _of_rows(relation: PartRelation, node_ids: Tensor) -> Tensor:
+    return torch.stack([relation.indices.long(), torch.repeat_interleave(node_ids, relation.indptr.diff())])

@@ -1,0 +1,168 @@
+"""TensorStore: tensors by group and name, and their rows by global id; what LocalFeatureStore is built on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from datapipes.base.checks import as_tensor, check_index_tensor, shown
+from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.partition.stores.id_rows import IdRows
+from datapipes.partition.stores.store_attrs import TensorAttr, no_such
+
+_NAME = "LocalFeatureStore"
+
+
+class TensorStore:
+    """Tensors by group and name. A group may have global ids: that of the row i of each of its tensors."""
+
+    _tensor_attr_cls: Any = TensorAttr
+    partition_idx: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._feat: dict[tuple[Any, Any], Tensor] = {}
+        self._of_all: set[tuple[Any, Any]] = set()  # tensors with a row for each node of the graph: PyG's times
+        self._rows: dict[Any, IdRows] = {}
+
+    @staticmethod
+    def key(attr: Any) -> tuple[Any, Any]:
+        """Return the key of a tensor: (group, name)."""
+        return attr.group_name, attr.attr_name
+
+    # --- global ids
+
+    def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
+        """Keep the id of each row of a group, int32 or int64 [n]; each id once, in any order."""
+        self._rows[group_name] = IdRows(f"{_NAME}, group {shown(group_name)}", global_id)
+        return True
+
+    def get_global_id(self, group_name: Any) -> Tensor | None:
+        """Return the id of each row of a group, or None if there are none."""
+        found = self._rows.get(group_name)
+        return None if found is None else found.ids
+
+    def remove_global_id(self, group_name: Any) -> bool:
+        """Forget the ids of a group; return whether there were any."""
+        return self._rows.pop(group_name, None) is not None
+
+    # --- tensors
+
+    def put_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
+        """Keep a tensor or array [n, ...] under the fields of a TensorAttr: group_name, attr_name.
+
+        Raises:
+            ValueError: A field is not given, or an index is.
+        """
+        return self._put_tensor(tensor, self._full_attr(*args, **kwargs))
+
+    def get_tensor(self, *args: Any, convert_type: bool = False, **kwargs: Any) -> Any:
+        """Return a tensor, or its rows `index`: numbers of rows, not global ids.
+
+        Args:
+            convert_type: return an array if the index is one.
+        Raises:
+            KeyError: There is no such tensor; the message says which there are.
+        """
+        attr = self._full_attr(*args, **kwargs)
+        found = self._get_tensor(attr)
+        return found.numpy() if convert_type and isinstance(attr.index, np.ndarray) else found
+
+    def remove_tensor(self, *args: Any, **kwargs: Any) -> bool:
+        """Forget a tensor; return whether there was one."""
+        return self._remove_tensor(self._full_attr(*args, **kwargs))
+
+    def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
+        """Put a tensor in the place of another one, if there is one."""
+        attr = self._full_attr(*args, **kwargs)
+        self._remove_tensor(attr)
+        return self._put_tensor(tensor, attr)
+
+    def get_tensor_size(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+        """Return the shape of a tensor, or None if there is none."""
+        return self._get_tensor_size(self._tensor_attr_cls.cast(*args, **kwargs))
+
+    def get_all_tensor_attrs(self) -> list[Any]:
+        """Return a TensorAttr for each tensor that is there."""
+        return [self._tensor_attr_cls(*key) for key in self._feat]
+
+    def has_edge_attr(self) -> bool:
+        """Return whether edges of any type have the attribute "edge_attr"."""
+        return any(isinstance(group, tuple) and name == "edge_attr" for group, name in self._feat)
+
+    def _full_attr(self, *args: Any, **kwargs: Any) -> Any:
+        attr = self._tensor_attr_cls.cast(*args, **kwargs)
+        if not attr.is_fully_specified():
+            raise ValueError(f"{_NAME}: found {shown(attr)}; group_name and attr_name are needed. Give both.")
+        return attr
+
+    def _put_tensor(self, tensor: Any, attr: Any) -> bool:
+        if attr.index is not None:
+            raise ValueError(
+                f"{_NAME}: found an index for a tensor that is put; only whole ones are. Leave the index out."
+            )
+        found = as_tensor(_NAME, shown(self.key(attr)), tensor)
+        if found.ndim == 0:
+            raise ValueError(
+                f"{_NAME}: {shown(self.key(attr))} must be [n, ...], got a single value. Give a row for each id."
+            )
+        self._feat[self.key(attr)] = found
+        self._of_all.discard(self.key(attr))
+        return True
+
+    def _get_tensor(self, attr: Any) -> Tensor:
+        found = self._feat.get(self.key(attr))
+        if found is None:
+            raise no_such(_NAME, "tensor", self.key(attr), self._feat)
+        return found if attr.index is None else found[attr.index]
+
+    def _remove_tensor(self, attr: Any) -> bool:
+        self._of_all.discard(self.key(attr))
+        return self._feat.pop(self.key(attr), None) is not None
+
+    def _get_tensor_size(self, attr: Any) -> tuple[int, ...] | None:
+        found = self._feat.get(self.key(attr))
+        return None if found is None else tuple(found.shape)
+
+    # --- by global id
+
+    def get_tensor_from_global_id(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the rows of global ids: `index` is int32 or int64 [n], in any order, with repeats.
+
+        Raises:
+            KeyError: There is no such tensor; the message says which there are.
+            IndexError: This part does not have an id; the message names the first one.
+            ValueError: There is no index, or the group has no global ids, or as many as the tensor has rows.
+        """
+        attr = self._full_attr(*args, **kwargs)
+        if attr.index is None:
+            raise ValueError(f"get_tensor_from_global_id: {shown(self.key(attr))} needs an index. Give the global ids.")
+        return self._rows_of_ids(
+            self.key(attr), check_index_tensor("get_tensor_from_global_id", "index", attr.index).long()
+        )
+
+    def _rows_of_ids(self, key: tuple[Any, Any], ids: Tensor) -> Tensor:
+        where = "get_tensor_from_global_id"
+        tensor = self._get_tensor(self._tensor_attr_cls(*key))
+        if key in self._of_all:
+            rows, found = ids, (ids >= 0) & (ids < tensor.shape[0])
+        else:
+            known = self._rows.get(key[0])
+            if known is None or known.ids.shape[0] != tensor.shape[0]:
+                count = "none" if known is None else str(known.ids.shape[0])
+                raise ValueError(
+                    f"{where}: {shown(key)} has {tensor.shape[0]} rows, and its group {count} global ids; as many are "
+                    "needed. Call put_global_id."
+                )
+            rows, found = known.rows_of(ids)
+        if not bool(found.all()):
+            missing = int(ids[int((~found).nonzero()[0])])
+            raise IndexError(
+                f"{where}: part {self.partition_idx} does not have the id {missing} of {shown(key[0])}. Ask the part "
+                "that owns it, or use lookup_features."
+            )
+        if has_adjacent_values(tensor):
+            return take_rows(tensor, byte_rows(tensor), rows)
+        return tensor[rows]

@@ -1,0 +1,176 @@
+"""Fennel: the kernel equals its twin, no part is too heavy, and the cut is smaller than that of a random partition."""
+
+import all_relations
+import numpy as np
+import pytest
+import torch
+import twin
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import random_graph, rng_seeds
+
+import datapipes as dp
+from datapipes import _core
+from datapipes.partition.methods.assign import assign
+from datapipes.partition.source import Source
+
+PASSES = 3
+
+
+def kernel_of(graph, num_parts: int, key: int, base: int = 1, extra: int = 0, training=None) -> _core.Fennel:
+    masks = training or [None] * len(graph.node_types)
+    return _core.Fennel(graph.topology(), num_parts=num_parts, key=key, base=base, extra=extra, training=masks)
+
+
+def passes_of(kernel: _core.Fennel, count: int = PASSES) -> list[list[int]]:
+    """The parts after each pass; each pass is made of several calls."""
+    after, before = [], None
+    for _ in range(count):
+        half = kernel.num_blocks // 2
+        kernel.visit(0, half)
+        kernel.visit(half, kernel.num_blocks - half)
+        after.append(kernel.parts().tolist())
+        moved = kernel.end_pass()
+        assert moved == (
+            len(after[-1]) if before is None else sum(a != b for a, b in zip(after[-1], before, strict=True))
+        )
+        before = after[-1]
+    return after
+
+
+@given(all_relations.graphs(min_nodes=1), st.integers(1, 9), rng_seeds, st.integers(1, 3), st.integers(0, 5), st.data())
+def test_the_parts_after_each_pass_are_those_of_the_twin(graph, num_parts, key, base, extra, data):
+    masks = []
+    for node_type in graph.node_types:
+        count = graph.num_nodes_of(node_type)
+        chosen = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        masks.append(np.array(chosen, np.uint8) if data.draw(st.booleans()) else None)
+    trained = [
+        bool(mask[v]) if mask is not None else False
+        for mask, node_type in zip(masks, graph.node_types, strict=True)
+        for v in range(graph.num_nodes_of(node_type))
+    ]
+    weights = [base + extra * each for each in trained]
+    found = passes_of(kernel_of(graph, num_parts, key, base, extra, masks))
+    assert found == twin.fennel(all_relations.in_edges_of(graph), weights, num_parts, key, PASSES)
+    heaviest = max(np.bincount(found[-1], weights, num_parts))
+    mean = sum(weights) / num_parts
+    assert heaviest <= max(1.03 * mean, mean + max(weights))
+
+
+@pytest.mark.parametrize(("num_parts", "dtype"), [(3, np.uint8), (255, np.uint8), (256, np.uint16), (700, np.uint16)])
+def test_blocks_of_several_nodes_and_many_parts_are_those_of_the_twin(num_parts, dtype):
+    graph = all_relations.plain(random_graph(1100, 4000, rng_seed=1))
+    kernel = kernel_of(graph, num_parts, key=5)
+    assert kernel.num_blocks == 275
+    found = passes_of(kernel, 2)
+    assert found == twin.fennel(all_relations.in_edges_of(graph), [1] * 1100, num_parts, 5, 2)
+    assert kernel.parts().dtype == dtype
+
+
+def test_a_lead_of_votes_stops_at_65535():
+    graph = all_relations.plain(random_graph(4, 0, rng_seed=1))
+    edges = torch.tensor([[0] * 70_000 + [0, 3], [1] * 70_000 + [2, 1]])
+    graph = dp.CSCGraph.from_edge_index(edges, 4)
+    for key in range(4):
+        assert passes_of(kernel_of(graph, 2, key)) == twin.fennel(
+            all_relations.in_edges_of(graph), [1] * 4, 2, key, PASSES
+        )
+
+
+@pytest.mark.parametrize("name", all_relations.CORRUPT)
+def test_a_corrupt_graph_raises(name):
+    graph, message = all_relations.CORRUPT[name]
+    kernel = kernel_of(graph, 2, key=0)
+    with pytest.raises(ValueError, match=f"^Partitioner: .*{message}"):
+        kernel.visit(0, kernel.num_blocks)
+
+
+def test_arguments_that_do_not_fit_raise():
+    graph = all_relations.plain(random_graph(5, 9, rng_seed=1))
+    for num_parts in (0, -1, 2**16):
+        with pytest.raises(ValueError, match="num_parts must be in"):
+            kernel_of(graph, num_parts, key=0)
+    with pytest.raises(ValueError, match="an entry for each node of its type"):
+        kernel_of(graph, 2, key=0, training=[np.zeros(4, np.uint8)])
+    with pytest.raises(ValueError, match="for each node type"):
+        kernel_of(graph, 2, key=0, training=[None, None])
+    with pytest.raises(TypeError, match="must be uint8"):
+        kernel_of(graph, 2, key=0, training=[np.zeros(5, bool)])
+    with pytest.raises(IndexError, match="positions"):
+        kernel_of(graph, 2, key=0).visit(0, 6)
+    with pytest.raises(ValueError, match="0 or more"):
+        kernel_of(graph, 2, key=0).visit(0, -1)
+
+
+# --- the method
+
+
+def assigned(graph, num_parts: int, rng_seed: int = 0, training=None) -> np.ndarray:
+    source = Source(graph, training or {}, graph.node_types, graph.edge_types)
+    book = assign(source, num_parts, method="fennel", recursive=False, rng_seed=rng_seed, progress=lambda *_: None)
+    return book.nodes().dense().numpy()
+
+
+def cut(graph: dp.CSCGraph, parts: np.ndarray) -> float:
+    destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr.numpy()))
+    return float((parts[graph.indices.numpy()] != parts[destinations]).mean())
+
+
+def communities(count: int, size: int, directed: bool, rng_seed: int = 0) -> dp.CSCGraph:
+    """Groups of nodes in random order, with 20 edges a node, of which one in 20 leads out of its group."""
+    rng = np.random.default_rng(rng_seed)
+    number = rng.permutation(count * size)
+    sources = np.repeat(np.arange(count * size), 20)
+    inside = sources // size * size + rng.integers(0, size, len(sources))
+    ends = np.where(rng.random(len(sources)) < 0.95, inside, rng.integers(0, count * size, len(sources)))
+    edges = number[np.stack((sources, ends))]
+    return dp.CSCGraph.from_edge_index(edges if directed else np.concatenate((edges, edges[::-1]), 1), count * size)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_communities_stay_together(directed):
+    graph = communities(8, 100, directed)
+    assert cut(graph, assigned(graph, 4)) < 0.3  # random: 0.75
+
+
+def test_a_bipartite_graph_without_reverse_edges_is_cut_as_if_it_had_them():
+    """Authors have no in-edges: what they are pulled by are the votes of their papers."""
+    rng = np.random.default_rng(0)
+    number = {"author": rng.permutation(400), "paper": rng.permutation(400)}
+    authors = np.repeat(np.arange(400), 10)
+    papers = authors // 100 * 100 + rng.integers(0, 100, len(authors))  # of the author's group
+    ends = np.stack((number["author"][authors], number["paper"][papers]))
+    graph = dp.HeteroCSCGraph.from_edge_index({("author", "writes", "paper"): ends}, {"author": 400, "paper": 400})
+    source = Source(graph, {}, graph.node_types, graph.edge_types)
+    book = assign(source, 4, method="fennel", recursive=False, rng_seed=0, progress=lambda *_: None)
+    parts = [book.nodes(kind).dense().numpy()[ids] for kind, ids in zip(("author", "paper"), ends, strict=True)]
+    assert (parts[0] != parts[1]).mean() < 0.3
+
+
+def test_training_nodes_and_all_nodes_balance_together():
+    graph = communities(8, 250, directed=False)
+    training = torch.arange(2000) < 200
+    parts = assigned(graph, 4, training={None: training})
+    weights = 1 + 10 * training.numpy()
+    assert np.bincount(parts, weights).max() <= 1.03 * 4000 / 4 + 1
+
+
+def test_the_seed_alone_chooses_the_parts():
+    graph = all_relations.undirected_random(500, 3000, rng_seed=1)
+    first, again, other = (assigned(graph, 3, rng_seed) for rng_seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_a_mapped_graph_gives_the_same_parts(tmp_path):
+    graph = all_relations.undirected_random(2000, 5000, rng_seed=1)
+    graph.save(tmp_path)
+    assert (assigned(dp.CSCGraph.open(tmp_path), 3) == assigned(graph, 3)).all()
+
+
+def test_more_parts_than_communities_leave_no_part_empty():
+    graph = all_relations.plain(random_graph(12, 0, rng_seed=1))
+    for num_parts in (11, 12):
+        assert set(assigned(graph, num_parts)) == set(range(num_parts))
+    assert set(assigned(all_relations.undirected_random(300, 300, 1), 299)) == set(range(299))

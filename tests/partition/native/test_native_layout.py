@@ -1,0 +1,462 @@
+"""The native layout: what the parts make up is the whole graph, bit for bit; a damaged file is named, never opened."""
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hetero_graphs import full_library
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partitions import books, expect_same, graphs, parts_of, reassembled, write
+from pipelines import ended, graph_of, refused
+
+import datapipes as dp
+from datapipes.base.types import ends_of
+from datapipes.distributed import Part, PartitionBook, open_book
+from datapipes.partition import row_chunks
+from datapipes.partition.layouts import layout_of
+from datapipes.partition.native.manifest import read_manifest
+from datapipes.partition.native.native_header import with_own_hash
+from datapipes.partition.native.piece_hash import hash_of_bytes
+
+
+def new_folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("partition") / "root"
+
+
+# --- what was written comes back
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_the_parts_of_any_assignment_make_up_the_whole_graph(tmp_path_factory, data):
+    graph = data.draw(graphs())
+    book = data.draw(books(graph))
+    root = write(new_folder(tmp_path_factory), graph, book)
+    expect_same(reassembled(root), graph)
+    opened = open_book(root)
+    for part in range(book.num_parts):
+        found = Part.open(root, part, book=opened, fingerprint=graph)
+        for key in graph.edge_types:
+            owner = parts_of(book, ends_of(key)[1])
+            degrees = graph.relation(key).indptr.diff().tolist()
+            own = [node for node, each in enumerate(owner) if each == part]
+            assert found.node_ids(ends_of(key)[1]).tolist() == own
+            assert found.relation(key).indptr.diff().tolist() == [degrees[node] for node in own]
+
+
+def test_dtypes_that_numpy_lacks_and_rows_without_values_come_back(tmp_path):
+    graph = full_library(torch.int32)
+    nodes = {kind: torch.arange(count) % 2 for kind, count in graph.num_nodes.items()}
+    expect_same(reassembled(write(tmp_path / "root", graph, PartitionBook(2, nodes))), graph)
+
+
+def test_pieces_of_any_size_make_the_same_files(tmp_path, monkeypatch):
+    graph = full_library()
+    book = PartitionBook(2, {kind: torch.arange(count) % 2 for kind, count in graph.num_nodes.items()})
+    one = write(tmp_path / "one", graph, book)
+    monkeypatch.setattr(row_chunks, "MOST_BYTES", 5)
+    two = write(tmp_path / "two", graph, book)
+    assert contents(one) == contents(two)
+
+
+def test_a_graph_that_is_memory_mapped_gives_the_same_files(tmp_path):
+    graph = full_library()
+    book = PartitionBook(2, {kind: torch.arange(count) % 2 for kind, count in graph.num_nodes.items()})
+    graph.save(tmp_path / "graph")
+    one = write(tmp_path / "one", graph, book)
+    two = write(tmp_path / "two", dp.HeteroCSCGraph.open(tmp_path / "graph"), book)
+    assert contents(one) == contents(two)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_files_are_those_that_partition_json_names(root):
+    named = json.loads((root / "partition.json").read_text())["files"]
+    found = contents(root)
+    del found["partition.json"]
+    assert {name: [len(content), hash_of_bytes(content)] for name, content in found.items()} == named
+    assert sorted(found) == sorted(NAMES[1:])
+
+
+def test_partition_json_says_what_it_was_told_and_what_it_is(root):
+    header = json.loads((root / "partition.json").read_text())
+    graph = full_library()
+    assert (header["format"], header["version"], header["num_parts"]) == ("datapipes-partition", 1, 2)
+    assert header["fingerprint"] == graph.digest()
+    assert header["node_types"] == [["author", 3], ["paper", 4], ["venue", 1]]
+    assert [*map(tuple, header["edge_types"][0][0])] == [*map(tuple, graph.edge_types[0])]
+    assert (header["method"], header["report"]) == ("by hand", {"seconds": 1.5, "edges": [3, 2]})
+    assert read_manifest("here", root).about == {"method": "by hand", "report": {"seconds": 1.5, "edges": [3, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("about", "found"),
+    [
+        ({"files": 1}, "a field 'files' of its own"),
+        ({"hash": 1}, "a field 'hash' of its own"),
+        ({"report": float("nan")}, "cannot hold"),
+        ({"report": torch.zeros(1)}, "cannot hold"),
+        ({"report": 10**30}, "cannot hold"),
+        ({"report": "x" * 2**25}, "would have .* bytes"),
+    ],
+    ids=["files", "hash", "nan", "tensor", "digits", "long"],
+)
+def test_what_partition_json_cannot_hold_is_refused_before_anything_is_written(tmp_path, about, found):
+    book = PartitionBook(1, torch.zeros(2).long())
+    with refused(ValueError, stage="partition", found=found, allowed="Give|at most"):
+        write(tmp_path / "root", graph_of([[0], [1]]), book, about=about)
+    assert [*(tmp_path / "root").iterdir()] == []
+
+
+def test_progress_is_told_by_part(tmp_path):
+    told = []
+    book = PartitionBook(2, torch.tensor([0, 1]))
+    write(tmp_path / "root", graph_of([[0], [1]]), book, progress=lambda *given: told.append(given))
+    assert {text for text, _, _ in told} == {"write part 0", "write part 1", "write the book"}
+    assert all(0 <= done <= total for _, done, total in told)
+    assert {text for text, done, total in told if done == total} == {text for text, _, _ in told}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "found"),
+    [
+        ("when", None, r"'when' is no node attribute of the graph; it has \['x'\]"),
+        ("x", torch.zeros(2, 1), r"'x' is float32 \[2, 1\]"),
+        ("x", torch.zeros(2).bool(), r"'x' is bool \[2\]"),
+        ("x", torch.zeros(2).cfloat(), r"'x' is complex64 \[2\]"),
+    ],
+)
+def test_times_that_are_none_are_refused(tmp_path, name, values, found):
+    graph = graph_of([[0], [1]], node_attributes={"x": torch.zeros(2, 3) if values is None else values})
+    with refused(ValueError, stage="partition", found=found, allowed="Name one|integers or floats"):
+        write(tmp_path / "root", graph, PartitionBook(1, torch.zeros(2).long()), node_time_attr=name)
+
+
+def test_the_book_of_another_graph_and_a_corrupt_graph_are_refused(tmp_path):
+    with refused(ValueError, stage="partition", found="the book has the nodes {None: 3}", allowed="must be equal"):
+        write(tmp_path / "one", graph_of([[0], [1]]), PartitionBook(1, torch.zeros(3).long()))
+    with refused(ValueError, stage="partition", found=r"indices\[1\] is 5", allowed=r"\[0, 2\)", remedy="validate"):
+        write(tmp_path / "two", graph_of([[0], [5]]), PartitionBook(1, torch.zeros(2).long()))
+    assert not (tmp_path / "two" / "partition.json").exists()
+
+
+# --- damaged files
+
+NAMES = [
+    "partition.json",
+    "book/book.json",
+    "book/arrays.npy",
+    "part_0/part.json",
+    "part_0/arrays.npy",
+    "part_1/part.json",
+    "part_1/arrays.npy",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    graph = full_library()
+    book = PartitionBook(2, {kind: torch.arange(count) % 2 for kind, count in graph.num_nodes.items()})
+    about = {"method": "by hand", "report": {"seconds": 1.5, "edges": [3, 2]}}
+    return write(tmp_path_factory.mktemp("whole") / "root", graph, book, about=about)
+
+
+@pytest.fixture
+def root(whole, tmp_path) -> Path:
+    shutil.copytree(whole, tmp_path / "root")
+    return tmp_path / "root"
+
+
+def open_all(root: Path, verify: bool = True) -> list[Part]:
+    book = open_book(root, verify=verify)
+    return [Part.open(root, part, book=book, verify=verify) for part in range(2)]
+
+
+def rehashed(root: Path, name: str | None = None, header: dict | None = None, **changes) -> None:
+    """Write a JSON header, and partition.json with its new size and hash and with `changes`; all hashes are right."""
+    if name is not None:
+        (root / name).write_text(json.dumps(header))
+    manifest = {**json.loads((root / "partition.json").read_text()), **changes}
+    del manifest["hash"]
+    if isinstance(manifest["files"], dict):
+        for file in manifest["files"]:
+            if (root / file).is_file():
+                content = (root / file).read_bytes()
+                manifest["files"][file] = [len(content), hash_of_bytes(content)]
+    (root / "partition.json").write_bytes(with_own_hash(manifest))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_truncated_file_is_named(root, name, verify):
+    path = root / name
+    whole = path.read_bytes()
+    for length in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=rf"^(open_book|Part\.open): \S*{name} .*[Cc]opy the partition again"):
+            open_all(root, verify)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flipped_byte_anywhere_is_seen(root, name):
+    path = root / name
+    whole = path.read_bytes()
+    assert len(open_all(root)) == 2
+    for place in {*range(0, len(whole), max(1, len(whole) // 40)), *range(len(whole) - 80, len(whole))}:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=rf"^(open_book|Part\.open): .*{name} "):
+            open_all(root)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_missing_file_is_named(root, name, verify):
+    (root / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"^(open_book|Part\.open): \S*{name} does not exist.*Check the path"):
+        open_all(root, verify)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["fifo", "folder"])
+def test_what_is_no_regular_file_is_refused_at_once(root, name, kind):
+    path = root / name
+    path.unlink()
+    {"fifo": os.mkfifo, "folder": Path.mkdir}[kind](path)
+    (error,) = ended(lambda: open_all(root), path)
+    found = f"{name} is a {'FIFO' if kind == 'fifo' else 'folder'}"
+    with refused(ValueError, stage=r"open_book|Part\.open", found=found, allowed="a regular file is needed"):
+        raise error
+
+
+@pytest.mark.parametrize("place", ["missing", "file", "empty", "graph"])
+def test_what_is_no_partition_is_refused(tmp_path, place):
+    path = tmp_path / "here"
+    if place == "file":
+        path.write_text("hello")
+    elif place == "empty":
+        path.mkdir()
+    elif place == "graph":
+        full_library().save(path)
+    with refused(FileNotFoundError, stage="open_book", found="holds no native partition", allowed="Check the path"):
+        open_book(path)
+    assert layout_of(path) == set()
+
+
+def test_files_of_two_partitions_never_mix(root, tmp_path):
+    graph = full_library()
+    nodes = {kind: (torch.arange(count) + 1) % 2 for kind, count in graph.num_nodes.items()}
+    about = {"method": "by hand", "report": {"seconds": 1.5, "edges": [3, 2]}}
+    other = write(tmp_path / "other", graph, PartitionBook(2, nodes), about=about)
+    for name in ("part_0", "part_1", "book"):
+        mixed = tmp_path / f"mixed_{name}"
+        shutil.copytree(root, mixed)
+        shutil.rmtree(mixed / name)
+        shutil.copytree(other / name, mixed / name)
+        with pytest.raises(ValueError, match=rf"{name}/\w+\.\w+ has \d+ bytes|the content of \S*{name}/"):
+            open_all(mixed)
+        rehashed(mixed)
+        with pytest.raises(
+            ValueError, match=rf"{name}/\w+\.json belongs to the partition \w{{16}}, .* parts and book that disagree"
+        ):
+            open_all(mixed, verify=False)
+
+
+def test_parts_of_one_partition_in_the_place_of_each_other_are_refused(root):
+    (root / "part_0").rename(root / "away")
+    (root / "part_1").rename(root / "part_0")
+    (root / "away").rename(root / "part_1")
+    with pytest.raises(ValueError, match=r"part_0/part\.json"):
+        open_all(root)
+    rehashed(root)
+    for verify in (True, False):
+        with pytest.raises(ValueError, match=r"part_0/part\.json is not a valid header.*that of part 1, not of part 0"):
+            open_all(root, verify)
+
+
+def test_a_part_whose_nodes_are_not_those_of_the_book_is_refused(root):
+    header = json.loads((root / "part_0" / "part.json").read_text())
+    entry = next(each for each in header["arrays"] if each["kind"] == "node_ids" and each["shape"] == [2])
+    arrays = np.load(root / "part_0" / "arrays.npy")
+    ids = arrays[entry["offset"] : entry["offset"] + 16].view(np.int64)
+    for values, found in (([2, 0], "the nodes 2 to 0"), ([0, 0], "do not ascend"), ([0, 1], "another part's")):
+        ids[:] = values
+        np.save(root / "part_0" / "arrays.npy", arrays)
+        rehashed(root)
+        with refused(ValueError, stage=r"Part\.open: \S*part_0/part.json", found=found, allowed="not a valid header"):
+            open_all(root)
+
+
+# --- headers that lie
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"format": "another"}, "format 'another'"),
+        ({"version": 2}, "version 2, allowed"),
+        ({"version": True}, "version True, allowed"),
+        ({"num_parts": 0}, "num_parts must be"),
+        ({"num_parts": 3}, "give another num_parts"),
+        ({"num_parts": 2**20}, "num_parts must be"),
+        ({"partition_id": "0" * 16}, "belongs to the partition"),
+        ({"partition_id": 3}, "partition_id must be a text"),
+        ({"fingerprint": "x"}, "give another fingerprint"),
+        ({"node_types": [["author", 3], ["paper", 4], ["venue", 2]]}, "give another num_nodes"),
+        ({"node_types": [["author", 3], ["paper", 4], ["paper", 4]]}, "named twice"),
+        ({"node_types": [["paper", 4], ["author", 3], ["venue", 1]]}, "not in order"),
+        ({"node_types": [[None, 4], ["author", 3]]}, "named twice, or not in order"),
+        ({"node_types": []}, "an edge type between"),
+        ({"node_types": 3}, "not a valid header"),
+        ({"node_types": [["a", 2**60]]}, "a number of nodes must be"),
+        ({"edge_types": [[["a", "b"], 3]]}, "three texts"),
+        ({"edge_types": [[["author", "writes", "paper"], -1]]}, "a number of edges must be"),
+        ({"edge_types": []}, "give another num_edges"),
+        ({"index_dtype": "float32"}, "index_dtype must be one of"),
+        ({"index_dtype": "int32"}, "indices of type 0 is int64"),
+        ({"node_time_attr": 3}, "node_time_attr must be a text"),
+        ({"files": {}}, "names no file book/book.json"),
+        ({"files": []}, "names no file book/book.json"),
+        ({"files": 3}, "not a valid header"),
+        ({"files": {"book/book.json": [1, 2]}}, "a hash must be a text"),
+        ({"files": {"book/book.json": "ab"}}, "a size must be an int"),
+    ],
+    ids=str,
+)
+def test_a_partition_json_that_lies_is_refused(root, changes, found):
+    manifest = {**json.loads((root / "partition.json").read_text()), **changes}
+    del manifest["hash"]
+    (root / "partition.json").write_bytes(with_own_hash(manifest))
+    with pytest.raises(ValueError, match=rf"^(open_book|Part\.open): .*({found}).*[Cc]opy the partition again"):
+        open_all(root)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ("[" * 100_000, "RecursionError"),
+        ('{"format": "datapipes-partition", "version": 1, "x": 1e999}', "finite"),
+        ('{"format": "datapipes-partition", "version": 1, "x": NaN}', "'NaN'"),
+        ('{"format": "datapipes-partition", "version": 1, "x": ' + "1" * 5000 + "}", "found the number '1111"),
+        ('{"format": "datapipes-partition", "version": 1}', "last field"),
+        ("\ud800", "UnicodeDecodeError"),
+    ],
+    ids=["empty", "list", "deep", "infinite", "nan", "long", "no_hash", "no_utf8"],
+)
+def test_a_partition_json_that_is_none_is_refused_in_few_words(root, text, found):
+    (root / "partition.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(ValueError, match=rf"open_book: \S*partition\.json is not a valid header.*{found}") as caught:
+        open_book(root)
+    assert len(str(caught.value)) < 2000
+
+
+def test_a_header_that_is_too_long_is_refused_before_it_is_read(root, monkeypatch):
+    with (root / "partition.json").open("r+b") as file:
+        file.truncate(2**40)
+    with refused(ValueError, stage="open_book", found="has 1099511627776 bytes", allowed="at most 33554432"):
+        open_book(root)
+
+
+@pytest.mark.parametrize(
+    ("where", "changes", "found"),
+    [
+        ("indices", {"shape": [1]}, r"indices of type 2 is int64 \[1\], allowed is int64 \[\d\]"),
+        ("indices", {"shape": [2**62, 2**62]}, "lie within"),
+        ("indices", {"shape": [-1]}, "a size in a shape"),
+        ("indices", {"dtype": "int32"}, "indices of type"),
+        ("indices", {"dtype": "Tensor"}, "dtype"),
+        ("indices", {"offset": 8}, "a multiple of 64"),
+        ("indices", {"offset": -64}, "offset must be"),
+        ("indices", {"offset": 2**62}, "lie within"),
+        ("indices", {"offset": 0}, "overlap"),
+        ("indices", {"kind": "nonsense"}, "unknown array"),
+        ("indices", {"kind": ["indices"]}, "unknown array"),
+        ("indices", {"kind": "indptr"}, "named more than once"),
+        ("indices", {"kind": "source_times"}, "no indices of type"),
+        ("indices", {"type": 99}, "number of a type"),
+        ("indptr", {"shape": [1]}, "indptr of type"),
+        ("indptr", {"dtype": "float64"}, "indptr of type"),
+        ("edge_ids", {"dtype": "float64"}, "edge_ids of type"),
+        ("node_ids", {"shape": [0]}, "node_ids of type"),
+        ("hot_ids", {"kind": "hot_counts", "type": 2}, "no hot_ids|no hot_counts"),
+        ("node_attributes", {"name": 3}, "unknown array"),
+        ("node_attributes", {"shape": []}, "has the shape"),
+        ("node_attributes", {"type": 2}, "has the shape"),
+        ("edge_attributes", {"shape": [0, 7]}, "has the shape"),
+    ],
+    ids=str,
+)
+def test_a_part_json_that_lies_is_refused(root, where, changes, found):
+    name = "part_0/part.json"
+    header = json.loads((root / name).read_text())
+    entry = max(
+        (each for each in header["arrays"] if each["kind"] == where), key=lambda each: (each["shape"][0], each["type"])
+    )
+    entry.update(changes)
+    rehashed(root, name, header)
+    with pytest.raises(ValueError, match=rf"^Part\.open: \S*part_0.*({found}).*[Cc]opy the partition again"):
+        open_all(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "found"),
+    [
+        ("part_0/part.json", {"part": 1}, "that of part 1"),
+        ("part_0/part.json", {"part": None}, "that of part None"),
+        ("part_0/part.json", {"own": {"nodes": [1, 2], "edges": [0] * 4}}, "own counts of other types"),
+        ("part_0/part.json", {"own": {"nodes": "abc", "edges": [0] * 4}}, "own nodes must be an int"),
+        ("part_0/part.json", {"own": None}, "not a valid header"),
+        ("part_0/part.json", {"num_bytes": 64}, "lie within 64 bytes"),
+        ("part_0/part.json", {"num_bytes": 2**60}, r"arrays\.npy cannot be read as uint8"),
+        ("part_0/part.json", {"arrays": []}, "no node_ids of type 0"),
+        ("part_0/part.json", {"arrays": 3}, "not a valid header"),
+        ("part_0/part.json", {"format": "datapipes-partition-book"}, "allowed 'datapipes-part' version 1"),
+        ("book/book.json", {"has_edges": 1}, "has_edges must be true or false"),
+        ("book/book.json", {"has_edges": True}, "no map of the edges of type 0"),
+        ("book/book.json", {"arrays": []}, "no map of the nodes of type 0"),
+        ("book/book.json", {"format": "datapipes-part"}, "allowed 'datapipes-partition-book' version 1"),
+    ],
+    ids=str,
+)
+def test_a_header_of_a_folder_that_lies_is_refused(root, name, changes, found):
+    rehashed(root, name, {**json.loads((root / name).read_text()), **changes})
+    with pytest.raises(ValueError, match=rf"^(open_book|Part\.open): .*({found}).*[Cc]opy the partition again"):
+        open_all(root)
+
+
+extremes = st.sampled_from([0, -1, 64, 2**31, 2**63, 10**25, 1.5, True, None, "", "x", [], {}, [[]], [["a", 1]]])
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_any_change_of_a_header_ends_in_an_error_or_in_a_partition(whole, tmp_path_factory, data):
+    root = tmp_path_factory.getbasetemp() / "any_header"
+    if not root.exists():
+        shutil.copytree(whole, root)
+    name = data.draw(st.sampled_from(["partition.json", "book/book.json", "part_0/part.json"]))
+    header = json.loads((root / name).read_text())
+    target = data.draw(st.sampled_from([header, *header.get("arrays", [])]))
+    target[data.draw(st.sampled_from(sorted(target)))] = data.draw(extremes)
+    kept = {each: (root / each).read_bytes() for each in (name, "partition.json")}
+    try:
+        with suppress(TypeError, ValueError):  # of `with_own_hash`
+            if name == "partition.json":
+                del header["hash"]
+                (root / name).write_bytes(with_own_hash(header))
+            else:
+                rehashed(root, name, header)
+        with suppress(ValueError):
+            for part in open_all(root, verify=data.draw(st.booleans())):
+                assert "of 2" in repr(part)
+    finally:
+        for each, content in kept.items():
+            (root / each).write_bytes(content)

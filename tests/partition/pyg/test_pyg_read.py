@@ -1,0 +1,366 @@
+"""PygFolder: what was written is read; every other file is refused by name, and runs nothing."""
+
+import json
+import os
+import pickle
+import re
+import shutil
+from collections import defaultdict
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partitions import books, graphs, parts_of, slow_positions, source_of
+from pyg_layout import BOOK, renamed, same, small, typed, written
+
+from datapipes.base.types import ends_of
+from datapipes.distributed import PartitionBook
+from datapipes.partition.pyg import torch_file
+from datapipes.partition.pyg.pyg_read import PygFolder
+from datapipes.partition.pyg.torch_file import load_plain
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_what_was_written_is_read(tmp_path_factory, data):
+    graph = renamed(data.draw(graphs()))
+    book = data.draw(books(graph))
+    root = written(tmp_path_factory.mktemp("pyg"), source_of(graph), book)
+    found = PygFolder(root)
+    assert found.meta.num_parts == found.book.num_parts == book.num_parts
+    assert (found.meta.node_types, found.meta.edge_types) == (graph.node_types, graph.edge_types)
+    for node_type in graph.node_types:
+        assert found.book.nodes(node_type).dense().tolist() == parts_of(book, node_type)
+    for part in range(book.num_parts):
+        edges, nodes, features = found.edges(part), found.node_features(part), found.edge_features(part)
+        assert set(edges) == set(graph.edge_types)
+        for edge_type, each in edges.items():
+            relation, (src, dst) = graph.relation(edge_type), ends_of(edge_type)
+            places = torch.tensor(slow_positions(graph, book, edge_type, part), dtype=torch.int64)
+            ids = places if relation.edge_ids is None else relation.edge_ids[places]
+            assert same(each.edge_id, ids)
+            assert same(each.row, relation.indices[places].long())
+            assert same(each.col, torch.searchsorted(relation.indptr, places, right=True) - 1)
+            assert each.size == (graph.num_nodes_of(src), graph.num_nodes_of(dst))
+            if len(places) > 0:
+                assert same(features[edge_type].ids, ids)
+                assert features[edge_type].of_ids.keys() == relation.edge_attributes.keys()
+                values = relation.edge_attributes
+                assert all(same(rows, values[name][places]) for name, rows in features[edge_type].of_ids.items())
+        for node_type, each in nodes.items():
+            own = torch.tensor([i for i, owner in enumerate(parts_of(book, node_type)) if owner == part]).long()
+            values = graph.node_attributes_of(node_type)
+            assert same(each.ids, own)
+            assert each.of_ids.keys() == values.keys()
+            assert all(same(rows, values[name][own]) for name, rows in each.of_ids.items())
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A partition of a small graph."""
+    graph = small(node_attributes={"x": torch.rand(6, 2)}, edge_attributes={"edge_attr": torch.rand(30, 1)})
+    return written(tmp_path, source_of(graph), BOOK)
+
+
+TYPES = ("b", "r", "a")
+
+
+@pytest.fixture
+def typed_root(tmp_path):
+    """A partition of a small graph with types, and features of all."""
+    x = {"a": {"x": torch.rand(2, 2)}, "b": {"x": torch.rand(2, 2)}}
+    graph = typed(TYPES, ("a", "s", "a"), node_attributes=x, edge_attributes={TYPES: {"w": torch.rand(2)}})
+    return written(tmp_path, source_of(graph), PartitionBook(2, {"a": torch.arange(2), "b": torch.arange(2)}))
+
+
+def read_all(root):
+    """Read every file of part 1."""
+    found = PygFolder(root)
+    return found.edges(1), found.node_features(1), found.edge_features(1)
+
+
+def test_a_folder_may_lack_the_underscore(root):
+    expected = PygFolder(root).edges(0)[None].edge_id
+    (root / "part_0").rename(root / "part0")
+    assert torch.equal(PygFolder(root).edges(0)[None].edge_id, expected)
+
+
+def change(path, **changes):
+    """Change some entries of the dict in a file; an entry None goes."""
+    held = {**torch.load(path, weights_only=True), **changes}
+    torch.save({key: value for key, value in held.items() if value is not None}, path)
+
+
+def test_edges_that_are_not_sorted_are_sorted(root):
+    path = root / "part_1" / "graph.pt"
+    edges = torch.load(path, weights_only=True)
+    change(path, **{name: edges[name].flip(0) for name in ("row", "col", "edge_id")})
+    with pytest.raises(ValueError, match=r"graph.pt has destinations that do not ascend; allowed: ascending ones"):
+        read_all(root)
+    meta = json.loads((root / "META.json").read_text())
+    for older in ({**meta, "is_sorted": False}, {name: meta[name] for name in meta if name != "is_sorted"}):
+        (root / "META.json").write_text(json.dumps(older))
+        found = PygFolder(root).edges(1)[None]
+        order = torch.argsort(edges["col"].flip(0), stable=True)
+        assert torch.equal(found.edge_id, edges["edge_id"].flip(0)[order])
+        assert torch.equal(found.col, edges["col"])
+
+
+# --- hostile and broken files
+
+
+class RunsCode:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize(
+    "name", ["node_map.pt", "edge_map.pt", "part_1/graph.pt", "part_1/node_feats.pt", "part_1/edge_feats.pt"]
+)
+def test_code_in_a_file_is_refused_and_not_run(root, tmp_path, name):
+    trap = tmp_path / "trap"
+    torch.save(RunsCode(trap), root / name)
+    with pytest.raises(
+        ValueError, match=rf"{name} holds something else .*: it names posix.mkdir. Nothing of it was run"
+    ):
+        read_all(root)
+    assert not trap.exists()
+    (root / name).write_bytes(pickle.dumps(RunsCode(trap)))
+    with pytest.raises(ValueError, match=rf"{name} cannot be read as a file of torch.save"):
+        read_all(root)
+    assert not trap.exists()
+
+
+def test_code_inside_a_defaultdict_is_refused(root, tmp_path):
+    held = defaultdict(dict)
+    held.update(global_id=RunsCode(tmp_path / "trap"))
+    torch.save(held, root / "part_1" / "edge_feats.pt")
+    with pytest.raises(ValueError, match=r"edge_feats.pt holds something else"):
+        read_all(root)
+    assert not (tmp_path / "trap").exists()
+
+
+def test_what_is_allowed_for_others_stays(root):
+    """PyG allows the real defaultdict; another library may allow a function of that name."""
+
+    def another():
+        """Allowed under another name."""
+
+    before = set(torch.serialization.get_safe_globals())
+    for allowed in ([], [defaultdict, dict], [(another, "collections.defaultdict"), defaultdict, another]):
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(allowed)
+        held = defaultdict(dict)
+        held.update(global_id=torch.arange(2))
+        path = root / "held.pt"
+        torch.save(held, path)
+        assert type(load_plain(path)) is dict
+        assert set(torch.serialization.get_safe_globals()) == set(allowed)
+        torch.save({"a": RunsCode(root)}, path)
+        with pytest.raises(ValueError, match="something else"):
+            load_plain(path)
+        assert set(torch.serialization.get_safe_globals()) == set(allowed)
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals([*before])
+
+
+def test_the_stand_ins_have_the_names_that_every_version_of_torch_looks_for():
+    """torch 2.4 asks for `__name__` and for Python 2's name of dict, later ones for `__qualname__`."""
+    names = {(each.__module__, each.__name__, each.__qualname__) for each in torch_file._STAND_INS}
+    assert names == {
+        ("collections", "defaultdict", "defaultdict"),
+        ("builtins", "dict", "dict"),
+        ("__builtin__", "dict", "dict"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["node_map.pt", "edge_map.pt", "part_1/graph.pt", "part_1/node_feats.pt", "part_1/edge_feats.pt"]
+)
+def test_missing_truncated_and_overwritten_files_are_named(root, name):
+    path = root / name
+    content = path.read_bytes()
+    for cut in (0, 1, 100, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:cut])
+        with pytest.raises(ValueError, match=f"{name} cannot be read as a file of torch.save.*truncated or corrupt"):
+            read_all(root)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=f"{name} does not exist"):
+        read_all(root)
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=f"{name} is a FIFO; a regular file is needed"):
+        read_all(root)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ValueError, match=f"{name} is a folder"):
+        read_all(root)
+
+
+def test_a_changed_byte_is_refused_or_stays_a_partition(root):
+    """A byte anywhere in a file: an error that names the file, or what the maps allow."""
+    path = root / "part_1" / "graph.pt"
+    content = path.read_bytes()
+    made = torch.Generator().manual_seed(5)
+    for at in torch.randint(len(content), (150,), generator=made).tolist():
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x41]) + content[at + 1 :])
+        try:
+            edges = read_all(root)[0][None]
+        except ValueError as error:
+            said = str(error)
+            assert str(path) in said
+        else:
+            assert edges.row.shape == edges.col.shape == edges.edge_id.shape == (20,)
+
+
+IDS = torch.arange(20)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "said"),
+    [
+        ("graph.pt", {"row": None}, "no 'row' in the edges"),
+        ("graph.pt", {"more": IDS}, "the key 'more' in the edges"),
+        ("graph.pt", {"row": IDS.int()}, r"int32 \[20\] for row; allowed: int64 \[n\]"),
+        ("graph.pt", {"row": IDS[:, None]}, r"int64 \[20, 1\] for row"),
+        ("graph.pt", {"row": [1, 2]}, "list for row; allowed: a tensor"),
+        ("graph.pt", {"row": IDS.clone()[:1].expand(10**12)}, r"int64 \[1000000000000\] for row"),
+        ("graph.pt", {"row": IDS.to_sparse()}, "a tensor of layout torch.sparse_coo"),
+        ("graph.pt", {"row": IDS[:-1]}, r"row, col and edge_id of \[19, 20, 20\] values"),
+        ("graph.pt", {"row": IDS.clamp(max=6)}, r"6 in row; allowed: \[0, 6\)"),
+        ("graph.pt", {"row": IDS.clamp(max=5) - 1}, "-1 in row"),
+        ("graph.pt", {"col": IDS}, r"6 in col"),
+        ("graph.pt", {"col": IDS.clamp(max=5)}, "edges to nodes of other parts; allowed: those of part 1"),
+        ("graph.pt", {"edge_id": IDS + 30}, "30 in edge_id"),
+        ("graph.pt", {"edge_id": IDS}, "20 ids in edge_id; allowed: the 20 that the map gives to part 1"),
+        ("graph.pt", {"size": (6, 7)}, r"\(6, 7\) for size; allowed: \(6, 6\)"),
+        ("graph.pt", {"size": 6}, "6 for size"),
+        ("node_feats.pt", {"global_id": None}, "no 'global_id' in the nodes"),
+        ("node_feats.pt", {"global_id": torch.tensor([1, 4, 4])}, "3 ids in global_id"),
+        ("node_feats.pt", {"global_id": torch.tensor([1, 4])}, "2 ids in global_id; allowed: the 3"),
+        ("node_feats.pt", {"feats": {"x": torch.rand(2, 2)}}, r"a tensor \[2, 2\] for feats\['x'\]; allowed: one of 3"),
+        ("node_feats.pt", {"feats": {"x": torch.rand(1).expand(3, 10**9)}}, r"fewer values than \[3, 1000000000\]"),
+        ("node_feats.pt", {"feats": {"x": "text"}}, r"str for feats\['x'\]"),
+        ("node_feats.pt", {"feats": {3: IDS[:3]}}, "the name 3 in feats"),
+        ("node_feats.pt", {"feats": [IDS]}, "list for feats; allowed: a dict"),
+        ("node_feats.pt", {"time": IDS[:5]}, r"a tensor \[5\] for time; allowed: one of 6 rows"),
+        ("edge_feats.pt", {"global_id": IDS}, "20 ids in global_id"),
+        ("edge_feats.pt", {"edge_time": IDS[:5]}, r"a tensor \[5\] for edge_time"),
+        ("edge_feats.pt", {"feats": {"edge_attr": torch.tensor(1)}}, r"a tensor \[\] for feats\['edge_attr'\]"),
+    ],
+)
+def test_content_that_does_not_fit_is_refused_by_name(root, file, changes, said):
+    path = root / "part_1" / file
+    change(path, **changes)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(path))} has {said}"):
+        read_all(root)
+
+
+def test_files_that_are_no_dict_are_refused(root):
+    for file in ("graph.pt", "node_feats.pt", "edge_feats.pt"):
+        path = root / "part_1" / file
+        held = torch.load(path, weights_only=True)
+        for wrong in ([1], torch.arange(3), None, "text"):
+            torch.save(wrong, path)
+            with pytest.raises(ValueError, match=rf"{file} has {type(wrong).__name__} for the file; allowed: a dict"):
+                read_all(root)
+        torch.save(held, path)
+    torch.save({}, root / "node_map.pt")
+    with pytest.raises(ValueError, match=r"node_map.pt has dict for node_map; allowed: a tensor"):
+        read_all(root)
+    torch.save(torch.tensor([0, 1, 2, 0, 0, 0]), root / "node_map.pt")
+    with pytest.raises(ValueError, match=r"node_map.pt has 2 in node_map; allowed: \[0, 2\)"):
+        read_all(root)
+
+
+def test_types_that_meta_does_not_name_are_refused(typed_root):
+    read_all(typed_root)
+    path = typed_root / "part_1" / "graph.pt"
+    held = torch.load(path, weights_only=True)
+    torch.save({**held, ("a", "r", "b"): held[TYPES]}, path)
+    with pytest.raises(ValueError, match=r"graph.pt has the type \('a', 'r', 'b'\); allowed: those of META.json"):
+        read_all(typed_root)
+    torch.save({TYPES: held[TYPES]}, path)
+    with pytest.raises(ValueError, match=r"graph.pt has no edges of \('a', 's', 'a'\)"):
+        read_all(typed_root)
+    torch.save(held, path)
+    nodes = typed_root / "part_1" / "node_feats.pt"
+    of_nodes = torch.load(nodes, weights_only=True)
+    torch.save({"b": of_nodes["b"]}, nodes)
+    with pytest.raises(ValueError, match=r"node_feats.pt has no nodes of 'a'; allowed: the 1 that the map gives"):
+        read_all(typed_root)
+    torch.save({**of_nodes, "b": {**of_nodes["b"], "id": torch.tensor([0])}}, nodes)
+    with pytest.raises(ValueError, match=r"id and global_id of 'b' that name different nodes"):
+        read_all(typed_root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_parts": 0}, "num_parts must be in .*, got 0"),
+        ({"num_parts": "2"}, "num_parts must be an int"),
+        ({"num_parts": 10**9}, r"num_parts must be in \[1, 32768\]"),
+        ({"is_hetero": 1}, "is_hetero must be True or False"),
+        ({"node_types": None}, "is not a valid META.json"),
+        ({"node_types": ["a", "a", "b"]}, "both make the file 'a.pt'"),
+        ({"node_types": ["a", "../../b"]}, "makes no name of a file"),
+        ({"node_types": ["a"]}, "no node type 'b'"),
+        ({"edge_types": [["a", "b"]]}, "three texts"),
+        ({"node_offset": [0, 7]}, r" has the node_offset \[0, 7\]; allowed: \[0, 2\]"),
+    ],
+)
+def test_a_meta_that_cannot_be_is_refused(typed_root, changes, said):
+    path = typed_root / "META.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ValueError, match=rf"(?s){re.escape(str(path))}.*{said}"):
+        PygFolder(typed_root)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 10**5, '"\\ud800', "null", '{"num_parts": ' + "9" * 5000 + "}"])
+def test_a_meta_that_is_no_json_is_refused(root, text):
+    (root / "META.json").write_text(text)
+    with pytest.raises(ValueError, match=r"META.json is not a valid META.json"):
+        PygFolder(root)
+
+
+def test_a_missing_meta_and_other_folders_are_named(tmp_path, root):
+    with pytest.raises(FileNotFoundError, match=r"nowhere/META.json does not exist; .*must be a folder that holds"):
+        PygFolder(tmp_path / "nowhere")
+    (root / "META.json").write_bytes(b" " * (2**21 + 1))
+    with pytest.raises(ValueError, match="at most 2097152 are allowed"):
+        PygFolder(root)
+
+
+def test_missing_parts_and_parts_of_another_partition_are_refused(root, tmp_path_factory):
+    found = PygFolder(root)
+    for wrong in (-1, 2):
+        with pytest.raises(ValueError, match=rf"part must be .*, got {wrong}"):
+            found.edges(wrong)
+    other = written(tmp_path_factory.mktemp("other"), source_of(small()), PartitionBook(2, torch.arange(6) % 2))
+    shutil.rmtree(root / "part_1")
+    with pytest.raises(
+        FileNotFoundError, match=r"part_1 does not exist, and neither does part1; META.json says 2 parts"
+    ):
+        found.edges(1)
+    shutil.copytree(other / "part_1", root / "part_1")
+    for read in (found.edges, found.node_features):
+        with pytest.raises(ValueError, match=r"part_1/\w+.pt has .*that the map gives to part 1|of other parts"):
+            read(1)
+    shutil.rmtree(root / "part_1")
+    shutil.copytree(root / "part_0", root / "part_1")
+    for read in (found.edges, found.node_features, found.edge_features):
+        with pytest.raises(ValueError, match=r"that the map gives to part 1|those of part 1: it may be another part's"):
+            read(1)
+
+
+def test_tensors_are_mapped_and_shared_with_no_file(root):
+    path = root / "part_1" / "node_feats.pt"
+    before = path.read_bytes()
+    found = PygFolder(root).node_features(1)[None]
+    found.of_ids["x"].zero_()
+    assert path.read_bytes() == before

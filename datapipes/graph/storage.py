@@ -218,10 +218,11 @@ def readable(
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise _unreadable(where, path, dtype, shape, error, remedy) from error
+        other = ", or open the graph with mmap=False" if remedy == REMEDY else ""
         raise OSError(
             error.errno,
-            f"{where}: no descriptor is left for {path}; each mapped file keeps one. Raise the limit (ulimit -n), or "
-            "open the graph with mmap=False",
+            f"{where}: no descriptor is left for {path}; each mapped file keeps one. Raise the limit (ulimit -n)"
+            f"{other}",
         ) from error
     except Exception as error:
         raise _unreadable(where, path, dtype, shape, error, remedy) from error

@@ -21,7 +21,7 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT, Place
 from datapipes.partition.native.manifest import Manifest, read_manifest
 from datapipes.partition.native.native_book import book_of, partition_id_of
-from datapipes.partition.native.part_arrays import PartRelation, attributes_of, read_part, relation_of
+from datapipes.partition.native.part_arrays import PartRelation, attributes_of, read_part, relations_of
 from datapipes.processes.sharing import Together
 
 __all__ = ["Part", "open_book"]
@@ -64,12 +64,14 @@ class Part:
         self.index_dtype, self.node_time_attr = manifest.index_dtype, manifest.node_time_attr
         self._num_nodes = dict(manifest.identity.num_nodes)
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
-        self._edge_numbers = {edge_type: number for number, edge_type in enumerate(manifest.identity.num_edges)}
+        self._num_edges = dict(manifest.identity.num_edges)
         self._take(arrays)
 
     def _take(self, arrays: dict[Place, Tensor]) -> None:
         self._arrays = arrays
-        self._relations = {key: relation_of(arrays, number) for key, number in self._edge_numbers.items()}
+        self._relations = dict(zip(self._num_edges, relations_of(arrays, len(self._num_edges)), strict=True))
+        attributes = attributes_of(arrays, "node_attributes", len(self._num_nodes))
+        self._node_attributes = dict(zip(self._num_nodes, attributes, strict=True))
 
     @classmethod
     def open(
@@ -130,13 +132,17 @@ class Part:
         """Return the number of nodes of a type in the whole graph; ValueError if there is no such type."""
         return self._num_nodes[self._node_type(node_type)]
 
+    def num_edges_of(self, edge_type: EdgeType | str | None = None) -> int:
+        """Return the number of edges of a type in the whole graph; ValueError if there is no such type."""
+        return self._num_edges[self._edge_type(edge_type)]
+
     def node_ids(self, node_type: NodeType | None = None) -> Tensor:
         """Return the part's own nodes of a type, int64, ascending; ValueError if there is no such type."""
         return self._arrays["node_ids", self._node_numbers[self._node_type(node_type)], ""]
 
     def node_attributes_of(self, node_type: NodeType | None = None) -> dict[str, Tensor]:
         """Return {name: [own nodes, ...]}, aligned with `node_ids`; ValueError if there is no such type."""
-        return attributes_of(self._arrays, "node_attributes", self._node_numbers[self._node_type(node_type)])
+        return self._node_attributes[self._node_type(node_type)]
 
     def relation(self, edge_type: EdgeType | str | None = None) -> PartRelation:
         """Return the in-edges of the part's own nodes along an edge type; ValueError if there is no such type."""
@@ -244,11 +250,12 @@ class Part:
         if None in self._num_nodes:
             _refuse_types("edge type", edge_type)
             return None
-        return known_edge_type("Part", edge_type, self._edge_numbers)
+        return known_edge_type("Part", edge_type, self._num_edges)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers as one mapping."""
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("_arrays", "_relations")}
+        made = ("_arrays", "_relations", "_node_attributes")
+        kept = {name: value for name, value in self.__dict__.items() if name not in made}
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

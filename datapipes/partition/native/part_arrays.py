@@ -18,7 +18,7 @@ from datapipes.partition.native.native_header import valid_header
 
 _OF_NODES = ("node_ids", *HOT, "node_attributes")
 _OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes", "source_times")
-_CHECKED = 2**22  # node ids looked at at a time
+_CHECKED = 2**18  # node ids looked at at a time
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
         if (len(own), len(edges)) != (len(identity.num_nodes), len(identity.num_edges)):
             raise ValueError("own counts of other types")
         check = _Check(arrays)
+        check.attributes("node_attributes", own)
+        check.attributes("edge_attributes", edges)
         for number, (node_type, count) in enumerate(zip(identity.num_nodes, own, strict=True)):
             _check_nodes(check, number, node_type, count, identity.num_nodes[node_type])
         places = {node_type: number for number, node_type in enumerate(identity.num_nodes)}
@@ -74,23 +76,31 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
         if verify:
             for number, node_type in enumerate(identity.num_nodes):
                 _check_owned(arrays["node_ids", number, ""], node_type, book, part)
+                _check_hot(arrays.get((HOT[0], number, "")), node_type, identity.num_nodes[node_type])
     return arrays
 
 
-def relation_of(arrays: Mapping[Place, Tensor], number: int) -> PartRelation:
-    """Return the relation of the edge type `number`."""
-    return PartRelation(
-        arrays["indptr", number, ""],
-        arrays["indices", number, ""],
-        arrays["edge_ids", number, ""],
-        attributes_of(arrays, "edge_attributes", number),
-        arrays.get(("source_times", number, "")),
-    )
+def relations_of(arrays: Mapping[Place, Tensor], count: int) -> list[PartRelation]:
+    """Return the relations of all edge types."""
+    return [
+        PartRelation(
+            arrays["indptr", number, ""],
+            arrays["indices", number, ""],
+            arrays["edge_ids", number, ""],
+            attributes,
+            arrays.get(("source_times", number, "")),
+        )
+        for number, attributes in enumerate(attributes_of(arrays, "edge_attributes", count))
+    ]
 
 
-def attributes_of(arrays: Mapping[Place, Tensor], kind: str, number: int) -> dict[str, Tensor]:
-    """Return {name: values} of the type `number`."""
-    return {name: values for (found, of, name), values in arrays.items() if (found, of) == (kind, number)}
+def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list[dict[str, Tensor]]:
+    """Return {name: values} of each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
+    found: list[dict[str, Tensor]] = [{} for _ in range(count)]
+    for (of, number, name), values in arrays.items():
+        if of == kind:
+            found[number][name] = values
+    return found
 
 
 class _Check:
@@ -112,16 +122,16 @@ class _Check:
             )
         return values
 
-    def attributes(self, kind: str, number: int, count: int) -> None:
+    def attributes(self, kind: str, counts: list[int]) -> None:
         """Check that each attribute has a row for each node or edge."""
-        for name, values in attributes_of(self.arrays, kind, number).items():
-            if values.ndim == 0 or values.shape[0] != count:
-                raise ValueError(f"{kind} {shown(name)} has the shape {list(values.shape)}, for {count} rows")
+        for count, attributes in zip(counts, attributes_of(self.arrays, kind, len(counts)), strict=True):
+            for name, values in attributes.items():
+                if values.ndim == 0 or values.shape[0] != count:
+                    raise ValueError(f"{kind} {shown(name)} has the shape {list(values.shape)}, for {count} rows")
 
 
 def _check_nodes(check: _Check, number: int, node_type: NodeType | None, count: int, num_nodes: int) -> None:
     ids = check.one("node_ids", number, torch.int64, count)
-    check.attributes("node_attributes", number, count)
     if any((kind, number, "") in check.arrays for kind in HOT):
         hot = check.one(HOT[0], number, torch.int64, None)
         check.one(HOT[1], number, torch.int64, hot.shape[0])
@@ -133,7 +143,6 @@ def _check_edges(check: _Check, number: int, rows: int, count: int, index_dtype:
     indptr = check.one("indptr", number, torch.int64, rows + 1)
     check.one("indices", number, index_dtype, count)
     check.one("edge_ids", number, torch.int64, count)
-    check.attributes("edge_attributes", number, count)
     if ("source_times", number, "") in check.arrays:
         check.one("source_times", number, None, count)
     if int(indptr[0]) != 0 or int(indptr[-1]) != count:
@@ -153,6 +162,11 @@ def _check_owned(ids: Tensor, node_type: NodeType | None, book: PartitionBook, p
             raise ValueError(f"node ids of {shown(node_type)} that do not ascend")
         if bool((owners.part_of(some) != part).any()):
             raise ValueError(f"nodes of {shown(node_type)} that are another part's by the book")
+
+
+def _check_hot(ids: Tensor | None, node_type: NodeType | None, num_nodes: int) -> None:
+    if ids is not None and ids.numel() > 0 and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
+        raise ValueError(f"hot nodes of {shown(node_type)} that are outside the graph, which has {num_nodes}")
 
 
 def _count(what: str, value: Any) -> int:

@@ -56,6 +56,13 @@ def test_dtypes_that_numpy_lacks_and_rows_without_values_come_back(tmp_path):
     expect_same(reassembled(write(tmp_path / "root", graph, PartitionBook(2, nodes))), graph)
 
 
+def test_a_graph_without_any_type_comes_back(tmp_path):
+    graph = dp.HeteroCSCGraph({}, {})
+    root = write(tmp_path / "root", graph, PartitionBook(3, {}))
+    expect_same(reassembled(root), graph)
+    assert Part.open(root, 2).node_types == ()
+
+
 def test_pieces_of_any_size_make_the_same_files(tmp_path, monkeypatch):
     graph = full_library()
     book = PartitionBook(2, {kind: torch.arange(count) % 2 for kind, count in graph.num_nodes.items()})
@@ -388,6 +395,7 @@ def test_a_header_that_is_too_long_is_refused_before_it_is_read(root, monkeypatc
         ("edge_ids", {"dtype": "float64"}, "edge_ids of type"),
         ("node_ids", {"shape": [0]}, "node_ids of type"),
         ("hot_ids", {"kind": "hot_counts", "type": 2}, "no hot_ids|no hot_counts"),
+        ("hot_ids", {"offset": 0}, "overlap"),
         ("node_attributes", {"name": 3}, "unknown array"),
         ("node_attributes", {"shape": []}, "has the shape"),
         ("node_attributes", {"type": 2}, "has the shape"),
@@ -439,7 +447,7 @@ extremes = st.sampled_from([0, -1, 64, 2**31, 2**63, 10**25, 1.5, True, None, ""
 @settings(max_examples=100)
 @given(data=st.data())
 def test_any_change_of_a_header_ends_in_an_error_or_in_a_partition(whole, tmp_path_factory, data):
-    root = tmp_path_factory.getbasetemp() / "any_header"
+    root = tmp_path_factory.getbasetemp() / "any_partition_header"
     if not root.exists():
         shutil.copytree(whole, root)
     name = data.draw(st.sampled_from(["partition.json", "book/book.json", "part_0/part.json"]))
@@ -460,3 +468,25 @@ def test_any_change_of_a_header_ends_in_an_error_or_in_a_partition(whole, tmp_pa
     finally:
         for each, content in kept.items():
             (root / each).write_bytes(content)
+
+
+@pytest.mark.filterwarnings("ignore")  # NumPy warns about some of the headers that it then refuses
+@settings(max_examples=150)
+@given(st.data())
+def test_flipped_bytes_that_no_hash_is_asked_for_end_in_an_error_or_in_other_draws(whole, tmp_path_factory, data):
+    root = tmp_path_factory.getbasetemp() / "flipped_partition"
+    if not root.exists():
+        shutil.copytree(whole, root)
+    path = root / data.draw(st.sampled_from(["book/arrays.npy", "part_0/arrays.npy"]))
+    kept = path.read_bytes()
+    content = bytearray(kept)
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1), label="place")] = data.draw(st.integers(0, 255), label="by")
+    path.write_bytes(content)
+    try:
+        with suppress(ValueError, IndexError):
+            for part in open_all(root, verify=False):
+                for key in part.edge_types:
+                    part.draw(part.node_ids(key[2]), fanout=2, key=1, edge_type=key)
+    finally:
+        path.write_bytes(kept)

@@ -72,6 +72,7 @@ def test_a_part_holds_its_rows_their_attributes_and_times_and_the_hot_nodes(tmp_
             expect_same_values(part.node_attributes_of(node_type), expected)
         for key in graph.edge_types:
             relation, whole = part.relation(key), graph.relation(key)
+            assert part.num_edges_of(key) == graph.num_edges_of(key)
             places = slow_positions(graph, book, key, number)
             assert relation.indices.dtype == whole.indices.dtype == part.index_dtype
             assert relation.indices.tolist() == whole.indices[places].tolist()

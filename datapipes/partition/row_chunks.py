@@ -149,14 +149,17 @@ def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
-    """Raise ValueError if the book has other node types than the graph, or other numbers of nodes."""
+    """Raise ValueError if the book has other types than the graph, or other numbers of nodes or edges."""
     ours = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     theirs = {node_type: book.nodes(node_type).num_ids for node_type in book.node_types}
-    if ours != theirs:
-        raise ValueError(
-            f"partition: the book has the nodes {shown(theirs)}, the graph {shown(ours)}; they must be equal. Use the "
-            "book of this graph."
-        )
+    edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types if book.has_edges}
+    found = {edge_type: book.edges(edge_type).num_ids for edge_type in edges}
+    for of, one, other in (("nodes", theirs, ours), ("edges", found, edges)):
+        if one != other:
+            raise ValueError(
+                f"partition: the book has the {of} {shown(one)}, the graph {shown(other)}; they must be equal. Use the "
+                "book of this graph."
+            )
 
 
 def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,11 +88,8 @@ def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
             edge_type: _map(arrays, "edges", number, identity.num_parts)
             for number, edge_type in enumerate(identity.num_edges if has_edges else [])
         }
-        for node_type, count in identity.num_nodes.items():
-            if nodes[node_type].num_ids != count:
-                raise ValueError(
-                    f"the parts of {nodes[node_type].num_ids} nodes of {shown(node_type)}, which has {count}"
-                )
+        _check_counts("nodes", nodes, identity.num_nodes)
+        _check_counts("edges", edges, identity.num_edges)
         if len(arrays) != len(nodes) + len(edges):
             raise ValueError(f"{len(arrays)} maps for {len(nodes)} types of nodes and {len(edges)} of edges")
         book = PartitionBook(identity.num_parts, nodes, edges if has_edges else None)
@@ -108,3 +106,9 @@ def _map(arrays: dict[Place, Tensor], of: str, number: int, num_parts: int) -> I
     if parts.dtype != smallest_dtype(num_parts):
         raise ValueError(f"parts of dtype {dtype_name(parts.dtype)}, {dtype_name(smallest_dtype(num_parts))} is needed")
     return DenseMap(parts, num_parts)
+
+
+def _check_counts(of: str, maps: Mapping[Any, IdMap], counts: Mapping[Any, int]) -> None:
+    for key, found in maps.items():
+        if found.num_ids != counts[key]:
+            raise ValueError(f"the parts of {found.num_ids} {of} of {shown(key)}, which has {counts[key]}")

@@ -19,6 +19,7 @@ import datapipes as dp
 from datapipes.base.types import ends_of
 from datapipes.distributed import Part, PartitionBook, open_book
 from datapipes.partition import row_chunks
+from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.manifest import read_manifest
 from datapipes.partition.native.native_header import with_own_hash
@@ -150,6 +151,8 @@ def test_times_that_are_none_are_refused(tmp_path, name, values, found):
 def test_the_book_of_another_graph_and_a_corrupt_graph_are_refused(tmp_path):
     with refused(ValueError, stage="partition", found="the book has the nodes {None: 3}", allowed="must be equal"):
         write(tmp_path / "one", graph_of([[0], [1]]), PartitionBook(1, torch.zeros(3).long()))
+    with refused(ValueError, stage="partition", found="the book has the edges {None: 3}", allowed="must be equal"):
+        write(tmp_path / "edges", graph_of([[0], [1]]), PartitionBook(1, torch.zeros(2).long(), torch.zeros(3).long()))
     with refused(ValueError, stage="partition", found=r"indices\[1\] is 5", allowed=r"\[0, 2\)", remedy="validate"):
         write(tmp_path / "two", graph_of([[0], [5]]), PartitionBook(1, torch.zeros(2).long()))
     assert not (tmp_path / "two" / "partition.json").exists()
@@ -299,6 +302,39 @@ def test_a_part_whose_nodes_are_not_those_of_the_book_is_refused(root):
         rehashed(root)
         with refused(ValueError, stage=r"Part\.open: \S*part_0/part.json", found=found, allowed="not a valid header"):
             open_all(root)
+
+
+def test_hot_nodes_that_are_none_are_refused(root):
+    header = json.loads((root / "part_0" / "part.json").read_text())
+    entry = next(each for each in header["arrays"] if each["kind"] == "hot_ids" and each["shape"] != [0])
+    arrays = np.load(root / "part_0" / "arrays.npy")
+    for value in (-1, 100):
+        arrays[entry["offset"] : entry["offset"] + 8].view(np.int64)[:] = value
+        np.save(root / "part_0" / "arrays.npy", arrays)
+        rehashed(root)
+        with refused(
+            ValueError, stage=r"Part\.open: \S*part_0/part.json", found="hot nodes", allowed="outside the graph"
+        ):
+            open_all(root)
+
+
+@pytest.mark.parametrize("of", ["nodes", "edges"])
+def test_a_map_of_other_ids_than_the_graph_has_is_refused(tmp_path, of):
+    book = PartitionBook(1, torch.zeros(3).long(), RangeMap(torch.tensor([0, 2])))
+    root = write(tmp_path / "root", graph_of([[0], [], [1]]), book)
+    header = json.loads((root / "book" / "book.json").read_text())
+    arrays = np.load(root / "book" / "arrays.npy")
+    entry = next(each for each in header["arrays"] if each["kind"].endswith(of))
+    if of == "nodes":
+        entry["shape"] = [2]
+    else:
+        arrays[entry["offset"] + 8] = 7
+        np.save(root / "book" / "arrays.npy", arrays)
+    rehashed(root, "book/book.json", header)
+    with refused(
+        ValueError, stage=r"open_book: \S*book.json", found=f"the parts of [27] {of} of None", allowed="which has [23]"
+    ):
+        open_book(root)
 
 
 # --- headers that lie

@@ -17,6 +17,7 @@ import torch
 
 from datapipes.base.checks import check_choice, check_int, dtype_from_name, dtype_name, shown
 from datapipes.base.strict_json import parse_strict
+from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.native_header import (
     AGAIN,
     REMEDY,
@@ -110,7 +111,8 @@ def read_manifest(where: str, root: str | Path) -> Manifest:
     """
     root = Path(root)
     path = root / MANIFEST
-    with opened_file(where, path, f"{root} holds no native partition") as file:
+    other = ", only PyG's layout" if layout_of(root) == {"pyg"} else ""
+    with opened_file(where, path, f"{root} holds no native partition{other}") as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_BYTES:
             raise ValueError(f"{where}: {path} has {size} bytes; at most {MOST_BYTES} are allowed. {REMEDY}")

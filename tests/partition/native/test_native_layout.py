@@ -246,7 +246,7 @@ def test_what_is_no_regular_file_is_refused_at_once(root, name, kind):
         raise error
 
 
-@pytest.mark.parametrize("place", ["missing", "file", "empty", "graph"])
+@pytest.mark.parametrize("place", ["missing", "file", "empty", "graph", "pyg"])
 def test_what_is_no_partition_is_refused(tmp_path, place):
     path = tmp_path / "here"
     if place == "file":
@@ -255,9 +255,15 @@ def test_what_is_no_partition_is_refused(tmp_path, place):
         path.mkdir()
     elif place == "graph":
         full_library().save(path)
-    with refused(FileNotFoundError, stage="open_book", found="holds no native partition", allowed="Check the path"):
+    elif place == "pyg":
+        path.mkdir()
+        (path / "META.json").write_text("{}")
+    other = ", only PyG's layout" if place == "pyg" else ""
+    with refused(
+        FileNotFoundError, stage="open_book", found=f"no native partition{other}\\.", allowed="Check the path"
+    ):
         open_book(path)
-    assert layout_of(path) == set()
+    assert layout_of(path) == ({"pyg"} if place == "pyg" else set())
 
 
 def test_files_of_two_partitions_never_mix(root, tmp_path):

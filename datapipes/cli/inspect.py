@@ -15,7 +15,7 @@ from datapipes.partition.layouts import layout_of
 _VERIFIED = {
     "graph": "all edges were read: they are valid",
     "dataset": "all edges were read: they are valid",
-    "partition": "every file was read: they are as they were written, and fit each other",
+    "partition": "every file was read and checked: they fit each other",
 }
 
 

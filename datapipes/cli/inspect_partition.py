@@ -50,7 +50,7 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
 
 def partition_lines(facts: dict[str, Any]) -> list[str]:
     """Return `facts_of_partition` as lines."""
-    lines = [f"a partition in {' and '.join(facts['layouts'])} layout, {facts['bytes'] / 2**20:.1f} MiB"]
+    lines = [f"a partition in {' and '.join(facts['layouts'])} layout, {_size_text(facts['bytes'])}"]
     if facts["fingerprint"] is not None:
         lines.append(f"graph {facts['fingerprint']}, partition {facts['partition_id']}")
     if facts["node_time_attr"] is not None:
@@ -114,6 +114,13 @@ def _report_of(folder: PygFolder) -> PartitionReport:
         edges_by_type={kind: (book.edges(kind).num_ids, cut[kind]) for kind in meta.edge_types},
         edge_matrix=tuple(map(tuple, matrix.tolist())) if book.num_parts <= MOST_MATRIX_PARTS else None,
     )
+
+
+def _size_text(num_bytes: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.1f} {name}"
+    return f"{num_bytes / 1024:.1f} KiB"
 
 
 def _counts(found: IdMap) -> tuple[int, ...]:

@@ -28,7 +28,9 @@ def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, T
     of_nodes: dict[str, dict[Any, ItemSet]] = {}
     for name in MASKS:
         items = getattr(data, name)
-        sets = items.item_sets if isinstance(items, HeteroItemSet) else {None: items}
+        sets: dict[Any, ItemSet] = items.item_sets if isinstance(items, HeteroItemSet) else {None: items}
+        if len(items) == 0 and {*sets} == {None} and None not in attributes:
+            sets = {}  # an empty set of a graph with types may name none
         if any(isinstance(kind, tuple) or each.seeds_shape != () for kind, each in sets.items()):
             left_out.append(f"{name}, {len(items)} links")
         else:

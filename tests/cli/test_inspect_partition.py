@@ -33,7 +33,7 @@ def test_a_partition_has_the_report_from_when_it_was_made(capsys, tmp_path):
     assert {name: facts["report"][name] for name in COUNTS} == {name: report.to_json()[name] for name in COUNTS}
     assert facts["bytes"] == sum(each.stat().st_size for each in root.rglob("*") if each.is_file())
     text = run(capsys, "inspect", root).out
-    assert text.startswith("a partition in native and pyg layout, ")
+    assert text.startswith(f"a partition in native and pyg layout, {facts['bytes'] / 1024:.1f} KiB\n")
     assert f"graph {facts['fingerprint']}, partition {facts['partition_id']}\n" in text
     assert "each edge has the 'time' of its source\n2 parts by random: " in text
 
@@ -54,7 +54,9 @@ def test_verify_counts_and_checks_every_layout(capsys, tmp_path, kind, layouts):
     for name in ("nodes", "edges", "halo_nodes", "cut_edges", "edge_matrix"):
         assert getattr(counted, name) == getattr(expected, name)
     assert dict(counted.edges_by_type) == dict(expected.edges_by_type)
-    assert run(capsys, "inspect", root, "--verify").out.endswith("and fit each other\n")
+    assert run(capsys, "inspect", root, "--verify").out.endswith(
+        "every file was read and checked: they fit each other\n"
+    )
 
 
 def test_without_verify_pygs_layout_says_how_large_it_is(capsys, tmp_path):

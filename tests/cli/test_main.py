@@ -127,6 +127,7 @@ def test_the_script_of_a_shell_has_all_names_and_is_always_the_same(capsys, shel
     found = run(capsys, "completion", shell)
     assert (found.code, found.err) == (0, "")
     assert all(name in found.out for name in (*COMMANDS, "normalize-features", "inverse-relations"))
+    assert {"bash": "compgen -d", "zsh": "_files -/", "tcsh": "n/inspect/f/"}[shell] in found.out
     assert run(capsys, "completion", shell) == found
 
 

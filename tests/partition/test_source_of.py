@@ -3,11 +3,14 @@
 import dataclasses
 import re
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hetero_graphs import AGAIN, CITES, KNOWS, WRITES, expect_equal, full_library, library
+from hypothesis import given
+from partitions import graphs
 from pipelines import small_graph
 from scripts import run_script
 
@@ -140,6 +143,19 @@ def test_edges_that_share_an_id_share_a_row():
     shared = dp.CSCGraph(graph.indptr, graph.indices, edge_ids=torch.tensor([0, 2, 1, 0, 1, 2]))
     found = source_of(dataset(graph=shared, features=store("edge", "w", torch.tensor([5, 6, 7])))).graph
     assert found.edge_attributes["w"].tolist() == [5, 7, 6, 5, 6, 7]
+
+
+@given(graphs())
+def test_the_row_of_each_edge_is_that_of_its_id(graph):
+    counts = {kind: graph.max_edge_id_of(kind) + 1 for kind in graph.edge_types}
+    features = {("edge", kind, "number"): dp.TensorFeature(torch.arange(count)) for kind, count in counts.items()}
+    sets = dict.fromkeys(("train_set", "validation_set", "test_set"), dp.ItemSet(0))
+    made = source_of(SimpleNamespace(graph=graph, features=dp.FeatureStore(features), **sets))
+    for kind in graph.edge_types:
+        relation, ids = made.graph.relation(kind), graph.relation(kind).edge_ids
+        expected = torch.arange(graph.num_edges_of(kind)) if ids is None else ids
+        assert torch.equal(relation.edge_attributes.pop("number"), expected)
+        assert relation.edge_attributes.keys() == graph.relation(kind).edge_attributes.keys()
 
 
 @pytest.mark.parametrize(

@@ -281,9 +281,9 @@ def test_attributes_that_agree_with_the_items_stay():
 def test_attributes_and_features_that_contradict_the_items_are_refused(name, rows, what):
     said = f"the {what} of the data set become the node attribute '{name}', but the graph has"
     graph = dp.CSCGraph.from_edge_index(EDGES, 4, node_attributes={name: rows})
-    for given in (dataset(graph=graph), dataset(features=store("node", name, rows))):
+    for contradicts in (dataset(graph=graph), dataset(features=store("node", name, rows))):
         with pytest.raises(ValueError, match=said):
-            source_of(given)
+            source_of(contradicts)
 
 
 def test_what_does_not_go_into_parts_is_named():
@@ -366,13 +366,13 @@ def test_an_object_with_the_attributes_of_a_dataset_is_one():
 
 
 def test_the_embedded_graphs_become_sources():
-    for given in (dp.datasets.debian_packages(), dp.datasets.debian_packages(heterogeneous=True)):
-        source = source_of(given)
-        kind = "package" if given.graph.is_heterogeneous else None
+    for data in (dp.datasets.debian_packages(), dp.datasets.debian_packages(heterogeneous=True)):
+        source = source_of(data)
+        kind = "package" if data.graph.is_heterogeneous else None
         attributes = source.graph.node_attributes_of(kind)
-        assert attributes["feat"].data_ptr() == given.features["node", kind, "feat"].tensor.data_ptr()
-        assert int(source.training_nodes[kind].sum()) == len(given.train_set)
-        assert source.graph.digest() == given.graph.digest()
+        assert attributes["feat"].data_ptr() == data.features["node", kind, "feat"].tensor.data_ptr()
+        assert int(source.training_nodes[kind].sum()) == len(data.train_set)
+        assert source.graph.digest() == data.graph.digest()
 
 
 # --- PyG

@@ -31,14 +31,14 @@ def remote_sources(source: Source, book: PartitionBook, part: int) -> dict[NodeT
     edge_types: dict[NodeType | None, list[EdgeType | None]] = {}
     for edge_type in graph.edge_types:
         edge_types.setdefault(ends_of(edge_type)[0], []).append(edge_type)
+    own = {node_type: book.nodes(node_type).ids_of(part) for node_type in graph.node_types}
     found = {}
     for source_type in sorted(edge_types, key=lambda each: each or ""):
         counts = torch.zeros(graph.num_nodes_of(source_type), dtype=_dtype_of(graph, edge_types[source_type]))
         for edge_type in edge_types[source_type]:
-            own = book.nodes(ends_of(edge_type)[1]).ids_of(part)
-            for sources in PartRows(graph, edge_type, own).indices():
+            for sources in PartRows(graph, edge_type, own[ends_of(edge_type)[1]]).indices():
                 counts.index_add_(0, sources, torch.ones_like(sources, dtype=counts.dtype))
-        counts[book.nodes(source_type).ids_of(part)] = 0
+        counts[own[source_type]] = 0
         found[source_type] = _by_count(counts)
     return found
 

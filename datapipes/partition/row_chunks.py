@@ -8,6 +8,7 @@ the graph may be memory-mapped and larger than memory. What is read is checked: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,8 +32,8 @@ class PartRows:
         edge_type: the relation; None in a graph without types.
         ids: int64 [num_rows], the part's own nodes of the destination type, ascending.
         most_edges: positions, or rows, in a piece.
-    Raises:
-        ValueError: indptr of the relation descends, or leaves its indices. O(num_rows).
+
+    What reads indptr raises ValueError where it descends, or leaves the indices.
     """
 
     def __init__(self, graph: Graph, edge_type: EdgeType | None, ids: Tensor, *, most_edges: int = MOST_EDGES) -> None:
@@ -41,7 +42,11 @@ class PartRows:
         self._num_sources = graph.num_nodes_of(ends_of(edge_type)[0])
         self._of = "" if edge_type is None else f" of {edge_type}"
         self._most = most_edges
-        self.num_edges = sum(int(counts.sum()) for _, counts in self._blocks())
+
+    @cached_property
+    def num_edges(self) -> int:
+        """Number of edges of the part. O(num_rows), computed once."""
+        return sum(int(counts.sum()) for _, counts in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield of some rows at a time: the position of each row's first edge, and its number of edges."""

@@ -34,6 +34,7 @@ def with_edges(book: PartitionBook, graph) -> PartitionBook:
 # --- the two forms of a map
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_dense_maps_and_ranges_that_say_the_same_answer_the_same(data):
     num_parts = data.draw(st.integers(1, 5))
@@ -50,6 +51,7 @@ def test_dense_maps_and_ranges_that_say_the_same_answer_the_same(data):
     assert len({partition_id_of("fingerprint", book) for book in books}) == 1
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_the_id_of_a_partition_tells_graphs_numbers_and_maps_apart(data):
     owners = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=5))

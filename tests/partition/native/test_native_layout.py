@@ -220,7 +220,7 @@ def test_a_flipped_byte_anywhere_is_seen(root, name):
     path = root / name
     whole = path.read_bytes()
     assert len(open_all(root)) == 2
-    for place in {*range(0, len(whole), max(1, len(whole) // 40)), *range(len(whole) - 80, len(whole))}:
+    for place in {*range(0, len(whole), max(1, len(whole) // 25)), *range(len(whole) - 40, len(whole))}:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(ValueError, match=rf"^(open_book|Part\.open): .*{name} "):
             open_all(root)

@@ -324,7 +324,7 @@ def fennel(
     num_nodes, num_edges = len(in_edges), sum(map(len, in_edges))
     nodes, parts = range(num_nodes), range(num_parts)
     total = sum(weights)
-    limit = total // num_parts + 3 * (total // (100 * num_parts))
+    limit = total // num_parts + 3 * total // (100 * num_parts)
     penalty = 2.0 * num_edges * num_parts / (num_nodes * total)
     of_block = min(max(num_nodes // 256, 1), 1024)
     num_blocks = -(-num_nodes // of_block)

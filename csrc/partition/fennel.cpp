@@ -55,7 +55,7 @@ Fennel<Id, Part>::Fennel(const Topology<Id>& graph, FennelRequest request)
     num_edges += std::ssize(graph.relations[i].rows.indices);
   }
   const std::int64_t total = total_weight(request_, num_nodes);
-  limit_ = total / request_.num_parts + 3 * (total / (100 * request_.num_parts));
+  limit_ = total / request_.num_parts + 3 * total / (100 * request_.num_parts);
   const double edges_of_parts = 2.0 * static_cast<double>(num_edges) * static_cast<double>(request_.num_parts);
   penalty_ = num_nodes == 0 ? 0.0 : edges_of_parts / (static_cast<double>(num_nodes) * static_cast<double>(total));
   std::fill_n(records_.data(), num_nodes, Record{kNone, 0, 0});

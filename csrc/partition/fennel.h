@@ -1,26 +1,27 @@
 // fennel.h: parts of nodes, chosen one node after another in a stream; for graphs that METIS cannot hold.
-//   Fennel (Tsourakakis et al., WSDM 2014) with gamma = 2, over several passes (Nishimura and Ugander, KDD 2013). Nodes are
-//   numbered as in whole_graph.h. A pass visits all of them and begins with empty parts. Node v goes to the part p with the
-//   largest
+//   Fennel (Tsourakakis et al., WSDM 2014) with gamma = 2, over several passes (Nishimura and Ugander, KDD 2013). Nodes
+//   are numbered as in whole_graph.h. A pass visits all of them and begins with empty parts. Node v goes to the part p
+//   with the largest
 //       pull(v, p) - penalty * weight(p),    penalty = 2 * num_edges * num_parts / (num_nodes * total weight),
-//   in double, where weight(p) is the weight that p has got in this pass. Of equal parts the lighter one wins, then the one with
-//   the lower number. The pull of a part is the number of in-edges of v from its nodes (no self-loops, parallel edges each),
-//   where a node not yet visited in this pass has its part of the pass before, plus the votes of out-neighbors: only in-edges are
-//   stored, so each node, when it has got its part, votes for it at the sources of its in-edges. A node keeps a candidate and its
-//   lead (Boyer and Moore's majority vote): a vote for the candidate adds 1 to the lead, up to 65,535, any other takes 1 away;
-//   at lead 0 the next vote names the candidate. The candidate's pull grows by the lead, and the visit ends the vote.
-//   A part is open to v if its weight with v is at most limit(), 1.03 of the mean; the lightest part is always open. So no part
-//   weighs more than limit() and more than the mean and the heaviest node together.
-//   Order of the nodes: blocks of up to 1,024 successive ones, of clamp(num_nodes / 256, 1, 1024) nodes; block i of a pass is
-//   permutation_at(num_blocks, key, i). Within a block they ascend. So rows are read in stretches, also from a disk.
+//   in double, where weight(p) is what p has got in this pass. Of equal parts the lighter wins, then the lower number.
+//   Open to v are the lightest part, and each whose weight with v is at most limit(): the mean and 3 % of it, each
+//   rounded down. So no part weighs more than limit(), or than the mean and the heaviest node together.
+//   Pull: the number of in-edges of v from nodes of p, self-loops left out, parallel edges each. A node that this pass
+//   has not visited has its part of the pass before. Out-edges pull too, by votes, since only in-edges are stored: each
+//   node that gets its part votes for it at the source of each of its in-edges. A node keeps one candidate and its lead
+//   (Boyer and Moore's majority vote). A vote for the candidate adds 1 to the lead, up to 65,535; any other takes 1
+//   away; at lead 0 the next vote names the candidate. The candidate's pull grows by the lead, and the visit ends the
+//   vote.
+//   Order of the nodes: blocks of successive ones, clamp(num_nodes / 256, 1, 1024) in each; block i of every pass is
+//   permutation_at(num_blocks, key, i), and within it nodes ascend. So rows are read in stretches, also from a disk.
 //
 // Fennel<Id, Part>(graph, request): Part is uint8 for up to 255 parts, uint16 for up to 65,535. A pass:
 //   visit(first, count) for all blocks of the pass in order, then end_pass().
 //   parts(out): the part of each node, after the first pass.
-// Equal inputs give equal parts on every machine: integers, and + - * / of doubles. O(num_edges + num_nodes log num_parts) a
-// pass. Memory: 4 bytes a node (6 with uint16), 24 bytes a part; training masks are viewed. Throws std::invalid_argument
-// (ValueError) if an offset or an id is outside the graph, std::out_of_range (IndexError) if a block is. Touches no Python
-// object.
+// Equal inputs give equal parts on every machine: integers, and + - * / of doubles. O(num_edges + num_nodes log
+// num_parts) a pass. Memory: 4 bytes a node (6 with uint16) and 32 bytes a part; training masks are viewed.
+// Throws std::invalid_argument (ValueError) if an offset or an id is outside the graph, std::out_of_range (IndexError)
+// if a block is. Touches no Python object.
 #pragma once
 
 #include <cstddef>

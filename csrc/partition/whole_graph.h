@@ -1,11 +1,11 @@
-// whole_graph.h: the rows of a whole graph as the kernels of partitioning read them: the nodes of all types in one numbering,
-// type after type in sorted order, and checks before any offset or id is used.
+// whole_graph.h: the rows of a whole graph as the kernels of partitioning read them: the nodes of all types in one
+// numbering, type after type in sorted order, and checks before any offset or id is used.
 //   first_nodes(graph): the number of the first node of each type, and last the number of all nodes.
 //   op_of(relation): names the relation in errors.
-//   check_row(op, rows, row): the in-edges [begin, end) of a row; throws std::invalid_argument (ValueError) if they do not lie in
-//   `indices`.
-//   source_at(op, rows, position): the source of an edge; throws std::invalid_argument if it is no node.
-// O(1) but for first_nodes. Files that are mapped may change meanwhile: what is checked is what is used.
+//   check_row(relation, row): the in-edges [begin, end) of a row.
+//   source_at(relation, position): the source of an edge.
+// O(1) but for first_nodes. Mapped files may change meanwhile: what is checked is what is used.
+// The last two throw std::invalid_argument (ValueError) if the row does not lie in `indices`, or the source is no node.
 #pragma once
 
 #include <cstddef>

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+CHUNK = 2**20  # nodes that are counted at once: bincount makes int64 of them
+
 
 def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
     """Give each part without nodes one, in place.
@@ -17,9 +19,11 @@ def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
 
     Args:
         parts: integers [num_nodes], each in [0, num_parts); num_nodes >= num_parts.
-    O(num_nodes); 16 bytes a node while there is something to do.
+    O(num_nodes); 16 bytes a node if there is something to do.
     """
-    counts = np.bincount(parts, minlength=num_parts)
+    counts = np.zeros(num_parts, dtype=np.int64)
+    for first in range(0, len(parts), CHUNK):
+        counts += np.bincount(parts[first : first + CHUNK], minlength=num_parts)
     empty = np.flatnonzero(counts == 0)
     if len(empty) == 0:
         return

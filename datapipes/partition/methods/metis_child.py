@@ -8,6 +8,7 @@ thread that started it: the kernel kills it then, whatever it is doing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -30,6 +31,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["parent"]:  # it ended before the call above
         return
+    with contextlib.suppress(OSError):  # the first to go where memory runs out, before the caller
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     sys.path[:] = request["path"]
     run(request)
 

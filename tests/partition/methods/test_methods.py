@@ -1,5 +1,6 @@
 """The methods of partitioning: their arguments, what each promises about its parts, the combined weight of nodes."""
 
+import hashlib
 import sys
 from math import gcd
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import random_graph
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
@@ -150,6 +152,13 @@ def test_more_than_256_parts_are_possible(method):
 def test_one_part_has_all_nodes(method):
     book = parts_of(edgeless({"a": 2, "b": 0}), 1, method)
     assert [book.nodes(node_type).dense().tolist() for node_type in ("a", "b")] == [[0, 0], []]
+
+
+@pytest.mark.parametrize(("method", "digest"), [("random", "e702ed32535fb893"), ("fennel", "a7a7ca8978b8b038")])
+def test_parts_are_the_same_on_every_machine(method, digest):
+    graph = all_relations.plain(random_graph(3000, 30_000, rng_seed=1))
+    parts = parts_of(graph, 5, method, training={None: torch.arange(3000) % 7 == 0}, rng_seed=7).nodes().dense()
+    assert hashlib.blake2b(parts.numpy().tobytes(), digest_size=8).hexdigest() == digest
 
 
 # --- random

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 2**20  # nodes that are counted at once: bincount makes int64 of them
+CHUNK = 2**17  # nodes that are counted at once: bincount makes int64 of them
 
 
 def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:

@@ -14,8 +14,9 @@ from strategies import random_graph
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
+from datapipes.partition.methods import all_nodes, random_parts
 from datapipes.partition.methods.all_nodes import AllNodes, combined_weight
-from datapipes.partition.methods.assign import METHODS, all_nodes, assign, make_assignment, random_parts
+from datapipes.partition.methods.assign import METHODS, assign, make_assignment
 from datapipes.partition.methods.empty_parts import fill_empty_parts
 from datapipes.partition.source import Source
 

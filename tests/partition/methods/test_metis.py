@@ -21,8 +21,9 @@ from strategies import random_graph
 import datapipes as dp
 from datapipes.datasets.npz import read_npz
 from datapipes.distributed import MetisError
+from datapipes.partition.methods import metis_parts, metis_process
 from datapipes.partition.methods.all_nodes import AllNodes
-from datapipes.partition.methods.assign import Assignment, make_assignment, metis_parts, metis_process
+from datapipes.partition.methods.assign import Assignment, make_assignment
 from datapipes.partition.source import Source
 from datapipes.processes.endings import runs
 

@@ -45,7 +45,9 @@ _lock = threading.Lock()  # what is allowed is one list for the whole process
 def load_plain(path: Path) -> Any:
     """Return what the file holds; its tensors are mapped, and shared with no file: writing to them copies a page.
 
-    A mapped file must keep its size while it is in use: reading past the end of a truncated one kills the process.
+    A mapped file must keep its size while it is in use: reading past the end of a truncated one kills the process. No
+    code of the file runs; but one that was made for it can keep torch's loader busy for ever, by keys that are tuples
+    of tuples, each used twice.
 
     Raises:
         FileNotFoundError: There is no such file.

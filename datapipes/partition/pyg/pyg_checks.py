@@ -72,10 +72,11 @@ def size_in(path: Path, what: str, value: Any, expected: tuple[int, int]) -> tup
 
 def refuse_others(path: Path, what: str, values: Tensor, count: int) -> None:
     """Refuse values outside [0, count)."""
-    outside = (values < 0) | (values >= count)
-    if bool(outside.any()):
-        first = int(values[int(outside.nonzero()[0])])
-        refuse(path, f"{first} in {what}", f"[0, {count})")
+    if values.numel() == 0:
+        return
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= count:
+        refuse(path, f"{low if low < 0 else high} in {what}", f"[0, {count})")
 
 
 def _plain(path: Path, what: str, value: Any) -> Tensor:

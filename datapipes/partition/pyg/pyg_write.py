@@ -32,7 +32,7 @@ from datapipes.partition.pyg.pyg_names import (
     part_folder,
 )
 from datapipes.partition.pyg.pyg_times import Times, by_time, stored_times, times_of
-from datapipes.partition.pyg.scratch import filled, storing
+from datapipes.partition.pyg.scratch import filled, save, storing
 from datapipes.partition.row_chunks import MOST_EDGES, PartRows, refuse_other_book, rows_at, rows_of_nodes
 from datapipes.partition.source import Progress, Source
 
@@ -81,7 +81,7 @@ def _write_maps(folder: Path, source: Source, book: PartitionBook) -> None:
     for (kind, of), found in maps.items():
         file = map_file(folder, kind, of)
         file.parent.mkdir(exist_ok=True)
-        torch.save(filled(folder, (found.num_ids,), torch.int64, _all_parts(found)), str(file))
+        save(filled(folder, (found.num_ids,), torch.int64, _all_parts(found)), file)
 
 
 def _all_parts(found: IdMap) -> Iterator[Tensor]:
@@ -133,13 +133,11 @@ class _Writer:
             self._progress(f"write part {part} for PyG", self._done, self._all_edges)
             edges[edge_type], features[edge_type] = self._edges(edge_type, part)
             self._done += int(edges[edge_type]["row"].shape[0])
-        torch.save(_plain(edges), str(folder / GRAPH))
-        torch.save(
-            _plain({key: each for key, each in features.items() if each or key is None}), str(folder / EDGE_FEATS)
-        )
+        save(_plain(edges), folder / GRAPH)
+        save(_plain({key: each for key, each in features.items() if each or key is None}), folder / EDGE_FEATS)
         del edges, features  # and their scratch files, before those of the nodes
         nodes = {node_type: self._nodes(node_type, part) for node_type in self._source.node_types}
-        torch.save(_plain({key: each for key, each in nodes.items() if each}), str(folder / NODE_FEATS))
+        save(_plain({key: each for key, each in nodes.items() if each}), folder / NODE_FEATS)
         self._progress(f"write part {part} for PyG", self._done, self._all_edges)
 
     def _edges(self, edge_type: EdgeType | None, part: int) -> tuple[dict[str, Any], dict[str, Any]]:

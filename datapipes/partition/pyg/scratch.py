@@ -6,6 +6,7 @@ however it ends.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import tempfile
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_MOST_OVERHEAD = 2**20  # of a file of torch.save
 _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -53,6 +55,26 @@ def storing(tensor: Tensor) -> Tensor:
     A view of the same memory if the values are adjacent there, else a copy.
     """
     return _as_tensor(_viewed(tensor.contiguous()), tensor.dtype)
+
+
+def save(value: Any, path: Path) -> None:
+    """Write dicts of tensors with torch.save.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written. torch says neither: it raises RuntimeError.
+    """
+    try:
+        torch.save(value, str(path))
+    except RuntimeError as error:
+        path.unlink(missing_ok=True)
+        scratch(path.parent, (_num_bytes(value) + _MOST_OVERHEAD,), torch.uint8)  # raises why there is no room
+        raise OSError(errno.EIO, f"torch.save failed: {error}", str(path)) from error
+
+
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_num_bytes, value.values()))
+    return value.nbytes if isinstance(value, Tensor) else 0
 
 
 def _viewed(tensor: Tensor) -> np.ndarray[Any, Any]:

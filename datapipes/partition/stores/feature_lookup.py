@@ -68,7 +68,7 @@ def joined(
 
     Args:
         places: {part: int64 [n]}, where the rows of a part go.
-        asked: {part: future of [n, ...]}.
+        asked: {part: future of [n, ...]}; at least one.
         own: the places of own rows, and the rows; None if this part has no row of the type, so no tensor either.
     """
     result: Future[Tensor] = Future()
@@ -89,8 +89,6 @@ def joined(
     for part, future in asked.items():
         # Not the future that a callback is given: it has lost an exception that Python code set.
         future.add_done_callback(lambda _, part=part, future=future: take(part, future))  # type: ignore[misc]
-    if not asked:
-        result.set_result(_put_together(count, places, rows, own))
     return result
 
 

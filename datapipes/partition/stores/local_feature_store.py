@@ -106,21 +106,22 @@ class LocalFeatureStore(TensorStore):
         owners = self._owners(ids, is_node_feat, input_type)
         if (group, name) in self._of_all:
             owners = torch.full_like(owners, self.partition_idx)
-        own = (owners == self.partition_idx).nonzero().flatten()
+        places = _places_of_parts(owners)
+        own = places.pop(self.partition_idx, torch.empty(0, dtype=torch.int64))
         rows = self._own_rows((group, name), ids[own])
-        wanted = sorted({*owners.tolist()} - {self.partition_idx})
-        if rows is None and not wanted:
-            raise no_such("lookup_features", "tensor", (group, name), self._feat)
-        places = {part: (owners == part).nonzero().flatten() for part in wanted}
-        if not wanted:
-            return joined(ids.shape[0], {}, {}, (own, rows))
+        if not places:
+            if rows is None:
+                raise no_such("lookup_features", "tensor", (group, name), self._feat)
+            result: Future[Tensor] = Future()
+            result.set_result(rows)  # `own` is 0, 1, ...: the rows have their places
+            return result
         if self.client is None:
-            first = int(ids[int(places[wanted[0]][0])])
+            part, at = next(iter(places.items()))
             raise ValueError(
-                f"lookup_features: the id {first} of {shown(group)} belongs to part {wanted[0]}; this store has part "
-                f"{self.partition_idx}, and no client that could ask. Set store.client."
+                f"lookup_features: the id {int(ids[at[0]])} of {shown(group)} belongs to part {part}; this store has "
+                f"part {self.partition_idx}, and no client that could ask. Set store.client."
             )
-        of_parts = {part: ids[each] for part, each in places.items()}
+        of_parts = {part: ids[at] for part, at in places.items()}
         asked = ask(self.client, of_parts, is_node_feat, input_type, name)
         return joined(ids.shape[0], places, asked, (own, rows))
 
@@ -244,3 +245,10 @@ class LocalFeatureStore(TensorStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(part {self.partition_idx} of {self.num_partitions}, {len(self._feat)} tensors)"
+
+
+def _places_of_parts(owners: Tensor) -> dict[int, Tensor]:
+    """Return {part: the places where it is the owner, ascending}."""
+    counts = torch.bincount(owners)
+    places = torch.argsort(owners, stable=True).split(counts.tolist())  # type: ignore[no-untyped-call]
+    return {part: each for part, each in enumerate(places) if each.shape[0] > 0}

@@ -1,6 +1,7 @@
 """write_pyg: PyG's layout, compared with what the slow equivalents say of each part."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitions import attributes_of, books, graphs, parts_of, slow_positions, source_of
 from pyg_layout import BOOK, renamed, same, small, typed, written
+from scripts import run_script
 
 from datapipes.distributed import PartitionBook
 from datapipes.partition import row_chunks
@@ -233,3 +235,29 @@ def test_attributes_of_all_dtypes_are_kept(tmp_path):
     found = files_of(written(tmp_path, source_of(graph), BOOK), 1)[1]["feats"]
     assert all(same(found[name], values[[1, 4, 5]]) for name, values in graph.node_attributes.items() if name in found)
     assert {"x", "mask", "across"} <= found.keys()
+
+
+def test_a_disk_that_is_full_is_an_oserror_wherever_it_fills_up(tmp_path):
+    """graph.pt is larger than each array in it, so at some limits torch.save fails, which says nothing of the disk."""
+    script = f"""
+import errno, resource, signal, sys
+from pathlib import Path
+import torch
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pyg_layout import small, source_of, written
+from datapipes.distributed import PartitionBook
+import datapipes as dp
+edges = torch.randint(9, (2, 4000), generator=torch.Generator().manual_seed(0))
+graph = dp.CSCGraph.from_edge_index(edges, 9)
+for number, most in enumerate((100, 10_000, 20_000, 33_000, 40_000, 50_000)):
+    folder = Path({str(tmp_path)!r}) / str(number)
+    folder.mkdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    try:
+        written(folder, source_of(graph), PartitionBook(2, torch.arange(9) % 2))
+        raise SystemExit(f"written with files of at most {{most}} bytes")
+    except OSError as error:
+        assert error.errno == errno.EFBIG, error
+"""
+    ended = run_script(script)
+    assert ended.returncode == 0, ended.stderr

@@ -9,11 +9,11 @@ from typing import Any
 
 from datapipes.base.checks import check_bool, check_choice
 from datapipes.partition.cost import Cost
-from datapipes.partition.edge_map import with_edge_map
+from datapipes.partition.edge_map import check_edge_ids, with_edge_map
 from datapipes.partition.folder import new_folder, refuse_others
 from datapipes.partition.methods.assign import Assignment, check_arguments, make_assignment
 from datapipes.partition.native.native_write import check_times, write_native
-from datapipes.partition.pyg.pyg_write import write_pyg
+from datapipes.partition.pyg.pyg_write import check_pyg, pyg_bytes, write_pyg
 from datapipes.partition.report import PartitionReport, measure
 from datapipes.partition.source import Progress
 from datapipes.partition.source_of import source_of
@@ -47,7 +47,8 @@ class Partitioner:
         progress: called with (what is being done, how much of it is done, all of it or 0 if unknown), a few times a
             second.
     Raises:
-        TypeError, ValueError: An argument has no allowed value; the message says which.
+        TypeError, ValueError: An argument has no allowed value, or types or times of the graph do not fit PyG's layout;
+            the message says which.
         ModuleNotFoundError: method "metis" without pymetis; the extra is datapipes[partition].
     """
 
@@ -74,6 +75,8 @@ class Partitioner:
         self.layouts = _check_layouts(layouts)
         self.edge_map = check_bool(_NAME, "edge_map", edge_map) or "pyg" in self.layouts
         self.progress: Progress = progress or _no_progress
+        if "pyg" in self.layouts:
+            check_pyg(self.source, node_time_attr)
         refuse_others(_NAME, self.root)
 
     def generate_partition(self) -> PartitionReport:
@@ -82,7 +85,7 @@ class Partitioner:
         Nothing of it can be opened before all of it is there: an error, Ctrl-C or a kill leave `root` as it was.
 
         Raises:
-            ValueError: The graph is corrupt, or does not fit a layout (edge ids, type names).
+            ValueError: The graph is corrupt, or its edge ids do not fit an edge map.
             FileExistsError: `root` holds something that is not of a partition.
             BlockingIOError: Another process is writing to `root`.
             OSError: The disk is full, or the folder cannot be written.
@@ -91,7 +94,9 @@ class Partitioner:
         """
         with Cost() as cost, new_folder(_NAME, self.root, self._num_bytes()) as folder:
             with cost.step("validate"):
-                self.source.graph.validate()
+                graph = self.source.graph.validate()
+                for edge_type in graph.edge_types if self.edge_map else ():
+                    check_edge_ids(graph.relation(edge_type), edge_type)  # not after the work of METIS
             with cost.step("assign"):
                 assigned = make_assignment(
                     self.source,
@@ -128,7 +133,9 @@ class Partitioner:
         topology = sum(8 * each.indptr.numel() + 16 * each.indices.numel() for each in relations)
         attributes = [graph.node_attributes_of(node_type) for node_type in graph.node_types]
         attributes += [each.edge_attributes for each in relations]
-        return len(self.layouts) * (topology + sum(value.nbytes for each in attributes for value in each.values()))
+        values = sum(value.nbytes for each in attributes for value in each.values())
+        of_layouts = {"native": topology + values, "pyg": pyg_bytes(self.source, self.num_parts, values)}
+        return sum(of_layouts[each] for each in self.layouts)
 
 
 def _check_layouts(layouts: Any) -> tuple[str, ...]:

@@ -75,6 +75,15 @@ def check_pyg(source: Source, node_time_attr: str | None) -> Times:
     return times_of(source, node_time_attr)
 
 
+def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int) -> int:
+    """Return about how many bytes the layout takes on the disk while it is written; `attribute_bytes` of attributes."""
+    graph = source.graph
+    edges = sum(graph.num_edges_of(each) for each in source.edge_types)
+    nodes = sum(graph.num_nodes_of(each) for each in source.node_types)
+    part_bytes = (24 * edges + 16 * nodes + attribute_bytes) // num_parts  # once more, in scratch files
+    return 32 * edges + 24 * nodes + attribute_bytes + part_bytes
+
+
 def _write_maps(folder: Path, source: Source, book: PartitionBook) -> None:
     maps: dict[tuple[str, Any], IdMap] = {("node_map", of): book.nodes(of) for of in source.node_types}
     maps |= {("edge_map", of): book.edges(of) for of in source.edge_types}

@@ -11,7 +11,9 @@ from partitions import attributes_of, books, graphs, parts_of, slow_positions, s
 from pyg_layout import BOOK, renamed, same, small, typed, written
 from scripts import run_script
 
-from datapipes.distributed import PartitionBook
+import datapipes as dp
+from datapipes.distributed import PartitionBook, Partitioner
+from datapipes.partition import partitioner as partitioner_module
 from datapipes.partition import row_chunks
 from datapipes.partition.pyg import pyg_write
 from datapipes.partition.pyg.pyg_write import write_pyg
@@ -245,7 +247,9 @@ from pathlib import Path
 import torch
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pyg_layout import small, source_of, written
-from datapipes.distributed import PartitionBook
+import datapipes as dp
+from datapipes.distributed import Partitioner, PartitionBook
+from datapipes.partition import partitioner as partitioner_module
 import datapipes as dp
 edges = torch.randint(9, (2, 4000), generator=torch.Generator().manual_seed(0))
 graph = dp.CSCGraph.from_edge_index(edges, 9)
@@ -261,3 +265,29 @@ for number, most in enumerate((100, 10_000, 20_000, 33_000, 40_000, 50_000)):
 """
     ended = run_script(script)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("make", [lambda: typed(("a/b", "r", "c")), lambda: typed(("a", "r", "b" * 300))])
+def test_a_partitioner_refuses_what_the_layout_cannot_hold_when_it_is_made(tmp_path, make):
+    with pytest.raises(ValueError, match="makes no name of a file"):
+        Partitioner(make(), 2, tmp_path / "parts")
+    Partitioner(make(), 2, tmp_path / "parts", method="range", layouts=("native",)).generate_partition()
+
+
+def test_edge_ids_that_do_not_fit_are_refused_before_the_parts_are_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(partitioner_module, "make_assignment", lambda *_, **__: pytest.fail("parts were made"))
+    with pytest.raises(ValueError, match="an id that is there twice among the edge ids"):
+        Partitioner(small(edge_ids=torch.zeros(30, dtype=torch.int64)), 2, tmp_path / "parts").generate_partition()
+
+
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_the_bytes_that_are_asked_for_are_about_those_that_are_written(tmp_path, num_parts):
+    made = torch.Generator().manual_seed(0)
+    x = {"x": torch.rand(3000, 10)}
+    graph = dp.CSCGraph.from_edge_index(torch.randint(3000, (2, 30_000), generator=made), 3000, node_attributes=x)
+    book = PartitionBook(num_parts, torch.arange(3000) % num_parts)
+    asked = pyg_write.pyg_bytes(source_of(graph), num_parts, x["x"].nbytes)
+    root = written(tmp_path, source_of(graph), book)
+    files = sum(each.stat().st_size for each in root.rglob("*.pt"))
+    largest = max(each.stat().st_size for each in (root / "part_0").iterdir())
+    assert files + largest / 2 < asked < 1.2 * (files + 2 * largest)

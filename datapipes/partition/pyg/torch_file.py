@@ -6,6 +6,7 @@ refuses; here a function stands in for it, and the file gets a plain dict.
 
 from __future__ import annotations
 
+import errno
 import pickle
 import re
 import threading
@@ -59,14 +60,14 @@ def load_plain(path: Path) -> Any:
     open_regular(path).close()  # refuses what would keep its reader waiting
     try:
         return _loaded(path)
-    except OSError:
-        raise
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"partition: {path} holds something else than plain dicts of tensors: {_short(error)}. Nothing of it was "
             "run. Do not trust this file; let its maker write a dict of tensors."
         ) from error
-    except Exception as error:  # a corrupt archive can raise nearly anything
+    except Exception as error:  # a corrupt archive can raise nearly anything, also OSError
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO):
+            raise
         raise ValueError(
             f"partition: {path} cannot be read as a file of torch.save: {_short(error)}. It may be truncated or "
             "corrupt; write the partition again."

@@ -19,6 +19,7 @@ import torch
 
 from datapipes.base.checks import shown
 from datapipes.base.files import open_regular
+from datapipes.partition.pyg.pickle_scan import refuse_endless
 
 
 def _stand_in(module: str, name: str) -> Callable[..., dict[Any, Any]]:
@@ -46,9 +47,7 @@ _lock = threading.Lock()  # what is allowed is one list for the whole process
 def load_plain(path: Path) -> Any:
     """Return what the file holds; its tensors are mapped, and shared with no file: writing to them copies a page.
 
-    A mapped file must keep its size while it is in use: reading past the end of a truncated one kills the process. No
-    code of the file runs; but one that was made for it can keep torch's loader busy for ever, by keys that are tuples
-    of tuples, each used twice.
+    A mapped file must keep its size while it is in use: reading past the end of a truncated one kills the process.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -59,6 +58,7 @@ def load_plain(path: Path) -> Any:
         raise FileNotFoundError(f"partition: {path} does not exist. Check the path, and that the partition is whole.")
     open_regular(path).close()  # refuses what would keep its reader waiting
     try:
+        refuse_endless(path)
         return _loaded(path)
     except pickle.UnpicklingError as error:
         raise ValueError(

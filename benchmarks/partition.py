@@ -1,14 +1,16 @@
 """What do the methods of Partitioner cost, and how well do they cut, beside pymetis alone?
 
 Time, peak memory, cut and balance of each method over power-law graphs made here (100 thousand to 10 M edges, 20 a
-node) and the one of --graph, one node in ten being a training node. "pymetis alone" gets the same symmetrised graph and
-weights, made before, in a process that has loaded nothing but NumPy and pymetis. Each measurement has a process of its
-own; the sides take turns, median of 3 up to 1 M edges, else one run. The peak is private memory (RssAnon + RssShmem of
-/proc/PID/status), summed over the process and its children every 5 ms, above what the process held before it began:
-the interpreter with torch; the graph is mapped from its files, whose pages are not private. Of pymetis alone the
-symmetrised graph counts, which is loaded after that look; of ours the interpreter of METIS's process counts too. The
-cut is the share of edges between parts; a random one is 1 - 1/parts. Balance: the heaviest part over the mean, in
-combined weight, nodes, training nodes and in-edges.
+node) and the one of --graph, one node in ten being a training node. A method's side only chooses the parts; the sides
+"Partitioner" are whole runs, which check the graph, choose, measure and write the native layout. "pymetis alone" gets
+the same symmetrised graph and weights, made before, in a process that has loaded NumPy and pymetis only. Each
+measurement has a process of its own; the sides take turns, median of 3 up to 1 M edges, else one run. The peak is
+private memory (RssAnon + RssShmem of /proc/PID/status), summed over the process and its children every 5 ms, above what
+the process held before it began: the interpreter with torch. The graph is mapped from its files, whose pages are not
+private. Of pymetis alone the symmetrised graph counts, which is loaded after that look; of ours the interpreter of
+METIS's process counts too. Topology: the bytes of indptr and indices. The cut is the share of edges between parts; a
+random one is 1 - 1/parts. Balance: the heaviest part over the mean, in combined weight, nodes, training nodes and
+in-edges.
 Run: python benchmarks/partition.py --graph GRAPH
 Result (2-core AMD EPYC VM, shared, commit 0000000): to be measured
 """
@@ -27,24 +29,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from common import load_graph, parser, report
 
 import datapipes as dp
 from datapipes import _core
 from datapipes.partition.cost import private_bytes
 from datapipes.partition.methods.all_nodes import AllNodes
-from datapipes.partition.methods.assign import make_assignment
+from datapipes.partition.methods.assign import assign
+from datapipes.partition.native.part import open_book
 from datapipes.partition.source import Source
+from datapipes.partition.source_of import source_of
 
 SIZES = [(5_000, 100_000), (50_000, 1_000_000), (500_000, 10_000_000)]
 ONE_RUN = 5_000_000  # edges from which a side is measured once
-SIDES = ("range", "random", "fennel", "metis", "metis, recursive", "pymetis alone")
+ALONE = "pymetis alone"
+WHOLE = "Partitioner, "  # and the method: the whole run, which writes the native layout
+SIDES = ("range", "random", "fennel", "metis", "metis, recursive", ALONE, f"{WHOLE}fennel", f"{WHOLE}metis")
 RNG_SEED = 1
 LOOK_S = 0.005
 TRAINING = 10  # one node in so many
 
-ALONE = """
+ALONE_SCRIPT = """
 import json, sys, time
 import numpy as np, pymetis
 print(json.dumps({}), flush=True)
@@ -71,9 +76,10 @@ def main() -> None:
         return
     figures: dict[str, float | str] = {}
     for num_nodes, num_edges in SIZES[:2] if args.short else SIZES:
-        for num_parts in (2, 8):
-            graph, _ = load_graph(None, num_nodes, num_edges)
-            figures |= figures_of(graph, num_parts, args.repeats if num_edges < ONE_RUN else 1)
+        graph, _ = load_graph(None, num_nodes, num_edges)
+        figures |= figures_of(graph, 2, args.repeats if num_edges < ONE_RUN else 1)
+        if num_edges < ONE_RUN:
+            figures |= figures_of(graph, 8, args.repeats)
     if args.graph is not None:
         indptr, indices = (np.load(args.graph / f"{name}.npy", mmap_mode="r") for name in ("indptr", "indices"))
         figures |= figures_of(dp.CSCGraph(indptr, indices), 2, 1)
@@ -82,6 +88,8 @@ def main() -> None:
 
 def figures_of(graph: dp.CSCGraph, num_parts: int, repeats: int) -> dict[str, float | str]:
     """Return the figures of all sides over one graph."""
+    training = np.random.default_rng(0).random(graph.num_nodes) < 1 / TRAINING
+    graph = dp.CSCGraph(graph.indptr, graph.indices, node_attributes={"train_mask": training})
     source = source_of(graph)
     topology = graph.indptr.nbytes + graph.indices.nbytes
     with tempfile.TemporaryDirectory() as temporary:
@@ -91,30 +99,24 @@ def figures_of(graph: dp.CSCGraph, num_parts: int, repeats: int) -> dict[str, fl
         took: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
         for _ in range(repeats):
             for side in SIDES:
-                took[side].append(
-                    measured(side, folder, num_parts) | quality(source, np.load(folder / "found.npy"), num_parts)
-                )
+                run = measured(side, folder, num_parts)
+                took[side].append(run | quality(source, np.load(folder / "found.npy"), num_parts))
     figures: dict[str, float | str] = {}
     before = f"{graph.num_edges / 1e6:g} M edges, {num_parts} parts: "
-    for side, runs in took.items():
-        for name in runs[0]:
-            figures[f"{before}{side}, {name}"] = statistics.median(run[name] for run in runs)
-        figures[f"{before}{side}, peak (x topology)"] = 1e6 * figures[f"{before}{side}, peak (MB)"] / topology  # type: ignore[operator]
-    alone, ours = (figures[f"{before}{side}, peak (x topology)"] for side in ("pymetis alone", "metis"))
-    figures[f"{before}metis, peak above pymetis alone (x topology)"] = float(ours) - float(alone)
-    times = {side: float(figures[f"{before}{side}, time (s)"]) for side in SIDES}
-    figures[f"{before}metis, time over fennel's"] = times["metis"] / times["fennel"]
-    figures[f"{before}metis, time over that of pymetis alone"] = times["metis"] / times["pymetis alone"]
-    figures[f"{before}fennel, cut over metis's"] = float(figures[f"{before}fennel, cut"]) / float(
-        figures[f"{before}metis, cut"]
-    )
+    median = {
+        side: {name: statistics.median(run[name] for run in runs) for name in runs[0]} for side, runs in took.items()
+    }
+    for side, of_side in median.items():
+        of_side["peak (x topology)"] = 1e6 * of_side["peak (MB)"] / topology
+        figures |= {f"{before}{side}, {name}": value for name, value in of_side.items()}
+    for side in ("metis", f"{WHOLE}metis"):
+        above = median[side]["peak (x topology)"] - median[ALONE]["peak (x topology)"]
+        figures[f"{before}{side}, peak above {ALONE} (x topology)"] = above
+    for than in ("fennel", ALONE):
+        figures[f"{before}metis, time over that of {than}"] = median["metis"]["time (s)"] / median[than]["time (s)"]
+    for than in ("metis", "metis, recursive"):
+        figures[f"{before}fennel, cut over that of {than}"] = median["fennel"]["cut"] / median[than]["cut"]
     return figures
-
-
-def source_of(graph: dp.CSCGraph) -> Source:
-    """Return the graph with one training node in ten, at random."""
-    training = torch.from_numpy(np.random.default_rng(0).random(graph.num_nodes) < 1 / TRAINING)
-    return Source(graph, {None: training}, (None,), (None,))
 
 
 def write_undirected(source: Source, folder: Path) -> None:
@@ -132,28 +134,29 @@ def write_undirected(source: Source, folder: Path) -> None:
 
 def run_side(side: str, folder: Path, num_parts: int) -> None:
     """Say that all is loaded; when told to, run the method once, save the parts and tell the seconds."""
-    source = source_of(dp.CSCGraph.open(folder / "graph"))
+    graph = dp.CSCGraph.open(folder / "graph")
+    source = source_of(graph)
+    method, _, recursive = side.removeprefix(WHOLE).partition(", ")
+    options: dict[str, Any] = {"method": method, "recursive": recursive != "", "rng_seed": RNG_SEED}
     print(json.dumps({}), flush=True)
     sys.stdin.readline()
-    method, _, recursive = side.partition(", ")
     began = time.perf_counter()
-    made = make_assignment(
-        source,
-        num_parts,
-        method=method,
-        recursive=recursive != "",
-        rng_seed=RNG_SEED,
-        progress=lambda *_: None,
-    )
-    seconds = time.perf_counter() - began
-    np.save(folder / "found.npy", made.book.nodes().dense().numpy().astype(np.int16))
+    if side.startswith(WHOLE):
+        root = folder / "parts"
+        dp.distributed.Partitioner(graph, num_parts, root, layouts=("native",), **options).generate_partition()
+        seconds = time.perf_counter() - began
+        book = open_book(root, verify=False)
+    else:
+        book = assign(source, num_parts, progress=lambda *_: None, **options)
+        seconds = time.perf_counter() - began
+    np.save(folder / "found.npy", book.nodes().dense().numpy().astype(np.int16))
     print(json.dumps({"seconds": seconds}), flush=True)
 
 
 def measured(side: str, folder: Path, num_parts: int) -> dict[str, float]:
     """Return the seconds and the peak memory of a side, which leaves its parts in the folder."""
     given = [str(folder), str(num_parts)]
-    command = ["-c", ALONE, *given] if side == "pymetis alone" else [__file__, "--side", side, *given]
+    command = ["-c", ALONE_SCRIPT, *given] if side == ALONE else [__file__, "--side", side, *given]
     with subprocess.Popen(
         [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
 from datapipes.cli.facts import facts_of_graph, graph_lines
 from datapipes.cli.inputs import AnyGraph, add_input, is_saved_graph, open_dataset
+from datapipes.partition.folder import check_root, new_folder
 from datapipes.partition.source_of import source_of
 
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     given, out = Path(getattr(arguments, "in")), Path(os.path.realpath(arguments.out))
     if is_saved_graph(given):
         raise WrongUsage(f"{given} is a folder of a saved graph already. Open it, or give the files of a data set.")
-    _refuse_others(out)
+    check_root("OUT", out, foreign=_any_entry)
     source = source_of(open_dataset(given, arguments), where="data set")
     _write(source.graph, out)
     facts = facts_of_graph(source.graph)
@@ -41,21 +41,11 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     return "\n".join(lines), {"in": str(given), "out": str(out), "graph": facts, "left_out": list(source.left_out)}
 
 
-def _refuse_others(out: Path) -> None:
-    if os.path.lexists(out) and not out.is_dir():
-        raise FileExistsError(f"{out} is no folder; it is not overwritten. Choose another folder.")
-    found = sorted(each.name for each in out.iterdir()) if out.is_dir() else []
-    if found:
-        raise FileExistsError(f"{out} holds {found[0]!r}; nothing is overwritten. Choose a new or empty folder.")
-
-
 def _write(graph: AnyGraph, out: Path) -> None:
-    """Save the graph beside `out` and give it its name at the end, so that a folder is whole or not there."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        graph.save(partial)
-        os.rename(partial, out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with new_folder("OUT", out, foreign=_any_entry) as folder:
+        graph.save(folder)
+
+
+def _any_entry(folder: Path) -> str | None:
+    """Return the first entry of a folder: nothing is replaced."""
+    return min((each.name for each in folder.iterdir()), default=None)

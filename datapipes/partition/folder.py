@@ -1,8 +1,10 @@
 """A folder that appears at once, whole: written beside its place under a hidden name, then renamed.
 
-`.NAME.partial` beside the folder NAME is being written, and locked by its writer. A killed writer leaves it; the next
-one finds the lock free and begins anew. If NAME holds an older partition, the two folders change places in one step,
-and the older one is removed after it. So at any moment NAME is the older partition or the new one, each whole.
+Beside the folder NAME a writer has, until it ends: `.NAME.datapipes-lock`, a file that it has locked; and
+`.NAME.datapipes-new`, what it writes. A killed writer leaves both; the next one finds the lock free and begins anew. If
+NAME holds an older partition, the two folders change places in one step, and the older one is removed after it. Where
+the disk cannot do that, the older one is first moved to `.NAME.datapipes-old`; a writer that is killed then leaves it
+there, and the next one moves it back.
 """
 
 from __future__ import annotations
@@ -12,49 +14,57 @@ import ctypes
 import errno
 import fcntl
 import os
-import re
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from datapipes.base.checks import shown
+from datapipes.partition.contents import HEADERS, not_of_a_partition
 
-HEADERS = ("partition.json", "META.json")  # one of them makes a folder a partition
-_KNOWN = re.compile(r"partition\.json|book|META\.json|(node|edge)_map(\.pt)?|part_?\d+")
+Foreign = Callable[[Path], "str | None"]  # the first entry of a folder that may not be replaced; None if all may
+
+_MOST_BYTES = 255  # of the name of a file
+_LOCK, _NEW, _OLD = "datapipes-lock", "datapipes-new", "datapipes-old"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of fcntl.h and linux/fs.h
 
 
 @contextmanager
-def new_folder(where: str, root: Path, num_bytes: int = 0) -> Iterator[Path]:
+def new_folder(
+    where: str, root: str | Path, num_bytes: int = 0, *, foreign: Foreign = not_of_a_partition
+) -> Iterator[Path]:
     """Give a fresh hidden folder; when the block ends without an error, it becomes `root`. An error removes it.
 
     Args:
         where: for messages.
-        root: does not exist, is an empty folder, or holds a partition, which is replaced.
+        root: does not exist, is an empty folder, or holds nothing but what may be replaced; links are followed.
         num_bytes: about what will be written.
+        foreign: says what may not be replaced; by default all that is not of a partition.
     Raises:
         FileExistsError: `root` holds something else; the message names it.
         BlockingIOError: Another process is writing to `root`.
+        ValueError: `root` cannot be a folder that is replaced; see `check_root`.
         OSError: The disk is full or has less than `num_bytes` left, or the folder cannot be written.
     """
-    root = Path(os.path.realpath(root))
-    refuse_others(where, root)
+    root = check_root(where, root, foreign=foreign)
     root.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(where, root) as partial:
+    with _locked(where, root):
+        new = _beside(root, _NEW)
         _restore(root)
+        _remove(new)  # what a killed writer left
         try:
-            for entry in partial.iterdir():  # what a killed writer left
-                _remove(entry)
-            _check_space(where, root, num_bytes)
-            yield partial
-            _sync(partial)
-            refuse_others(where, root)
-            _put(partial, root)
+            _check_space(root, num_bytes)
+            new.mkdir()
+            if root.exists():
+                os.chmod(new, stat.S_IMODE(root.stat().st_mode))
+            yield new
+            _sync(new)
+            check_root(where, root, foreign=foreign)
+            _put(new, root)
         except OSError as error:
-            _remove(partial)
             if error.errno in _FULL:
                 raise OSError(
                     error.errno,
@@ -62,43 +72,72 @@ def new_folder(where: str, root: Path, num_bytes: int = 0) -> Iterator[Path]:
                     "changed. Free some space, or choose another folder",
                 ) from error
             raise
-        except BaseException:
-            _remove(partial)
-            raise
+        finally:
+            _restore(root)
+            _remove(new)  # a failed one, or the older one
+    _sync_names(root.parent)
 
 
-def refuse_others(where: str, root: Path) -> None:
-    """Raise FileExistsError unless `root` is free: missing, an empty folder, or nothing but a partition."""
-    if not os.path.lexists(root):
-        return
-    if not root.is_dir():
-        raise FileExistsError(f"{where}: {root} is no folder; it is not overwritten. Choose another folder.")
-    names = sorted(entry.name for entry in root.iterdir())
-    others = [name for name in names if _KNOWN.fullmatch(name) is None]
-    if names and not (set(names) & set(HEADERS)):
-        others = others or names
-    if others:
-        raise FileExistsError(
-            f"{where}: {root} holds {shown(others[0])}, which is not of a partition; nothing is overwritten. Choose an "
-            "empty or new folder."
+def check_root(where: str, root: str | Path, *, foreign: Foreign = not_of_a_partition) -> Path:
+    """Return the path that `root` stands for, which need not exist.
+
+    Raises:
+        TypeError: `root` is no path.
+        FileExistsError: `root` is there, and neither an empty folder nor one that may be replaced.
+        ValueError: `root` is or holds the current folder, is a mount point, or has a name that is too long.
+        PermissionError: The folder that holds `root`, or is to hold it, cannot be written to.
+    """
+    if not isinstance(root, (str, os.PathLike)):
+        raise TypeError(f"{where}: root must be the path of a folder, got {shown(root)}. Pass one.")
+    path = Path(os.path.realpath(root))
+    here = Path(os.path.realpath(os.getcwd()))
+    if path == here or path in here.parents:
+        raise ValueError(
+            f"{where}: {path} is or holds the current folder, which cannot be replaced. Name a folder within it."
         )
+    if len(os.fsencode(_beside(path, _LOCK).name)) > _MOST_BYTES:
+        raise ValueError(
+            f"{where}: the name {shown(path.name)} has {len(os.fsencode(path.name))} bytes; at most "
+            f"{_MOST_BYTES - len(_beside(Path('x'), _LOCK).name) + 1} are allowed. Choose a shorter one."
+        )
+    if os.path.lexists(path):
+        if not path.is_dir():
+            raise FileExistsError(f"{where}: {path} is no folder; it is not overwritten. Choose another folder.")
+        if os.path.ismount(path):
+            raise ValueError(f"{where}: {path} is a mount point, which cannot be replaced. Name a folder within it.")
+        found = foreign(path)
+        if found is not None:
+            raise FileExistsError(
+                f"{where}: {path} holds {shown(found)}, which is not overwritten. Choose an empty or new folder."
+            )
+    holder = next(each for each in path.parents if each.exists())
+    if not os.access(holder, os.W_OK | os.X_OK):
+        raise PermissionError(
+            errno.EACCES,
+            f"{where}: {holder}, which is to hold {path.name}, cannot be written to. Choose another folder",
+        )
+    return path
+
+
+def _beside(root: Path, name: str) -> Path:
+    return root.parent / f".{root.name}.{name}"
 
 
 @contextmanager
-def _locked(where: str, root: Path) -> Iterator[Path]:
-    """Give the hidden folder, locked until the block ends."""
-    partial = root.parent / f".{root.name}.partial"
+def _locked(where: str, root: Path) -> Iterator[None]:
+    """Hold the lock of `root` while the block runs. Only its holder removes its file."""
+    lock = _beside(root, _LOCK)
     while True:
-        partial.mkdir(exist_ok=True)
-        try:
-            held = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except FileNotFoundError:  # its writer has just finished
-            continue
+        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same(held, partial):  # else it was renamed between the two calls
-                yield partial
-                return
+            if not _is_same(held, lock):  # the writer before has removed it since it was opened
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink()
+            return
         except BlockingIOError as error:
             raise BlockingIOError(
                 error.errno, f"{where}: another process is writing to {root}. Wait for it, or choose another folder"
@@ -115,14 +154,10 @@ def _is_same(descriptor: int, path: Path) -> bool:
     return os.path.samestat(os.fstat(descriptor), found)
 
 
-def _check_space(where: str, root: Path, num_bytes: int) -> None:
+def _check_space(root: Path, num_bytes: int) -> None:
     left = shutil.disk_usage(root.parent).free
     if num_bytes > left:
-        raise OSError(
-            errno.ENOSPC,
-            f"about {num_bytes} bytes are needed, {left} are left",
-            str(root),
-        )
+        raise OSError(errno.ENOSPC, f"about {num_bytes} bytes are needed, {left} are left", str(root))
 
 
 def _sync(folder: Path) -> None:
@@ -136,18 +171,13 @@ def _sync(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def _put(partial: Path, root: Path) -> None:
-    """Let `partial` become `root`."""
+def _put(new: Path, root: Path) -> None:
+    """Let `new` become `root`. What was there is `new` after it, or waits to be removed by `_restore`."""
     if not root.exists() or not any(root.iterdir()):
-        os.rename(partial, root)  # also over an empty folder
-    else:
-        if not _exchanged(partial, root):
-            old = _old(root)
-            os.rename(root, old)
-            os.rename(partial, root)
-            _remove(old)
-        _remove(partial)
-    _sync_names(root.parent)
+        os.rename(new, root)  # also over an empty folder
+    elif not _exchanged(new, root):
+        os.rename(root, _beside(root, _OLD))
+        os.rename(new, root)
 
 
 def _exchanged(one: Path, other: Path) -> bool:
@@ -163,16 +193,12 @@ def _exchanged(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
-def _old(root: Path) -> Path:
-    return root.parent / f".{root.name}.old"
-
-
 def _restore(root: Path) -> None:
-    """Bring back what a writer without exchange had moved away when it was killed; drop what it did not remove."""
-    old = _old(root)
+    """Bring back the older folder if nothing took its place; else remove it."""
+    old = _beside(root, _OLD)
     if not old.exists():
         return
-    if root.exists():
+    if root.exists() and any(root.iterdir()):
         _remove(old)
     else:
         os.rename(old, root)
@@ -188,11 +214,8 @@ def _sync_names(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder or a file. What cannot be removed stays hidden; the next writer tries again."""
-    if path.is_dir() and not path.is_symlink():
-        for header in HEADERS:  # first: half a folder, left by a kill, is no partition
-            _remove(path / header)
-        shutil.rmtree(path, ignore_errors=True)
-    else:
+    """Remove a hidden folder. What cannot be removed stays hidden; the next writer tries again."""
+    for header in HEADERS:  # first: half a folder, left by a kill, is no partition
         with contextlib.suppress(OSError):
-            path.unlink()
+            (path / header).unlink()
+    shutil.rmtree(path, ignore_errors=True)

@@ -10,7 +10,7 @@ from typing import Any
 from datapipes.base.checks import check_bool, check_choice
 from datapipes.partition.cost import Cost
 from datapipes.partition.edge_map import check_edge_ids, with_edge_map
-from datapipes.partition.folder import new_folder, refuse_others
+from datapipes.partition.folder import check_root, new_folder
 from datapipes.partition.methods.assign import Assignment, check_arguments, make_assignment
 from datapipes.partition.native.native_write import check_times, write_native
 from datapipes.partition.pyg.pyg_write import check_pyg, pyg_bytes, write_pyg
@@ -37,7 +37,7 @@ class Partitioner:
         root: the folder to write, missing or empty. An older partition there is replaced once the new one is whole; a
             folder that holds anything else is refused.
         recursive: METIS by recursive bisection instead of k-way: smaller cuts for few parts, longer for many.
-        method: "metis", the smallest cut, in the memory of the graph's undirected copy and METIS's own; "{streaming}",
+        method: "metis", the smallest cut, in the memory of the graph's undirected copy and METIS's own; "fennel",
             in a few bytes a node; "range", contiguous ids; "random".
         node_time_attr: name of a node attribute that holds times: each edge then has the time of its source, so that
             temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by it.
@@ -49,7 +49,8 @@ class Partitioner:
     Raises:
         TypeError, ValueError: An argument has no allowed value, or types or times of the graph do not fit PyG's layout;
             the message says which.
-        ModuleNotFoundError: method "metis" without pymetis; the extra is datapipes[partition].
+        FileExistsError: `root` holds something that is not of a partition, or is no folder.
+        PermissionError: The folder that is to hold `root` cannot be written to.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Partitioner:
     ) -> None:
         self.source = source_of(data)
         check_arguments(self.source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed)
-        self.root, self.num_parts = Path(root), num_parts
+        self.root, self.num_parts = check_root(_NAME, root), num_parts
         self.method, self.recursive, self.rng_seed = method, recursive, rng_seed
         check_times(_NAME, self.source.graph, node_time_attr)
         self.node_time_attr = node_time_attr
@@ -77,19 +78,20 @@ class Partitioner:
         self.progress: Progress = progress or _no_progress
         if "pyg" in self.layouts:
             check_pyg(self.source, node_time_attr)
-        refuse_others(_NAME, self.root)
 
     def generate_partition(self) -> PartitionReport:
         """Write the partition and return what it looks like: cut, balance, halo nodes, seconds and memory.
 
-        Nothing of it can be opened before all of it is there: an error, Ctrl-C or a kill leave `root` as it was.
+        Nothing of it can be opened before all of it is there: an error, Ctrl-C or a kill leave `root` as it was, or, at
+        the very end, with the whole new partition.
 
         Raises:
             ValueError: The graph is corrupt, or its edge ids do not fit an edge map.
             FileExistsError: `root` holds something that is not of a partition.
             BlockingIOError: Another process is writing to `root`.
             OSError: The disk is full, or the folder cannot be written.
-            RuntimeError: METIS failed; the message says how it ended.
+            ModuleNotFoundError: method "metis" without pymetis; the extra is datapipes[partition].
+            MetisError: METIS failed; the message says how it ended (a RuntimeError).
             MemoryError: The graph does not fit METIS's memory.
         """
         with Cost() as cost, new_folder(_NAME, self.root, self._num_bytes()) as folder:

@@ -56,7 +56,9 @@ def test_a_folder_that_holds_something_is_refused_and_stays(capsys, tmp_path):
     (out / "mine.txt").write_text("mine")
     found = run(capsys, "convert", path, out)
     assert (found.code, found.out) == (1, "")
-    assert f"convert: {out} holds 'mine.txt'; nothing is overwritten. Choose a new or empty folder." in found.err
+    assert (
+        f"convert: OUT: {out} holds 'mine.txt', which is not overwritten. Choose an empty or new folder." in found.err
+    )
     assert (out / "mine.txt").read_text() == "mine"
     found = run(capsys, "convert", path, out / "mine.txt")
     assert found.code == 1
@@ -77,7 +79,6 @@ def test_an_interrupted_conversion_leaves_nothing(capsys, monkeypatch, tmp_path,
     path, out = npz_file(tmp_path / "in"), tmp_path / "to" / "out"
 
     def save(graph, folder):
-        folder.mkdir()
         (folder / "indptr.npy").touch()
         raise error
 

@@ -96,7 +96,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path, name, beside_a_
     else:
         root.mkdir()
     (root / name).write_text("mine")
-    with pytest.raises(FileExistsError, match=rf"test: .*parts holds '{name}', which is not of a partition"):
+    with pytest.raises(FileExistsError, match=rf"test: .*parts holds '{name}', which is not overwritten"):
         write(root)
     assert (root / name).read_text() == "mine"
 
@@ -130,7 +130,7 @@ def test_what_comes_into_the_folder_meanwhile_is_not_overwritten(tmp_path):
 
 def test_what_a_killed_writer_left_is_cleared(tmp_path):
     root = tmp_path / "parts"
-    left = tmp_path / ".parts.partial"
+    left = tmp_path / ".parts.datapipes-new"
     (left / "part_7").mkdir(parents=True)
     (left / "half").write_text("half")
     write(root)
@@ -141,7 +141,7 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path):
 def test_a_writer_killed_between_two_renames_loses_nothing(tmp_path):
     root = tmp_path / "parts"
     write(root, "old")
-    os.rename(root, tmp_path / ".parts.old")  # and killed
+    os.rename(root, tmp_path / ".parts.datapipes-old")  # and killed
 
     def fail(folder):
         raise ValueError(f"stop: {content(root)}")
@@ -154,7 +154,7 @@ def test_a_writer_killed_between_two_renames_loses_nothing(tmp_path):
 def test_an_old_partition_that_was_not_removed_is_removed_later(tmp_path):
     root = tmp_path / "parts"
     write(root, "old")
-    shutil.copytree(root, tmp_path / ".parts.old")
+    shutil.copytree(root, tmp_path / ".parts.datapipes-old")
     write(root)
     assert list(tmp_path.iterdir()) == [root]
 
@@ -170,7 +170,7 @@ def test_two_writers_of_one_folder_exclude_each_other(tmp_path):
     assert content(root) == whole("first")
 
 
-def test_a_writer_that_waited_while_the_folder_was_renamed_takes_a_new_one(tmp_path, monkeypatch):
+def test_a_lock_that_its_holder_has_removed_is_not_taken_for_one(tmp_path, monkeypatch):
     root, flock = tmp_path / "parts", fcntl.flock
 
     def finish_first(descriptor, operation):
@@ -178,11 +178,123 @@ def test_a_writer_that_waited_while_the_folder_was_renamed_takes_a_new_one(tmp_p
         write(root, "first")  # another writer, between open and lock
         flock(descriptor, operation)
 
-    # The partial folder that was opened is the finished one by now; locking it would protect nothing.
     monkeypatch.setattr(fcntl, "flock", finish_first)
     write(root, "second")
     assert content(root) == whole("second")
     assert list(tmp_path.iterdir()) == [root]
+
+
+@pytest.mark.usefixtures("any_disk")
+def test_no_other_writer_begins_while_the_older_partition_is_removed(tmp_path, monkeypatch):
+    root, rmtree, tried = tmp_path / "parts", shutil.rmtree, []
+    write(root, "old")
+
+    def write_too(path, **arguments):
+        if root.exists() and content(root) == whole() and not tried:
+            tried.append(True)
+            with pytest.raises(BlockingIOError, match="another process is writing to"):
+                write(root, "second")
+        rmtree(path, **arguments)
+
+    monkeypatch.setattr(shutil, "rmtree", write_too)
+    write(root)
+    assert tried
+    assert content(root) == whole()
+    assert list(tmp_path.iterdir()) == [root]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), KeyboardInterrupt()])
+def test_an_error_between_two_renames_brings_the_older_partition_back(tmp_path, monkeypatch, error):
+    root, rename = tmp_path / "parts", os.rename
+    write(root, "old")
+
+    def fail(one, other):
+        if one.name.endswith("-new"):
+            raise error
+        rename(one, other)
+
+    monkeypatch.setattr(folder_module, "_exchanged", lambda one, other: False)
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(type(error)):
+        write(root)
+    assert content(root) == whole("old")
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_an_older_partition_comes_back_also_over_an_empty_folder(tmp_path):
+    root = tmp_path / "parts"
+    write(root, "old")
+    os.rename(root, tmp_path / ".parts.datapipes-old")  # and killed
+    root.mkdir()
+
+    def fail(folder):
+        raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        write(root, then=fail)
+    assert content(root) == whole("old")
+
+
+@pytest.mark.parametrize(
+    "name", ["part_0/model.ckpt", "book/notes", "node_map/a.pt/b", "part_77", "part_1/arrays.npy/x"]
+)
+def test_what_a_user_put_into_the_folders_of_a_partition_is_kept(tmp_path, name):
+    root = tmp_path / "parts"
+    write(root, "old")
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text("mine")
+    with pytest.raises(FileExistsError, match="which is not overwritten"):
+        write(root)
+    assert (root / name).read_text() == "mine"
+
+
+def test_the_mode_of_the_folder_stays(tmp_path):
+    root = tmp_path / "parts"
+    root.mkdir(mode=0o700)
+    modes = []
+    write(root, "old", then=lambda folder: modes.append(folder.stat().st_mode & 0o777))
+    write(root, "new", then=lambda folder: modes.append(folder.stat().st_mode & 0o777))
+    assert [*modes, root.stat().st_mode & 0o777] == [0o700] * 3
+
+
+@pytest.mark.parametrize("below", ["", "a", "a/b"])
+def test_the_current_folder_and_those_above_it_are_refused(tmp_path, monkeypatch, below):
+    (tmp_path / below).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path / below)
+    for root in (tmp_path, "/"):
+        with pytest.raises(ValueError, match="is or holds the current folder, which cannot be replaced"):
+            write(root)
+    write("parts")
+    assert content(tmp_path / below / "parts") == whole()
+
+
+def test_a_mount_point_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)
+    with pytest.raises(ValueError, match="is a mount point, which cannot be replaced"):
+        write(tmp_path)
+
+
+def test_a_name_that_leaves_no_room_for_the_hidden_ones_is_refused(tmp_path):
+    write(tmp_path / ("x" * 239))
+    with pytest.raises(ValueError, match="has 240 bytes; at most 239 are allowed"):
+        write(tmp_path / ("x" * 240))
+
+
+def test_a_folder_that_cannot_hold_it_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # a superuser may write anywhere
+    with pytest.raises(PermissionError, match="which is to hold parts, cannot be written to"):
+        write(tmp_path / "not there" / "parts")
+
+
+def test_a_link_to_a_folder_that_is_not_there_leads_to_a_new_one(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write(tmp_path / "link")
+    assert content(tmp_path / "real") == whole()
+
+
+def test_no_path_is_refused():
+    with pytest.raises(TypeError, match="root must be the path of a folder, got None"):
+        write(None)
 
 
 def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatch):
@@ -214,4 +326,4 @@ def test_a_folder_that_is_half_removed_is_no_partition(tmp_path, monkeypatch):
     write(root, "old")
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it
     write(root)
-    assert content(tmp_path / ".parts.partial") == {"part_0/arrays.npy": "old"}
+    assert content(tmp_path / ".parts.datapipes-new") == {"part_0/arrays.npy": "old"}

@@ -1,0 +1,36 @@
+"""What belongs to a partition's folder. Anything else in it is a user's, and is neither replaced nor removed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+HEADERS = ("partition.json", "META.json")  # one of them makes a folder a partition
+_FILES = re.compile(r"partition\.json|META\.json|(node|edge)_map\.pt")
+_FOLDERS = {
+    re.compile(r"book"): re.compile(r"book\.json|arrays\.npy"),
+    re.compile(r"(node|edge)_map"): re.compile(r".+\.pt", re.DOTALL),
+    re.compile(r"part_?\d+"): re.compile(r"part\.json|arrays\.npy|(graph|node_feats|edge_feats)\.pt"),
+}
+
+
+def not_of_a_partition(root: Path) -> str | None:
+    """Return the first entry of a folder that a partition does not have, as a path below it; None if there is none."""
+    names = sorted(entry.name for entry in root.iterdir())
+    if names and not set(names) & set(HEADERS):
+        return names[0]
+    return next((found for name in names for found in _foreign(root / name)), None)
+
+
+def _foreign(entry: Path) -> list[str]:
+    if entry.is_symlink() or not entry.is_dir():
+        fits = _FILES.fullmatch(entry.name) is not None and not entry.is_symlink()
+        return [] if fits else [entry.name]
+    files = next((files for folder, files in _FOLDERS.items() if folder.fullmatch(entry.name)), None)
+    if files is None:
+        return [entry.name]
+    return sorted(
+        f"{entry.name}/{each.name}"
+        for each in entry.iterdir()
+        if files.fullmatch(each.name) is None or each.is_symlink() or each.is_dir()
+    )

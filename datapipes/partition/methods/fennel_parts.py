@@ -29,7 +29,8 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
     each pass reads all of it.
 
     No part weighs more than 1.03 of the mean, and more than the mean and one node together. Memory: 5 bytes a node for
-    up to 255 parts, else 8. O(edges + nodes log num_parts) a pass.
+    up to 255 parts, else 8; one more where a mask of training nodes is not contiguous. O(edges + nodes log num_parts) a
+    pass.
 
     Sources: Tsourakakis, Gkantsidis, Radunovic, Vojnovic: FENNEL: streaming graph partitioning for massive scale
     graphs, WSDM 2014. Nishimura, Ugander: Restreaming graph partitioning, KDD 2013. Boyer, Moore: MJRTY, 1991 (how
@@ -45,7 +46,7 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
         key=_core.hop_key(rng_seed, 0, 0, STAGE, 2, 0),
         base=nodes.base,
         extra=nodes.extra,
-        training=[None if mask is None else mask.view(np.uint8) for mask in masks],
+        training=[None if mask is None else np.ascontiguousarray(mask).view(np.uint8) for mask in masks],
     )
     for turn in range(MOST_PASSES):
         for first in range(0, kernel.num_blocks, BLOCKS_AT_ONCE):

@@ -143,6 +143,19 @@ def test_every_node_has_a_part_and_no_part_is_empty(source, method, num_parts, r
         assert torch.equal(again.nodes(node_type).dense(), book.nodes(node_type).dense())
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_mask_of_training_nodes_may_be_a_view(method):
+    if method == "metis":
+        pytest.importorskip("pymetis")
+    graph = all_relations.undirected_random(60, 300, rng_seed=1)
+    splits = torch.arange(180).reshape(60, 3) % 7 == 0  # such masks come of PyG's data sets with several splits
+    for view in (splits[:, 1], torch.tensor([True]).expand(60)):
+        found, expected = (
+            parts_of(graph, 3, method, training={None: mask}).nodes().dense() for mask in (view, view.clone())
+        )
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("method", HERE)
 def test_more_than_256_parts_are_possible(method):
     book = parts_of(all_relations.undirected_random(700, 3000, 1), 400, method)

@@ -48,7 +48,8 @@ def run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> No
             start_new_session=True,  # Ctrl-C reaches this process only, which then ends that one
         )
         try:
-            path = [each for each in sys.path if each]  # "" is the current folder
+            # "" is the current folder; Python skips what is no str, such as a Path
+            path = [each for each in sys.path if isinstance(each, str) and each]
             _send(process, {**request, "memory": memory, "parent": os.getpid(), "path": path})
             _wait(process, progress)
         finally:

@@ -151,6 +151,11 @@ def test_modules_that_only_the_current_folder_or_the_environment_has_are_not_imp
     assert set(dense(assigned(all_relations.undirected_random(50, 200, 1), 2))) == {0, 1}
 
 
+def test_entries_of_the_search_path_that_are_no_text_are_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [tmp_path, b"bytes", 3, *sys.path])  # Python's import does the same
+    assert set(dense(assigned(all_relations.undirected_random(50, 200, 1), 2))) == {0, 1}
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
     [

@@ -122,13 +122,25 @@ class _Items:
         found = self.attributes.setdefault(name, rows)
         if found is rows:
             return
-        agrees = found.shape == rows.shape and (found.dtype == torch.bool) == (rows.dtype == torch.bool)
+        agrees = found.shape == rows.shape and _kind(found.dtype) == _kind(rows.dtype)
         ids = known.nonzero().flatten()
-        if not agrees or _first_difference(found[ids].to(rows.dtype), rows[ids]) is not None:
+        if not agrees or _differ(found[ids], rows[ids]):
             raise ValueError(
                 f"{self.where}: the {what}{self.of} of the data set become the node attribute {name!r}, but the graph "
                 "has an attribute or feature of this name with other values. Rename or drop it."
             )
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "bool" if dtype == torch.bool else "complex" if dtype.is_complex else "real"
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Return whether any value of two tensors of one kind differs. No dtype need hold the values of both exactly."""
+    converted = one.to(other.dtype)
+    return (
+        _first_difference(converted, other) is not None or _first_difference(converted.to(one.dtype), one) is not None
+    )
 
 
 def _first_difference(one: Tensor, other: Tensor) -> int | None:

@@ -267,6 +267,8 @@ def test_attributes_that_agree_with_the_items_stay():
     found = source_of(dataset(graph=graph)).graph.node_attributes
     assert [found[name].data_ptr() for name in ("train_mask", "y")] == [mask.data_ptr(), labels.data_ptr()]
     assert found["y"].tolist() == [0, 3, 1, 2]  # it knows the label of node 3 too
+    graph = dp.CSCGraph.from_edge_index(EDGES, 4, node_attributes={"y": torch.tensor([0, 3, 1, 0.5])})
+    assert source_of(dataset(graph=graph)).graph.node_attributes["y"].tolist() == [0, 3, 1, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -276,6 +278,10 @@ def test_attributes_that_agree_with_the_items_stay():
         ("y", torch.zeros(4, 2), "labels"),
         ("val_mask", torch.zeros(4).bool(), "validation_set"),
         ("train_mask", torch.tensor([1, 0, 1, 0]), "train_set"),
+        ("y", torch.tensor([0, 3, 1.7, 0]), "labels"),
+        ("y", torch.tensor([0.5, 3, 1, 0]), "labels"),
+        ("y", torch.tensor([float("nan"), 3, 1, 0]), "labels"),
+        ("y", torch.tensor([0, 3, 1 + 2j, 0]), "labels"),
     ],
 )
 def test_attributes_and_features_that_contradict_the_items_are_refused(name, rows, what):
@@ -284,6 +290,29 @@ def test_attributes_and_features_that_contradict_the_items_are_refused(name, row
     for contradicts in (dataset(graph=graph), dataset(features=store("node", name, rows))):
         with pytest.raises(ValueError, match=said):
             source_of(contradicts)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "labels"),
+    [(torch.float32, torch.int64), (torch.int64, torch.float32), (torch.float64, torch.float32)],
+)
+def test_values_are_compared_exactly_where_dtypes_differ(attribute, labels):
+    near = 2**24 + 1  # float32 has its neighbors only
+    for value, other in ((near, near - 1), (near - 1, near)):
+        rows = torch.tensor([value] * 4, dtype=torch.float64).to(attribute)
+        graph = dp.CSCGraph.from_edge_index(EDGES, 4, node_attributes={"y": rows})
+        nothing = items([], torch.empty(0, dtype=labels))
+        given = dataset(
+            graph=graph,
+            train_set=items([2], torch.tensor([other]).to(labels)),
+            validation_set=nothing,
+            test_set=nothing,
+        )
+        if int(rows[0]) == int(torch.tensor([other]).to(labels)):
+            assert source_of(given).graph.node_attributes["y"] is not None
+        else:
+            with pytest.raises(ValueError, match="the labels of the data set become the node attribute 'y'"):
+                source_of(given)
 
 
 def test_what_does_not_go_into_parts_is_named():

@@ -44,6 +44,7 @@ class EdgeStore:
 
         Raises:
             KeyError: There are none under this name; the message says which there are.
+            ValueError: The part that they come from is corrupt.
         """
         attr = self._edge_attr_cls.cast(*args, **kwargs)
         found: Edges | None = self._get_edge_index(attr)

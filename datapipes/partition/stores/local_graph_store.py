@@ -182,7 +182,7 @@ class LocalGraphStore(EdgeStore):
         for edge_type in part.edge_types:
             src, dst = ends_of(edge_type)
             attr = store._attr(edge_type, (part.num_nodes_of(src), part.num_nodes_of(dst)))
-            store._keep(attr, partial(_of_rows, part.relation(edge_type), part.node_ids(dst)))
+            store._keep(attr, partial(_of_rows, edge_type, part.relation(edge_type), part.node_ids(dst)))
             store.put_edge_id(part.relation(edge_type).edge_ids, attr)
         return store
 
@@ -205,5 +205,13 @@ def _of_pairs(edges: Edges) -> Tensor:
     return torch.stack([edges.row, edges.col])
 
 
-def _of_rows(relation: PartRelation, node_ids: Tensor) -> Tensor:
+def _of_rows(edge_type: EdgeType | None, relation: PartRelation, node_ids: Tensor) -> Tensor:
+    descends = relation.indptr[1:] < relation.indptr[:-1]
+    if bool(descends.any()):
+        node = int(node_ids[int(descends.nonzero()[0])])
+        of = "" if edge_type is None else f" of {edge_type}"
+        raise ValueError(
+            f"{_NAME}: the part is corrupt: the edges{of} to node {node} end before they begin. Make the "
+            "partition again."
+        )
     return torch.stack([relation.indices.long(), torch.repeat_interleave(node_ids, relation.indptr.diff())])

@@ -126,6 +126,24 @@ def test_a_store_of_an_open_part_shares_it(tmp_path):
     assert repr(store) == "LocalGraphStore(part 1 of 2, 4 edge types)"
 
 
+def test_a_part_with_offsets_that_descend_is_an_error_when_edges_are_asked_for(tmp_path):
+    graph = typed_graph()
+    partitioned(tmp_path, graph, book_of(graph), ["native"])
+    part = Part.open(tmp_path, 0)
+    edge_type = ("author", "writes", "paper")
+    indptr = part.relation(edge_type).indptr  # mapped copy-on-write: the file stays as it is
+    assert indptr.shape[0] > 2
+    for value in (-1, -(2**63), 2**63 - 1):
+        indptr[1] = value
+        with pytest.raises(
+            ValueError,
+            match=r"LocalGraphStore: the part is corrupt: the edges of \('author', 'writes', 'paper'\) to node",
+        ):
+            LocalGraphStore.from_part(part).get_edge_index(edge_type, "coo")
+        with pytest.raises(ValueError, match="corrupt"):
+            part.draw(part.node_ids("paper"), fanout=1, key=1, edge_type=edge_type)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_store_survives_pickling(tmp_path, layout):
     graph = typed_graph()

@@ -20,8 +20,7 @@ class IdRows:
     def __init__(self, where: str, ids: Tensor) -> None:
         self.ids = check_index_tensor(where, "global_id", ids)
         self._where = where
-        self._sorted: Tensor | None = None
-        self._order: Tensor | None = None
+        self._found: tuple[Tensor, Tensor | None] | None = None  # set at once: several threads may ask
 
     def rows_of(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return (rows int64 [n], found bool [n]) for ids int64 [n]; the row of an id that is not there is any number.
@@ -29,12 +28,14 @@ class IdRows:
         Raises:
             ValueError: Two rows have the same id.
         """
-        if self._sorted is None:
-            self._sorted, self._order = self._ascending()
-        places = torch.searchsorted(self._sorted, ids).clamp(max=max(0, self._sorted.shape[0] - 1))
-        if self._sorted.shape[0] == 0:
+        found = self._found
+        if found is None:
+            found = self._found = self._ascending()
+        ascending, order = found
+        places = torch.searchsorted(ascending, ids).clamp(max=max(0, ascending.shape[0] - 1))
+        if ascending.shape[0] == 0:
             return places, torch.zeros_like(ids, dtype=torch.bool)
-        return (places if self._order is None else self._order[places]), self._sorted[places] == ids
+        return (places if order is None else order[places]), ascending[places] == ids
 
     def _ascending(self) -> tuple[Tensor, Tensor | None]:
         found, order = self.ids, None

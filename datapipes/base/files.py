@@ -20,19 +20,23 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, at: tuple[int, str] | None = None) -> BinaryIO:
     """Return the regular file at `path`, open for reading; links are followed.
 
+    Args:
+        at: the descriptor of a folder and a path within it. The file is opened there, and `path` only names it in
+            messages: the folder stays the same one, whatever is renamed meanwhile.
     Raises:
         ValueError: There is something else at `path`: a folder, a FIFO, a socket or a device.
         OSError: It cannot be opened.
     """
     # O_NONBLOCK: do not wait for a writer at the other end of a FIFO. O_NOCTTY: do not take over a terminal.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+    folder, name = at or (None, path)
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(name, flags, dir_fd=folder)
     except OSError:  # a socket cannot be opened, nor some devices
-        _refuse_others(path, os.stat(path))
+        _refuse_others(path, os.stat(name, dir_fd=folder))
         raise
     try:
         _refuse_others(path, os.fstat(descriptor))  # of the open file: the path may name another one by now

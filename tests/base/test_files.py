@@ -44,6 +44,22 @@ def test_a_file_that_is_not_there_or_closed_to_us_keeps_its_own_error(tmp_path):
         open_regular(tmp_path / "loop")
 
 
+def test_a_file_is_opened_within_a_folder_whatever_its_name_is_by_now(tmp_path):
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / "file").write_bytes(b"older")
+    folder = os.open(tmp_path / "older", os.O_PATH | os.O_DIRECTORY)
+    try:
+        (tmp_path / "older").rename(tmp_path / "moved")
+        with open_regular(tmp_path / "older" / "file", (folder, "file")) as file:
+            assert file.read() == b"older"
+        with refused(ValueError, stage="named", found="is a folder", allowed="a regular file is needed"):
+            open_regular(Path("named"), (folder, "."))
+        with pytest.raises(FileNotFoundError):
+            open_regular(tmp_path / "moved" / "file", (folder, "missing"))
+    finally:
+        os.close(folder)
+
+
 def test_a_link_to_a_file_is_read(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")

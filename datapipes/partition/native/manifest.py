@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -55,6 +55,7 @@ class Manifest:
         node_time_attr: the node attribute whose values are stored for each edge, or None.
         about: everything else that partition.json says, JSON values: method, rng_seed, report ...
         files: {path within root: its size and hash}.
+        folder: the descriptor of `root`, within `opened_manifest`; None elsewhere.
     """
 
     root: Path
@@ -63,6 +64,7 @@ class Manifest:
     node_time_attr: str | None
     about: Mapping[str, Any]
     files: Mapping[str, File]
+    folder: int | None = None
 
     @property
     def path(self) -> Path:
@@ -103,16 +105,53 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def read_manifest(where: str, root: str | Path) -> Manifest:
-    """Return what partition.json in the folder `root` says.
+    """Return what partition.json in the folder `root` says; the errors are those of `opened_manifest`."""
+    with opened_manifest(where, root) as manifest:
+        return replace(manifest, folder=None)
+
+
+@contextmanager
+def opened_manifest(where: str, root: str | Path) -> Iterator[Manifest]:
+    """Give what partition.json in the folder `root` says.
+
+    The folder stays open in the block, and all files are opened within it. So they are of one partition, also where
+    another one takes its place meanwhile.
 
     Raises:
-        FileNotFoundError: `root` has no partition.json.
-        ValueError: It is not valid.
+        FileNotFoundError: `root` has no partition.json; or, in the block, a file was not there, since another folder
+            has taken the place of `root`.
+        ValueError: partition.json is not valid.
     """
     root = Path(root)
+    try:
+        folder = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(
+            f"{where}: {root / MANIFEST} does not exist; {root} holds no native partition. Check the path, or {AGAIN}."
+        ) from error
+    try:
+        yield _read(where, root, folder)
+    except FileNotFoundError as error:
+        if _is_at(folder, root):
+            raise
+        raise FileNotFoundError(
+            f"{where}: another folder has taken the place of {root} while its files were opened. Open it again."
+        ) from error
+    finally:
+        os.close(folder)
+
+
+def _is_at(folder: int, root: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(folder), os.stat(root))
+    except FileNotFoundError:
+        return False
+
+
+def _read(where: str, root: Path, folder: int) -> Manifest:
     path = root / MANIFEST
     other = ", only PyG's layout" if layout_of(root) == {"pyg"} else ""
-    with opened_file(where, path, f"{root} holds no native partition{other}") as file:
+    with opened_file(where, path, f"{root} holds no native partition{other}", (folder, MANIFEST)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_BYTES:
             raise ValueError(f"{where}: {path} has {size} bytes; at most {MOST_BYTES} are allowed. {REMEDY}")
@@ -132,9 +171,8 @@ def read_manifest(where: str, root: str | Path) -> Manifest:
         time_attr = header["node_time_attr"]
         known = {"format", "version", *identity.described(), "index_dtype", "node_time_attr", "files", "hash"}
         about = {name: value for name, value in header.items() if name not in known}
-        return Manifest(
-            root, identity, dtype, None if time_attr is None else check_text("node_time_attr", time_attr), about, files
-        )
+        time_attr = None if time_attr is None else check_text("node_time_attr", time_attr)
+        return Manifest(root, identity, dtype, time_attr, about, files, folder)
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
@@ -177,7 +215,8 @@ def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]
     path = manifest.root / name
     if name not in manifest.files:
         raise ValueError(f"{where}: {manifest.path} names no file {name}. {REMEDY}")
-    with opened_file(where, path, f"{manifest.path} names it") as file:
+    at = None if manifest.folder is None else (manifest.folder, name)
+    with opened_file(where, path, f"{manifest.path} names it", at) as file:
         found, size = os.fstat(file.fileno()).st_size, manifest.files[name].size
         if found != size:
             raise ValueError(

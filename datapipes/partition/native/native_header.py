@@ -92,15 +92,15 @@ def refuse_other_format(header: Mapping[str, Any], wanted: str) -> None:
 
 
 @contextmanager
-def opened_file(where: str, path: Path, why: str) -> Iterator[BinaryIO]:
-    """Give a regular file, open for reading.
+def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = None) -> Iterator[BinaryIO]:
+    """Give a regular file, open for reading; `at` is that of `open_regular`.
 
     Raises:
         FileNotFoundError: It is missing; the message says `why` it should be there.
         ValueError: It is no regular file.
     """
     try:
-        file = open_regular(path)
+        file = open_regular(path, at)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{where}: {path} does not exist; {why}. Check the path, or {AGAIN}.") from error
     except ValueError as error:

@@ -285,6 +285,38 @@ def test_files_of_two_partitions_never_mix(root, tmp_path):
             open_all(mixed, verify=False)
 
 
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("replaced", NAMES[:-2])
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_partition_that_is_replaced_while_it_is_opened_is_the_one_or_the_other(
+    tmp_path, monkeypatch, verify, replaced, removed
+):
+    root, other = tmp_path / "root", tmp_path / "other"
+    book = PartitionBook(2, torch.tensor([0, 1, 0]))
+    for folder, name, value in ((root, "one", 1), (other, "two", 2)):  # all files have the sizes of the other's
+        graph = dp.CSCGraph(torch.arange(4), torch.arange(3), node_attributes={name: torch.full((3,), value)})
+        write(folder, graph, book)
+    system_open = os.open
+
+    def replace_after(path, *args, **kwargs):
+        descriptor = system_open(path, *args, **kwargs)
+        if other.exists() and f"{root}/{path}".endswith(f"/{replaced}"):
+            root.rename(tmp_path / "older")
+            other.rename(root)
+            if removed:
+                shutil.rmtree(tmp_path / "older")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", replace_after)
+    if removed and replaced != "part_0/arrays.npy":  # which is the last
+        with refused(FileNotFoundError, stage="Part.open", found="has taken the place of", allowed="Open it again"):
+            Part.open(root, 0, verify=verify)
+    part = Part.open(root, 0, verify=verify)
+    assert not other.exists()
+    found = {name: set(values.tolist()) for name, values in part.node_attributes_of().items()}
+    assert found in ({"one": {1}}, {"two": {2}})
+
+
 def test_parts_of_one_partition_in_the_place_of_each_other_are_refused(root):
     (root / "part_0").rename(root / "away")
     (root / "part_1").rename(root / "part_0")

@@ -25,6 +25,7 @@ from datapipes.partition.native.native_book import identity_of, write_book
 from datapipes.partition.remote import remote_sources
 from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_of_nodes
 from datapipes.partition.source import Progress, Source
+from datapipes.partition.time_values import TIMES, are_times
 
 _TOLD_S = 0.3  # seconds between two reports of progress
 
@@ -69,7 +70,7 @@ def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[No
     """Return {node type: its values of `node_time_attr`}, of the types that have it.
 
     Raises:
-        ValueError: No type has it, or its values are not one integer or float for each node.
+        ValueError: No type has it, or its values are not one time for each node.
     """
     if node_time_attr is None:
         return {}
@@ -82,11 +83,12 @@ def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[No
             " Name one of these."
         )
     for node_type, values in times.items():
-        if values.ndim != 1 or values.dtype.is_complex or values.dtype == torch.bool:
+        if not are_times(values):
             of = "" if node_type is None else f" of {node_type!r}"
             raise ValueError(
                 f"{where}: node_time_attr {shown(node_time_attr)}{of} is {dtype_name(values.dtype)} "
-                f"{list(values.shape)}; times are integers or floats [num_nodes]. Convert it, or name another."
+                f"{list(values.shape)}; times are {TIMES} [num_nodes], floats of 16 bits or more. Convert it, or name "
+                "another."
             )
     return times
 

@@ -167,10 +167,11 @@ class PygFolder:
         if "id" in found and not torch.equal(ids_in(path, f"id{of}", found["id"]), ids):
             refuse(path, f"id and global_id{of} that name different nodes", "the same nodes, counted in two ways")
         _refuse_other_ids(path, f"global_id{of}", ids, owners, part)
-        whole = {}
+        features, whole = attributes_in(path, f"feats{of}", found["feats"], int(ids.shape[0])), {}
         if found.get(TIME) is not None:
+            _refuse_twice(path, TIME, of, features)
             whole[TIME] = tensor_in(path, f"{TIME}{of}", found[TIME], owners.num_ids)
-        return Features(ids, attributes_in(path, f"feats{of}", found["feats"], int(ids.shape[0])), whole)
+        return Features(ids, features, whole)
 
     def edge_features(self, part: int) -> dict[EdgeType | None, Features]:
         """Return the edge features of a part; types without any lack."""
@@ -193,6 +194,7 @@ class PygFolder:
             ids = edges[edge_type].edge_id
         features = attributes_in(path, f"feats{of}", found.get("feats", {}), int(ids.shape[0]))
         if found.get(EDGE_TIME) is not None:
+            _refuse_twice(path, EDGE_TIME, of, features)
             features[EDGE_TIME] = tensor_in(path, f"{EDGE_TIME}{of}", found[EDGE_TIME], int(ids.shape[0]))
         return Features(ids, features, {})
 
@@ -206,6 +208,12 @@ class PygFolder:
                 refuse(path, f"the type {shown(key)}", f"those of META.json, {shown(list(types))}")
             dict_in(path, f"what it says of {shown(key)}", value)
         return found
+
+
+def _refuse_twice(path: Path, name: str, of: str, features: Mapping[str, Tensor]) -> None:
+    """Refuse times beside a feature of their name: one of them would be lost."""
+    if name in features:
+        refuse(path, f"{name!r}{of} beside feats[{name!r}]", "one of the two")
 
 
 def _refuse_other_ids(path: Path, what: str, ids: Tensor, owners: IdMap, part: int) -> None:

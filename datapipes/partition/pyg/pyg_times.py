@@ -15,7 +15,11 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.partition.pyg.pyg_names import EDGE_TIME, TIME
+from datapipes.partition.row_chunks import MOST_EDGES, pieces
 from datapipes.partition.source import Source
+from datapipes.partition.time_values import TIMES, are_times
+
+_OTHERWISE = "or leave out PyG's layout with layouts=('native',)."
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,14 @@ def times_of(source: Source, node_time_attr: str | None) -> Times:
     """Return which attributes hold times.
 
     Raises:
-        ValueError: No node has `node_time_attr`, its values are no times, or another attribute has the name that PyG
-            gives to times.
+        ValueError: No node has `node_time_attr`, its values are no times, a time is 2^63 or more, or another attribute
+            has the name that PyG gives to times.
     """
     graph, wanted = source.graph, node_time_attr or TIME
     nodes: dict[NodeType | None, str] = {}
     for node_type in source.node_types:
         attributes = graph.node_attributes_of(node_type)
-        if wanted in attributes and (is_time(attributes[wanted]) or node_time_attr):
+        if wanted in attributes and (are_times(attributes[wanted]) or node_time_attr):
             _check_times(node_type, wanted, attributes)
             nodes[node_type] = wanted
     if node_time_attr is not None:
@@ -58,30 +62,50 @@ def times_of(source: Source, node_time_attr: str | None) -> Times:
     edges: dict[EdgeType | None, str] = {}
     for name in (EDGE_TIME, TIME):
         for edge_type in source.edge_types:
-            values = graph.relation(edge_type).edge_attributes.get(name)
-            if values is not None and is_time(values):
-                edges.setdefault(edge_type, name)
+            attributes = graph.relation(edge_type).edge_attributes
+            if edge_type not in edges and name in attributes and are_times(attributes[name]):
+                _check_edge_times(edge_type, name, attributes)
+                edges[edge_type] = name
     return Times(nodes, edges, by_source=not edges)
 
 
 def _check_times(node_type: NodeType | None, name: str, attributes: Mapping[str, Tensor]) -> None:
     of = "" if node_type is None else f" of {node_type!r}"
     values = attributes[name]
-    if not is_time(values):
+    if not are_times(values):
         raise ValueError(
             f"PyG's layout: the node attribute {shown(name)}{of} has dtype {values.dtype} and shape "
-            f"{list(values.shape)}; times are integers or floats [num_nodes]. Correct node_time_attr."
+            f"{list(values.shape)}; times are {TIMES} [num_nodes], floats of 16 bits or more. Correct node_time_attr."
         )
-    if name != TIME and TIME in attributes:
+    _check_name(f"the nodes{of}", name, TIME, attributes)
+    _refuse_late(f"the node attribute {shown(name)}{of}", values)
+
+
+def _check_edge_times(edge_type: EdgeType | None, name: str, attributes: Mapping[str, Tensor]) -> None:
+    of = "" if edge_type is None else f" of {edge_type}"
+    _check_name(f"the edges{of}", name, EDGE_TIME, attributes)
+    _refuse_late(f"the edge attribute {shown(name)}{of}", attributes[name])
+
+
+def _check_name(of: str, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
+    """Refuse times that would be stored under the name of another attribute."""
+    if name != stored and stored in attributes:
         raise ValueError(
-            f"PyG's layout: the nodes{of} have the attribute {TIME!r} beside {shown(name)}, and PyG finds times under "
-            f"the name {TIME!r} only. Rename it, or leave out PyG's layout with layouts=('native',)."
+            f"PyG's layout: {of} have the attribute {stored!r} beside {shown(name)}, and PyG finds times under the "
+            f"name {stored!r} only. Rename it, {_OTHERWISE}"
         )
 
 
-def is_time(values: Tensor) -> bool:
-    """Return whether the values can be times: integers or floats [n]."""
-    return values.ndim == 1 and values.dtype != torch.bool and not values.dtype.is_complex
+def _refuse_late(what: str, times: Tensor) -> None:
+    """Refuse times that int64 cannot hold."""
+    if times.dtype != torch.uint64:
+        return
+    for piece in pieces(times, MOST_EDGES):
+        if bool((piece.view(torch.int64) < 0).any()):
+            raise ValueError(
+                f"PyG's layout: {what} is uint64 and has a time of 2^63 or more; times are stored as int64. Make them "
+                f"smaller, {_OTHERWISE}"
+            )
 
 
 def by_time(rows: Tensor, times: Tensor) -> Tensor:

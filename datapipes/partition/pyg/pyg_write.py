@@ -65,7 +65,8 @@ def write_pyg(
 
 
 def check_pyg(source: Source, node_time_attr: str | None) -> Times:
-    """Return the attributes that hold times; refuse what PyG's layout cannot hold. Reads no edge.
+    """Return the attributes that hold times; refuse what PyG's layout cannot hold. Reads no edge; only
+    times of dtype uint64 are looked through.
 
     Raises:
         ValueError: As `write_pyg`; the edge ids are not looked at.

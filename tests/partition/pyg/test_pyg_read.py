@@ -255,6 +255,8 @@ IDS = torch.arange(20)
         ("node_feats.pt", {"time": IDS[:5]}, r"a tensor \[5\] for time; allowed: one of 6 rows"),
         ("edge_feats.pt", {"global_id": IDS}, "20 ids in global_id"),
         ("edge_feats.pt", {"edge_time": IDS[:5]}, r"a tensor \[5\] for edge_time"),
+        ("node_feats.pt", {"feats": {"time": IDS[:3]}, "time": IDS[:6]}, r"'time' beside feats\['time'\]"),
+        ("edge_feats.pt", {"feats": {"edge_time": IDS}, "edge_time": IDS}, r"'edge_time' beside feats\['edge_time'\]"),
         ("edge_feats.pt", {"feats": {"edge_attr": torch.tensor(1)}}, r"a tensor \[\] for feats\['edge_attr'\]"),
     ],
 )

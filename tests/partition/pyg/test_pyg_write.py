@@ -15,9 +15,11 @@ import datapipes as dp
 from datapipes.distributed import PartitionBook, Partitioner
 from datapipes.partition import partitioner as partitioner_module
 from datapipes.partition import row_chunks
-from datapipes.partition.pyg import pyg_write
+from datapipes.partition.pyg import pyg_times, pyg_write
 from datapipes.partition.pyg.pyg_write import write_pyg
 from datapipes.partition.source import Source
+
+IDS2 = torch.arange(2)
 
 
 def load(path):
@@ -217,6 +219,40 @@ def test_times_that_are_none_are_refused(tmp_path):
     refused(tmp_path, small(node_attributes=x), r"'x' has dtype torch.float32 and shape \[6, 2\]; times are", "x")
     both = {"when": torch.arange(6), "time": torch.arange(6)}
     refused(tmp_path, small(node_attributes=both), "have the attribute 'time' beside 'when'", "when")
+
+
+def test_an_edge_attribute_that_times_would_replace_is_refused(tmp_path):
+    beside = {"edge_time": torch.rand(30, 2), "time": torch.arange(30)}
+    refused(tmp_path, small(edge_attributes=beside), r"edges have the attribute 'edge_time' beside 'time'.*Rename it")
+    graph = typed(("a", "r", "b"), edge_attributes={("a", "r", "b"): {"edge_time": torch.rand(2, 2), "time": IDS2}})
+    refused(tmp_path, graph, r"the edges of \('a', 'r', 'b'\) have the attribute 'edge_time' beside 'time'")
+
+
+def test_times_that_int64_cannot_hold_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pyg_times, "MOST_EDGES", 4)
+    late = torch.tensor([1, 2, 3, 4, 5, -1]).view(torch.uint64)
+    said = r"{} is uint64 and has a time of 2\^63 or more; .*stored as int64"
+    refused(tmp_path, small(node_attributes={"time": late}), said.format("the node attribute 'time'"))
+    refused(tmp_path, small(node_attributes={"when": late}), said.format("the node attribute 'when'"), "when")
+    edges = small(edge_attributes={"time": late.repeat(5)})
+    refused(tmp_path, edges, said.format("the edge attribute 'time'"))
+    fits = torch.tensor([1, 2, 3, 4, 5, 2**63 - 1])
+    root = written(tmp_path, source_of(small(node_attributes={"time": fits.view(torch.uint64)})), BOOK)
+    assert same(files_of(root, 0)[1]["time"], fits)
+
+
+@pytest.mark.parametrize("layouts", [("pyg",), ("native",)])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool, torch.complex64])
+def test_times_that_cannot_be_compared_are_refused_when_a_partitioner_is_made(tmp_path, layouts, dtype):
+    graph = small(node_attributes={"when": torch.zeros(6).to(dtype)})
+    with pytest.raises(ValueError, match=r"times are integers or floats \[num_nodes\], floats of 16 bits or more"):
+        Partitioner(graph, 2, tmp_path / "parts", node_time_attr="when", layouts=layouts)
+
+
+def test_small_floats_called_time_are_features(tmp_path):
+    graph = small(edge_attributes={"time": torch.zeros(30).to(torch.float8_e5m2)})
+    found = files_of(written(tmp_path, source_of(graph), BOOK), 0)[2]
+    assert (found.keys(), found["feats"].keys()) == ({"global_id", "feats"}, {"time"})
 
 
 def test_a_book_of_another_graph_is_refused(tmp_path):

@@ -16,6 +16,17 @@ def has_adjacent_values(rows: Tensor) -> bool:
     return inner.is_contiguous() and (rows.shape[0] <= 1 or rows.stride(0) >= inner.numel())
 
 
+def bits_of(values: Tensor) -> Tensor:
+    """Return numbers of a dtype that torch may not index as integers of the same size; complex ones as they are.
+
+    A view, except where numbers are conjugated or negated on reading: byte_rows takes no such tensors, either.
+    """
+    if values.is_complex():
+        return values.resolve_conj().resolve_neg()
+    same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return values.resolve_neg().view(same_size)
+
+
 def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
     """Return `rows` as uint8 [count, bytes of a row], sharing its memory; the values of each row must be adjacent."""
     count, width = int(rows.shape[0]), rows[:1].numel()

@@ -66,7 +66,7 @@ class DenseMap(IdMap):
             )
         self.num_ids, self.num_parts = int(values.shape[0]), num_parts
         if self.num_ids > 0:
-            low, high = int(values.min()), int(values.max())
+            low, high = limits_of(values)
             if low < 0 or high >= num_parts:
                 raise ValueError(
                     f"PartitionBook: found the part {low if low < 0 else high}; parts must be in [0, {num_parts}). "
@@ -124,6 +124,14 @@ class RangeMap(IdMap):
         """See IdMap; a new tensor."""
         parts = torch.arange(self.num_parts).to(smallest_dtype(self.num_parts))
         return torch.repeat_interleave(parts, self._stored.diff())
+
+
+def limits_of(values: Tensor) -> tuple[int, int]:
+    """Return the smallest and the largest of some numbers, integers of any dtype."""
+    if values.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch finds neither
+        found = values.cpu().numpy()
+        return int(found.min()), int(found.max())
+    return int(values.min()), int(values.max())
 
 
 def smallest_dtype(num_parts: int) -> torch.dtype:

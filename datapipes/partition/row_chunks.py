@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.base.rows import bits_of, byte_rows, has_adjacent_values, take_rows
 from datapipes.base.types import EdgeType, ends_of
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
@@ -150,7 +150,7 @@ def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
             if table is not None:
                 yield take_rows(values, table, each)
             else:
-                yield _bits(values)[each.to(values.device)].cpu().contiguous().view(values.dtype)
+                yield bits_of(values)[each.to(values.device)].cpu().contiguous().view(values.dtype)
 
 
 def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
@@ -175,14 +175,6 @@ def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:
 def _repeated(values: Tensor, counts: Tensor) -> Tensor:
     """Return each value as often as its count says; torch's own function makes an index of all of them first."""
     return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))
-
-
-def _bits(values: Tensor) -> Tensor:
-    """Return numbers of a dtype that torch may not index as integers of the same size; other values as they are."""
-    if values.is_complex():
-        return values.resolve_conj().resolve_neg()
-    same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
-    return values.resolve_neg().view(same_size)
 
 
 def _cut(ends: Tensor, counts: Tensor, begin: int, most: int) -> tuple[slice, Tensor]:

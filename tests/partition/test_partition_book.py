@@ -13,7 +13,7 @@ from partitions import books, graphs, parts_of, write
 from pipelines import refused
 
 import datapipes as dp
-from datapipes.distributed import PartitionBook, open_book
+from datapipes.distributed import LocalGraphStore, PartitionBook, open_book
 from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap
 from datapipes.partition.native.native_book import partition_id_of
 from datapipes.processes import mappings
@@ -49,6 +49,27 @@ def test_dense_maps_and_ranges_that_say_the_same_answer_the_same(data):
         assert ranges.count_of(part) == dense.count_of(part) == len(dense.ids_of(part))
     books = [PartitionBook(num_parts, each) for each in (ranges, dense)]
     assert len({partition_id_of("fingerprint", book) for book in books}) == 1
+
+
+@pytest.mark.parametrize("num_parts", [3, 300])
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int16, torch.int32]
+)
+def test_parts_may_be_integers_of_any_dtype(dtype, num_parts):
+    parts = torch.tensor([0, 2, 1, 2])
+    book = PartitionBook(num_parts, parts.to(dtype), parts.to(dtype))
+    for found in (book.nodes(), book.edges()):
+        assert found.dense().tolist() == parts.tolist()
+        assert found.stored().dtype == (torch.uint8 if num_parts == 3 else torch.int16)
+    with pytest.raises(ValueError, match=r"found the part 2; parts must be in \[0, 2\)"):
+        PartitionBook(2, parts.to(dtype))
+
+
+def test_parts_above_the_largest_int64_are_refused():
+    parts = torch.tensor([0, -1]).view(torch.uint64)
+    for make in (lambda: PartitionBook(2, parts), lambda: setattr(LocalGraphStore(), "node_pb", parts)):
+        with pytest.raises(ValueError, match=f"found the part {2**64 - 1}"):
+            make()
 
 
 @settings(max_examples=50)

@@ -12,6 +12,7 @@ from torch.futures import Future
 
 from datapipes.base.checks import dtype_name
 from datapipes.base.errors import add_note
+from datapipes.base.rows import bits_of
 
 __all__ = ["FeatureClient"]
 
@@ -74,17 +75,33 @@ def joined(
     result: Future[Tensor] = Future()
     rows: dict[int, Tensor] = {}
     lock = threading.Lock()  # answers come in threads of the client
+    ended = False
 
     def take(part: int, future: Future[Tensor]) -> None:
+        nonlocal ended
+        found: Tensor | Exception
+        try:
+            found = _answer(part, future)
+        except Exception as error:
+            found = error
         with lock:
-            if result.done():
+            if ended:
                 return
-            try:
-                rows[part] = _answer(part, future)
-                if len(rows) == len(asked):
-                    result.set_result(_put_together(count, places, rows, own))
-            except Exception as error:
-                result.set_exception(error)  # type: ignore[arg-type]  # torch's annotation is that of a result
+            if isinstance(found, Tensor):
+                rows[part] = found
+            ended = len(rows) == len(asked) or not isinstance(found, Tensor)
+            if not ended:
+                return
+        # Only one thread comes here, and holds no lock: callbacks of the user may wait for other answers.
+        try:
+            if isinstance(found, Tensor):
+                found = _put_together(count, places, rows, own)
+        except Exception as error:
+            found = error
+        if isinstance(found, Tensor):
+            result.set_result(found)
+        else:
+            result.set_exception(found)  # type: ignore[arg-type]  # torch's annotation is that of a result
 
     for part, future in asked.items():
         # Not the future that a callback is given: it has lost an exception that Python code set.
@@ -105,10 +122,11 @@ def _put_together(
                 f"{dtype_name(like.dtype)} {expected} is needed. All parts must be of one partition."
             )
     result = torch.empty((count, *like.shape[1:]), dtype=like.dtype)
+    bits = bits_of(result)
     if found is not None:
-        result[own_places] = found
+        bits[own_places] = bits_of(found)
     for part, answer in rows.items():
-        result[places[part]] = answer
+        bits[places[part]] = bits_of(answer)
     return result
 
 

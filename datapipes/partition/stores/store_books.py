@@ -10,7 +10,7 @@ from torch import Tensor
 
 from datapipes.base.checks import as_tensor, shown
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.id_maps import MOST_PARTS
+from datapipes.partition.id_maps import MOST_PARTS, limits_of
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.part import Part
 
@@ -40,7 +40,7 @@ def book_of(kind: str, value: Any) -> PartitionBook | None:
         return value
     by_type = value if isinstance(value, Mapping) else {None: value}
     maps = {key: as_tensor("PartitionBook", "parts", each) for key, each in by_type.items()}
-    most = max((int(each.max()) for each in maps.values() if each.numel() > 0), default=0)
+    most = max((limits_of(each)[1] for each in maps.values() if each.numel() > 0), default=0)
     if not 0 <= most < MOST_PARTS:
         raise ValueError(f"PartitionBook: found the part {shown(most)}; parts are in [0, {MOST_PARTS}). Correct it.")
     return PartitionBook(most + 1, maps) if kind == "nodes" else PartitionBook(most + 1, {}, maps)

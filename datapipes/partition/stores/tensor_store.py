@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_index_tensor, shown
-from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.base.rows import bits_of, byte_rows, has_adjacent_values, take_rows
 from datapipes.partition.stores.id_rows import IdRows
 from datapipes.partition.stores.store_attrs import TensorAttr, no_such
 
@@ -163,6 +163,6 @@ class TensorStore:
                 f"{where}: part {self.partition_idx} does not have the id {missing} of {shown(key[0])}. Ask the part "
                 "that owns it, or use lookup_features."
             )
-        if has_adjacent_values(tensor):
+        if has_adjacent_values(tensor) and not (tensor.is_conj() or tensor.is_neg()):
             return take_rows(tensor, byte_rows(tensor), rows)
-        return tensor[rows]
+        return bits_of(tensor)[rows].view(tensor.dtype)

@@ -1,7 +1,8 @@
-"""Tensors in files without a name: what is written to them stays out of the process's own memory.
+"""Tensors in files of their own: what is written to them stays out of the process's own memory.
 
-The system writes their pages to disk when memory is short. A file is gone once its tensor is, or when the process ends,
-however it ends.
+The system writes their pages to disk when memory is short. A file loses its name as soon as it is mapped, and no
+descriptor is held, since a part of many types needs many tensors. It is gone once its tensor is, or when the process
+ends, however it ends.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a tensor of zeros whose memory is a file without a name on the disk of `folder`.
+    """Return a tensor of zeros whose memory is a file on the disk of `folder`, which has no name when this returns.
 
     Raises:
         OSError: The disk is full. The space is taken here: without it, a write to the tensor would kill the process
             (SIGBUS).
     """
-    empty = torch.empty(0, dtype=dtype)
-    num_bytes = math.prod(shape) * empty.element_size()
+    num_bytes = math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
     if num_bytes == 0:
         return torch.empty(shape, dtype=dtype)
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+    with tempfile.NamedTemporaryFile(dir=folder, buffering=0) as file:
         os.posix_fallocate(file.fileno(), 0, num_bytes)
-        return _as_tensor(np.memmap(file, _viewed(empty).dtype, "r+", shape=shape), dtype)
+        # Python and NumPy keep a descriptor for each file that they map; torch maps by name, and keeps none.
+        return torch.from_file(file.name, shared=True, size=num_bytes, dtype=torch.uint8).view(dtype).view(shape)
 
 
 def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Iterable[Tensor]) -> Tensor:

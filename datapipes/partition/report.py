@@ -13,7 +13,7 @@ from torch import Tensor
 from datapipes.base.checks import check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.report_text import aligned
+from datapipes.partition.report_text import aligned, joined
 from datapipes.partition.row_chunks import PartRows, refuse_other_book
 from datapipes.partition.source import Progress, Source
 
@@ -38,8 +38,9 @@ class PartitionReport:
             with more than 256 parts.
         left_out: what was given and is in no part, in words.
         method: how the parts were made; "" if not known.
-        seconds: {step: seconds}.
-        memory_bytes: the most private memory of the process beyond what it held before; None if not known.
+        seconds: {step: seconds}. The report inside a partition lacks "write native": it is written in that step.
+        memory_bytes: the most private memory of the process beyond what it held before, up to the last of these steps;
+            None if not known.
     """
 
     num_parts: int
@@ -83,6 +84,12 @@ class PartitionReport:
             weights = [(a + b) / 2 for a, b in zip(weights, _shares(self.training_nodes), strict=True)]
         return {**found, "weight": _balance(weights)}
 
+    @property
+    def parts_without_training_nodes(self) -> tuple[int, ...]:
+        """The parts that have no training nodes, where others have some."""
+        counts = self.training_nodes or ()
+        return tuple(part for part, count in enumerate(counts) if count == 0) if any(counts) else ()
+
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, with the totals and balances that follow from them."""
         return {
@@ -95,6 +102,7 @@ class PartitionReport:
             "nodes": list(self.nodes),
             "nodes_by_type": [[kind, list(counts)] for kind, counts in self.nodes_by_type.items()],
             "training_nodes": None if self.training_nodes is None else list(self.training_nodes),
+            "parts_without_training_nodes": list(self.parts_without_training_nodes),
             "edges": list(self.edges),
             "halo_nodes": list(self.halo_nodes),
             "edges_by_type": [
@@ -146,6 +154,8 @@ class PartitionReport:
         names = {"training_nodes": "training nodes", "weight": "combined weight"}
         balance = [f"{names.get(name, name)} {value:.3f}" for name, value in self.balance.items()]
         lines.append(f"largest part / mean: {', '.join(balance)}")
+        if without := self.parts_without_training_nodes:
+            lines.append(f"parts without training nodes: {joined(without)}")
         if None not in self.nodes_by_type:
             lines += aligned([("node type", "nodes", "most", "least"), *map(_row_of_nodes, self.nodes_by_type.items())])
             lines += aligned([("edge type", "edges", "cut"), *map(_row_of_edges, self.edges_by_type.items())])

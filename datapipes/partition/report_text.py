@@ -1,4 +1,4 @@
-"""Tables in plain text, for reports."""
+"""Tables and lists in plain text, for reports."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ def aligned(rows: Sequence[Sequence[object]], most: int = 32) -> list[str]:
         lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
     rest = len(rows) - len(shown)
     return lines + ([f"... and {rest} more"] if rest > 0 else [])
+
+
+def joined(values: Sequence[object], most: int = 32) -> str:
+    """Return the values with commas between them; of more than `most` the first ones, and how many more there are."""
+    rest = len(values) - most
+    return ", ".join(map(str, values[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _cell(value: object) -> str:

@@ -100,6 +100,21 @@ def test_the_weight_of_a_part_is_half_its_nodes_and_half_its_training_nodes():
         assert alone.training_nodes == (None if without is None else (0, 0))
 
 
+def test_parts_without_training_nodes_are_named():
+    report = report_of([0, 1, 1, 3], 4, [[], [], [], []], [0, 1, 0, 0])
+    assert report.parts_without_training_nodes == (0, 2, 3)
+    assert report.to_json()["parts_without_training_nodes"] == [0, 2, 3]
+    lines = str(report).splitlines()
+    assert lines[lines.index("parts without training nodes: 0, 2, 3") - 1].startswith("largest part / mean: ")
+    assert PartitionReport.from_json(report.to_json()) == report
+    most = report_of([39], 40, [[]], [1])
+    assert f"parts without training nodes: {', '.join(map(str, range(32)))} and 7 more\n" in f"{most}\n"
+    for training in ([1, 0, 0, 1], [0, 0, 0, 0], None):  # each part has some, or no node is one, or nobody knows
+        other = report_of([0, 0, 1, 1], 2, [[], [], [], []], training)
+        assert (other.parts_without_training_nodes, other.to_json()["parts_without_training_nodes"]) == ((), [])
+        assert "without training nodes" not in str(other)
+
+
 def test_types_have_rows_of_their_own():
     parts = {"author": [0, 1, 0], "paper": [0, 0, 1, 1], "venue": [1]}
     book = PartitionBook(2, {kind: torch.tensor(each) for kind, each in parts.items()})

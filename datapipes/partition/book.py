@@ -75,10 +75,7 @@ class PartitionBook:
     def edges(self, edge_type: EdgeType | str | None = None) -> IdMap:
         """Return the map of the edges of a type; ValueError if there is no such type, or no edge map."""
         if self._edges is None:
-            raise ValueError(
-                f"{_NAME}: the parts of edges are not known, since the partition was made without an edge map. Make it "
-                "with Partitioner(..., edge_map=True), or with layouts that include 'pyg'."
-            )
+            raise ValueError(f"{_NAME}: the parts of edges are not known, since {self._why_no_edges()}.")
         return self._edges[self._known(edge_type, self._edges, known_edge_type)]
 
     def get_partition_ids_from_nids(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
@@ -99,9 +96,17 @@ class PartitionBook:
             ids: int32 or int64 [n], edge ids of the type; any order, repeats allowed.
         Raises:
             IndexError: An id is outside the graph; the message names the first one.
-            ValueError: There is no such type, or the partition was made without an edge map.
+            ValueError: There is no such type, or the book has no edge map; the message says how to make one.
         """
         return _looked_up("get_partition_ids_from_eids", "edge", self.edges(edge_type), ids)
+
+    def _why_no_edges(self) -> str:
+        if self.partition_id is None:
+            return f"the book was made without edges. Make it with {_NAME}(..., edges=the part of each edge id)"
+        return (
+            "the partition was made without an edge map. Make it with Partitioner(..., edge_map=True), or with layouts "
+            "that include 'pyg'"
+        )
 
     def _known(self, value: Any, maps: Mapping[Any, IdMap], known: Any) -> Any:
         if None in maps:

@@ -81,8 +81,7 @@ class Sampler(MiniBatchTransformer):
             )
         if not isinstance(graph, Graph):
             raise TypeError(
-                f"{self.name}: graph must be a CSCGraph or HeteroCSCGraph, got {type(graph).__name__}. Convert it, see "
-                "CSCGraph.from_*."
+                f"{self.name}: graph must be a CSCGraph or HeteroCSCGraph, got {type(graph).__name__}. {_remedy(graph)}"
             )
         if graph.is_heterogeneous and not self._knows_types():
             raise TypeError(
@@ -254,6 +253,13 @@ def _src(edge_type: Any) -> Any:
 
 def _dst(edge_type: Any) -> Any:
     return None if edge_type is None else edge_type[2]
+
+
+def _remedy(graph: Any) -> str:
+    """Return what to do with a value that is no graph."""
+    if callable(getattr(graph, "draw", None)):  # a Part; its folder stands above this one
+        return "A stage samples a whole graph only; draw from this with its own method draw, or pass the graph."
+    return "Convert it, see CSCGraph.from_*."
 
 
 def _refuse_fetch_before(where: str, source: Stage) -> None:

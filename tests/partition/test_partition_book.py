@@ -127,6 +127,9 @@ def test_without_an_edge_map_the_option_is_named(tmp_path):
     found = open_book(write(tmp_path / "root", graph, PartitionBook(1, nodes)))
     with refused(ValueError, stage="PartitionBook", found="not known", allowed="", remedy="edge_map=True"):
         found.get_partition_ids_from_eids(torch.tensor([0]), graph.edge_types[0])
+    with refused(ValueError, stage="PartitionBook", found="made without edges", allowed="", remedy="edges=") as caught:
+        PartitionBook(2, torch.tensor([0, 1])).get_partition_ids_from_eids(torch.tensor([0]))
+    assert "Partitioner" not in str(caught.value)
 
 
 # --- other processes

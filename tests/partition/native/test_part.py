@@ -25,6 +25,7 @@ from partitions import (
 from pipelines import graph_of, refused
 from strategies import rng_seeds
 
+import datapipes as dp
 from datapipes import _core
 from datapipes.base.codec import digest_message
 from datapipes.base.types import ends_of
@@ -233,6 +234,31 @@ def test_a_partition_of_another_graph_is_refused(root):
             remedy="Open the partition of this graph",
         ):
             Part.open(root, 0, fingerprint=other)
+
+
+@pytest.mark.parametrize("other", [17, b"0" * 16, PartitionBook(1, torch.tensor([0]))])
+def test_a_fingerprint_that_is_no_graph_is_refused(root, other):
+    with refused(
+        TypeError,
+        stage=r"Part\.open",
+        found=f"got {type(other).__name__}",
+        allowed="a CSCGraph, a HeteroCSCGraph or the digest of one",
+        remedy=r"data\.graph",
+    ):
+        Part.open(root, 0, fingerprint=other)
+
+
+def test_a_stage_cannot_sample_from_a_part(root):
+    source = dp.ItemSampler(dp.ItemSet(torch.tensor([0])), batch_size=1)
+    with refused(
+        TypeError,
+        stage="sample_neighbor",
+        found="got Part",
+        allowed="CSCGraph or HeteroCSCGraph",
+        remedy="draw from this with its own method draw",
+    ) as caught:
+        source.sample_neighbor(Part.open(root, 0), [1])
+    assert "Convert it" not in str(caught.value)
 
 
 def test_parts_and_book_that_disagree_are_refused(root, tmp_path):

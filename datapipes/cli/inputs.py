@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from datapipes import datasets
 from datapipes.base.files import read_regular
 from datapipes.cli.command import FILE, WrongUsage, completes
 from datapipes.datasets import Dataset
+from datapipes.datasets.formats import UnknownFormat
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.graph.storage import HEADER, HETERO_FORMAT, MOST_HEADER_BYTES
+from datapipes.partition.layouts import layout_of
 
 AnyGraph = CSCGraph | HeteroCSCGraph
 
@@ -46,17 +49,40 @@ def open_graph(path: Path) -> AnyGraph:
     return HeteroCSCGraph.open(path) if is_typed else CSCGraph.open(path)
 
 
-def open_dataset(path: Path, arguments: argparse.Namespace) -> Dataset:
-    """Return the data set at `path`, opened with the options that were given."""
-    return datasets.open(path, **_options(arguments))
+def open_dataset(path: Path, arguments: argparse.Namespace, *, also: str = "") -> Dataset:
+    """Return the data set at `path`, opened with the options that were given.
+
+    Args:
+        also: what the command reads besides data sets; for the error.
+    Raises:
+        WrongUsage: `path` is a partition, or lies in one.
+        ValueError: No file there is of a known format; or an error of `datasets.open`.
+    """
+    try:
+        return datasets.open(path, **_options(arguments))
+    except UnknownFormat as error:
+        _refuse_partition(path)
+        raise ValueError(f"{error} Also read: {also}." if also else str(error)) from error
 
 
 def open_input(path: Path, arguments: argparse.Namespace) -> AnyGraph | Dataset:
     """Return the saved graph or the data set at `path`."""
     if not is_saved_graph(path):
-        return open_dataset(path, arguments)
+        return open_dataset(path, arguments, also="a folder that graph.save wrote")
     refuse_options(path, "a saved graph", arguments)
     return open_graph(path)
+
+
+def _refuse_partition(path: Path) -> None:
+    """Raise WrongUsage if `path` is a partition, or a folder in one."""
+    folder = path.resolve()
+    if layout_of(folder):
+        raise WrongUsage(
+            f"{path} is a partition already. Give what it was made of: a folder that graph.save wrote, or a data set."
+        )
+    if folder.parent != folder and layout_of(folder.parent):
+        what = "the folder of a part" if re.fullmatch("part_?[0-9]+", folder.name) else "a folder"
+        raise WrongUsage(f"{path} is {what} of the partition {folder.parent}. `datapipes inspect` reads that.")
 
 
 def refuse_options(path: Path, what: str, arguments: argparse.Namespace) -> None:

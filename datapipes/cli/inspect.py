@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         kind, facts = "partition", facts_of_partition(path, layouts, verify=arguments.verify)
         lines = partition_lines(facts)
     else:
-        data = open_dataset(path, arguments)
+        data = open_dataset(path, arguments, also="a folder that graph.save wrote, and a partition")
         if arguments.verify:
             data.graph.validate()
         kind, facts = "dataset", facts_of_dataset(data)

@@ -80,7 +80,12 @@ def _native(root: Path, *, verify: bool) -> tuple[dict[str, Any], PartitionBook]
 
 
 def _refuse_other_book(root: Path, native: PartitionBook, pyg: PartitionBook) -> None:
-    same = native.num_parts == pyg.num_parts and native.node_types == pyg.node_types
+    if native.num_parts != pyg.num_parts:
+        raise ValueError(
+            f"{_WHERE}: the native layout in {root} has {native.num_parts} parts (partition.json), PyG's has "
+            f"{pyg.num_parts} (META.json); both must be of one partition. Make the partition again."
+        )
+    same = native.node_types == pyg.node_types
     if not same or not all(torch.equal(native.nodes(kind).dense(), pyg.nodes(kind).dense()) for kind in pyg.node_types):
         raise ValueError(
             f"{_WHERE}: the two layouts in {root} give nodes to other parts; they are of two partitions. Make the "

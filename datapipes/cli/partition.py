@@ -13,7 +13,8 @@ from datapipes.cli.progress import progress_of
 from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
 
-_LAYOUTS = ("native", "pyg", "native,pyg")
+_LAYOUTS = ("native", "pyg")
+_CHOICES = (*_LAYOUTS, "native,pyg", "pyg,native")
 
 
 def add_to(commands: Commands) -> None:
@@ -32,9 +33,10 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--recursive", action="store_true", help="METIS halves again and again")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is random; default: 0")
     parser.add_argument("--node-time-attr", metavar="NAME", help="store this time of the source node for each edge")
-    parser.add_argument("--layouts", choices=_LAYOUTS, default=_LAYOUTS[-1], help="what to write; default: native,pyg")
+    layouts = "what to write: native, pyg, or native,pyg for both; default: both"
+    parser.add_argument("--layouts", choices=_CHOICES, default="native,pyg", metavar="LAYOUTS", help=layouts)
     parser.add_argument("--edge-map", action="store_true", help="store the part of each edge too; pyg always does")
-    png = parser.add_argument("--png", metavar="FILE", help="draw the edges between the parts; replaces FILE")
+    png = parser.add_argument("--png", metavar="FILE", help="draw the edges between the parts; replaces FILE, a .png")
     completes(png, FILE)
     parser.add_argument("--quiet", action="store_true", help="print no progress")
 
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     picture = None if arguments.png is None else Path(arguments.png)
     if picture is not None:
         check_picture(picture, arguments.parts)
-    layouts = tuple(arguments.layouts.split(","))
+    layouts = tuple(each for each in _LAYOUTS if each in arguments.layouts.split(","))
     data = open_input(given, arguments)
     with progress_of("partition", quiet=arguments.quiet) as progress:
         report = Partitioner(

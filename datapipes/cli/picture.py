@@ -19,13 +19,15 @@ def check_picture(path: Path, num_parts: int) -> None:
     """Refuse a picture that could not be made, before the work begins.
 
     Raises:
-        WrongUsage: There are too many parts, or `path` cannot be a file.
+        WrongUsage: There are too many parts, or `path` cannot be a file, or does not end in .png.
         ImportError: matplotlib is not installed.
     """
     if num_parts > MOST_MATRIX_PARTS:
         raise WrongUsage(f"--png shows up to {MOST_MATRIX_PARTS} parts, --parts is {num_parts}. Leave it out.")
     if path.is_dir() or not path.parent.is_dir():
         raise WrongUsage(f"--png: {path} cannot be a file: its folder must exist, and it must not be one. Name a file.")
+    if path.suffix.lower() != ".png":
+        raise WrongUsage(f"--png: {path} must end in .png; no other kind of picture is made. Name a .png file.")
     needed("matplotlib", _FOR, "viz")
 
 

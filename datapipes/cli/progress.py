@@ -14,6 +14,9 @@ from datapipes.partition.source import Progress
 
 _LINE_EVERY_S = 10.0  # within a step
 _STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets none of its own yet
+# A bar shows shares and times: what is counted is edges, bytes or blocks. Only the text where the total is not known.
+_SHARE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+_TEXT = "{desc}"
 
 
 @contextlib.contextmanager
@@ -65,7 +68,13 @@ class _Bars:
         if self._bar is None or _step_of(text) != self._step:
             self.end()
             self._step = _step_of(text)
-            self._bar = self._tqdm(leave=False, file=sys.stderr, unit_scale=True)
+            # A new bar prints itself, so it gets its total at once. What is counted differs: shares have no unit.
+            form = _SHARE if total > 0 else _TEXT
+            self._bar = self._tqdm(
+                desc=text, total=total or None, initial=done, leave=False, file=sys.stderr, bar_format=form
+            )
+            return
+        self._bar.bar_format = _SHARE if total > 0 else _TEXT
         self._bar.set_description_str(text, refresh=False)
         self._bar.total, self._bar.n = total or None, done
         self._bar.refresh()

@@ -22,6 +22,10 @@ _KNOWN = (
 )
 
 
+class UnknownFormat(ValueError):
+    """No file at the path is of a known format."""
+
+
 def read_files(
     where: Path, split: int, normalize_features: bool, inverse_relations: bool | None
 ) -> RawDataset | RawHeteroDataset:
@@ -48,7 +52,9 @@ def read_files(
         _refuse_split(where, split)
         _refuse_normalizing(where, normalize_features)
         return read_edge_list(edge_list)
-    raise ValueError(f"datasets.open: {where} holds none of these: {_KNOWN}. Check the path, or name the file itself.")
+    raise UnknownFormat(
+        f"datasets.open: {where} holds none of these: {_KNOWN}. Check the path, or name the file itself."
+    )
 
 
 def _read_typed(

@@ -139,6 +139,9 @@ def test_a_folder_of_something_else_is_refused(capsys, tmp_path):
     found = run(capsys, "inspect", tmp_path)
     assert (found.code, found.out) == (1, "")
     assert f"datasets.open: {tmp_path} holds none of these: ind.* files (Planetoid)" in found.err
+    assert found.err.endswith(" Also read: a folder that graph.save wrote, and a partition.\n")
+    found = run(capsys, "inspect", tmp_path, "--json")
+    assert found.json["error"]["type"] == "ValueError"
 
 
 def test_a_truncated_file_is_named(capsys, tmp_path):

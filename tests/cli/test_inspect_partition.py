@@ -1,5 +1,6 @@
 """What `datapipes inspect` says about partitions of either layout."""
 
+import json
 import shutil
 
 import numpy as np
@@ -102,6 +103,26 @@ def test_layouts_of_two_partitions_are_found_by_verify(capsys, tmp_path):
     found = run(capsys, "inspect", root, "--verify")
     assert (found.code, found.out) == (1, "")
     assert f"inspect: the two layouts in {root} give nodes to other parts" in found.err
+
+
+def test_layouts_with_other_numbers_of_parts_are_found_by_verify(capsys, tmp_path):
+    root, _ = partitioned(tmp_path)
+    meta = json.loads((root / "META.json").read_text())
+    (root / "META.json").write_text(json.dumps({**meta, "num_parts": 3}))
+    found = run(capsys, "inspect", root, "--verify")
+    assert (found.code, found.out) == (1, "")
+    assert f"the native layout in {root} has 2 parts (partition.json), PyG's has 3 (META.json)" in found.err
+
+
+@pytest.mark.parametrize("name", ["part_0", "part1"])
+def test_the_folder_of_a_part_names_the_partition(capsys, tmp_path, name):
+    root, _ = partitioned(tmp_path, layouts=("pyg",))
+    if not (root / name).exists():
+        (root / "part_1").rename(root / name)
+    found = run(capsys, "inspect", root / name)
+    assert (found.code, found.out) == (2, "")
+    said = f"{root / name} is the folder of a part of the partition {root}. `datapipes inspect` reads that."
+    assert found.err == f"datapipes inspect: error: {said}\n"
 
 
 def test_a_broken_header_is_an_error(capsys, tmp_path):

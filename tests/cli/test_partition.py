@@ -1,5 +1,6 @@
 """What `datapipes partition` writes, prints and draws."""
 
+import shutil
 import sys
 
 import pytest
@@ -92,6 +93,14 @@ def test_graphs_with_types(capsys, tmp_path):
     assert found.code == 0
 
 
+def test_layouts_are_named_in_any_order_and_the_help_says_so(capsys, tmp_path):
+    found, out = made(capsys, tmp_path, "--layouts", "pyg,native", "--json")
+    assert (found.code, found.err, found.json["layouts"]) == (0, "", ["native", "pyg"])
+    assert (out / "META.json").exists() and (out / "partition.json").exists()
+    text = " ".join(run(capsys, "partition", "--help").out.split())
+    assert "--layouts LAYOUTS what to write: native, pyg, or native,pyg for both; default: both" in text
+
+
 def test_every_option_reaches_the_partitioner(capsys, monkeypatch, tmp_path):
     given = {}
     report = (
@@ -175,6 +184,27 @@ def test_a_folder_that_holds_something_else_stays(capsys, tmp_path):
     assert (found.code, found.out) == (1, "")
     assert "mine.txt" in found.err
     assert (out / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", [("partition", "--parts", 2, "--method", "range", "--quiet"), ("convert",)])
+def test_a_partition_is_no_input(capsys, monkeypatch, tmp_path, command):
+    _, out = made(capsys, tmp_path)
+    new = tmp_path / "new"
+    found = run(capsys, *command, out, new)
+    assert (found.code, found.out) == (2, "")
+    assert f"{out} is a partition already. Give what it was made of: a folder that graph.save wrote, or" in found.err
+    found = run(capsys, *command, out / "part_1", new)
+    assert (found.code, found.out) == (2, "")
+    assert f"{out / 'part_1'} is the folder of a part of the partition {out}. `datapipes inspect` reads" in found.err
+    monkeypatch.chdir(out)
+    assert "book is a folder of the partition" in run(capsys, *command, "book", new).err
+    assert not new.exists()
+
+
+def test_a_folder_of_something_else_names_saved_graphs_too(capsys, tmp_path):
+    found = run(capsys, "partition", tmp_path, tmp_path / "out", "--parts", 2)
+    assert (found.code, found.out) == (1, "")
+    assert found.err.endswith(" Also read: a folder that graph.save wrote.\n")
 
 
 def test_an_older_partition_is_replaced(capsys, tmp_path):
@@ -281,6 +311,13 @@ def test_a_picture_that_cannot_be_made_is_refused_before_the_work(capsys, monkey
     found, out = made(capsys, tmp_path, "--png", tmp_path / "cut.png", parts=257)
     assert (found.code, found.out) == (2, "")
     assert "--png shows up to 256 parts, --parts is 257" in found.err
+    for name in ("cut.jpg", "cut", "png"):
+        found, out = made(capsys, tmp_path, "--png", tmp_path / name)
+        assert (found.code, found.out) == (2, "")
+        assert f"--png: {tmp_path / name} must end in .png" in found.err
+        assert not out.exists()
+    assert made(capsys, tmp_path, "--png", tmp_path / "cut.PNG")[0].code == 0
+    shutil.rmtree(out)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     found, out = made(capsys, tmp_path, "--png", tmp_path / "cut.png")
     assert (found.code, found.out) == (1, "")
@@ -355,9 +392,10 @@ def test_a_terminal_shows_bars(capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out == ""
     assert "cut:  50%|" in err
-    assert "write part 0: 0.00it" in err
+    assert "\rwrite part 0\r" in err  # only the text where the total is not known
     assert "write part 1:  25%|" in err
     assert err.endswith("\r")
+    assert "it" not in err.replace("write", "")  # no unit, not even when a bar begins
 
 
 def test_a_terminal_without_tqdm_shows_lines(capsys, monkeypatch):

@@ -38,6 +38,13 @@ def test_the_default_sample_numbers_nodes_as_the_core_does(dtype, with_edge_ids)
     assert digests(ours) == digests(sampled(graph=graph))
 
 
+def test_what_is_no_graph_is_refused():
+    with refused(
+        TypeError, stage="sample_neighbor", found="got tuple", allowed="CSCGraph", remedy=r"see CSCGraph\.from"
+    ):
+        items().sample_neighbor(((0, 1), (1,)), [2])
+
+
 def test_a_users_sampler_keeps_what_its_draw_says():
     graph = small_graph(with_edge_ids=False)
     for minibatch in LastInEdges(items(), graph, [2]):

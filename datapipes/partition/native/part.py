@@ -19,7 +19,7 @@ from datapipes.base.types import EdgeType, NodeType, ends_of, known_edge_type, k
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT, Place
-from datapipes.partition.native.manifest import Manifest, read_manifest
+from datapipes.partition.native.manifest import Manifest, opened_manifest
 from datapipes.partition.native.native_book import book_of, partition_id_of
 from datapipes.partition.native.part_arrays import PartRelation, attributes_of, read_part, relations_of
 from datapipes.processes.sharing import Together
@@ -38,7 +38,8 @@ def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
         FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it.
         ValueError: A file is truncated, changed, no regular file, of another partition or not valid.
     """
-    return book_of("open_book", read_manifest("open_book", root), verify=verify)
+    with opened_manifest("open_book", root) as manifest:
+        return book_of("open_book", manifest, verify=verify)
 
 
 class Part:
@@ -85,39 +86,42 @@ class Part:
     ) -> Part:
         """Return a part of the partition in the folder `root`.
 
-        `root` needs partition.json, book/ and the folder of this part only. As CSCGraph.open says, mapped files must
-        keep their size while they are in use.
+        `root` needs partition.json, book/ and the folder of this part only. If another partition takes its place
+        meanwhile, all files are those of the older one. As CSCGraph.open says, mapped files must keep their size while
+        they are in use.
 
         Args:
             part: the number of the part.
             book: the book of the same partition, if it is open already; by default that in `root` is opened.
-            fingerprint: the whole graph (of a data set: `data.graph`) or its digest; a partition of another graph is refused.
+            fingerprint: the whole graph (of a data set: `data.graph`) or its digest; a partition of another graph is
+                refused.
             verify: compare files with their hashes, and nodes with the book: reads all of them once. Without it, sizes
                 and forms only.
         Raises:
             TypeError: `fingerprint` is neither a graph nor text.
-            FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it.
+            FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it, or says
+                that another folder has taken the place of `root`.
             ValueError: `part` is no part; a file is truncated, changed, no regular file, of another partition or not
                 valid; the book is of another partition, or the partition of another graph.
             OSError: No descriptor is left. A part keeps one, a book too.
         """
         wanted = _digest_of(fingerprint)
-        manifest = read_manifest(_OPEN, root)
-        identity = manifest.identity
-        check_int(_OPEN, "part", part, 0, identity.num_parts - 1)
-        if wanted is not None and wanted != identity.fingerprint:
-            raise ValueError(
-                f"{_OPEN}: {root} is a partition of the graph {identity.fingerprint}, wanted is one of "
-                f"{shown(wanted)}. Open the partition of this graph, or partition it."
-            )
-        if book is None:
-            book = book_of(_OPEN, manifest, verify=verify)
-        elif (theirs := partition_id_of(identity.fingerprint, book)) != identity.partition_id:
-            raise ValueError(
-                f"{_OPEN}: {root} is the partition {identity.partition_id}, the book is of {theirs}; parts and book "
-                "that disagree cannot be used together. Open the book of the same folder."
-            )
-        return cls(manifest, part, book, read_part(_OPEN, manifest, part, book, verify=verify))
+        with opened_manifest(_OPEN, root) as manifest:
+            identity = manifest.identity
+            check_int(_OPEN, "part", part, 0, identity.num_parts - 1)
+            if wanted is not None and wanted != identity.fingerprint:
+                raise ValueError(
+                    f"{_OPEN}: {root} is a partition of the graph {identity.fingerprint}, wanted is one of "
+                    f"{shown(wanted)}. Open the partition of this graph, or partition it."
+                )
+            if book is None:
+                book = book_of(_OPEN, manifest, verify=verify)
+            elif (theirs := partition_id_of(identity.fingerprint, book)) != identity.partition_id:
+                raise ValueError(
+                    f"{_OPEN}: {root} is the partition {identity.partition_id}, the book is of {theirs}; parts and "
+                    "book that disagree cannot be used together. Open the book of the same folder."
+                )
+            return cls(manifest, part, book, read_part(_OPEN, manifest, part, book, verify=verify))
 
     @property
     def node_types(self) -> tuple[NodeType | None, ...]:

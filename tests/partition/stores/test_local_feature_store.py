@@ -386,6 +386,17 @@ def test_a_callback_may_bring_a_late_answer(store):
         found.wait()
 
 
+def test_the_first_of_two_errors_counts(store, capfd):
+    asked = {0: Future(), 2: Future()}
+    store.client = Answers(lambda part, ids: asked[part])
+    future = store.lookup_features(torch.tensor([1, 0, 2]))
+    asked[2].set_exception(ConnectionResetError("first"))
+    asked[0].set_exception(ConnectionResetError("second"))
+    with pytest.raises(ConnectionResetError, match="first"):
+        future.wait()
+    assert capfd.readouterr() == ("", "")  # torch prints what a callback raises
+
+
 def test_answers_may_come_in_other_threads(store):
     rows = torch.rand(12, 3)
     x = store.get_tensor(None, "x")

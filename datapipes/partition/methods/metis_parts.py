@@ -40,6 +40,17 @@ def require_pymetis() -> None:
         ) from error
 
 
+def index_dtype() -> np.dtype[Any]:
+    """Return the dtype of METIS's integers, which it reads without a copy; the build of METIS decides."""
+    import pymetis
+
+    if hasattr(pymetis, "zero_copy_dtype"):  # since pymetis 2025.2.1
+        found: np.dtype[Any] = pymetis.zero_copy_dtype()
+        return found
+    two_nodes = pymetis.CSRAdjacency(np.array([0, 1, 2]), np.array([1, 0]))
+    return np.asarray(pymetis.part_graph(2, two_nodes).vertex_part).dtype
+
+
 def metis_parts(
     graph: Graph, nodes: AllNodes, num_parts: int, *, recursive: bool, rng_seed: int, progress: Progress
 ) -> tuple[NDArray[Any], int]:
@@ -54,9 +65,7 @@ def metis_parts(
         MetisError: The process ended without a result.
     """
     require_pymetis()
-    import pymetis
-
-    index: np.dtype[Any] = pymetis.zero_copy_dtype()
+    index = index_dtype()
     dtype = str(smallest_dtype(num_parts)).removeprefix("torch.")
     memory = os.memfd_create("datapipes-metis", os.MFD_CLOEXEC)
     try:

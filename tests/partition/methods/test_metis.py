@@ -124,6 +124,21 @@ def test_coauthor_cs_is_cut_five_times_less_than_at_random_and_balanced_within_5
         assert np.bincount(found["metis"], weights).max() <= 1.05 * weights.sum() / 4
 
 
+def test_older_versions_of_pymetis_tell_their_integers_by_what_they_return(monkeypatch):
+    told = metis_parts.index_dtype()
+    monkeypatch.delattr("pymetis.zero_copy_dtype", raising=False)
+    assert metis_parts.index_dtype() == told
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_the_graph_is_written_in_the_integers_of_metis(monkeypatch, dtype):
+    """pymetis copies the graph where they are not its own, and METIS still gets the same."""
+    graph, training = all_relations.undirected_random(200, 900, rng_seed=1), {None: torch.arange(200) % 9 == 0}
+    wanted = dense(assigned(graph, 3, training=training))
+    monkeypatch.setattr(metis_parts, "index_dtype", lambda: np.dtype(dtype))
+    assert (dense(assigned(graph, 3, training=training)) == wanted).all()
+
+
 # --- the process
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from datapipes.partition.source import Progress
 
 MOST_PASSES = 10
 FEW = 1000  # a pass that moves fewer than one node of so many is the last
-BLOCKS_AT_ONCE = 1024  # up to 2^20 nodes: Ctrl-C is looked at in between
+BLOCKS_AT_ONCE = 256  # up to 2^18 nodes; Ctrl-C is looked at in between
+SAID_EVERY_S = 0.25
 
 
 def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int, progress: Progress) -> NDArray[Any]:
@@ -48,9 +51,12 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
         extra=nodes.extra,
         training=[None if mask is None else np.ascontiguousarray(mask).view(np.uint8) for mask in masks],
     )
+    said = -math.inf
     for turn in range(MOST_PASSES):
         for first in range(0, kernel.num_blocks, BLOCKS_AT_ONCE):
-            progress(f"stream the nodes, pass {turn + 1} of up to {MOST_PASSES}", first, kernel.num_blocks)
+            if time.monotonic() > said + SAID_EVERY_S:
+                said = time.monotonic()
+                progress(f"stream the nodes, pass {turn + 1} of up to {MOST_PASSES}", first, kernel.num_blocks)
             kernel.visit(first, min(BLOCKS_AT_ONCE, kernel.num_blocks - first))
         if kernel.end_pass() * FEW < nodes.total:
             break

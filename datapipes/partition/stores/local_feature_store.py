@@ -92,7 +92,9 @@ class LocalFeatureStore(TensorStore):
             index: int32 or int64 [n], in any order, with repeats.
             is_node_feat: whether these are nodes, else edges.
             input_type: their type; None without types.
-            attr_name: by default "x" of nodes, "edge_attr" of edges.
+            attr_name: by default "x" of nodes, "edge_attr" of edges, the only ones that PyG's samplers ask for. The
+                features of data sets are mostly named "feat": pass that, or rename them before they are cut, as
+                docs/partition-pyg.md shows.
         Raises:
             KeyError: There is no such tensor; the message says which there are.
             IndexError: An id is outside the graph; the message names the first one.

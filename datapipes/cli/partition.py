@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     given, out = Path(getattr(arguments, "in")), Path(arguments.out)
     picture = None if arguments.png is None else Path(arguments.png)
     if picture is not None:
-        check_picture(picture, arguments.parts)
+        check_picture(picture, arguments.parts, out)
     layouts = tuple(each for each in _LAYOUTS if each in arguments.layouts.split(","))
     data = open_input(given, arguments)
     with progress_of("partition", quiet=arguments.quiet) as progress:

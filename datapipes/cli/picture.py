@@ -15,11 +15,12 @@ _MOST_WRITTEN = 16  # parts, up to which the numbers stand in the cells
 _FOR = "--png"
 
 
-def check_picture(path: Path, num_parts: int) -> None:
-    """Refuse a picture that could not be made, before the work begins.
+def check_picture(path: Path, num_parts: int, out: Path) -> None:
+    """Refuse a picture that could not be made, or that would lie in the folder `out`, before the work begins.
 
     Raises:
-        WrongUsage: There are too many parts, or `path` cannot be a file, or does not end in .png.
+        WrongUsage: There are too many parts, or `path` cannot be a file, does not end in .png, or is in the way of the
+            partition.
         ImportError: matplotlib is not installed.
     """
     if num_parts > MOST_MATRIX_PARTS:
@@ -28,6 +29,11 @@ def check_picture(path: Path, num_parts: int) -> None:
         raise WrongUsage(f"--png: {path} cannot be a file: its folder must exist, and it must not be one. Name a file.")
     if path.suffix.lower() != ".png":
         raise WrongUsage(f"--png: {path} must end in .png; no other kind of picture is made. Name a .png file.")
+    picture, folder = Path(os.path.realpath(path)), Path(os.path.realpath(out))
+    if folder in (picture, *picture.parents) or picture in folder.parents:
+        raise WrongUsage(
+            f"--png: {path} is in the place of the partition {out}, which may hold nothing else. Name a file elsewhere."
+        )
     needed("matplotlib", _FOR, "viz")
 
 

@@ -327,6 +327,23 @@ def test_a_picture_that_cannot_be_made_is_refused_before_the_work(capsys, monkey
     assert not out.exists()
 
 
+def test_a_picture_in_the_place_of_the_partition_is_refused_before_the_work(capsys, tmp_path):
+    assert made(capsys, tmp_path)[0].code == 0
+    (tmp_path / "link").symlink_to("parts")
+    for wrong in ("parts/cut.png", "parts/part_0/cut.png", "link/cut.png", "link/../parts/cut.png"):
+        found, out = made(capsys, tmp_path, "--png", tmp_path / wrong, parts=3)
+        assert (found.code, found.out) == (2, "")
+        assert f"--png: {tmp_path / wrong} is in the place of the partition {out}, which may hold nothing" in found.err
+        assert Part.open(out, 0).num_parts == 2
+    given = ("partition", tmp_path / "graph", "--parts", 2, "--method", "range", "--quiet", "--png", tmp_path / "new")
+    for place in ("new", "new/parts"):
+        found = run(capsys, *given, tmp_path / place)
+        assert (found.code, found.out) == (2, "")
+        assert "is in the place of the partition" in found.err
+    assert not (tmp_path / "new").exists()
+    assert made(capsys, tmp_path, parts=3)[0].code == 0
+
+
 def test_a_picture_that_fails_leaves_the_older_one_and_the_parts(capsys, monkeypatch, tmp_path):
     def fail(figure, path, **options):
         path.write_text("half")

@@ -10,6 +10,7 @@ from datapipes.base.checks import dtype_name
 from datapipes.base.types import EdgeType, ends_of, type_text
 from datapipes.cli.inputs import AnyGraph
 from datapipes.datasets import Dataset
+from datapipes.partition.report_text import one_line
 
 _SETS = ("train_set", "validation_set", "test_set")
 
@@ -59,7 +60,7 @@ def graph_lines(facts: dict[str, Any]) -> list[str]:
             f"edges{of}: {each['edges']}, {each['mean_in_degree']:.2f} a node, at most {each['max_in_degree']}, "
             f"{each['nodes_without_in_edges']} nodes without{ids}{_listed(each['attributes'])}"
         )
-    return lines
+    return [*map(one_line, lines)]
 
 
 def facts_of_dataset(data: Dataset) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def dataset_lines(facts: dict[str, Any]) -> list[str]:
         kind = each["type"]
         of = "" if kind is None else f" of {type_text(tuple(kind) if isinstance(kind, list) else kind)}"
         lines.append(f"{each['domain']} feature{of}: {_described(each)}")
-    return [*lines, *graph_lines(facts["graph"])]
+    return [*map(one_line, lines), *graph_lines(facts["graph"])]
 
 
 def _attributes(values: dict[str, Tensor]) -> list[dict[str, Any]]:

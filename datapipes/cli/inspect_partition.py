@@ -15,6 +15,8 @@ from datapipes.partition.native.manifest import read_manifest
 from datapipes.partition.native.part import Part, open_book
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
+from datapipes.partition.report_checks import refuse_contradictions, refuse_other_part, refuse_other_report
+from datapipes.partition.report_text import one_line
 
 _WHERE = "inspect"
 
@@ -49,14 +51,14 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
 
 
 def partition_lines(facts: dict[str, Any]) -> list[str]:
-    """Return `facts_of_partition` as lines."""
+    """Return `facts_of_partition` as lines. What files say is shown with escapes for all that is none to print."""
     lines = [f"a partition in {' and '.join(facts['layouts'])} layout, {_size_text(facts['bytes'])}"]
     if facts["fingerprint"] is not None:
-        lines.append(f"graph {facts['fingerprint']}, partition {facts['partition_id']}")
+        lines.append(one_line(f"graph {facts['fingerprint']}, partition {facts['partition_id']}"))
     if facts["node_time_attr"] is not None:
         lines.append(f"each edge has the {facts['node_time_attr']!r} of its source")
     if facts["report"] is not None:
-        return lines + str(PartitionReport.from_json(facts["report"])).splitlines()
+        return lines + str(PartitionReport.from_json(facts["report"])).split("\n")
     nodes, edges = (sum(count for _, count in facts[types]) for types in ("node_types", "edge_types"))
     return [*lines, f"{facts['num_parts']} parts of {nodes} nodes and {edges} edges; --verify counts what is cut"]
 
@@ -64,10 +66,18 @@ def partition_lines(facts: dict[str, Any]) -> list[str]:
 def _native(root: Path, *, verify: bool) -> tuple[dict[str, Any], PartitionBook]:
     manifest = read_manifest(_WHERE, root)
     book = open_book(root, verify=verify)
-    if verify:
-        for part in range(book.num_parts):
-            Part.open(root, part, book=book)
-    identity, report = manifest.identity, manifest.about.get("report")
+    identity, given = manifest.identity, manifest.about.get("report")
+    report, where = None, f"{_WHERE}: {manifest.path}"
+    if given is not None:
+        report = PartitionReport.from_json(given)
+        refuse_contradictions(where, report)
+        refuse_other_report(where, report, identity.num_parts, identity.num_nodes, identity.num_edges)
+    for part in range(book.num_parts) if verify else ():
+        found = Part.open(root, part, book=book)
+        if report is not None:
+            nodes = {kind: int(found.node_ids(kind).shape[0]) for kind in found.node_types}
+            edges = sum(found.relation(kind).num_edges for kind in found.edge_types)
+            refuse_other_part(where, report, part, nodes, edges)
     return {
         "fingerprint": identity.fingerprint,
         "partition_id": identity.partition_id,
@@ -75,7 +85,7 @@ def _native(root: Path, *, verify: bool) -> tuple[dict[str, Any], PartitionBook]
         "node_types": [list(each) for each in identity.num_nodes.items()],
         "edge_types": [list(each) for each in identity.num_edges.items()],
         "node_time_attr": manifest.node_time_attr,
-        "report": None if report is None else PartitionReport.from_json(report).to_json(),
+        "report": None if report is None else report.to_json(),
     }, book
 
 

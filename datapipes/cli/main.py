@@ -20,6 +20,7 @@ from typing import Any
 from datapipes.base.errors import text_of
 from datapipes.cli import completion, convert, inspect, partition
 from datapipes.cli.command import WrongUsage
+from datapipes.partition.report_text import one_line
 
 _COMMANDS = (partition, inspect, convert, completion)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -71,14 +72,14 @@ def _run(arguments: argparse.Namespace) -> int:
         _say(f"datapipes {arguments.command}: interrupted")
         return INTERRUPTED
     except WrongUsage as wrong:
-        _say(f"datapipes {arguments.command}: error: {text_of(wrong)}")
+        _say(f"datapipes {arguments.command}: error: {one_line(text_of(wrong))}")
         return WRONG
     except BrokenPipeError:
         raise
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()
-        message = " ".join(text_of(error).split()) or type(error).__name__
+        message = one_line(" ".join(text_of(error).split())) or type(error).__name__
         _say(f"datapipes {arguments.command}: {message}")
         if arguments.json:
             _print_json({"command": arguments.command, "error": {"type": type(error).__name__, "message": message}})

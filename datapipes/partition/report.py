@@ -13,7 +13,7 @@ from torch import Tensor
 from datapipes.base.checks import check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.report_text import aligned, joined
+from datapipes.partition.report_text import aligned, joined, one_line
 from datapipes.partition.row_chunks import PartRows, refuse_other_book
 from datapipes.partition.source import Progress, Source
 
@@ -120,7 +120,7 @@ class PartitionReport:
         """Return the report that `to_json` wrote.
 
         Raises:
-            ValueError: `given` is something else.
+            ValueError: `given` is something else. Whether its numbers fit each other is not looked at.
         """
         try:
             parts = check_int("PartitionReport", "num_parts", given["num_parts"], 1)
@@ -165,7 +165,7 @@ class PartitionReport:
         if self.memory_bytes is not None:
             lines.append(f"memory: {self.memory_bytes / 2**20:.1f} MiB at most")
         lines += [f"not in the parts: {each}" for each in self.left_out]
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
 
 
 def measure(source: Source, book: PartitionBook, progress: Progress) -> PartitionReport:

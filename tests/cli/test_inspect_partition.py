@@ -5,10 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from command_files import run, saved_graph, saved_library
 
 import datapipes as dp
 from datapipes.distributed import Partitioner, PartitionReport
+from datapipes.partition.native.native_header import with_own_hash
 
 COUNTS = ("num_parts", "nodes", "edges", "halo_nodes", "cut_edges", "edge_matrix", "edges_by_type")
 
@@ -131,3 +133,72 @@ def test_a_broken_header_is_an_error(capsys, tmp_path):
     found = run(capsys, "inspect", root)
     assert (found.code, found.out) == (1, "")
     assert "partition.json is not a valid header" in found.err
+
+
+def retold(root, **changes):
+    """Change the report in partition.json, whose own hash is right again."""
+    header = json.loads((root / "partition.json").read_text())
+    del header["hash"]
+    header["report"].update(changes)
+    (root / "partition.json").write_bytes(with_own_hash(header))
+
+
+def test_what_a_header_says_reaches_the_terminal_with_escapes(capsys, tmp_path):
+    root, _ = partitioned(tmp_path)
+    retold(root, method="\x1b[31mred\nedges: 0", left_out=["\x9bK"])
+    found = run(capsys, "inspect", root)
+    assert (found.code, found.err) == (0, "")
+    assert r"2 parts by \x1b[31mred\nedges: 0: " in found.out
+    assert r"not in the parts: \x9bK" in found.out
+    retold(root, training_nodes="\x1b[31m")
+    found = run(capsys, "inspect", root)
+    assert (found.code, found.out) == (1, "")
+    assert found.err.removesuffix("\n").isprintable()
+
+
+def test_names_in_a_saved_graph_reach_the_terminal_with_escapes(capsys, tmp_path):
+    dp.HeteroCSCGraph({}, {"a\x1b[31m\nb": 2}, node_attributes={"a\x1b[31m\nb": {"\r": torch.arange(2)}}).save(
+        tmp_path / "g"
+    )
+    found = run(capsys, "inspect", tmp_path / "g")
+    assert (found.code, found.err) == (0, "")
+    assert r"nodes of a\x1b[31m\nb: 2; \r int64 [2]" in found.out.split("\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"num_parts": 1, "nodes_by_type": [[None, [5]]], "edges": [8], "halo_nodes": [0], "edge_matrix": None}
+            | {"training_nodes": None},
+            "partition.json: the report says 1 parts, and the header 2.",
+        ),
+        ({"nodes_by_type": [[None, [10**18, 1]]]}, "says {None: 1000000000000000001} nodes, and the header {None: 5}."),
+        ({"nodes_by_type": [["a", [3, 2]]]}, "the report says {'a': 5} nodes, and the header {None: 5}."),
+        (
+            {"edges_by_type": [[["a", "r", "b"], 8, 0]], "edge_matrix": None},
+            "the report says {('a', 'r', 'b'): 8} edges, and the header {None: 8}.",
+        ),
+        ({"edges_by_type": [[None, 8, 24]]}, "24 cut edges of None, which has 8"),
+    ],
+)
+def test_a_report_of_another_partition_is_refused(capsys, tmp_path, changes, said):
+    root, _ = partitioned(tmp_path)
+    retold(root, **changes)
+    found = run(capsys, "inspect", root)
+    assert (found.code, found.out) == (1, "")
+    assert said in found.err
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "said"),
+    [([5, 0], None, "gives part 0 {None: 5} nodes and"), (None, [8, 0], "nodes and 8 edges, and it has {None: ")],
+)
+def test_verify_compares_the_report_with_the_parts(capsys, tmp_path, nodes, edges, said):
+    root, report = partitioned(tmp_path)
+    given = {"nodes_by_type": [[None, nodes or list(report.nodes)]], "edges": edges or list(report.edges)}
+    retold(root, **given, edge_matrix=None, halo_nodes=[0, 0], training_nodes=None)
+    assert run(capsys, "inspect", root).code == 0
+    found = run(capsys, "inspect", root, "--verify")
+    assert (found.code, found.out) == (1, "")
+    assert said in found.err

@@ -16,6 +16,8 @@ from datapipes.base.types import ends_of
 from datapipes.distributed import PartitionBook, PartitionReport
 from datapipes.partition.remote import remote_sources
 from datapipes.partition.report import MOST_MATRIX_PARTS, measure
+from datapipes.partition.report_checks import refuse_contradictions
+from datapipes.partition.report_text import one_line
 from datapipes.partition.row_chunks import PartRows
 from datapipes.partition.source import Source
 
@@ -65,6 +67,7 @@ def test_counts_equal_those_of_one_edge_at_a_time(data):
     remote = [remote_sources(with_training(graph), book, part) for part in range(k)]
     assert report.halo_nodes == tuple(sum(len(ids) for ids, _ in each.values()) for each in remote)
     assert PartitionReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+    refuse_contradictions("here", report)
     assert str(report)
 
 
@@ -204,3 +207,34 @@ def test_values_that_are_no_report_are_refused(change):
         PartitionReport.from_json(good)
     with refused(ValueError, stage="PartitionReport", found="NoneType", allowed="those of a report"):
         PartitionReport.from_json(None)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"edges": [3, 2]}, "5 edges in the parts, and 4 of all types"),
+        ({"edges_by_type": [[None, 4, 5]]}, "5 cut edges of None, which has 4"),
+        ({"edges_by_type": [[None, 4, 1]]}, "2 cut edges in the matrix, and 1 of all types"),
+        ({"edges": [1, 3]}, "a row of the matrix with 3 edges, for part 0, which has 1"),
+        ({"edge_matrix": [[1, 2], [1, 0]]}, "3 cut edges in the matrix, and 2 of all types"),
+        ({"halo_nodes": [3, 1]}, "3 halo nodes of part 0, for 3 edges and the nodes of other parts"),
+        ({"halo_nodes": [1, 2]}, "2 halo nodes of part 1, for 1 edges"),
+        ({"training_nodes": [2, 1]}, "2 training nodes in part 0, which has 1 nodes"),
+        ({"nodes_by_type": [[None, [10**18, 1]]], "training_nodes": [0, 2]}, "2 training nodes in part 1"),
+    ],
+)
+def test_a_report_that_contradicts_itself_is_refused(change, found):
+    good = report_of([0, 1, 1], 2, [[0, 0, 1], [0], []], [1, 1, 0]).to_json()
+    assert (good["edge_matrix"], good["halo_nodes"], good["training_nodes"]) == ([[2, 1], [1, 0]], [1, 1], [1, 1])
+    refuse_contradictions("here", PartitionReport.from_json(good))
+    with refused(ValueError, stage="here", found=found, allowed="contradicts itself", remedy="make it again"):
+        refuse_contradictions("here", PartitionReport.from_json({**good, **change}))
+
+
+def test_what_is_none_to_print_is_shown_with_escapes():
+    report = dataclasses.replace(report_of([0], 1, [[]]), method="\x1b[31mred\n", seconds={"\t\u202e": 1.0})
+    lines = str(report).split("\n")
+    assert lines[0] == r"1 parts by \x1b[31mred\n: 0 of 0 edges are cut (0.0 %)"
+    assert r"seconds: \t\u202e 1.00; 1.00 in all" in lines
+    assert all(line.isprintable() for line in lines)
+    assert one_line("größe, 数") == "größe, 数"

@@ -41,6 +41,73 @@ def test_a_key_that_takes_for_ever_to_hash_is_refused(tmp_path):
         load_plain(path)
 
 
+def doubled(depth: int, empty: bytes, item: bytes) -> bytes:
+    """Operations that make lists or dicts, each used twice by the next."""
+    made = empty + b"q\x00"
+    for level in range(depth):
+        use = b"h" + bytes([level])
+        made += empty + b"q" + bytes([level + 1]) + item.replace(b"1", use) + item.replace(b"1", use)
+    return made
+
+
+CALLED = b")R."  # the value is called: the loader's message has all of it
+
+
+@pytest.mark.parametrize("ends", [b".", CALLED])
+@pytest.mark.parametrize(
+    "value",
+    [
+        doubled(100, b"]", b"1a"),
+        doubled(100, b"}", b"(K\x001K\x011u"),
+        doubled(40, b"]", b"(11e"),
+        doubled(60, b"]", b"1\x85a"),  # in tuples of one
+        b"ccollections\nOrderedDict\n)R" + doubled(100, b"]", b"1a") + b"b",
+    ],
+)
+def test_lists_and_dicts_that_take_for_ever_to_write_out_are_refused(tmp_path, value, ends):
+    path = tmp_path / "graph.pt"
+    write(path, b"\x80\x02" + value + ends)
+    with pytest.raises(ValueError, match=r"graph\.pt cannot be read .*more than (4194304|1024) values"):
+        load_plain(path)
+
+
+def test_lists_that_are_filled_after_they_are_used_are_counted(tmp_path):
+    """From the outermost to the innermost: each is empty when the one around it is filled."""
+    content = b"\x80\x02" + b"".join(b"]q" + bytes([level]) for level in range(60))
+    stack = b"".join(b"0h" + bytes([level]) + (b"h" + bytes([level - 1]) + b"a") * 2 for level in range(59, 0, -1))
+    path = tmp_path / "graph.pt"
+    write(path, content + stack + b"0h" + bytes([59]) + CALLED)
+    with pytest.raises(ValueError, match="more than 4194304 values"):
+        load_plain(path)
+
+
+def test_a_long_text_that_is_used_often_is_counted(tmp_path):
+    text = b"X" + (2**20).to_bytes(4, "little") + b"x" * 2**20 + b"q\x00"
+    write(tmp_path / "graph.pt", b"\x80\x02" + text + b"0](" + b"h\x00" * 1000 + b"e" + CALLED)
+    with pytest.raises(ValueError, match="more than 4194304 values"):
+        load_plain(tmp_path / "graph.pt")
+
+
+def test_a_value_that_holds_itself_is_refused(tmp_path):
+    write(tmp_path / "graph.pt", b"\x80\x02]q\x00h\x00a.")
+    with pytest.raises(ValueError, match="holds itself"):
+        load_plain(tmp_path / "graph.pt")
+
+
+def test_compressed_entries_and_those_larger_than_the_file_are_refused(tmp_path):
+    path = tmp_path / "graph.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps("x" * 10**6, 2))
+    with pytest.raises(ValueError, match=r"graph\.pt cannot be read .*entries are compressed"):
+        load_plain(path)
+    write(path, pickle.dumps("x" * 1000, 2))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.filelist.extend(archive.filelist[:1] * 2)  # three names of the same bytes
+        archive._didModify = True
+    with pytest.raises(ValueError, match=r"graph\.pt cannot be read .*(entries are larger than the file|verlap)"):
+        load_plain(path)
+
+
 def test_the_key_of_this_test_is_one():
     assert pickle.loads(endless(3)) == {nested(3): 1}
 

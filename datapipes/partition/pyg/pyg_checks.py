@@ -11,6 +11,28 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 
+_DTYPES = {
+    *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    *(torch.complex32, torch.complex64, torch.complex128),
+}
+
+
+def said(value: Any) -> str:
+    """Return a short text of a value from a file. Of other values than names and numbers only the kind.
+
+    A list in a list may be used many times there: a file of a few bytes whose repr never ends.
+    """
+    if value is None or isinstance(value, (str, int, float)):
+        return shown(value)
+    if isinstance(value, (tuple, list)):
+        if len(value) <= 3 and all(isinstance(each, (str, int)) for each in value):
+            return shown(value)
+        return f"a {type(value).__name__} of {len(value)} values"
+    return f"a {type(value).__name__}"
+
 
 def refuse(path: Path, found: str, allowed: str) -> NoReturn:
     """Raise the error for a file."""
@@ -31,7 +53,7 @@ def dict_in(
     if optional is not None:
         for key in value:
             if not isinstance(key, str) or key not in needed | optional:
-                refuse(path, f"the key {shown(key)} in {what}", f"{sorted(needed | optional)}")
+                refuse(path, f"the key {said(key)} in {what}", f"{sorted(needed | optional)}")
     return value
 
 
@@ -59,14 +81,15 @@ def attributes_in(path: Path, what: str, value: Any, count: int) -> dict[str, Te
     given = dict_in(path, what, value)
     for name in given:
         if not isinstance(name, str):
-            refuse(path, f"the name {shown(name)} in {what}", "a text")
+            refuse(path, f"the name {said(name)} in {what}", "a text")
     return {name: tensor_in(path, f"{what}[{name!r}]", each, count) for name, each in given.items() if each is not None}
 
 
 def size_in(path: Path, what: str, value: Any, expected: tuple[int, int]) -> tuple[int, int]:
     """Return the numbers of nodes at both ends, which must be those of the maps."""
-    if not isinstance(value, (tuple, list)) or tuple(value) != expected:
-        refuse(path, f"{shown(value)} for {what}", f"{expected}, as the maps of nodes are long")
+    is_pair = isinstance(value, (tuple, list)) and [type(each) for each in value] == [int, int]
+    if not is_pair or tuple(value) != expected:
+        refuse(path, f"{said(value)} for {what}", f"{expected}, as the maps of nodes are long")
     return expected
 
 
@@ -82,6 +105,10 @@ def refuse_others(path: Path, what: str, values: Tensor, count: int) -> None:
 def _plain(path: Path, what: str, value: Any) -> Tensor:
     if type(value) is not Tensor:
         refuse(path, f"{type(value).__name__} for {what}", "a tensor")
+    if value.is_nested:  # its layout is that of a dense one
+        refuse(path, f"a nested tensor for {what}", "a dense one in host memory")
     if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
         refuse(path, f"a tensor of layout {value.layout} on {value.device} for {what}", "a dense one in host memory")
+    if value.dtype not in _DTYPES:
+        refuse(path, f"{dtype_name(value.dtype)} for {what}", "numbers of 8 to 128 bits, or bool")
     return value.detach()

@@ -25,6 +25,7 @@ from datapipes.partition.pyg.pyg_checks import (
     ids_in,
     refuse,
     refuse_others,
+    said,
     size_in,
     tensor_in,
 )
@@ -205,8 +206,8 @@ class PygFolder:
         found = dict_in(path, "the file", given)
         for key, value in found.items():
             if key not in types:
-                refuse(path, f"the type {shown(key)}", f"those of META.json, {shown(list(types))}")
-            dict_in(path, f"what it says of {shown(key)}", value)
+                refuse(path, f"the type {said(key)}", f"those of META.json, {shown(list(types))}")
+            dict_in(path, f"what it says of {said(key)}", value)
         return found
 
 

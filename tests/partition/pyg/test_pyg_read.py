@@ -16,8 +16,8 @@ from partitions import books, graphs, parts_of, slow_positions, source_of
 from pyg_layout import BOOK, renamed, same, small, typed, written
 
 from datapipes.base.types import ends_of
-from datapipes.distributed import PartitionBook
-from datapipes.partition.pyg import torch_file
+from datapipes.distributed import LocalFeatureStore, PartitionBook
+from datapipes.partition.pyg import pyg_checks, torch_file
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.pyg.torch_file import load_plain
 
@@ -255,6 +255,12 @@ IDS = torch.arange(20)
         ("node_feats.pt", {"time": IDS[:5]}, r"a tensor \[5\] for time; allowed: one of 6 rows"),
         ("edge_feats.pt", {"global_id": IDS}, "20 ids in global_id"),
         ("edge_feats.pt", {"edge_time": IDS[:5]}, r"a tensor \[5\] for edge_time"),
+        ("graph.pt", {"size": (6, 6, 6)}, r"\(6, 6, 6\) for size"),
+        ("graph.pt", {"size": [[6], 6]}, r"a list of 2 values for size"),
+        ("graph.pt", {"size": (IDS, 6)}, r"a tuple of 2 values for size"),
+        ("graph.pt", {"size": {"a": [1]}}, r"a dict for size"),
+        ("node_feats.pt", {"feats": {"x": IDS[:3].byte().view(torch.bits8)}}, r"bits8 for feats\['x'\]"),
+        ("node_feats.pt", {"feats": {("x", ("y",)): IDS[:3]}}, "the name a tuple of 2 values in feats"),
         ("node_feats.pt", {"feats": {"time": IDS[:3]}, "time": IDS[:6]}, r"'time' beside feats\['time'\]"),
         ("edge_feats.pt", {"feats": {"edge_time": IDS}, "edge_time": IDS}, r"'edge_time' beside feats\['edge_time'\]"),
         ("edge_feats.pt", {"feats": {"edge_attr": torch.tensor(1)}}, r"a tensor \[\] for feats\['edge_attr'\]"),
@@ -265,6 +271,52 @@ def test_content_that_does_not_fit_is_refused_by_name(root, file, changes, said)
     change(path, **changes)
     with pytest.raises(ValueError, match=rf"{re.escape(str(path))} has {said}"):
         read_all(root)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("file", "where", "said"),
+    [
+        ("graph.pt", ("row",), "row"),
+        ("node_feats.pt", ("feats", "x"), r"feats\['x'\]"),
+        ("../node_map.pt", (), "node_map"),
+    ],
+)
+def test_nested_tensors_are_refused(root, file, where, said):
+    value = torch.nested.nested_tensor([torch.arange(2), torch.arange(3)])
+    for name in reversed(where):
+        value = {name: value}
+    path = root / "part_1" / file
+    if where:
+        change(path, **value)
+    else:
+        torch.save(value, path)
+    with pytest.raises(ValueError, match=rf"{path.name} has a nested tensor for {said}; allowed: a dense one"):
+        read_all(root)
+
+
+SHARED = ["x"]
+for _ in range(19):
+    SHARED = [SHARED, SHARED]
+
+
+@pytest.mark.parametrize("changes", [{"size": SHARED}, {"size": (6, {"a": SHARED})}, {"row": SHARED}, {3: SHARED}])
+def test_values_that_are_long_to_write_out_are_named_by_kind(root, monkeypatch, changes):
+    path = root / "part_1" / "graph.pt"
+    torch.save({**torch.load(path, weights_only=True), **changes}, path)
+    shown_ones = []
+    monkeypatch.setattr(pyg_checks, "shown", lambda value: shown_ones.append(value) or repr(value)[:50])
+    with pytest.raises(ValueError, match=r"graph\.pt has "):
+        read_all(root)
+    assert all(isinstance(each, int) for each in shown_ones)
+
+
+def test_conjugated_features_of_a_file_are_looked_up(root):
+    x = torch.rand(3, 2, dtype=torch.complex64)
+    change(root / "part_1" / "node_feats.pt", feats={"x": x.conj(), "n": x.conj().imag})
+    store = LocalFeatureStore.from_partition(root, 1)
+    assert store.lookup_features(torch.tensor([5, 1])).wait().tolist() == x.conj()[[2, 0]].tolist()
+    assert store.lookup_features(torch.tensor([4]), attr_name="n").wait().tolist() == x.conj()[1:2].imag.tolist()
 
 
 def test_files_that_are_no_dict_are_refused(root):

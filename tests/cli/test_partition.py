@@ -335,12 +335,22 @@ def test_a_picture_in_the_place_of_the_partition_is_refused_before_the_work(caps
         assert (found.code, found.out) == (2, "")
         assert f"--png: {tmp_path / wrong} is in the place of the partition {out}, which may hold nothing" in found.err
         assert Part.open(out, 0).num_parts == 2
-    given = ("partition", tmp_path / "graph", "--parts", 2, "--method", "range", "--quiet", "--png", tmp_path / "new")
-    for place in ("new", "new/parts"):
+    given = (
+        "partition",
+        tmp_path / "graph",
+        "--parts",
+        2,
+        "--method",
+        "range",
+        "--quiet",
+        "--png",
+        tmp_path / "new.png",
+    )
+    for place in ("new.png", "new.png/parts"):
         found = run(capsys, *given, tmp_path / place)
         assert (found.code, found.out) == (2, "")
         assert "is in the place of the partition" in found.err
-    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new.png").exists()
     assert made(capsys, tmp_path, parts=3)[0].code == 0
 
 

@@ -27,13 +27,13 @@ def check_picture(path: Path, num_parts: int, out: Path) -> None:
         raise WrongUsage(f"--png shows up to {MOST_MATRIX_PARTS} parts, --parts is {num_parts}. Leave it out.")
     if path.is_dir() or not path.parent.is_dir():
         raise WrongUsage(f"--png: {path} cannot be a file: its folder must exist, and it must not be one. Name a file.")
-    if path.suffix.lower() != ".png":
-        raise WrongUsage(f"--png: {path} must end in .png; no other kind of picture is made. Name a .png file.")
     picture, folder = Path(os.path.realpath(path)), Path(os.path.realpath(out))
     if folder in (picture, *picture.parents) or picture in folder.parents:
         raise WrongUsage(
             f"--png: {path} is in the place of the partition {out}, which may hold nothing else. Name a file elsewhere."
         )
+    if path.suffix.lower() != ".png":
+        raise WrongUsage(f"--png: {path} must end in .png; no other kind of picture is made. Name a .png file.")
     needed("matplotlib", _FOR, "viz")
 
 

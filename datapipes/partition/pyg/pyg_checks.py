@@ -82,7 +82,8 @@ def attributes_in(path: Path, what: str, value: Any, count: int) -> dict[str, Te
     for name in given:
         if not isinstance(name, str):
             refuse(path, f"the name {said(name)} in {what}", "a text")
-    return {name: tensor_in(path, f"{what}[{name!r}]", each, count) for name, each in given.items() if each is not None}
+    there = {name: each for name, each in given.items() if each is not None}
+    return {name: tensor_in(path, f"{what}[{shown(name)}]", each, count) for name, each in there.items()}
 
 
 def size_in(path: Path, what: str, value: Any, expected: tuple[int, int]) -> tuple[int, int]:

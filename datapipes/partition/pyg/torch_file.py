@@ -86,23 +86,31 @@ def _loaded(path: Path) -> Any:
 def _allowed() -> Iterator[None]:
     """Let torch's loader take the stand-ins while the block runs; what others have allowed is there after it as before.
 
-    torch_geometric allows the real defaultdict when it is imported, so what has the name of a stand-in makes way.
+    torch_geometric allows the real defaultdict when it is imported, so what has the name of a stand-in makes way: for
+    this time, another thread that loads a file with a defaultdict gets a dict. What other threads allow or take back
+    meanwhile stays so, but torch 2.4 can only clear its list and add: there, what another thread allows between the
+    two calls is lost. torch has no lock for the list either.
     """
     names = {_name(each) for each in _STAND_INS}
     with _lock:
         before = [each for each in torch.serialization.get_safe_globals() if _name(each) in names]
-        _replace(before, _STAND_INS)
+        _take_back(before)
+        torch.serialization.add_safe_globals(_STAND_INS)
         try:
             yield
         finally:
-            _replace(_STAND_INS, before)
+            _take_back(_STAND_INS)
+            torch.serialization.add_safe_globals(before)
 
 
-def _replace(old: list[Any], new: list[Any]) -> None:
-    """Change what torch's loader is allowed to take; torch 2.4 can only clear it and add."""
-    others = [each for each in torch.serialization.get_safe_globals() if each not in old]
+def _take_back(allowed: list[Any]) -> None:
+    """Let torch's loader take some values no longer, of those that it was allowed to take."""
+    if hasattr(torch.serialization, "safe_globals"):
+        torch.serialization.safe_globals(allowed).__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return
+    others = [each for each in torch.serialization.get_safe_globals() if each not in allowed]
     torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals([*others, *new])
+    torch.serialization.add_safe_globals(others)
 
 
 def _name(allowed: Any) -> str:

@@ -174,6 +174,34 @@ def test_what_is_allowed_for_others_stays(root):
     torch.serialization.add_safe_globals([*before])
 
 
+@pytest.mark.skipif(not hasattr(torch.serialization, "safe_globals"), reason="torch 2.4 can only clear its list")
+def test_what_another_thread_allows_meanwhile_stays(root, monkeypatch):
+    """The list of torch is never cleared, so that nothing is lost that is allowed at that moment."""
+
+    class Another:
+        """Allowed while a file is read."""
+
+    def load(*arguments, **options):
+        if of_pyg not in torch.serialization.get_safe_globals():
+            torch.serialization.add_safe_globals([Another])
+        return real(*arguments, **options)
+
+    of_pyg, real, before = defaultdict, torch.load, list(torch.serialization.get_safe_globals())
+    held = defaultdict(dict)
+    held.update(global_id=torch.arange(2))
+    torch.save(held, root / "held.pt")
+    monkeypatch.setattr(torch.serialization, "clear_safe_globals", lambda: pytest.fail("cleared"))
+    monkeypatch.setattr(torch, "load", load)
+    torch.serialization.add_safe_globals([of_pyg])
+    try:
+        assert load_plain(root / "held.pt")["global_id"].tolist() == [0, 1]
+        assert set(torch.serialization.get_safe_globals()) == {*before, of_pyg, Another}
+    finally:
+        monkeypatch.undo()
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
 def test_the_stand_ins_have_the_names_that_every_version_of_torch_looks_for():
     """torch 2.4 asks for `__name__` and for Python 2's name of dict, later ones for `__qualname__`."""
     names = {(each.__module__, each.__name__, each.__qualname__) for each in torch_file._STAND_INS}
@@ -300,7 +328,7 @@ for _ in range(19):
     SHARED = [SHARED, SHARED]
 
 
-@pytest.mark.parametrize("changes", [{"size": SHARED}, {"size": (6, {"a": SHARED})}, {"row": SHARED}, {3: SHARED}])
+@pytest.mark.parametrize("changes", [{"size": SHARED}, {"size": [6, {"a": SHARED}]}, {"row": SHARED}, {3: SHARED}])
 def test_values_that_are_long_to_write_out_are_named_by_kind(root, monkeypatch, changes):
     path = root / "part_1" / "graph.pt"
     torch.save({**torch.load(path, weights_only=True), **changes}, path)
@@ -312,11 +340,11 @@ def test_values_that_are_long_to_write_out_are_named_by_kind(root, monkeypatch, 
 
 
 def test_conjugated_features_of_a_file_are_looked_up(root):
-    x = torch.rand(3, 2, dtype=torch.complex64)
-    change(root / "part_1" / "node_feats.pt", feats={"x": x.conj(), "n": x.conj().imag})
+    x, n = torch.rand(3, 2, dtype=torch.complex64), torch.rand(3, dtype=torch.complex64).conj().imag
+    change(root / "part_1" / "node_feats.pt", feats={"x": x.conj(), "n": n})
     store = LocalFeatureStore.from_partition(root, 1)
     assert store.lookup_features(torch.tensor([5, 1])).wait().tolist() == x.conj()[[2, 0]].tolist()
-    assert store.lookup_features(torch.tensor([4]), attr_name="n").wait().tolist() == x.conj()[1:2].imag.tolist()
+    assert store.lookup_features(torch.tensor([4]), attr_name="n").wait().tolist() == n[1:2].tolist()
 
 
 def test_files_that_are_no_dict_are_refused(root):

@@ -12,7 +12,7 @@ METIS's process counts too. Topology: the bytes of indptr and indices. The cut i
 random one is 1 - 1/parts. Balance: the heaviest part over the mean, in combined weight, nodes, training nodes and
 in-edges.
 Run: python benchmarks/partition.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared, commit 98d541a): 1M nodes / 20M edges, 2 parts, in the order METIS, recursive METIS,
+Result (2-core AMD EPYC VM, shared, commit bc68018): 1M nodes / 20M edges, 2 parts, in the order METIS, recursive METIS,
 pymetis alone, Fennel, random, range: 29.4, 22.8, 24.6, 0.78, 0.07 and 0.01 s; cut 38.6, 20.5, 38.5, 26.0, 50.0 and
 50.0 %; peak 5,216, 5,178, 5,185, 6.9, 32 and 7.9 MB. So METIS takes 38 times as long as Fennel, and 0.19 of the
 topology (168 MB) more than pymetis alone; Fennel takes 0.04 of it, and cuts 0.68 of what METIS does and 1.27 of what

@@ -9,6 +9,7 @@
 #include "bindings/numpy.h"
 #include "bindings/topology.h"
 #include "partition/fennel.h"
+#include "partition/id_rank.h"
 #include "partition/symmetrise.h"
 
 namespace datapipes {
@@ -99,9 +100,39 @@ class ArrayFennel {
       fennel_;
 };
 
+template <class Id, class Class>
+void bind_rows_for(Class& of) {
+  of.def(
+      "rows",
+      [](const IdRank& rank, const Array<Id>& ids, int num_threads) {
+        const auto wanted = view(ids, "ids");
+        check_threads(num_threads);
+        Buffer<std::int64_t> out(std::ssize(wanted));
+        {
+          const GilRelease nogil;
+          rank.rows(wanted, {out.data(), wanted.size()}, num_threads);
+        }
+        return to_numpy(std::move(out));
+      },
+      py::arg("ids").noconvert(), py::kw_only(), py::arg("num_threads") = 1);
+}
+
+void bind_id_rank(py::module_& m) {
+  py::class_<IdRank> rank(m, "IdRank");
+  rank.def(py::init([](const Array<std::int64_t>& ids, std::int64_t num_ids) {
+             const auto given = view(ids, "ids");
+             const GilRelease nogil;
+             return std::make_unique<IdRank>(given, num_ids);
+           }),
+           py::arg("ids").noconvert(), py::arg("num_ids"));
+  bind_rows_for<std::int32_t>(rank);
+  bind_rows_for<std::int64_t>(rank);
+}
+
 }  // namespace
 
 void bind_partition(py::module_& m) {
+  bind_id_rank(m);
   bind_symmetrise_for<std::int32_t>(m);
   bind_symmetrise_for<std::int64_t>(m);
   py::class_<ArrayFennel>(m, "Fennel")

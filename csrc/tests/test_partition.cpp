@@ -1,4 +1,5 @@
 // test_partition.cpp: the kernels of partitioning without Python; tests/partition/ compares them with their twins.
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "partition/fennel.h"
+#include "partition/id_rank.h"
 #include "partition/part_weights.h"
 #include "partition/symmetrise.h"
 #include "tests/check.h"
@@ -146,9 +148,43 @@ void the_lightest_part_is_known_after_every_change() {
   }
 }
 
+template <class Id>
+void rows_are_those_of_the_ids() {
+  Ints ids;
+  for (std::int64_t id = 0; id < 2000; ++id)
+    if (id % 3 == 0 || (id >= 700 && id < 900)) ids.push_back(id);
+  for (const std::int64_t num_ids : {ids.back() + 1, std::int64_t{2000}, std::int64_t{2304}}) {
+    const IdRank rank(ids, num_ids);
+    std::vector<Id> wanted;
+    for (std::int64_t id = -3; id < 2400; ++id) wanted.push_back(static_cast<Id>(id));
+    wanted.push_back(std::numeric_limits<Id>::max());
+    wanted.push_back(std::numeric_limits<Id>::min());
+    for (const int threads : {1, 3}) {
+      Ints rows(wanted.size(), 7);
+      rank.rows<Id>(wanted, rows, threads);
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        const auto found = std::find(ids.begin(), ids.end(), static_cast<std::int64_t>(wanted[i]));
+        CHECK(rows[i] == (found == ids.end() ? -1 : found - ids.begin()));
+      }
+    }
+  }
+  Ints none, no_rows;
+  const std::vector<Id> nothing;
+  IdRank(none, 0).rows<Id>(nothing, no_rows, 1);
+}
+
+void ids_that_do_not_ascend_have_no_rows() {
+  for (const Ints& ids : {Ints{1, 1}, Ints{2, 1}, Ints{-1}, Ints{5}, Ints{0, 5}}) {
+    CHECK_THROWS(IdRank(ids, 5), std::invalid_argument);
+  }
+  CHECK_THROWS(IdRank(Ints{}, -1), std::invalid_argument);
+}
+
 }  // namespace
 
 void test_partition() {
+  RUN_FOR_BOTH_IDS(rows_are_those_of_the_ids);
+  RUN(ids_that_do_not_ascend_have_no_rows);
   RUN_FOR_BOTH_IDS(relations_become_one_undirected_graph);
   RUN_FOR_BOTH_IDS(graphs_that_do_not_fit_are_refused);
   RUN(what_a_pulse_throws_ends_the_call);

@@ -5,9 +5,9 @@ kernel over the whole graph (sample_hop: numbers of rows as they are, positions 
 Part.rows_of beside numpy's searchsorted in the own ids, in ns per id. Both sides give equal results, which is checked
 first. In alternation, median of 9.
 Run: python benchmarks/part_draw.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 221fb28): 1,000, 10,000 and 100,000 nodes: Part.draw
-38, 47 and 31 ns an edge, the whole graph's kernel 11, 18 and 13; the difference is the gather of edge ids, and files
-that are mapped in small pages. Rows 69, 38 and 11 ns an id, searchsorted 177, 290 and 210.
+Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 221fb28): 1,000, 10,000 and 100,000 nodes:
+Part.draw 38, 47 and 31 ns an edge, the whole graph's kernel 11, 18 and 13; the difference is the gather of edge ids and
+of files mapped in small pages. Rows 69, 38 and 11 ns an id, searchsorted 177, 290 and 210.
 """
 
 from __future__ import annotations

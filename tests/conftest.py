@@ -1,9 +1,10 @@
 """Settings for every test: Hypothesis draws the same examples in every run and keeps no database; children of the fork
-server have torch when they begin; gc.collect looks only at what the tests make.
+server have torch when they begin; gc.collect looks only at what the tests make; Ctrl-C is not ignored.
 """
 
 import gc
 import multiprocessing
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -15,6 +16,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("default")
+
+# A shell starts what runs in its background with SIGINT ignored, and so would the processes be that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datapipes.processes.preload"])
 

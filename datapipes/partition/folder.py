@@ -49,41 +49,56 @@ def new_folder(
         ValueError: `root` cannot be a folder that is replaced; see `check_root`.
         OSError: The disk is full or has less than `num_bytes` left, or the folder cannot be written.
     """
-    root = check_root(where, root, foreign=foreign)
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(where, root):
-        new = _beside(root, _NEW)
-        _restore(root)
-        _remove(new)  # what a killed writer left
+    path = check_place(where, root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(where, path):
+        new = _beside(path, _NEW)
+        _restore(where, path, foreign)
+        _refuse_others(where, path, foreign)
+        _clear(where, new)  # of what a killed writer left
         try:
-            _check_space(root, num_bytes)
+            _check_space(path, num_bytes)
             new.mkdir()
-            if root.exists():
-                os.chmod(new, stat.S_IMODE(root.stat().st_mode))
+            if path.exists():
+                os.chmod(new, stat.S_IMODE(path.stat().st_mode))
             yield new
             _sync(new)
-            check_root(where, root, foreign=foreign)
-            _put(new, root)
+            if check_place(where, root) != path:
+                raise FileExistsError(
+                    f"{where}: {root} has become a link to another folder, which is not overwritten. Choose a new one."
+                )
+            _refuse_others(where, path, foreign)
+            _put(where, new, path, foreign)
         except OSError as error:
             if error.errno in _FULL:
                 raise OSError(
                     error.errno,
-                    f"{where}: no room to write {error.filename or root}: {error.strerror}. Nothing at {root} was "
+                    f"{where}: no room to write {error.filename or path}: {error.strerror}. Nothing at {path} was "
                     "changed. Free some space, or choose another folder",
                 ) from error
             raise
         finally:
-            _restore(root)
             _remove(new)  # a failed one, or the older one
-    _sync_names(root.parent)
 
 
 def check_root(where: str, root: str | Path, *, foreign: Foreign = not_of_a_partition) -> Path:
     """Return the path that `root` stands for, which need not exist.
 
     Raises:
-        TypeError: `root` is no path.
         FileExistsError: `root` is there, and neither an empty folder nor one that may be replaced.
+        Others: see `check_place`.
+    """
+    path = check_place(where, root)
+    _refuse_others(where, path, foreign)
+    return path
+
+
+def check_place(where: str, root: str | Path) -> Path:
+    """Return the path that `root` stands for; what is in it is not looked at.
+
+    Raises:
+        TypeError: `root` is no path.
+        FileExistsError: `root` is there and no folder.
         ValueError: `root` is or holds the current folder, is a mount point, or has a name that is too long.
         PermissionError: The folder that holds `root`, or is to hold it, cannot be written to.
     """
@@ -100,16 +115,10 @@ def check_root(where: str, root: str | Path, *, foreign: Foreign = not_of_a_part
             f"{where}: the name {shown(path.name)} has {len(os.fsencode(path.name))} bytes; at most "
             f"{_MOST_BYTES - len(_beside(Path('x'), _LOCK).name) + 1} are allowed. Choose a shorter one."
         )
-    if os.path.lexists(path):
-        if not path.is_dir():
-            raise FileExistsError(f"{where}: {path} is no folder; it is not overwritten. Choose another folder.")
-        if os.path.ismount(path):
-            raise ValueError(f"{where}: {path} is a mount point, which cannot be replaced. Name a folder within it.")
-        found = foreign(path)
-        if found is not None:
-            raise FileExistsError(
-                f"{where}: {path} holds {shown(found)}, which is not overwritten. Choose an empty or new folder."
-            )
+    if os.path.lexists(path) and not path.is_dir():
+        raise FileExistsError(f"{where}: {path} is no folder; it is not overwritten. Choose another folder.")
+    if os.path.ismount(path):
+        raise ValueError(f"{where}: {path} is a mount point, which cannot be replaced. Name a folder within it.")
     holder = next(each for each in path.parents if each.exists())
     if not os.access(holder, os.W_OK | os.X_OK):
         raise PermissionError(
@@ -117,6 +126,18 @@ def check_root(where: str, root: str | Path, *, foreign: Foreign = not_of_a_part
             f"{where}: {holder}, which is to hold {path.name}, cannot be written to. Choose another folder",
         )
     return path
+
+
+def _refuse_others(where: str, path: Path, foreign: Foreign) -> None:
+    """Raise FileExistsError if the folder holds something that may not be replaced."""
+    try:
+        found = foreign(path)
+    except FileNotFoundError:  # not there; or another writer is exchanging it, and the lock will tell
+        return
+    if found is not None:
+        raise FileExistsError(
+            f"{where}: {path} holds {shown(found)}, which is not overwritten. Choose an empty or new folder."
+        )
 
 
 def _beside(root: Path, name: str) -> Path:
@@ -128,22 +149,28 @@ def _locked(where: str, root: Path) -> Iterator[None]:
     """Hold the lock of `root` while the block runs. Only its holder removes its file."""
     lock = _beside(root, _LOCK)
     while True:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        # Others may want to lock it after a kill of this process, and may be other users.
+        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(where, root, held)
             if not _is_same(held, lock):  # the writer before has removed it since it was opened
                 continue
             try:
                 yield
             finally:
-                lock.unlink()
+                lock.unlink(missing_ok=True)
             return
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                error.errno, f"{where}: another process is writing to {root}. Wait for it, or choose another folder"
-            ) from error
         finally:
             os.close(held)
+
+
+def _lock(where: str, root: Path, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(
+            error.errno, f"{where}: another process is writing to {root}. Wait for it, or choose another folder"
+        ) from error
 
 
 def _is_same(descriptor: int, path: Path) -> bool:
@@ -163,21 +190,38 @@ def _check_space(root: Path, num_bytes: int) -> None:
 def _sync(folder: Path) -> None:
     """Bring all files to the disk, so that the new name never outlives their content when the machine stops."""
     for base, _, files in os.walk(folder):
-        for path in [*(os.path.join(base, file) for file in files), base]:
-            descriptor = os.open(path, os.O_RDONLY)
+        for file in files:
+            descriptor = os.open(os.path.join(base, file), os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+        _sync_names(Path(base))
 
 
-def _put(new: Path, root: Path) -> None:
-    """Let `new` become `root`. What was there is `new` after it, or waits to be removed by `_restore`."""
+def _put(where: str, new: Path, root: Path, foreign: Foreign) -> None:
+    """Let `new` become `root`. What was there is `new` after it, and waits to be removed."""
     if not root.exists() or not any(root.iterdir()):
         os.rename(new, root)  # also over an empty folder
-    elif not _exchanged(new, root):
-        os.rename(root, _beside(root, _OLD))
+    elif _exchanged(new, root):
+        found = foreign(new)
+        if found is not None:  # it came between the last look and the exchange
+            _exchanged(new, root)
+            _refuse_others(where, root, foreign)
+    else:
+        _put_in_two_steps(where, new, root)
+    _sync_names(root.parent)  # before the older one is removed
+
+
+def _put_in_two_steps(where: str, new: Path, root: Path) -> None:
+    old = _beside(root, _OLD)
+    os.rename(root, old)
+    try:
         os.rename(new, root)
+    except BaseException:
+        _restore(where, root)
+        raise
+    os.rename(old, new)
 
 
 def _exchanged(one: Path, other: Path) -> bool:
@@ -193,15 +237,26 @@ def _exchanged(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
-def _restore(root: Path) -> None:
-    """Bring back the older folder if nothing took its place; else remove it."""
+def _restore(where: str, root: Path, foreign: Foreign | None = None) -> None:
+    """Bring back the older folder, which a writer without exchange has moved aside, if nothing took its place.
+
+    Args:
+        foreign: if given, what took its place may be the new folder of a writer that was killed right after; then the
+            older one is removed.
+    """
     old = _beside(root, _OLD)
-    if not old.exists():
+    if not os.path.lexists(old):
         return
-    if root.exists() and any(root.iterdir()):
-        _remove(old)
-    else:
-        os.rename(old, root)
+    try:
+        os.rename(old, root)  # also over an empty folder
+    except OSError as error:
+        if foreign is not None and foreign(root) is None:
+            _clear(where, old)
+            return
+        raise FileExistsError(
+            f"{where}: {old} holds an older partition of {root}, which holds something else now ({error.strerror}). "
+            "Move one of the two away."
+        ) from error
 
 
 def _sync_names(folder: Path) -> None:
@@ -214,8 +269,21 @@ def _sync_names(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a hidden folder. What cannot be removed stays hidden; the next writer tries again."""
+    """Remove a hidden folder; a link is removed and not followed. What cannot be removed stays."""
+    if path.is_symlink():
+        path.unlink()
+        return
     for header in HEADERS:  # first: half a folder, left by a kill, is no partition
         with contextlib.suppress(OSError):
             (path / header).unlink()
     shutil.rmtree(path, ignore_errors=True)
+
+
+def _clear(where: str, path: Path) -> None:
+    """Remove a hidden folder, or say that it cannot be removed."""
+    _remove(path)
+    if os.path.lexists(path):
+        raise PermissionError(
+            errno.EACCES,
+            f"{where}: {path}, which a writer before has left, cannot be removed. Remove it, or choose another folder",
+        )

@@ -327,3 +327,107 @@ def test_a_folder_that_is_half_removed_is_no_partition(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it
     write(root)
     assert content(tmp_path / ".parts.datapipes-new") == {"part_0/arrays.npy": "old"}
+
+
+def test_what_takes_the_place_between_two_renames_is_kept_and_so_is_the_older_partition(tmp_path, monkeypatch):
+    root, rename = tmp_path / "parts", os.rename
+    write(root, "old")
+
+    def come_between(one, other):
+        if one.name.endswith("-new"):
+            root.mkdir()
+            (root / "mine.txt").write_text("mine")
+        rename(one, other)
+
+    monkeypatch.setattr(folder_module, "_exchanged", lambda one, other: False)
+    monkeypatch.setattr(os, "rename", come_between)
+    with pytest.raises(
+        FileExistsError, match=r"\.parts\.datapipes-old holds an older partition of .*parts, which holds"
+    ):
+        write(root)
+    assert content(root) == {"mine.txt": "mine"}
+    assert content(tmp_path / ".parts.datapipes-old") == whole("old")
+    with pytest.raises(FileExistsError, match="Move one of the two away"):
+        write(root)
+    shutil.rmtree(root)
+    monkeypatch.undo()
+    write(root)
+    assert content(root) == whole()
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_what_comes_right_before_the_exchange_is_kept(tmp_path, monkeypatch):
+    root, exchanged = tmp_path / "parts", folder_module._exchanged
+    write(root, "old")
+    (root / "part_1").mkdir()
+
+    def come_before(one, other):
+        (root / "part_0" / "mine.txt").write_text("mine")
+        monkeypatch.setattr(folder_module, "_exchanged", exchanged)
+        return exchanged(one, other)
+
+    monkeypatch.setattr(folder_module, "_exchanged", come_before)
+    with pytest.raises(FileExistsError, match=r"holds 'part_0/mine\.txt', which is not overwritten"):
+        write(root)
+    assert content(root) == {**whole("old"), "part_0/mine.txt": "mine"}
+
+
+@pytest.mark.parametrize("hidden", [".parts.datapipes-new", ".parts.datapipes-old"])
+def test_links_under_the_hidden_names_are_not_followed(tmp_path, hidden):
+    root, other = tmp_path / "parts", tmp_path / "other"
+    write(root, "old")
+    write(other, "other")
+    (tmp_path / hidden).symlink_to(other)
+    write(root)
+    assert (content(root), content(other)) == (whole(), whole("other"))
+    assert sorted(tmp_path.iterdir()) == [other, root]
+
+
+def test_a_root_that_becomes_a_link_meanwhile_is_refused(tmp_path):
+    root, big = tmp_path / "parts", tmp_path / "big"
+    write(root, "old")
+
+    def move(folder):
+        os.rename(root, big)
+        root.symlink_to(big)
+
+    with pytest.raises(FileExistsError, match="has become a link to another folder"):
+        write(root, then=move)
+    assert content(big) == whole("old")
+    assert root.is_symlink()
+
+
+def test_an_error_of_the_system_in_the_block_is_not_taken_for_another_writer(tmp_path):
+    def fail(folder):
+        raise BlockingIOError(errno.EAGAIN, "no process is left")
+
+    with pytest.raises(BlockingIOError, match="no process is left"):
+        write(tmp_path / "parts", then=fail)
+
+
+def test_what_a_writer_before_left_and_nobody_can_remove_is_named(tmp_path, monkeypatch):
+    (tmp_path / ".parts.datapipes-new").mkdir()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a superuser may remove anything
+    with pytest.raises(
+        PermissionError, match=r"\.parts\.datapipes-new, which a writer before has left, cannot be removed"
+    ):
+        write(tmp_path / "parts")
+
+
+def test_a_disk_that_cannot_bring_folders_to_the_disk_is_no_error(tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def files_only(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_only)
+    write(tmp_path / "parts")
+    assert content(tmp_path / "parts") == whole()
+
+
+def test_a_lock_that_somebody_removed_is_no_error(tmp_path):
+    root = tmp_path / "parts"
+    write(root, then=lambda folder: (tmp_path / ".parts.datapipes-lock").unlink())
+    assert content(root) == whole()

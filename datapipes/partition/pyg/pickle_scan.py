@@ -12,11 +12,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 2**24  # of the pickle; the tensors stand beside it
+MOST_BYTES = 2**21  # of the pickle, thousands of types; the tensors stand beside it
+MOST_BITS = 64  # of a number: among longer ones are as many as one likes that have one hash
 MOST_VISITS = 2**10  # values within one tuple, each as often as it is used there
 MOST_VALUES = 2**22  # values within any other, likewise
 _UNKNOWN, _OPEN = -1, -2
-_MARK: Any = object()
 _MAKES_EMPTY = ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE")
 _FILLS = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
 
@@ -33,12 +33,15 @@ class _Value:
     __slots__ = ("held", "is_tuple", "plain", "visits")
 
     def __init__(self, is_tuple: bool) -> None:
-        self.plain, self.held, self.visits, self.is_tuple = 1, list[_Value](), _UNKNOWN, is_tuple
+        self.plain, self.visits, self.is_tuple = 1, _UNKNOWN, is_tuple
+        self.held: list[_Value] | tuple[()] = ()  # most hold none: a list for each would take most of the memory
 
     def add(self, values: list[Any]) -> None:
         """Let it hold more values."""
         for each in values:
             if isinstance(each, _Value):
+                if isinstance(self.held, tuple):
+                    self.held = []
                 self.held.append(each)
             else:
                 self.plain += each
@@ -65,29 +68,35 @@ def refuse_endless(path: Path) -> None:
 
 
 def _values_of(content: bytes) -> list[_Value]:
-    """Return the values of a pickle that hold others. On the stack stands a number for each value that holds none."""
+    """Return the values of a pickle that hold others. On the stack stands a number for each value that holds none.
+
+    O(length of the pickle).
+    """
     stack: list[Any] = []
+    marks: list[int] = []  # how long the stack was at each mark
     memo: dict[int, Any] = {}
     values: list[_Value] = []
     argument: Any
     for operation, argument, _ in pickletools.genops(content):
         name, before, after = operation.name, operation.stack_before, operation.stack_after
         if name == "MARK":
-            stack.append(_MARK)
+            marks.append(len(stack))
             continue
-        if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+        if name in ("PUT", "GET"):  # as text: of any size, so as many as one likes have one hash
+            raise ValueError(f"it has the operation {name}, which torch.save does not write")
+        if name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             memo[len(memo) if name == "MEMOIZE" else int(argument)] = stack[-1]
             continue
-        if name in ("GET", "BINGET", "LONG_BINGET"):
+        if name in ("BINGET", "LONG_BINGET"):
             stack.append(memo[int(argument)])
             continue
         if pickletools.markobject in before:
-            begin = len(stack) - 1 - stack[::-1].index(_MARK)
-            below = before.index(pickletools.markobject)
+            begin = marks.pop() - before.index(pickletools.markobject)
         else:
-            begin, below = len(stack), len(before)
-        begin = max(0, begin - below)
-        taken = [each for each in stack[begin:] if each is not _MARK]
+            begin = len(stack) - len(before)
+        if begin < (marks[-1] if marks else 0):
+            raise ValueError(f"its operation {name} takes more values than there are")
+        taken = stack[begin:]
         del stack[begin:]
         if name in _FILLS and isinstance(taken[0], _Value):
             taken[0].add(taken[1:])
@@ -103,9 +112,9 @@ def _values_of(content: bytes) -> list[_Value]:
 
 
 def _weight(argument: Any) -> int:
-    """Return as how many values a text or number counts: one for each 64 bytes."""
-    if isinstance(argument, int):
-        return 1 + argument.bit_length() // 512
+    """Return as how many values a text or number counts: one for each 64 bytes. Refuse a long number."""
+    if isinstance(argument, int) and argument.bit_length() > MOST_BITS:
+        raise ValueError(f"a number in it has more than {MOST_BITS} bits")
     return 1 + len(argument) // 64 if isinstance(argument, (str, bytes, bytearray)) else 1
 
 

@@ -6,6 +6,7 @@ from collections import OrderedDict, defaultdict
 
 import pytest
 import torch
+from scripts import run_script
 
 from datapipes.partition.pyg import pickle_scan
 from datapipes.partition.pyg.pickle_scan import refuse_endless
@@ -141,3 +142,28 @@ def test_a_pickle_of_any_size_is_not_read(tmp_path, monkeypatch):
     write(tmp_path / "file.pt", pickle.dumps("x" * 200, 2))
     with pytest.raises(ValueError, match="up to 100 bytes"):
         refuse_endless(tmp_path / "file.pt")
+
+
+def test_marks_without_end_are_walked_once(tmp_path):
+    """Each mark lies above all tuples before it: a search for it among them would take minutes."""
+    write(tmp_path / "file.pt", b"\x80\x02" + b"(t" * 2**19 + b".")
+    script = "from pathlib import Path\nfrom datapipes.partition.pyg.pickle_scan import refuse_endless\n"
+    ended = run_script(f"{script}refuse_endless(Path({str(tmp_path / 'file.pt')!r}))")
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("operations", "said"),
+    [
+        (b"}p123456789012345678901234567890\n.", "operation PUT, which torch.save does not write"),
+        (b"}q\x00g0\n.", "operation GET, which torch.save does not write"),
+        (b"}\x8a\x09" + b"\x01" * 9 + b"K\x01s.", "a number in it has more than 64 bits"),
+        (b"}L" + b"1" * 30 + b"L\nK\x01s.", "a number in it has more than 64 bits"),
+        (b"]K\x01(a.", "operation APPEND takes more values than there are"),
+        (b"a.", "operation APPEND takes more values than there are"),
+    ],
+)
+def test_operations_that_could_take_for_ever_or_take_what_is_not_there_are_refused(tmp_path, operations, said):
+    write(tmp_path / "file.pt", b"\x80\x02" + operations)
+    with pytest.raises(ValueError, match=rf"file\.pt cannot be read as a file of torch\.save: .*{said}"):
+        load_plain(tmp_path / "file.pt")

@@ -7,7 +7,8 @@ types. Every error about content is a ValueError that names the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ class PygFolder:
     Args:
         root: the folder of META.json.
     Raises:
-        FileNotFoundError: META.json or a map is missing.
+        FileNotFoundError: META.json or a map is missing; or, here and in the methods that read a part, another folder
+            has taken the place of `root`: files of two partitions would be mixed.
         ValueError: A file is broken or hostile, or META.json says something else than the maps.
 
     Attributes:
@@ -81,13 +83,31 @@ class PygFolder:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
-        self.meta: Meta = read_meta(self.root)
-        nodes = {each: self._map("node_map", each) for each in self.meta.node_types}
-        edges = {each: self._map("edge_map", each) for each in self.meta.edge_types}
+        self._identity = _identity(self.root)
+        with self._same_folder():
+            self.meta: Meta = read_meta(self.root)
+            nodes = {each: self._map("node_map", each) for each in self.meta.node_types}
+            edges = {each: self._map("edge_map", each) for each in self.meta.edge_types}
         self.book = PartitionBook(self.meta.num_parts, nodes, edges)
         self._node_offsets = self._offsets({each: self.book.nodes(each).num_ids for each in self.meta.node_types})
         self._edge_offsets = self._offsets({each: self.book.edges(each).num_ids for each in self.meta.edge_types})
         self.meta.refuse_other_offsets(self._node_offsets)
+
+    @contextmanager
+    def _same_folder(self) -> Iterator[None]:
+        """Raise FileNotFoundError if, at the end of the block, `root` is no longer the folder that was opened."""
+        error: Exception | None = None
+        try:
+            yield
+        except (FileNotFoundError, ValueError) as found:
+            error = found
+        if _identity(self.root) != self._identity:
+            raise FileNotFoundError(
+                f"partition: another folder has taken the place of {self.root} while its files were opened. Open it "
+                "again."
+            ) from error
+        if error is not None:
+            raise error
 
     def _map(self, kind: str, of: NodeType | EdgeType | None) -> Tensor:
         path = map_file(self.root, kind, of)
@@ -120,6 +140,10 @@ class PygFolder:
 
     def edges(self, part: int) -> dict[EdgeType | None, Edges]:
         """Return the edges of a part, of every edge type. O(edges of the graph), one byte each, to check them."""
+        with self._same_folder():
+            return self._edges_by_type(part)
+
+    def _edges_by_type(self, part: int) -> dict[EdgeType | None, Edges]:
         path = self.part(part) / GRAPH
         given = self._by_type(path, load_plain(path), self.meta.edge_types)
         for edge_type in self.meta.edge_types:
@@ -152,6 +176,10 @@ class PygFolder:
 
     def node_features(self, part: int) -> dict[NodeType | None, Features]:
         """Return the node features of a part; types of which the part has no node may lack."""
+        with self._same_folder():
+            return self._nodes_by_type(part)
+
+    def _nodes_by_type(self, part: int) -> dict[NodeType | None, Features]:
         path = self.part(part) / NODE_FEATS
         given = self._by_type(path, load_plain(path), self.meta.node_types)
         for node_type in self.meta.node_types:
@@ -176,6 +204,10 @@ class PygFolder:
 
     def edge_features(self, part: int) -> dict[EdgeType | None, Features]:
         """Return the edge features of a part; types without any lack."""
+        with self._same_folder():
+            return self._features_by_type(part)
+
+    def _features_by_type(self, part: int) -> dict[EdgeType | None, Features]:
         path = self.part(part) / EDGE_FEATS
         given = self._by_type(path, load_plain(path), self.meta.edge_types)
         edges: dict[EdgeType | None, Edges] = {}  # read where times stand without ids: they have the order of graph.pt
@@ -209,6 +241,14 @@ class PygFolder:
                 refuse(path, f"the type {said(key)}", f"those of META.json, {shown(list(types))}")
             dict_in(path, f"what it says of {said(key)}", value)
         return found
+
+
+def _identity(root: Path) -> tuple[int, int] | None:
+    try:
+        status = root.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _refuse_twice(path: Path, name: str, of: str, features: Mapping[str, Tensor]) -> None:

@@ -7,6 +7,7 @@ refuses; here a function stands in for it, and the file gets a plain dict.
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import re
 import threading
@@ -52,14 +53,16 @@ def load_plain(path: Path) -> Any:
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file is no regular file, is truncated or corrupt, was not written by torch.save of version 1.6
-            or later, or holds something else, such as code. Nothing of it was run.
+            or later, or holds something else, such as code. Nothing of it was run. Or it changed meanwhile: what was
+            looked through is not what was read.
     """
     if not path.exists():
         raise FileNotFoundError(f"partition: {path} does not exist. Check the path, and that the partition is whole.")
-    open_regular(path).close()  # refuses what would keep its reader waiting
+    with open_regular(path) as file:  # refuses what would keep its reader waiting
+        before = _identity(os.fstat(file.fileno()))
     try:
         refuse_endless(path)
-        return _loaded(path)
+        found = _loaded(path)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"partition: {path} holds something else than plain dicts of tensors: {_short(error)}. Nothing of it was "
@@ -72,6 +75,14 @@ def load_plain(path: Path) -> Any:
             f"partition: {path} cannot be read as a file of torch.save: {_short(error)}. It may be truncated or "
             "corrupt; write the partition again."
         ) from error
+    # torch opens files by their path, so the scan and the loader may have seen different files there.
+    if not path.exists() or _identity(path.stat()) != before:
+        raise ValueError(f"partition: {path} changed while it was read; it must stay as it is. Open the part again.")
+    return found
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _loaded(path: Path) -> Any:

@@ -450,3 +450,52 @@ def test_tensors_are_mapped_and_shared_with_no_file(root):
     found = PygFolder(root).node_features(1)[None]
     found.of_ids["x"].zero_()
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("replaced", ["META.json", "node_map.pt", "edge_map.pt", "graph.pt", "edge_feats.pt"])
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_partition_that_is_replaced_while_it_is_read_is_refused(tmp_path, monkeypatch, replaced, removed):
+    root, other = tmp_path / "root", tmp_path / "other"
+    for folder, value in ((root, 1.0), (other, 2.0)):  # the maps are the same, so only the values tell them apart
+        graph = small(node_attributes={"x": torch.full((6,), value)}, edge_attributes={"w": torch.full((30,), value)})
+        folder.mkdir()
+        written(folder, source_of(graph), BOOK)
+    system_open = os.open
+
+    def replace_after(path, *args, **kwargs):
+        descriptor = system_open(path, *args, **kwargs)
+        if other.exists() and str(path).endswith(replaced):
+            root.rename(tmp_path / "older")
+            other.rename(root)
+            if removed:
+                shutil.rmtree(tmp_path / "older")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", replace_after)
+    with pytest.raises(FileNotFoundError, match=r"has taken the place of .*root while its files were .*Open it again"):
+        read_all(root)
+    assert read_all(root)[2][None].of_ids["w"].unique().tolist() == [2.0]
+
+
+def test_features_of_a_partition_that_took_the_place_of_the_one_that_was_opened_are_refused(root):
+    found = PygFolder(root)
+    root.rename(root.parent / "older")
+    with pytest.raises(FileNotFoundError, match="another folder has taken the place of"):
+        found.edges(1)
+    shutil.copytree(root.parent / "older", root)
+    for read in (found.edges, found.node_features, found.edge_features):
+        with pytest.raises(FileNotFoundError, match="another folder has taken the place of"):
+            read(1)
+
+
+def test_a_file_that_is_another_one_when_it_is_loaded_is_refused(root, monkeypatch):
+    path = root / "part_1" / "node_feats.pt"
+    other = root / "other.pt"
+    shutil.copy(path, other)
+
+    def scan_and_replace(scanned):
+        other.rename(scanned)
+
+    monkeypatch.setattr(torch_file, "refuse_endless", scan_and_replace)
+    with pytest.raises(ValueError, match=r"node_feats\.pt changed while it was read; it must stay as it is"):
+        load_plain(path)

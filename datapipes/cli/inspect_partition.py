@@ -40,6 +40,7 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
         facts = facts or {
             "fingerprint": None,
             "partition_id": None,
+            "content_id": None,
             "num_parts": folder.book.num_parts,
             "node_types": [[kind, folder.book.nodes(kind).num_ids] for kind in folder.meta.node_types],
             "edge_types": [[kind, folder.book.edges(kind).num_ids] for kind in folder.meta.edge_types],
@@ -81,6 +82,7 @@ def _native(root: Path, *, verify: bool) -> tuple[dict[str, Any], PartitionBook]
     return {
         "fingerprint": identity.fingerprint,
         "partition_id": identity.partition_id,
+        "content_id": identity.content_id,
         "num_parts": identity.num_parts,
         "node_types": [list(each) for each in identity.num_nodes.items()],
         "edge_types": [list(each) for each in identity.num_edges.items()],

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.codec import probe_digest
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap, smallest_dtype
@@ -27,12 +28,13 @@ NAME = "book"
 _IDS = 2**20  # ids whose parts are looked up at a time
 
 
-def identity_of(graph: Graph, book: PartitionBook) -> Identity:
+def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -> Identity:
     """Return what every file set of the partition says of it."""
     fingerprint = graph.digest()
     num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
-    return Identity(book.num_parts, fingerprint, partition_id_of(fingerprint, book), num_nodes, num_edges)
+    ids = partition_id_of(fingerprint, book), content_id_of(graph, node_time_attr)
+    return Identity(book.num_parts, fingerprint, *ids, num_nodes, num_edges)
 
 
 def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
@@ -50,6 +52,22 @@ def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
         for begin in range(0, found.num_ids, _IDS):
             ids = torch.arange(begin, min(begin + _IDS, found.num_ids))
             digest.update(found.part_of(ids).to(torch.int16).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def content_id_of(graph: Graph, node_time_attr: str | None) -> str:
+    """Return 16 hexadecimal digits: a digest of the fingerprint, `node_time_attr`, and all attributes of the graph.
+
+    The order in which attributes were given does not count. It reads samples of large ones (codec.probe_digest), so it
+    takes well below a second for each, and is no proof that two are equal.
+    """
+    digest = hashlib.blake2b(json.dumps([graph.digest(), node_time_attr]).encode(), digest_size=8)
+    of_nodes = [(node_type, graph.node_attributes_of(node_type)) for node_type in graph.node_types]
+    of_edges = [(edge_type, graph.relation(edge_type).edge_attributes) for edge_type in graph.edge_types]
+    for kind, of_types in (("nodes", of_nodes), ("edges", of_edges)):
+        for key, attributes in of_types:
+            probed = [[name, probe_digest([attributes[name]])] for name in sorted(attributes)]
+            digest.update(json.dumps([kind, key, probed]).encode())
     return digest.hexdigest()
 
 

@@ -30,19 +30,20 @@ class Identity:
 
     Attributes:
         fingerprint: digest of the whole graph.
-        partition_id: 16 hexadecimal digits, see native_book.py.
+        partition_id, content_id: 16 hexadecimal digits each, see native_book.py.
         num_nodes, num_edges: numbers of the whole graph by type, sorted.
     """
 
     num_parts: int
     fingerprint: str
     partition_id: str
+    content_id: str
     num_nodes: Mapping[NodeType | None, int]
     num_edges: Mapping[EdgeType | None, int]
 
     def described(self) -> dict[str, Any]:
         """Return what a header says of it."""
-        fields = {name: getattr(self, name) for name in ("num_parts", "fingerprint", "partition_id")}
+        fields = {name: getattr(self, name) for name in ("num_parts", "fingerprint", "partition_id", "content_id")}
         return {
             **fields,
             "node_types": [[node_type, count] for node_type, count in self.num_nodes.items()],
@@ -70,6 +71,7 @@ def read_identity(header: Mapping[str, Any]) -> Identity:
         check_int(_NAME, "num_parts", header["num_parts"], 1, MOST_PARTS),
         check_text("fingerprint", header["fingerprint"]),
         check_text("partition_id", header["partition_id"]),
+        check_text("content_id", header["content_id"]),
         num_nodes,
         num_edges,
     )

@@ -54,7 +54,7 @@ def write_native(
     graph = source.graph
     refuse_other_book(graph, book)
     times = check_times("partition", graph, node_time_attr)
-    identity = identity_of(graph, book)
+    identity = identity_of(graph, book, node_time_attr)
     manifest = Manifest(folder, identity, graph.index_dtype, node_time_attr, about, {})
     manifest_bytes(manifest)  # what it refuses is told before hours of writing
     files: dict[str, File] = {}

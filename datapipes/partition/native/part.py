@@ -55,7 +55,11 @@ class Part:
         num_parts: number of parts.
         book: the PartitionBook.
         fingerprint: digest of the whole graph, `graph.digest()`.
-        partition_id: 16 hexadecimal digits, equal for all parts of one partition.
+        partition_id: 16 hexadecimal digits: the fingerprint, the number of parts, and the part of each node. Books are
+            compared by it.
+        content_id: 16 hexadecimal digits: the fingerprint, `node_time_attr`, and the attributes of the whole graph
+            (samples of large ones). Two parts are of one partition if both ids are equal; a run over the same cut with
+            other features has the same partition_id.
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
         node_time_attr: the node attribute that `source_times` of the relations comes from, or None.
     """
@@ -64,6 +68,7 @@ class Part:
         self.part, self.book = part, book
         self.num_parts = manifest.identity.num_parts
         self.fingerprint, self.partition_id = manifest.identity.fingerprint, manifest.identity.partition_id
+        self.content_id = manifest.identity.content_id
         self.index_dtype, self.node_time_attr = manifest.index_dtype, manifest.node_time_attr
         self._num_nodes = dict(manifest.identity.num_nodes)
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}

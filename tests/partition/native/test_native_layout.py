@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -375,6 +376,67 @@ def test_a_map_of_other_ids_than_the_graph_has_is_refused(tmp_path, of):
         open_book(root)
 
 
+# --- parts of two runs over the same cut
+
+
+NODES = {"x": torch.arange(6.0).view(3, 2), "time": torch.arange(3), "at": torch.arange(3)}
+EDGES = {"weight": torch.tensor([0.5, 0.25])}
+
+
+def of_content(folder: Path, *, nodes=None, edges=None, node_time_attr: str | None = "time") -> Part:
+    graph = dp.CSCGraph(
+        torch.tensor([0, 1, 1, 2]),
+        torch.tensor([2, 0]),
+        node_attributes={**NODES, **(nodes or {})},
+        edge_attributes={**EDGES, **(edges or {})},
+    )
+    write(folder, graph, PartitionBook(2, torch.tensor([0, 1, 1])), node_time_attr=node_time_attr)
+    return Part.open(folder, 1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"nodes": {"x": torch.arange(6.0).view(3, 2).flip(0)}},
+        {"nodes": {"x": torch.arange(6.0).view(3, 2).double()}},
+        {"nodes": {"x": torch.arange(6.0).view(3, 2, 1)}},
+        {"nodes": {"y": torch.zeros(3)}},
+        {"edges": {"weight": torch.tensor([0.5, 0.125])}},
+        {"edges": {"another": torch.zeros(2)}},
+        {"node_time_attr": "at"},
+        {"node_time_attr": None},
+    ],
+    ids=["values", "dtype", "shape", "one more", "edges", "one more of edges", "times", "no times"],
+)
+def test_parts_of_the_same_cut_and_another_content_have_another_content_id(tmp_path, other):
+    one, two = of_content(tmp_path / "one"), of_content(tmp_path / "two", **other)
+    assert one.partition_id == two.partition_id
+    assert one.content_id != two.content_id
+    assert {len(each.content_id) for each in (one, two)} == {16}
+    for part in ("part_1", "book"):
+        mixed = shutil.copytree(tmp_path / "one", tmp_path / part)
+        shutil.copytree(tmp_path / "two" / part, mixed / part, dirs_exist_ok=True)
+        rehashed(mixed)
+        with refused(ValueError, stage=rf"Part\.open: \S*{part}", found="give another content_id", allowed="be equal"):
+            Part.open(mixed, 1)
+    # A book holds no attributes: that of either is the book of both.
+    assert Part.open(tmp_path / "one", 1, book=two.book).content_id == one.content_id
+
+
+def test_the_content_id_is_that_of_the_values_in_whatever_order_they_are_named(tmp_path):
+    one = of_content(tmp_path / "one")
+    for folder, nodes in (("same", {}), ("order", dict(reversed(NODES.items())))):
+        two = of_content(tmp_path / folder, nodes={name: each.clone() for name, each in nodes.items()})
+        assert (two.partition_id, two.content_id) == (one.partition_id, one.content_id)
+    headers = [json.loads((tmp_path / "one" / name).read_text()) for name in NAMES if name.endswith(".json")]
+    assert len(headers) == 4
+    assert {each["content_id"] for each in headers} == {one.content_id}
+    book = PartitionBook(1, {kind: torch.zeros(count).long() for kind, count in full_library().num_nodes.items()})
+    typed = Part.open(write(tmp_path / "typed", full_library(), book), 0)
+    assert typed.content_id not in (one.content_id, typed.partition_id)
+    assert pickle.loads(pickle.dumps(typed)).content_id == typed.content_id
+
+
 # --- headers that lie
 
 
@@ -389,6 +451,8 @@ def test_a_map_of_other_ids_than_the_graph_has_is_refused(tmp_path, of):
         ({"num_parts": 2**20}, "num_parts must be"),
         ({"partition_id": "0" * 16}, "belongs to the partition"),
         ({"partition_id": 3}, "partition_id must be a text"),
+        ({"content_id": "0" * 16}, "give another content_id"),
+        ({"content_id": 3}, "content_id must be a text"),
         ({"fingerprint": "x"}, "give another fingerprint"),
         ({"node_types": [["author", 3], ["paper", 4], ["venue", 2]]}, "give another num_nodes"),
         ({"node_types": [["author", 3], ["paper", 4], ["paper", 4]]}, "named twice"),

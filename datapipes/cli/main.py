@@ -29,17 +29,20 @@ DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; `argv` are the arguments after its name, by default the process's."""
     try:
-        arguments = make_parser().parse_args(argv)
-    except SystemExit as end:  # argparse has printed the help, the version, or what is wrong
-        return int(end.code or 0)
-    try:
-        code = _run(arguments)
+        try:
+            arguments = make_parser().parse_args(argv)
+        except SystemExit as end:  # argparse has printed the help, the version, or what is wrong
+            code = int(end.code or 0)
+        else:
+            code = _run(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader of stdout has gone, as `head` does
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain at its end
-        return FAILED
+        _drop_stdout()
+    except OSError as error:  # of the flush; all else was told
+        _drop_stdout()
+        _say(f"datapipes: {_unwritten(error)}")
+    return FAILED
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -66,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_json({"command": arguments.command, **values})
         else:
-            print(text)
+            _print(text)
         return DONE
     except KeyboardInterrupt:
         _say(f"datapipes {arguments.command}: interrupted")
@@ -82,12 +85,35 @@ def _run(arguments: argparse.Namespace) -> int:
         message = one_line(" ".join(text_of(error).split())) or type(error).__name__
         _say(f"datapipes {arguments.command}: {message}")
         if arguments.json:
-            _print_json({"command": arguments.command, "error": {"type": type(error).__name__, "message": message}})
+            with contextlib.suppress(OSError):  # that the work failed is told already
+                _print_json({"command": arguments.command, "error": {"type": type(error).__name__, "message": message}})
         return FAILED
 
 
 def _print_json(values: dict[str, Any]) -> None:
-    print(json.dumps(values, allow_nan=False))
+    _print(json.dumps(values, allow_nan=False))
+
+
+def _print(text: str) -> None:
+    """Print to stdout at once, so that what goes wrong is told here and not by Python at its end."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _drop_stdout()
+        raise
+    except OSError as error:
+        _drop_stdout()
+        raise OSError(_unwritten(error)) from error
+
+
+def _unwritten(error: OSError) -> str:
+    return f"stdout cannot be written: {error.strerror or error}. Direct it to a disk with room."
+
+
+def _drop_stdout() -> None:
+    """Let what was not written go nowhere; or Python would complain at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,7 @@
 """The command as a whole: help, version, exit codes, errors, JSON, completion, and the real process."""
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -203,3 +204,22 @@ sys.exit(main(["completion", "bash"]))
 
 def test_a_reader_that_has_gone_is_no_traceback():
     assert run_script(GONE) == (1, "", "")
+
+
+@pytest.mark.parametrize("command", ["result", "json", "error", "version"])
+def test_a_full_disk_below_stdout_is_one_line_on_stderr(tmp_path, command):
+    given = saved_graph(tmp_path / "graph")
+    arguments, said = {
+        "result": (["inspect", given], "datapipes inspect: stdout cannot be written: No space left on device"),
+        "json": (["inspect", given, "--json"], "datapipes inspect: stdout cannot be written: No space left on device"),
+        "error": (["inspect", tmp_path / "missing", "--json"], "datapipes inspect: "),
+        "version": (["--version"], "datapipes: stdout cannot be written: No space left on device"),
+    }[command]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # argparse tells no error
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [SCRIPT, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=BOUND_S, env=env
+        )
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1), found.stderr
+    assert found.stderr.startswith(said)
+    assert ("missing" in found.stderr) == (command == "error")

@@ -13,6 +13,7 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import smallest_dtype
 
 ROWS = 2**16  # nodes whose edges are written at a time
+IDS = 2**20  # edge ids looked at at a time
 
 
 def with_edge_map(book: PartitionBook, graph: CSCGraph | HeteroCSCGraph) -> PartitionBook:
@@ -48,12 +49,14 @@ def check_edge_ids(relation: Relation, edge_type: EdgeType | None) -> None:
     if ids is None:
         return
     of = "" if edge_type is None else f" of {type_text(edge_type)}"
-    outside = (ids < 0) | (ids >= count)
-    seen = torch.zeros(count, dtype=torch.bool)
-    if not bool(outside.any()):
-        seen[ids] = True
+    seen, found = torch.zeros(count, dtype=torch.bool), "an id that is there twice"
+    for some in ids.split(IDS):
+        outside = (some < 0) | (some >= count)
+        if bool(outside.any()):
+            found = f"the id {int(some[int(outside.nonzero()[0])])}"
+            break
+        seen[some] = True
     if not bool(seen.all()):
-        found = f"the id {int(ids[int(outside.nonzero()[0])])}" if bool(outside.any()) else "an id that is there twice"
         raise ValueError(
             f"Partitioner: found {found} among the edge ids{of}; an edge map, which PyG's layout has too, needs each "
             f"of 0 to {count - 1} once. Leave the edge map out: layouts=('native',), edge_map=False."

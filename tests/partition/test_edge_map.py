@@ -7,11 +7,12 @@ import torch
 from hetero_graphs import typed_edges
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook
 from datapipes.partition import edge_map
-from datapipes.partition.edge_map import with_edge_map
+from datapipes.partition.edge_map import check_edge_ids, with_edge_map
 
 
 @given(typed_edges(), st.integers(1, 8), st.randoms(use_true_random=False), st.booleans())
@@ -48,3 +49,39 @@ def test_edge_ids_that_are_not_each_once_are_refused(ids, found):
     graph = dp.CSCGraph(torch.tensor([0, 2]), torch.tensor([0, 0]), edge_ids=torch.tensor(ids))
     with pytest.raises(ValueError, match=f"found {found} among the edge ids; .*{re.escape('0 to 1 once')}"):
         with_edge_map(PartitionBook(1, torch.tensor([0])), graph)
+
+
+class Made(TorchDispatchMode):
+    """Notes the bytes of each memory that an operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for each in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(each, torch.Tensor):
+                memory = each.untyped_storage()
+                self.sizes[memory._cdata] = (memory.nbytes(), memory)  # kept, so that no other takes its place
+        return found
+
+
+def test_edge_ids_are_checked_in_pieces(monkeypatch):
+    count = 1000
+    monkeypatch.setattr(edge_map, "IDS", 10, raising=False)
+    ids = torch.arange(count).flip(0)
+    graph = dp.CSCGraph(torch.tensor([0, count]), torch.zeros(count).long(), edge_ids=ids)
+    with Made() as made:
+        check_edge_ids(graph.relation(None), None)
+    sizes = sorted((size for size, memory in made.sizes.values() if size != 8 * count), reverse=True)
+    assert sizes[0] == count  # a byte for each edge, once
+    assert sizes[1] <= 8 * 10
+    for place, wrong, found in (
+        (995, 2000, "the id 2000"),
+        (995, -3, "the id -3"),
+        (995, 7, "an id that is there twice"),
+    ):
+        ids[place] = wrong
+        with pytest.raises(ValueError, match=f"found {found} among"):
+            check_edge_ids(graph.relation(None), None)

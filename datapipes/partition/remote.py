@@ -17,12 +17,12 @@ _MOST = 2**31 - 1  # of an int32
 def remote_sources(source: Source, book: PartitionBook, part: int) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
     """Return {source node type: (ids, counts)}: the nodes of other parts at the other end of the part's edges.
 
-    Every node type that is the source of an edge type is there. All its edge types count; each parallel edge does.
+    Every node type that is the source of an edge type is there. All its edge types count; each parallel edge does. It
+    takes 4 bytes for each node of the type (8 for more than 2^31 - 1 edges), and 24 for each that is found.
 
     Returns:
         ids: int64 [n], distinct, by descending count, then ascending id.
-        counts: int64 [n], the number of edges of the part that come from the node. 4 bytes for each node of the type,
-            and 24 for each that is found.
+        counts: int64 [n], the number of edges of the part that come from the node.
     Raises:
         ValueError: The graph is corrupt, and the message names the first wrong entry; or the book is of another graph.
     """

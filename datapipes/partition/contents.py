@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-HEADERS = ("partition.json", "META.json")  # one of them makes a folder a partition
-_FILES = re.compile(r"partition\.json|META\.json|(node|edge)_map\.pt")
+from datapipes.partition.layouts import MANIFEST
+from datapipes.partition.pyg.pyg_names import META
+
+HEADERS = (MANIFEST, META)  # one of them makes a folder a partition
+_FILES = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(META)}|(node|edge)_map\.pt")
 _FOLDERS = {
     re.compile(r"book"): re.compile(r"book\.json|arrays\.npy"),
     re.compile(r"(node|edge)_map"): re.compile(r".+\.pt", re.DOTALL),

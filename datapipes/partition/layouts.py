@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_HEADERS = {"native": "partition.json", "pyg": "META.json"}
+from datapipes.partition.pyg.pyg_names import META
+
+MANIFEST = "partition.json"  # here and not beside its reader, which asks for the layouts
+_HEADERS = {"native": MANIFEST, "pyg": META}
 
 
 def layout_of(root: str | Path) -> set[str]:

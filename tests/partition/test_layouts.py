@@ -1,7 +1,11 @@
 """Which layouts a folder holds."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from datapipes.partition import layouts
 from datapipes.partition.layouts import layout_of
 
 
@@ -27,3 +31,11 @@ def test_what_is_no_folder_or_has_a_folder_for_a_header_holds_none(tmp_path):
     assert layout_of(tmp_path / "file") == set()
     (tmp_path / "META.json").mkdir()
     assert layout_of(tmp_path) == set()
+
+
+def test_who_needs_the_name_of_a_header_imports_it():
+    folder = Path(layouts.__file__).parent
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in folder.rglob("*.py") if path.parent.name != "pyg"}
+    for name, owners in (("partition.json", ["layouts"]), ("META.json", [])):  # the other's owner is pyg/pyg_names.py
+        written = re.compile(rf'"{re.escape(name)}"|{re.escape(re.escape(name))}')
+        assert [module for module, text in texts.items() if written.search(text)] == owners

@@ -17,7 +17,7 @@ import torch
 
 from datapipes.base.checks import check_choice, check_int, dtype_from_name, dtype_name, shown
 from datapipes.base.strict_json import parse_strict
-from datapipes.partition.layouts import layout_of
+from datapipes.partition.layouts import MANIFEST, layout_of
 from datapipes.partition.native.native_header import (
     AGAIN,
     REMEDY,
@@ -33,7 +33,6 @@ from datapipes.partition.native.native_header import (
 )
 from datapipes.partition.native.piece_hash import hash_of_bytes, hash_of_file
 
-MANIFEST = "partition.json"
 FORMAT = "datapipes-partition"
 MOST_BYTES = 2**25  # of partition.json: two files for each of 2^15 parts, and a report with parts^2 numbers
 MOST_HEADER_BYTES = 2**21  # of part.json and book.json

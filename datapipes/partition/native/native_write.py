@@ -19,8 +19,9 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import NodeType, ends_of
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
+from datapipes.partition.layouts import MANIFEST
 from datapipes.partition.native.arrays_folder import HOT, PART, Array, write_folder
-from datapipes.partition.native.manifest import MANIFEST, File, Manifest, manifest_bytes
+from datapipes.partition.native.manifest import File, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import identity_of, write_book
 from datapipes.partition.remote import remote_sources
 from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_of_nodes

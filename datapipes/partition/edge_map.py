@@ -50,7 +50,8 @@ def check_edge_ids(relation: Relation, edge_type: EdgeType | None) -> None:
         return
     of = "" if edge_type is None else f" of {type_text(edge_type)}"
     seen, found = torch.zeros(count, dtype=torch.bool), "an id that is there twice"
-    for some in ids.split(IDS):
+    for begin in range(0, count, IDS):
+        some = ids[begin : begin + IDS]
         outside = (some < 0) | (some >= count)
         if bool(outside.any()):
             found = f"the id {int(some[int(outside.nonzero()[0])])}"

@@ -5,13 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, check_index_tensor, shown
+from datapipes.base.checks import as_tensor, check_index_tensor, check_int, shown
 from datapipes.partition.stores.store_attrs import EdgeAttr, EdgeLayout, no_such
 
 _NAME = "LocalGraphStore"
 Edges = Tensor | tuple[Tensor, Tensor]
+
+
+def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return edges, [2, num_edges], and their ids, [num_edges], if they fit each other and the numbers of nodes.
+
+    Args:
+        edge_type: for messages.
+        size: numbers of source and destination nodes.
+    Raises:
+        TypeError: Something is no tensor of int32 or int64, or a number of nodes is no integer.
+        ValueError: The shapes do not fit.
+        IndexError: A source or destination is outside the graph.
+    """
+    of = "" if edge_type is None else f" of {shown(edge_type)}"
+    if isinstance(edge_index, (tuple, list)) and len(edge_index) == 2:
+        rows = [check_index_tensor(_NAME, f"edge_index{of}", each) for each in edge_index]
+        if rows[0].shape == rows[1].shape:
+            edge_index = torch.stack(rows)
+    edges = as_tensor(_NAME, f"edge_index{of}", edge_index).contiguous()
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise ValueError(
+            f"{_NAME}: edge_index{of} has the shape {tuple(edges.shape)}; [2, num_edges] is needed, sources and "
+            "destinations. Check the edges."
+        )
+    ids = check_index_tensor(_NAME, f"edge_id{of}", edge_id)
+    if ids.shape[0] != edges.shape[1]:
+        raise ValueError(
+            f"{_NAME}: edge_id{of} has {ids.shape[0]} ids for {edges.shape[1]} edges; each edge needs one. Pass the "
+            "ids of these edges."
+        )
+    for what, row, given in zip(("source", "destination"), edges, size, strict=True):
+        count = check_int(_NAME, f"the number of {what} nodes{of}", given, 0)
+        outside = (check_index_tensor(_NAME, f"edge_index{of}", row) < 0) | (row >= count)
+        if bool(outside.any()):
+            raise IndexError(
+                f"{_NAME}: the {what} {int(row[int(outside.nonzero()[0])])}{of} is outside the graph; ids are in "
+                f"[0, {count}). Check the edges and the number of nodes."
+            )
+    return edges, ids
 
 
 class EdgeStore:

@@ -15,7 +15,7 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import PartRelation
 from datapipes.partition.pyg.pyg_read import Edges, PygFolder
-from datapipes.partition.stores.edge_store import EdgeStore
+from datapipes.partition.stores.edge_store import EdgeStore, checked_edges
 from datapipes.partition.stores.store_attrs import no_such
 from datapipes.partition.stores.store_books import book_of, choose_layout, given_maps, meta_of
 
@@ -109,6 +109,10 @@ class LocalGraphStore(EdgeStore):
             num_nodes: number of nodes.
             is_sorted: whether the destinations ascend. If not, edges are sorted by them; those of one destination stay
                 in their order.
+        Raises:
+            TypeError: Something is no tensor, or has another dtype.
+            ValueError: There are not as many ids as edges, or the edges do not ascend and `is_sorted` is true.
+            IndexError: A source or destination is outside the graph; the message names the first.
         """
         store = cls()
         store._put_sorted(None, edge_id, edge_index, (num_nodes, num_nodes), is_sorted)
@@ -143,9 +147,18 @@ class LocalGraphStore(EdgeStore):
     def _put_sorted(
         self, edge_type: EdgeType | None, edge_id: Tensor, edge_index: Tensor, size: tuple[int, int], is_sorted: bool
     ) -> None:
+        edge_index, edge_id = checked_edges(edge_type, edge_index, edge_id, size)
+        destinations = edge_index[1]
+        descends = destinations[1:] < destinations[:-1]
         if not is_sorted:
-            order = torch.argsort(edge_index[1], stable=True)
+            order = torch.argsort(destinations, stable=True)
             edge_index, edge_id = edge_index[:, order], edge_id[order]
+        elif bool(descends.any()):
+            place = int(descends.nonzero()[0])
+            raise ValueError(
+                f"{_NAME}: is_sorted is True, but the destination {int(destinations[place + 1])} comes after "
+                f"{int(destinations[place])}; they must ascend then. Sort the edges, or pass is_sorted=False."
+            )
         attr = self._attr(edge_type, size)
         self.put_edge_index(edge_index, attr)
         self.put_edge_id(edge_id, attr)

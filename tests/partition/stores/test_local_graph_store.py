@@ -207,8 +207,10 @@ def test_from_data_sorts_by_destination_and_keeps_the_order_of_equal_ones():
     assert store.get_edge_index(None, "coo").tolist() == [[2, 3, 1, 0, 0], [0, 1, 1, 1, 2]]
     assert store.get_edge_id(None, "coo").tolist() == [12, 10, 13, 14, 11]
     assert store.get_all_edge_attrs()[0].size == (4, 4)
-    store = LocalGraphStore.from_data(IDS, EDGES, 4, is_sorted=True)
-    assert store.get_edge_index(None, "coo").tolist() == EDGES.tolist()
+    ascending = EDGES[:, torch.argsort(EDGES[1], stable=True)]
+    store = LocalGraphStore.from_data(IDS, ascending, 4, is_sorted=True)
+    assert store.get_edge_index(None, "coo").tolist() == ascending.tolist()
+    assert store.get_edge_id(None, "coo").tolist() == IDS.tolist()
 
 
 def test_from_hetero_data_has_the_edges_of_each_type():
@@ -243,3 +245,44 @@ def test_owners_that_the_user_sets():
         store.node_pb = torch.tensor([0, -1])
     with pytest.raises(ValueError, match="found the part 40000"):
         store.node_pb = torch.tensor([0, 40000])
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"edge_id": torch.tensor([5, 6])}, ValueError, r"edge_id.* has 2 ids for 3 edges; each edge needs one"),
+        ({"edge_id": torch.arange(4)}, ValueError, r"edge_id.* has 4 ids for 3 edges"),
+        ({"edge_id": [1, 2, 3]}, TypeError, r"edge_id.* must be a tensor or an array, got list"),
+        ({"edge_id": torch.rand(3)}, TypeError, r"edge_id.* must be int32 or int64, got float32"),
+        ({"edge_index": torch.tensor([[0, 4, 1], [0, 1, 2]])}, IndexError, r"the source 4.* is outside .* \[0, 4\)"),
+        ({"edge_index": torch.tensor([[0, 1, 1], [0, 1, -1]])}, IndexError, r"the destination -1.* is outside"),
+        ({"edge_index": [[0, 1, 1], [0, 1, 2]]}, TypeError, r"edge_index.* must be a tensor or an array, got list"),
+        (
+            {"edge_index": torch.zeros(3, 3).long()},
+            ValueError,
+            r"edge_index.* has the shape \(3, 3\); \[2, num_edges\]",
+        ),
+        ({"edge_index": torch.zeros(2, 3)}, TypeError, r"edge_index.* must be int32 or int64, got float32"),
+        ({"num_nodes": 2.5}, TypeError, r"the number of source nodes.* must be an int"),
+    ],
+)
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_edges_that_do_not_fit_are_refused(typed, changes, error, said, is_sorted):
+    given = {"edge_id": torch.arange(3), "edge_index": torch.tensor([[0, 1, 3], [0, 1, 2]]), "num_nodes": 4} | changes
+    make = LocalGraphStore.from_data
+    if typed:
+        key, make = ("a", "r", "a"), LocalGraphStore.from_hetero_data
+        given = {f"{name}_dict": {"a" if name == "num_nodes" else key: value} for name, value in given.items()}
+    with pytest.raises(error, match=f"LocalGraphStore: .*{said}"):
+        make(**given, is_sorted=is_sorted)
+
+
+def test_edges_that_are_said_to_be_sorted_must_be():
+    edges = torch.tensor([[0, 1, 2], [0, 2, 1]])
+    with pytest.raises(ValueError, match=r"is_sorted is True, but the destination 1 comes after 2; they must ascend"):
+        LocalGraphStore.from_data(torch.arange(3), edges, 3, is_sorted=True)
+    for given in (edges, edges.T.contiguous().T, (edges[0], edges[1]), edges.numpy()):
+        store = LocalGraphStore.from_data(torch.arange(3), given, 3)
+        assert store.get_edge_index(None, "coo").tolist() == [[0, 2, 1], [0, 1, 2]]
+        assert store.get_edge_id(None, "coo").tolist() == [0, 2, 1]

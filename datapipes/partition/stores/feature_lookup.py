@@ -30,7 +30,7 @@ class FeatureClient(Protocol):
 
         Args:
             part: the part that owns all of `ids`.
-            ids: int64 [n], global ids; repeats are possible.
+            ids: int64 [n], global ids; repeats are possible. n is 0 if only dtype and width are asked for.
             is_node_feat: whether they are nodes, else edges.
             input_type: their type; None without types.
             attr_name: the name of the attribute.

@@ -87,6 +87,8 @@ class LocalFeatureStore(TensorStore):
         """Return a future of the rows of global ids, whichever part owns them: [n, ...], in the order of `index`.
 
         Own rows are read at once. The others are asked for by part through `client`, and answers are matched by part.
+        For an empty `index` the answer is [0, ...] too. A part without rows of a type has no tensor of it in PyG's
+        layout, so it does not know dtype and width: it asks the owner of id 0, with no ids.
 
         Args:
             index: int32 or int64 [n], in any order, with repeats.
@@ -99,7 +101,8 @@ class LocalFeatureStore(TensorStore):
             KeyError: There is no such tensor; the message says which there are.
             IndexError: An id is outside the graph; the message names the first one.
             ValueError: There is no such type, or parts are not known, or another part owns an id and `client` is None;
-                the message names the part.
+                the message names the part. Or `index` is empty, only another part knows the dtype and width, and
+                `client` is None.
             An error of another part is in the future.
         """
         name = attr_name if attr_name is not None else ("x" if is_node_feat else "edge_attr")
@@ -111,12 +114,19 @@ class LocalFeatureStore(TensorStore):
         places = _places_of_parts(owners)
         own = places.pop(self.partition_idx, torch.empty(0, dtype=torch.int64))
         rows = self._own_rows((group, name), ids[own])
+        if not places and rows is None:
+            places = self._where_known((group, name), is_node_feat, input_type)
         if not places:
-            if rows is None:
-                raise no_such("lookup_features", "tensor", (group, name), self._feat)
+            assert rows is not None
             result: Future[Tensor] = Future()
             result.set_result(rows)  # `own` is 0, 1, ...: the rows have their places
             return result
+        if self.client is None and ids.shape[0] == 0:
+            raise ValueError(
+                f"lookup_features: part {self.partition_idx} has no row of {shown(group)}, and so does not know "
+                f"dtype and width of {shown(name)}; no client is there that could ask part {next(iter(places))}. Set "
+                "store.client."
+            )
         if self.client is None:
             part, at = next(iter(places.items()))
             raise ValueError(
@@ -126,6 +136,16 @@ class LocalFeatureStore(TensorStore):
         of_parts = {part: ids[at] for part, at in places.items()}
         asked = ask(self.client, of_parts, is_node_feat, input_type, name)
         return joined(ids.shape[0], places, asked, (own, rows))
+
+    def _where_known(self, key: tuple[Any, Any], is_node_feat: bool, input_type: Any) -> dict[int, Tensor]:
+        """Return {another part that has rows of a group of which this one has none: no places}."""
+        book = self._node_book if is_node_feat else self._edge_book
+        assert book is not None
+        owners = book.nodes(input_type) if is_node_feat else book.edges(input_type)
+        part = int(owners.part_of(torch.zeros(1, dtype=torch.int64))) if owners.num_ids > 0 else self.partition_idx
+        if part == self.partition_idx:
+            raise no_such("lookup_features", "tensor", key, self._feat)
+        return {part: torch.empty(0, dtype=torch.int64)}
 
     def _owners(self, ids: Tensor, is_node_feat: bool, input_type: Any) -> Tensor:
         book, name = (self._node_book, "node_feat_pb") if is_node_feat else (self._edge_book, "edge_feat_pb")

@@ -169,6 +169,26 @@ def test_a_part_without_rows_of_a_type_looks_them_up(tmp_path, layout):
                 )
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_part_without_rows_of_a_type_answers_no_ids(tmp_path, layout):
+    graph = typed_graph()
+    book = PartitionBook(2, {each: torch.ones(count, dtype=torch.int64) for each, count in graph.num_nodes.items()})
+    partitioned(tmp_path, graph, book, [layout])
+    stores = stores_of(tmp_path, 2)
+    none = torch.empty(0, dtype=torch.int64)
+    for _, is_node_feat, input_type, expected in groups_of(graph):
+        for name, values in expected.items():
+            if len(values) > 0:
+                found = stores[0].lookup_features(none, is_node_feat, input_type, attr_name=name)
+                assert same(found.wait(), values[none])
+    with pytest.raises(KeyError, match="no tensor"):
+        stores[0].lookup_features(none, True, "paper", attr_name="other").wait()
+    if layout == "pyg":
+        stores[0].client = None
+        with pytest.raises(ValueError, match=r"part 0 has no row of 'paper', .* ask part 1. Set store.client"):
+            stores[0].lookup_features(none, True, "paper")
+
+
 def test_times_of_pygs_layout_are_known_for_all_nodes(tmp_path):
     times = torch.arange(12) * 10
     graph = dp.CSCGraph.from_edge_index(torch.randint(12, (2, 60)), 12, node_attributes={"time": times})

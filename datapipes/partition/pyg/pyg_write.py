@@ -65,8 +65,9 @@ def write_pyg(
 
 
 def check_pyg(source: Source, node_time_attr: str | None) -> Times:
-    """Return the attributes that hold times; refuse what PyG's layout cannot hold. Reads no edge; only
-    times of dtype uint64 are looked through.
+    """Return the attributes that hold times; refuse what PyG's layout cannot hold.
+
+    Reads no edge. Of all values, only times of dtype uint64 are looked through.
 
     Raises:
         ValueError: As `write_pyg`; the edge ids are not looked at.
@@ -76,13 +77,24 @@ def check_pyg(source: Source, node_time_attr: str | None) -> Times:
     return times_of(source, node_time_attr)
 
 
-def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int) -> int:
-    """Return about how many bytes the layout takes on the disk while it is written; `attribute_bytes` of attributes."""
+def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int, node_time_attr: str | None = None) -> int:
+    """Return about how many bytes the layout takes on the disk while it is written.
+
+    Args:
+        attribute_bytes: size of all attributes.
+        node_time_attr: as of `write_pyg`. Each part holds the times of all nodes.
+    Raises:
+        ValueError: As `check_pyg`.
+    """
     graph = source.graph
+    of_nodes = check_pyg(source, node_time_attr).of_nodes
+    values = {each: graph.node_attributes_of(each)[name] for each, name in of_nodes.items()}
+    times = sum(each.shape[0] * stored_times(each[:0]).element_size() for each in values.values())
     edges = sum(graph.num_edges_of(each) for each in source.edge_types)
     nodes = sum(graph.num_nodes_of(each) for each in source.node_types)
     part_bytes = (24 * edges + 16 * nodes + attribute_bytes) // num_parts  # once more, in scratch files
-    return 32 * edges + 24 * nodes + attribute_bytes + part_bytes
+    files = num_parts * 2**13  # names, and the archives of three files
+    return 32 * edges + 24 * nodes + attribute_bytes + num_parts * times + files + part_bytes
 
 
 def _write_maps(folder: Path, source: Source, book: PartitionBook) -> None:

@@ -316,14 +316,19 @@ def test_edge_ids_that_do_not_fit_are_refused_before_the_parts_are_made(tmp_path
         Partitioner(small(edge_ids=torch.zeros(30, dtype=torch.int64)), 2, tmp_path / "parts").generate_partition()
 
 
-@pytest.mark.parametrize("num_parts", [1, 4])
-def test_the_bytes_that_are_asked_for_are_about_those_that_are_written(tmp_path, num_parts):
+@pytest.mark.parametrize(
+    ("times", "node_time_attr"),
+    [({}, None), ({"time": torch.arange(3000)}, None), ({"year": torch.arange(3000, dtype=torch.int16)}, "year")],
+)
+@pytest.mark.parametrize("num_parts", [1, 4, 16])
+def test_the_bytes_that_are_asked_for_are_about_those_that_are_written(tmp_path, num_parts, times, node_time_attr):
     made = torch.Generator().manual_seed(0)
-    x = {"x": torch.rand(3000, 10)}
+    x = {"x": torch.rand(3000, 10), **times}
     graph = dp.CSCGraph.from_edge_index(torch.randint(3000, (2, 30_000), generator=made), 3000, node_attributes=x)
     book = PartitionBook(num_parts, torch.arange(3000) % num_parts)
-    asked = pyg_write.pyg_bytes(source_of(graph), num_parts, x["x"].nbytes)
-    root = written(tmp_path, source_of(graph), book)
+    values = sum(each.nbytes for each in x.values())
+    asked = pyg_write.pyg_bytes(source_of(graph), num_parts, values, node_time_attr)
+    root = written(tmp_path, source_of(graph), book, node_time_attr)
     files = sum(each.stat().st_size for each in root.rglob("*.pt"))
     largest = max(each.stat().st_size for each in (root / "part_0").iterdir())
     assert files + largest / 2 < asked < 1.2 * (files + 2 * largest)

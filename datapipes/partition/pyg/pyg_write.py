@@ -82,14 +82,11 @@ def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int, node_time_at
 
     Args:
         attribute_bytes: size of all attributes.
-        node_time_attr: as of `write_pyg`. Each part holds the times of all nodes.
-    Raises:
-        ValueError: As `check_pyg`.
+        node_time_attr: as of `write_pyg`. Each part holds the times of all nodes, 8 bytes each.
     """
     graph = source.graph
-    of_nodes = check_pyg(source, node_time_attr).of_nodes
-    values = {each: graph.node_attributes_of(each)[name] for each, name in of_nodes.items()}
-    times = sum(each.shape[0] * stored_times(each[:0]).element_size() for each in values.values())
+    with_times = (each for each in source.node_types if (node_time_attr or TIME) in graph.node_attributes_of(each))
+    times = 8 * sum(graph.num_nodes_of(each) for each in with_times)
     edges = sum(graph.num_edges_of(each) for each in source.edge_types)
     nodes = sum(graph.num_nodes_of(each) for each in source.node_types)
     part_bytes = (24 * edges + 16 * nodes + attribute_bytes) // num_parts  # once more, in scratch files

@@ -136,7 +136,10 @@ class Partitioner:
         attributes = [graph.node_attributes_of(node_type) for node_type in graph.node_types]
         attributes += [each.edge_attributes for each in relations]
         values = sum(value.nbytes for each in attributes for value in each.values())
-        of_layouts = {"native": topology + values, "pyg": pyg_bytes(self.source, self.num_parts, values)}
+        of_layouts = {
+            "native": topology + values,
+            "pyg": pyg_bytes(self.source, self.num_parts, values, self.node_time_attr),
+        }
         return sum(of_layouts[each] for each in self.layouts)
 
 

@@ -175,9 +175,9 @@ void rows_are_those_of_the_ids() {
 
 void ids_that_do_not_ascend_have_no_rows() {
   for (const Ints& ids : {Ints{1, 1}, Ints{2, 1}, Ints{-1}, Ints{5}, Ints{0, 5}}) {
-    CHECK_THROWS(IdRank(ids, 5), std::invalid_argument);
+    CHECK_THROWS(std::invalid_argument, IdRank(ids, 5));
   }
-  CHECK_THROWS(IdRank(Ints{}, -1), std::invalid_argument);
+  CHECK_THROWS(std::invalid_argument, IdRank(Ints(), -1));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 """What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
 
+from datapipes.distributed.dist_graph import DistGraph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods.metis_process import MetisError
 from datapipes.partition.native.part import Part, open_book
@@ -10,6 +11,7 @@ from datapipes.partition.stores.local_feature_store import LocalFeatureStore
 from datapipes.partition.stores.local_graph_store import LocalGraphStore
 
 __all__ = [
+    "DistGraph",
     "FeatureClient",
     "LocalFeatureStore",
     "LocalGraphStore",

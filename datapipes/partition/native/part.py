@@ -28,7 +28,13 @@ from datapipes.processes.sharing import Together
 __all__ = ["Part", "open_book"]
 
 _OPEN = "Part.open"
-_MADE_ANEW = ("_arrays", "_relations", "_ranks")  # of the state, in a copy and in another process
+_MADE_ANEW = (
+    "_arrays",
+    "_relations",
+    "_node_attributes",
+    "_ranks",
+    "_edge_orders",
+)  # of the state, in a copy and in another process
 
 
 def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
@@ -74,6 +80,7 @@ class Part:
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
         self._num_edges = dict(manifest.identity.num_edges)
         self._ranks: dict[NodeType | None, _core.IdRank] = {}  # made when rows of scattered ids are asked for
+        self._edge_orders: dict[EdgeType | None, tuple[Tensor, Tensor]] = {}  # made when rows of edge ids are asked for
         self._take(arrays)
 
     def _take(self, arrays: dict[Place, Tensor]) -> None:
@@ -212,6 +219,30 @@ class Part:
             raise self._not_owned(int(given[int(missing.nonzero()[0])]), node_type)
         return rows
 
+    def edge_rows_of(self, edge_ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
+        """Return the row of each edge among the part's own, int64 [n]: `relation(type).edge_ids[rows]` are the ids.
+
+        Args:
+            edge_ids: int32 or int64 [n], edge ids of the whole graph; any order, repeats allowed.
+        Raises:
+            IndexError: An edge is not this part's; the message names the first one.
+            ValueError: There is no such type.
+        """
+        known = self._edge_type(edge_type)
+        given = check_index_tensor("Part.edge_rows_of", "edge_ids", edge_ids).long()
+        if known not in self._edge_orders:
+            ids, order = self._relations[known].edge_ids.sort()
+            self._edge_orders[known] = ids, order
+        ids, order = self._edge_orders[known]
+        places = torch.searchsorted(ids, given).clamp(max=max(ids.shape[0] - 1, 0))
+        missing = ids[places] != given if ids.shape[0] > 0 else torch.ones_like(given, dtype=torch.bool)
+        if bool(missing.any()):
+            first = int(given[int(missing.nonzero()[0])])
+            raise IndexError(
+                f"Part.edge_rows_of: edge {first} is not in part {self.part}. Ask the part that owns its destination."
+            )
+        return order[places]
+
     def _rank_of(self, node_type: NodeType | None) -> _core.IdRank:
         key = self._node_type(node_type)
         if key not in self._ranks:
@@ -286,15 +317,14 @@ class Part:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers as one mapping."""
-        made = ("_arrays", "_relations", "_node_attributes")
-        kept = {name: value for name, value in self.__dict__.items() if name not in made}
+        kept = {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         given = state["tensors"]
         tensors = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
         self.__dict__.update({name: value for name, value in state.items() if name not in ("places", "tensors")})
-        self._ranks = {}
+        self._ranks, self._edge_orders = {}, {}
         self._take(dict(zip(state["places"], tensors, strict=True)))
 
     def __repr__(self) -> str:

@@ -1,0 +1,109 @@
+"""DistGraph: a partitioned graph as stages see it; its parts are in this process or behind servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.base.types import EdgeType, NodeType, known_edge_type, known_node_type
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.wire.peers import Peers
+from datapipes.graph.graph import Graph, Relation
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.native.part import Part
+
+__all__ = ["DistGraph"]
+
+
+class DistGraph(Graph):
+    """A graph in parts; `DistGraph.connect` makes it. Its digest is that of the whole graph.
+
+    Samplers over parts (dist_sample_neighbor) and a DistFeatureStore read it. It has no rows of its own, so other
+    samplers refuse it.
+
+    Attributes:
+        facts: what all parts agree on.
+        book: which part owns each node.
+        peers: asks the owners of the other parts.
+        local_part: the part in this process; None if all parts are behind servers.
+    """
+
+    def __init__(
+        self, facts: PartitionFacts, book: PartitionBook, peers: Peers, local_part: Part | None = None
+    ) -> None:
+        self.facts, self.book, self.peers, self.local_part = facts, book, peers, local_part
+
+    @property
+    def is_heterogeneous(self) -> bool:
+        return None not in self.facts.num_nodes
+
+    @property
+    def node_types(self) -> tuple[NodeType | None, ...]:
+        return tuple(self.facts.num_nodes)
+
+    @property
+    def edge_types(self) -> tuple[EdgeType | None, ...]:
+        return tuple(self.facts.num_edges)
+
+    @property
+    def num_nodes(self) -> int | Mapping[str, int]:
+        counts: Any = self.facts.num_nodes
+        return counts[None] if None in counts else MappingProxyType(dict(counts))
+
+    @property
+    def num_edges(self) -> int | Mapping[EdgeType, int]:
+        counts: Any = self.facts.num_edges
+        return counts[None] if None in counts else MappingProxyType(dict(counts))
+
+    @property
+    def index_dtype(self) -> torch.dtype:
+        return self.facts.index_dtype
+
+    def num_nodes_of(self, node_type: NodeType | None) -> int:
+        counts = self.facts.num_nodes
+        return counts[self._known(node_type, counts, known_node_type)]
+
+    def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
+        counts = self.facts.num_edges
+        return counts[self._known(edge_type, counts, known_edge_type)]
+
+    def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
+        """Return the largest edge id of a type, -1 without edges; without an edge map, the number of edges less 1."""
+        known = self._known(edge_type, self.facts.num_edges, known_edge_type)
+        return (self.book.edges(known).num_ids if self.book.has_edges else self.facts.num_edges[known]) - 1
+
+    def relation(self, edge_type: EdgeType | str | None) -> Relation:
+        self._refuse("relation", "local_part.relation(edge_type) has the in-edges of the part in this process")
+
+    def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:
+        self._refuse("node_attributes_of", "a DistFeatureStore over it reads attributes")
+
+    def topology(self) -> Any:
+        self._refuse("topology", "dist_sample_neighbor samples it")
+
+    def digest(self) -> str:
+        return self.facts.fingerprint
+
+    def close(self) -> None:
+        """End the connections of this process; may be called twice. The next request connects again."""
+        self.peers.close()
+
+    def _known(self, value: Any, counts: Mapping[Any, int], known: Any) -> Any:
+        if not self.is_heterogeneous:
+            if value is not None:
+                raise ValueError(f"DistGraph: the graph has no types, so the type must be None, got {shown(value)}.")
+            return None
+        return known("DistGraph", value, counts)
+
+    def _refuse(self, what: str, instead: str) -> NoReturn:
+        raise TypeError(f"DistGraph: has no {what}, since its rows are in {self.facts.num_parts} parts; {instead}.")
+
+    def __repr__(self) -> str:
+        here = "all behind servers" if self.local_part is None else f"part {self.local_part.part} is here"
+        counts = f"{self.num_nodes} nodes, {self.num_edges} edges"
+        return f"DistGraph({self.facts.num_parts} parts, {here}, {counts})"

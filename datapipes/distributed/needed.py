@@ -1,0 +1,22 @@
+"""pyarrow, where it is installed; nothing imports it before a client or a server is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def arrow_flight(where: str) -> Any:
+    """Return the module pyarrow.flight.
+
+    Raises:
+        ImportError: pyarrow is not installed; the message names the extra.
+    """
+    try:
+        import pyarrow.flight
+    except ImportError as error:
+        raise ImportError(
+            f"{where}: parts of other machines are read through Arrow Flight, but pyarrow cannot be imported "
+            f"({error}). Install the extra: pip install 'datapipes[distributed]'.",
+            name="pyarrow",
+        ) from error
+    return pyarrow.flight

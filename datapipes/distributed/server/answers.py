@@ -1,0 +1,59 @@
+"""What a part answers: in-edges of its nodes, rows of its features. It knows no network."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.base.rows import byte_rows, take_rows
+from datapipes.base.types import ends_of
+from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.part import Part
+
+
+def answer_draw(part: Part, request: DrawRequest, *, num_threads: int = 1) -> list[Drawn]:
+    """Return what each of the request's draws gives.
+
+    Raises:
+        IndexError: A node is not the part's; the message names the first one, and its owner.
+        ValueError: There is no such type, or a fanout is below -1.
+    """
+    answer = []
+    for each in request.draws:
+        ids = request.ids[ends_of(each.edge_type)[1]]
+        drawn = part.draw(
+            ids,
+            fanout=each.fanout,
+            key=each.key,
+            replace=request.replace,
+            edge_type=each.edge_type,
+            num_threads=num_threads,
+        )
+        answer.append(Drawn(drawn[0], drawn[1], drawn[2] if request.edge_ids else None))
+    return answer
+
+
+def answer_rows(part: Part, request: RowsRequest, *, num_threads: int = 1) -> list[Tensor]:
+    """Return the rows of each feature that is asked for.
+
+    Raises:
+        IndexError: A node or edge is not the part's.
+        KeyError: The part has no such feature.
+    """
+    return [rows for each in request.rows for rows in _rows(part, each, num_threads)]
+
+
+def _rows(part: Part, wanted: Rows, num_threads: int) -> list[Tensor]:
+    if wanted.domain == "node":
+        attributes = part.node_attributes_of(wanted.type)
+        rows = part.rows_of(wanted.ids, wanted.type)
+    else:
+        attributes = part.relation(wanted.type).edge_attributes
+        rows = part.edge_rows_of(wanted.ids, wanted.type)
+    missing = [name for name in wanted.names if name not in attributes]
+    if missing:
+        raise KeyError(
+            f"no {wanted.domain} feature {shown(missing[0])} of the type {shown(wanted.type)}; the part has "
+            f"{shown(sorted(attributes))}. Name one of these."
+        )
+    return [take_rows(attributes[name], byte_rows(attributes[name]), rows, num_threads) for name in wanted.names]

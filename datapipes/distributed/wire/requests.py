@@ -1,0 +1,86 @@
+"""What a client asks of the server of a part, and what it gets. Requests are idempotent: asked again, also after a
+restart of the server, they give the same bits.
+
+Ids are those of the whole graph. In a graph without types the one node type and the one edge type is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from datapipes.base.types import EdgeType, NodeType
+
+
+class Draw(NamedTuple):
+    """What a hop draws from one edge type.
+
+    Attributes:
+        fanout: in-edges for each node, -1 for all; not 0.
+        key: random key of the hop and edge type, uint64.
+    """
+
+    edge_type: EdgeType | None
+    fanout: int
+    key: int
+
+
+@dataclass(frozen=True)
+class DrawRequest:
+    """One hop of one minibatch: in-edges of nodes that the part owns, of all edge types at once.
+
+    Attributes:
+        ids: {destination type: int32 or int64 [n]}, distinct.
+        draws: in sorted order of the edge types; each draws for all of `ids[destination type]`.
+        replace: draw with replacement.
+        edge_ids: whether the answer has the ids of the edges.
+    """
+
+    ids: dict[NodeType | None, Tensor]
+    draws: tuple[Draw, ...]
+    replace: bool = False
+    edge_ids: bool = False
+
+
+class Drawn(NamedTuple):
+    """What was drawn from one edge type; the answer to a DrawRequest is a list of them, aligned with its draws.
+
+    Attributes:
+        indptr: int64 [n + 1], where the edges of each node begin.
+        neighbors: [indptr[-1]], ids of the sources, of the graph's `index_dtype`.
+        edge_ids: int64 [indptr[-1]]; None if they were not asked for.
+    """
+
+    indptr: Tensor
+    neighbors: Tensor
+    edge_ids: Tensor | None
+
+
+class Rows(NamedTuple):
+    """Rows of some features of one type, at the same ids.
+
+    Attributes:
+        domain: "node" or "edge".
+        type: a node type or edge type, or None.
+        names: of the features.
+        ids: int32 or int64 [n]: nodes that the part owns, or edge ids of edges into such nodes; repeats are allowed.
+    """
+
+    domain: str
+    type: Any
+    names: tuple[str, ...]
+    ids: Tensor
+
+
+@dataclass(frozen=True)
+class RowsRequest:
+    """Rows of several features and types at once. The answer is a list of tensors [n, ...]: of the first of `rows` each
+    name, then of the second, and so on.
+    """
+
+    rows: tuple[Rows, ...]
+
+
+Request = DrawRequest | RowsRequest

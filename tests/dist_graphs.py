@@ -1,0 +1,52 @@
+"""Graphs in parts within this process: the parts answer through the same code as servers do, without a network."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from partitions import source_of
+
+from datapipes.distributed import Part, PartitionBook
+from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest
+from datapipes.graph.graph import Graph
+from datapipes.partition.native.native_write import write_native
+
+
+class LocalPeers:
+    """Peers whose parts are all in this process. `asked` lists what was asked: (part, request)."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+        self.asked: list[tuple[int, DrawRequest | RowsRequest]] = []
+        self._threads: ThreadPoolExecutor | None = None
+
+    def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
+        return self._submit(answer_draw, part, request)
+
+    def rows(self, part: int, request: RowsRequest) -> Future[list]:
+        return self._submit(answer_rows, part, request)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def _submit(self, answer, part, request):
+        self.asked.append((part, request))
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(4)
+        return self._threads.submit(answer, self.parts[part], request)
+
+    def __getstate__(self):
+        return {"parts": self.parts, "asked": [], "_threads": None}
+
+
+def dist_graph_of(graph: Graph, book: PartitionBook, root: Path, local_part: int | None = None) -> DistGraph:
+    """The graph in the parts of a book, all of them in this process; `local_part` is read without asking."""
+    root.mkdir(parents=True, exist_ok=True)
+    write_native(root, source_of(graph), book, node_time_attr=None, about={}, progress=lambda *_: None)
+    parts = [Part.open(root, number) for number in range(book.num_parts)]
+    local = None if local_part is None else parts[local_part]
+    return DistGraph(PartitionFacts.of(parts[0]), parts[0].book, LocalPeers(parts), local)

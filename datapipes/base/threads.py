@@ -13,8 +13,14 @@ _here = threading.local()
 
 def num_threads() -> int:
     """Return the number of threads for a kernel that this thread calls."""
-    count: int | None = getattr(_here, "count", None)
+    count = share_here()
     return torch.get_num_threads() if count is None else count
+
+
+def share_here() -> int | None:
+    """Return the number that this thread was given for its kernels; None for as many as torch uses."""
+    count: int | None = getattr(_here, "count", None)
+    return count
 
 
 def share_of(num_workers: int) -> int:
@@ -23,9 +29,12 @@ def share_of(num_workers: int) -> int:
 
 
 @contextmanager
-def threads_of_kernels(count: int) -> Iterator[None]:
-    """Let the kernels that this thread calls use `count` threads. Torch's own setting would affect all threads."""
-    before = getattr(_here, "count", None)
+def threads_of_kernels(count: int | None) -> Iterator[None]:
+    """Let the kernels that this thread calls use `count` threads, or as many as torch uses if it is None.
+
+    Torch's own setting would affect all threads.
+    """
+    before = share_here()
     _here.count = count
     try:
         yield

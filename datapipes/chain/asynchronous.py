@@ -1,17 +1,27 @@
-"""Which stages are asynchronous, and how many of their calls are in flight."""
+"""Which stages are asynchronous, how many of their calls are in flight, and how they make calls that are not."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from datapipes.base.checks import check_int
+from datapipes.base.threads import share_here, threads_of_kernels
+from datapipes.chain.off_loop_threads import error_of, threads_here
 from datapipes.chain.stage_base import StageBase, TransformerBase
 from datapipes.chain.stage_graph import StageGraph
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def is_async(stage: StageBase) -> bool:
-    """Return whether the stage defines `transform_async`."""
-    return isinstance(stage, TransformerBase) and hasattr(stage, "transform_async")
+    """Return whether the calls of this stage are awaited: it defines `transform_async`, and its attribute
+    `asynchronous` is true, as it is by default.
+    """
+    return isinstance(stage, TransformerBase) and hasattr(stage, "transform_async") and bool(stage.asynchronous)
 
 
 def async_window(graph: StageGraph[Any]) -> int:
@@ -22,3 +32,33 @@ def async_window(graph: StageGraph[Any]) -> int:
 def concurrency_of(stage: StageBase) -> int:
     """Return how many calls of an asynchronous stage are kept in flight."""
     return check_int(stage.name, "concurrency", getattr(stage, "concurrency", 1), 1)
+
+
+async def off_loop(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return `fn(*args, **kwargs)`, called in a thread beside the event loop, which goes on meanwhile.
+
+    For kernels and other synchronous work of an asynchronous stage, short or long; its kernels use as many threads as
+    those of the thread that awaits it. A few such calls run at a time, the others wait for their turn. If the awaiting
+    task is cancelled, a call that has begun goes on and its result is dropped.
+
+    Raises:
+        RuntimeError: `fn` raised something that is no error (SystemExit, StopIteration, CancelledError).
+        What `fn` raises otherwise.
+    """
+    call = partial(fn, *args, **kwargs)
+    threads = threads_here()
+    if threads is not None:
+        result: T = await threads.submit(call)
+        return result
+    return await asyncio.to_thread(_with_share, share_here(), call)  # a caller's own event loop
+
+
+def _with_share(kernel_threads: int | None, call: Callable[[], T]) -> T:
+    with threads_of_kernels(kernel_threads):
+        try:
+            return call()
+        except BaseException as raised:
+            error = error_of(raised)
+            if error is raised:
+                raise
+            raise error from raised

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
@@ -16,6 +17,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from datapipes.base.outcome import as_error
+from datapipes.base.threads import share_here
+from datapipes.chain.off_loop_threads import OffLoopThreads, run_loop
 from datapipes.processes.clone import end_if_clone
 
 T = TypeVar("T")
@@ -24,12 +27,18 @@ JOIN_S = 10.0  # seconds that close() waits for a coroutine that does not give w
 
 
 class LoopThread:
-    """An event loop in a thread."""
+    """An event loop in a thread, and threads beside it for calls that would hold it up.
+
+    Its kernels use as many threads as those of the thread that makes it.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._process = os.getpid()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="datapipes-async", daemon=True)
+        self._beside = OffLoopThreads(self._loop, share_here())
+        self._thread = threading.Thread(
+            target=run_loop, args=(self._loop, self._beside, share_here()), name="datapipes-async", daemon=True
+        )
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -40,10 +49,13 @@ class LoopThread:
         """Cancel what still runs and end the thread; called once."""
         if os.getpid() != self._process:
             return  # in a forked child there is no thread, and the loop's wake-up pipe is the parent's
+        until = time.monotonic() + JOIN_S
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         if self._thread is threading.current_thread():
+            self._beside.close(0.0)
             return  # collected by the loop's own thread, which ends by itself
         self._thread.join(JOIN_S)
+        self._beside.close(until)
         if not self._thread.is_alive():
             self._loop.close()
 

@@ -142,10 +142,12 @@ class TransformerBase(StageBase):
     """Makes one minibatch from one minibatch of each source.
 
     A stage that waits for something else (a server, a disk) defines `async transform_async(*minibatches)` instead of
-    `transform`; up to `concurrency` of its calls are in flight at once.
+    `transform`; up to `concurrency` of its calls are in flight at once. A stage that defines both is asynchronous where
+    its attribute `asynchronous` is true; each instance may have its own, set when it is built.
     """
 
     concurrency: int = 1
+    asynchronous: bool = True  # has a meaning only for a stage that defines transform_async
 
     @abstractmethod
     def transform(self, *minibatches: Any) -> Any:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_bool, shown
 from datapipes.base.log import logger
 from datapipes.base.types import known_edge_type, known_node_type
 from datapipes.chain.functional import register_stage
@@ -40,7 +41,9 @@ class FeatureFetcher(MiniBatchTransformer):
     """Fill `node_features` (rows of `input_nodes`) and `edge_features` (rows of each block's `edge_ids`).
 
     Args:
-        feature_store: where the features are; all of a minibatch are read by one call of its `read_many`.
+        feature_store: where the features are; all of a minibatch are read by one call of its `read_many`. Where the
+            store says `reads_async`, it is `read_many_async`, and the store's `concurrency` is how many minibatches are
+            read at once.
         node_feature_keys, edge_feature_keys: names of the features to read; None reads none. In a heterogeneous graph
             {type: names}; for an edge type (src, rel, dst) the text "src:rel:dst" is accepted too. The minibatch has
             them under (type, name). Features that an earlier stage fetched under other names stay. If nothing was
@@ -71,6 +74,7 @@ class FeatureFetcher(MiniBatchTransformer):
         self.feature_store = feature_store
         self.node_feature_keys = check_keys("node", node_feature_keys)
         self.edge_feature_keys = check_keys("edge", edge_feature_keys)
+        self.asynchronous, self.concurrency = self._reads_async(), feature_store.concurrency
         self._of_nodes, self._of_edges = wanted_of(self.node_feature_keys), wanted_of(self.edge_feature_keys)
         fills = {"node_features": self._of_nodes, "edge_features": self._of_edges}
         self.fills = tuple(field for field, wanted in fills.items() if wanted)
@@ -84,15 +88,49 @@ class FeatureFetcher(MiniBatchTransformer):
             self._check_rows(samplers[-1])
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        requests = self._requests_of(minibatch)
+        if not requests:
+            return minibatch.replace()
+        with _named():
+            found = self.feature_store.read_many(requests)
+        return self._filled(minibatch, requests, found)
+
+    async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
+        requests = self._requests_of(minibatch)
+        if not requests:
+            return minibatch.replace()
+        with _named():
+            found = await self.feature_store.read_many_async(requests)
+        return self._filled(minibatch, requests, found)
+
+    def _reads_async(self) -> bool:
+        """Return whether minibatches are read by `transform_async`."""
+        store, kind = self.feature_store, type(self)
+        if not check_bool("fetch_feature", "reads_async", store.reads_async):
+            return False
+        if type(store).read_many_async is FeatureStore.read_many_async:
+            raise TypeError(
+                f"fetch_feature: {type(store).__name__} says reads_async=True, but has no read_many_async of its own. "
+                "Define it, or leave reads_async at False."
+            )
+        own, own_async = (
+            getattr(kind, name) is not getattr(FeatureFetcher, name) for name in ("transform", "transform_async")
+        )
+        return own_async or not own  # a subclass with a transform of its own would never see it called
+
+    def _requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
+        """Return what is read for a minibatch, nodes first."""
         requests: list[FeatureRequest] = []
         if self._of_nodes:
             nodes = self._nodes_of(minibatch)
             requests += [("node", type_, name, nodes[type_]) for type_, name, _ in self._of_nodes]
         if self._of_edges:
             requests += self._of_each_hop(minibatch)
-        if not requests:
-            return minibatch.replace()
-        read = iter(self._read(requests))
+        return requests
+
+    def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], found: Any) -> MiniBatch:
+        """Return the minibatch with the rows that were found for each request, once they are checked."""
+        read = iter(_checked(requests, found))
         changes: dict[str, Any] = {}
         if self._of_nodes:
             of_nodes = {key: next(read) for _, _, key in self._of_nodes}
@@ -154,26 +192,6 @@ class FeatureFetcher(MiniBatchTransformer):
             known("fetch_feature", type_, found)
         return found  # type: ignore[no-any-return]
 
-    def _read(self, requests: list[FeatureRequest]) -> list[Tensor]:
-        """Return the rows of each request, by one call of the store."""
-        try:
-            found = self.feature_store.read_many(requests)
-        except IndexError as error:
-            raise IndexError(f"fetch_feature: {error}") from error
-        if len(found) != len(requests):
-            raise ValueError(
-                f"fetch_feature: read_many gave {len(found)} tensors for {len(requests)} requests; one for each is "
-                "needed. Correct the store's read_many()."
-            )
-        for (domain, type_, name, ids), rows in zip(requests, found, strict=True):
-            if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
-                given = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
-                raise ValueError(
-                    f"fetch_feature: {feature_text(domain, type_, name)} gave {given} for {ids.shape[0]} ids; a tensor "
-                    "with one row for each is needed. Correct its read()."
-                )
-        return found
-
     def _check_store(self, domain: str, wanted: list[Wanted]) -> None:
         for type_, name, _ in wanted:
             if (domain, type_, name) not in self.feature_store:
@@ -233,6 +251,32 @@ class FeatureFetcher(MiniBatchTransformer):
     def describe(self) -> dict[str, Any]:
         given = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
         return {f"{domain}_feature_keys": keys for domain, keys in given.items() if keys}
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Name this stage in what a store says of an id without a row."""
+    try:
+        yield
+    except IndexError as error:
+        raise IndexError(f"fetch_feature: {error}") from error
+
+
+def _checked(requests: list[FeatureRequest], found: Any) -> list[Tensor]:
+    """Return what a store gave, if it is a tensor with the right number of rows for each request."""
+    if len(found) != len(requests):
+        raise ValueError(
+            f"fetch_feature: read_many gave {len(found)} tensors for {len(requests)} requests; one for each is "
+            "needed. Correct the store's read_many()."
+        )
+    for (domain, type_, name, ids), rows in zip(requests, found, strict=True):
+        if not isinstance(rows, Tensor) or rows.ndim == 0 or rows.shape[0] != ids.shape[0]:
+            given = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            raise ValueError(
+                f"fetch_feature: {feature_text(domain, type_, name)} gave {given} for {ids.shape[0]} ids; a tensor "
+                "with one row for each is needed. Correct its read()."
+            )
+    return list(found)
 
 
 def _tell_once(graph: Graph, type_: Any, name: str, rows: int) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.other_names import OtherNames
 from datapipes.base.types import check_edge_type, check_node_type
+from datapipes.chain.asynchronous import off_loop
 from datapipes.features.feature import Feature
 
 __all__ = ["FeatureStore"]
@@ -27,9 +28,14 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
 
     `fetch_in_worker` tells the DataLoader to read a store before the cut; it is False for stores in this machine's
     memory.
+
+    `reads_async` tells a FeatureFetcher to await `read_many_async` with up to `concurrency` minibatches in flight, for
+    stores that wait for other machines or disks. Such a store defines `read_many_async`, besides `read_many`.
     """
 
-    fetch_in_worker = False
+    fetch_in_worker: bool = False
+    reads_async: bool = False
+    concurrency: int = 8
 
     def __init__(self, features: Mapping[FeatureKey, Feature]) -> None:
         if not isinstance(features, Mapping):
@@ -100,6 +106,14 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
             except IndexError as error:
                 raise IndexError(f"{feature_text(domain, type_, name)}: {error}") from error
         return found
+
+    async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        """Return what `read_many` returns, while other minibatches go on; by default in a thread beside the event loop.
+
+        Raises:
+            IndexError: An id has no row; the message names the feature.
+        """
+        return await off_loop(self.read_many, requests)
 
     def __repr__(self) -> str:
         return f"FeatureStore({self._features})"

@@ -68,6 +68,13 @@ class StageBase(OtherNames):
         return functional_name(type(self))
 
     @property
+    def state_name(self) -> str:
+        """The name in a saved state. Stages that give the same minibatches share one, so that a state moves between
+        them.
+        """
+        return self.name
+
+    @property
     def sources(self) -> tuple[StageBase, ...]:
         """The stages that this one takes minibatches from."""
         return self._sources

@@ -24,7 +24,7 @@ def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
         if ordinal is None:
             continue
         # All seed stages share one name, so that a rank of several may resume the state of a single process.
-        name = "item_sampler" if isinstance(stage, SeedBase) else stage.name
+        name = "item_sampler" if isinstance(stage, SeedBase) else stage.state_name
         prefix = f"{ordinal}.{name}"
         entries.update({f"{prefix}.{key}": copy.deepcopy(value) for key, value in stage.fingerprint().items()})
     return entries

@@ -1,6 +1,7 @@
 """What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
 
 from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods.metis_process import MetisError
 from datapipes.partition.native.part import Part, open_book
@@ -12,6 +13,7 @@ from datapipes.partition.stores.local_graph_store import LocalGraphStore
 
 __all__ = [
     "DistGraph",
+    "DistNeighborSampler",
     "FeatureClient",
     "LocalFeatureStore",
     "LocalGraphStore",

@@ -33,6 +33,8 @@ class DistGraph(Graph):
         local_part: the part in this process; None if all parts are behind servers.
     """
 
+    in_parts = True
+
     def __init__(
         self, facts: PartitionFacts, book: PartitionBook, peers: Peers, local_part: Part | None = None
     ) -> None:

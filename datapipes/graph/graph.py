@@ -39,7 +39,13 @@ class Relation(Protocol):
 
 
 class Graph(OtherNames, ABC):
-    """Base of CSCGraph and HeteroCSCGraph."""
+    """Base of CSCGraph and HeteroCSCGraph.
+
+    Attributes:
+        in_parts: whether the rows are in parts of a partition, which only samplers over parts read.
+    """
+
+    in_parts: bool = False
 
     # What `topology` made: the view, the tensors behind it, and where their memory was.
     _topology: tuple[_core.Topology, list[Tensor], list[int]] | None = None

@@ -7,7 +7,7 @@ and tells the stages after it what a minibatch will hold, through its attributes
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -69,7 +69,10 @@ class Sampler(MiniBatchTransformer):
         node_types: the node types that a minibatch holds, those of the graph; (None,) without types.
         edge_types: the edge types that a minibatch holds: those with a fanout other than 0 in some hop, in sorted
             order; (None,) without types.
+        samples_parts: whether the sampler reads a graph in parts (DistGraph), not a whole one.
     """
+
+    samples_parts: bool = False
 
     def __init__(
         self, source: Stage, graph: Graph, fanouts: Sequence[Fanout], *, return_edge_ids: bool = False
@@ -83,6 +86,8 @@ class Sampler(MiniBatchTransformer):
             raise TypeError(
                 f"{self.name}: graph must be a CSCGraph or HeteroCSCGraph, got {type(graph).__name__}. {_remedy(graph)}"
             )
+        if graph.in_parts != self.samples_parts:
+            raise _other_place(self.name, graph)
         if graph.is_heterogeneous and not self._knows_types():
             raise TypeError(
                 f"{self.name}: its draw(nodes, hop, rng) knows no edge types, which this graph has. Define draw(nodes, "
@@ -141,19 +146,27 @@ class Sampler(MiniBatchTransformer):
         return Sampled(nodes[None], local_seeds[None], [blocks[None] for blocks in hops])
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        ids, restored = self.seeds_of(minibatch)
+        return self.filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch))))
+
+    def seeds_of(self, minibatch: MiniBatch) -> tuple[Any, Callable[[Sampled], Sampled]]:
+        """Return the seeds of a minibatch as `sample` takes them, checked, and what brings the result to their form."""
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
                 raise ValueError(_rows_left_behind(self.name, f"{field} {sorted(_names(getattr(minibatch, field)))}"))
+        return self.checked_seeds(minibatch.seeds)
+
+    def checked_seeds(self, given: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
+        """Return what `seeds_of` does, of seeds: ids [n] or [n, k]; with types {node or edge type: ids}."""
         if self._has_types:
-            by_type = seed_ids(self.name, minibatch.seeds, self.graph)
-            nodes, local_seeds, hops = self.sample(by_type.ids, self.rng_of(minibatch))
-            local_seeds = by_type.restore(local_seeds)
-        else:
-            seeds = plain_seeds(self.name, minibatch.seeds)
-            nodes, local_seeds, hops = self.sample(seeds.view(-1), self.rng_of(minibatch))
-            if seeds.ndim > 1:
-                local_seeds = local_seeds.view(seeds.shape)
-        return minibatch.replace(input_nodes=nodes, compacted_seeds=local_seeds, blocks=hops[::-1])
+            by_type = seed_ids(self.name, given, self.graph)
+            return by_type.ids, lambda found: found._replace(local_seeds=by_type.restore(found.local_seeds))
+        seeds = plain_seeds(self.name, given)
+        return seeds.view(-1), lambda found: found._replace(local_seeds=found.local_seeds.view(seeds.shape))
+
+    def filled(self, minibatch: MiniBatch, found: Sampled) -> MiniBatch:
+        """Return the minibatch with what was sampled."""
+        return minibatch.replace(input_nodes=found.nodes, compacted_seeds=found.local_seeds, blocks=found.hops[::-1])
 
     def fingerprint(self) -> Fingerprint:
         graph = self.graph
@@ -260,6 +273,20 @@ def _remedy(graph: Any) -> str:
     if callable(getattr(graph, "draw", None)):  # a Part; its folder stands above this one
         return "A stage samples a whole graph only; draw from this with its own method draw, or pass the graph."
     return "Convert it, see CSCGraph.from_*."
+
+
+def _other_place(where: str, graph: Graph) -> TypeError:
+    """Return the error of a sampler of whole graphs that got one in parts, or the other way round."""
+    found = type(graph).__name__
+    if graph.in_parts:
+        return TypeError(
+            f"{where}: graph must be a CSCGraph or HeteroCSCGraph, which has all rows, got {found}, whose rows are in "
+            "parts. Sample it by dist_sample_neighbor."
+        )
+    return TypeError(
+        f"{where}: graph must be a DistGraph, whose rows are in parts, got {found}. Sample a whole graph by "
+        "sample_neighbor."
+    )
 
 
 def _refuse_fetch_before(where: str, source: Stage) -> None:

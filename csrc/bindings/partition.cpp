@@ -1,7 +1,9 @@
 // partition.cpp: names, shapes and ownership of the kernels of partitioning.
 #include <pybind11/pybind11.h>
 
+#include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -100,17 +102,23 @@ class ArrayFennel {
       fennel_;
 };
 
+// An IdRank; one over lines of an array keeps the array.
+struct ArrayRank {
+  IdRank rank;
+  py::object lines;
+};
+
 template <class Id, class Class>
 void bind_rows_for(Class& of) {
   of.def(
       "rows",
-      [](const IdRank& rank, const Array<Id>& ids, int num_threads) {
+      [](const ArrayRank& of, const Array<Id>& ids, int num_threads) {
         const auto wanted = view(ids, "ids");
         check_threads(num_threads);
         Buffer<std::int64_t> out(std::ssize(wanted));
         {
           const GilRelease nogil;
-          rank.rows(wanted, {out.data(), wanted.size()}, num_threads);
+          of.rank.rows(wanted, {out.data(), wanted.size()}, num_threads);
         }
         return to_numpy(std::move(out));
       },
@@ -118,13 +126,33 @@ void bind_rows_for(Class& of) {
 }
 
 void bind_id_rank(py::module_& m) {
-  py::class_<IdRank> rank(m, "IdRank");
-  rank.def(py::init([](const Array<std::int64_t>& ids, std::int64_t num_ids) {
+  py::class_<ArrayRank> rank(m, "IdRank");
+  rank.def(py::init([](const Array<std::int64_t>& ids, std::int64_t num_ids, bool any_order) {
              const auto given = view(ids, "ids");
+             const auto order = any_order ? IdRank::Order::kAny : IdRank::Order::kAscending;
              const GilRelease nogil;
-             return std::make_unique<IdRank>(given, num_ids);
+             return std::make_unique<ArrayRank>(ArrayRank{IdRank(given, num_ids, order), {}});
            }),
-           py::arg("ids").noconvert(), py::arg("num_ids"));
+           py::arg("ids").noconvert(), py::arg("num_ids"), py::kw_only(), py::arg("any_order") = false);
+  rank.def_static(
+      "over",
+      [](const Array<std::uint8_t>& lines, std::int64_t num_ids) {
+        return std::make_unique<ArrayRank>(ArrayRank{IdRank(std::as_bytes(view(lines, "lines")), num_ids), lines});
+      },
+      py::arg("lines").noconvert(), py::arg("num_ids"));
+  rank.def_static("size_bytes", &IdRank::size_bytes, py::arg("num_ids"));
+  rank.def_property_readonly("num_rows", [](const ArrayRank& of) { return of.rank.num_rows(); });
+  rank.def(
+      "copy_lines",
+      [](const ArrayRank& of, Array<std::uint8_t>& out) {
+        const auto to = filled(out, "out");
+        const auto lines = of.rank.lines();
+        if (to.size() != lines.size())
+          throw std::invalid_argument("out must have " + std::to_string(lines.size()) + " bytes, got " +
+                                      std::to_string(to.size()) + ".");
+        if (!lines.empty()) std::memcpy(to.data(), lines.data(), lines.size());
+      },
+      py::arg("out").noconvert());
   bind_rows_for<std::int32_t>(rank);
   bind_rows_for<std::int64_t>(rank);
 }

@@ -1,13 +1,18 @@
 // id_rank.h: at which row an id stands among ascending ids; one line of memory is read for each id that is asked for.
-//   IdRank(ids, num_ids): ids int64[num_rows], strictly ascending, each in [0, num_ids). They are not kept.
+//   IdRank(ids, num_ids, order): ids int64[num_rows], each in [0, num_ids), strictly ascending, or with Order::kAny in any
+//   order and with repeats: rows then count in the sorted, distinct ids. They are not kept.
+//   IdRank(lines, num_ids): over the lines() of another one, which are viewed, so that processes share them; 64-byte aligned
+//   and as long as size_bytes(num_ids). Whatever they hold, rows(...) reads no other memory.
 //   rows(wanted, out, num_threads): out int64[wanted.size()] becomes the row of each id, -1 where it is not there, also
-//   outside [0, num_ids).
+//   outside [0, num_ids). row(id) is that of one id, for kernels; prefetch(id) some ids ahead, ids in [0, num_ids) only.
 // A bit for each of num_ids, 384 of them in a line with the number of those before: 0.17 bytes for each of num_ids.
 // Throws std::invalid_argument (ValueError) if ids do not ascend or are outside. O(num_ids / 384 + num_rows), then O(1) an
 // id. Touches no Python object.
 // Source: counts beside the bits, as in rank9 (Vigna, Broadword implementation of rank/select queries, WEA 2008).
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -17,10 +22,27 @@ namespace datapipes {
 
 class IdRank {
  public:
-  IdRank(std::span<const std::int64_t> ids, std::int64_t num_ids);
+  enum class Order { kAscending, kAny };
+
+  IdRank(std::span<const std::int64_t> ids, std::int64_t num_ids, Order order = Order::kAscending);
+  IdRank(std::span<const std::byte> lines, std::int64_t num_ids);
+
+  static std::int64_t size_bytes(std::int64_t num_ids);
+  std::span<const std::byte> lines() const;
+  std::int64_t num_rows() const { return num_rows_; }
 
   template <class Id>
   void rows(std::span<const Id> wanted, std::span<std::int64_t> out, int num_threads) const;
+
+  bool inside(std::int64_t id) const { return static_cast<std::uint64_t>(id) < static_cast<std::uint64_t>(num_ids_); }
+  void prefetch(std::int64_t id) const { __builtin_prefetch(lines_ + id / kBits); }
+  std::int64_t row(std::int64_t id) const {
+    const Line& line = lines_[id / kBits];
+    const auto word = static_cast<int>(id % kBits / 64);
+    const std::uint64_t bit = std::uint64_t{1} << (id % 64), found = line.words[word];
+    if ((found & bit) == 0) return -1;
+    return line.before + static_cast<std::int64_t>(line.before_words >> (9 * word) & 511) + std::popcount(found & (bit - 1));
+  }
 
  private:
   static constexpr int kWords = 6;
@@ -31,8 +53,9 @@ class IdRank {
     std::uint64_t words[kWords];
   };
 
-  std::int64_t num_ids_;
-  Buffer<Line> lines_;
+  std::int64_t num_ids_, num_rows_ = 0;
+  Buffer<Line> own_;  // empty over lines of others
+  const Line* lines_;
 };
 
 }  // namespace datapipes

@@ -2,7 +2,7 @@
 //   Three kinds: uint8 or int16 [num_ids], the part of each id; int64 [num_parts + 1], from 0, not descending: part p has the
 //   ids in [bounds[p], bounds[p + 1]).
 //   A kernel visits the map once and then looks up many ids: prefetch(id) some ids ahead, then part(id). Both take only ids
-//   in [0, num_ids()). part(id) is in [0, num_parts), or -1 if the values are corrupt; a caller must check that.
+//   in [0, num_ids()). part(id) is in [0, num_parts), or negative if the values are corrupt; a caller must check that.
 #pragma once
 
 #include <algorithm>

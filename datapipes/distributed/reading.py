@@ -1,0 +1,163 @@
+"""Reading: the rows of one minibatch's features on their way: asked for, gathered here, and put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import dtype_name
+from datapipes.base.rows import bits_of
+from datapipes.distributed.facts import RowForm
+from datapipes.distributed.id_places import IdPlaces, Split
+from datapipes.distributed.wire.peers import Peers
+from datapipes.distributed.wire.requests import Rows, RowsRequest
+
+_NAME = "DistFeatureStore"
+
+
+class Wanted(NamedTuple):
+    """Rows of one feature.
+
+    Attributes:
+        places: where the rows of its type lie.
+        name: of the feature.
+        form: of a row.
+        ids: int32 or int64 [n].
+        text: the feature, as an error names it.
+        out: memory for the rows, [n, *form.shape]; by default new memory.
+    """
+
+    places: IdPlaces
+    name: str
+    form: RowForm
+    ids: Tensor
+    text: str
+    out: Tensor | None = None
+
+
+class _Group(NamedTuple):
+    """Features that are read at the same ids."""
+
+    places: IdPlaces
+    ids: Tensor
+    split: Split
+    members: list[int]  # numbers of the wanted
+
+
+class Reading:
+    """Rows of several features on their way. `begin` asks the other parts, one request each; then, in any order,
+    `fill_here` gathers the rows that lie in this process and `put` takes each answer; then `outs` are whole.
+
+    All three are kernels' work and block; they run in any thread, one at a time.
+
+    Attributes:
+        outs: the rows of each wanted, in their order.
+        sent: the answers that are awaited, and the part that each comes from.
+    """
+
+    def __init__(self, peers: Peers, wanted: Sequence[Wanted]) -> None:
+        self.wanted, self.peers = wanted, peers
+        self.outs: list[Tensor] = []
+        self.sent: dict[Future[list[Tensor]], int] = {}
+        self._groups: list[_Group] = []
+        self._asked: dict[int, list[tuple[int, Tensor]]] = {}  # part: (number of a wanted, places of its rows)
+
+    def begin(self) -> None:
+        """Split the ids and ask the other parts; return without waiting for them.
+
+        Raises:
+            IndexError: An id is outside the graph; the message names the feature.
+        """
+        self._groups = self._grouped()
+        requests: dict[int, list[Rows]] = {}
+        for group in self._groups:
+            names = tuple(self.wanted[number].name for number in group.members)
+            for part, (places, ids) in group.split.away.items():
+                requests.setdefault(part, []).append(Rows(group.places.domain, group.places.of, names, ids))
+                self._asked.setdefault(part, []).extend((number, places) for number in group.members)
+        try:
+            for part in sorted(requests):
+                self.sent[self.peers.rows(part, RowsRequest(tuple(requests[part])))] = part
+        except BaseException:
+            self.cancel()
+            raise
+        self.outs = [each.out if each.out is not None else _new_rows(each) for each in self.wanted]
+
+    def _grouped(self) -> list[_Group]:
+        members: dict[Any, list[int]] = {}
+        for number, each in enumerate(self.wanted):
+            key = each.places.domain, each.places.of, each.ids.dtype, each.ids.data_ptr(), each.ids.shape[0]
+            members.setdefault(key, []).append(number)
+        groups = []
+        for numbers in members.values():
+            first = self.wanted[numbers[0]]
+            groups.append(_Group(first.places, first.ids, first.places.split(first.text, first.ids), numbers))
+        return groups
+
+    def fill_here(self) -> None:
+        """Gather the rows of the local part and of the cache."""
+        for group in self._groups:
+            hot = group.places.hot
+            for number in group.members:
+                name, out = self.wanted[number].name, self.outs[number]
+                if group.split.own[0].numel() > 0:
+                    _put(out, group.split.own[0], group.places.own_tables[name], group.split.own[1])
+                if hot is not None and group.split.hot[0].numel() > 0:
+                    _put(out, group.split.hot[0], hot.tables[name], group.split.hot[1])
+
+    def put(self, part: int, answer: list[Tensor]) -> None:
+        """Put the rows that a part answered in their places.
+
+        Raises:
+            ValueError: The answer has other rows than were asked for.
+        """
+        asked = self._asked[part]
+        if len(answer) != len(asked):
+            raise ValueError(
+                f"{_NAME}: part {part} answered {len(answer)} tensors to a request for {len(asked)} features. Its "
+                "server is of another version, or serves other data; start it anew."
+            )
+        for (number, places), rows in zip(asked, answer, strict=True):
+            self._check(part, self.wanted[number], places.shape[0], rows)
+            _put(self.outs[number], places, rows, None)
+
+    def cancel(self) -> None:
+        """Await no answer any more."""
+        for future in self.sent:
+            future.cancel()
+
+    def _check(self, part: int, wanted: Wanted, count: int, rows: Any) -> None:
+        shape = (count, *wanted.form.shape)
+        if isinstance(rows, Tensor) and rows.dtype == wanted.form.dtype and tuple(rows.shape) == shape:
+            return
+        is_tensor = isinstance(rows, Tensor)
+        found = f"{dtype_name(rows.dtype)} {list(rows.shape)}" if is_tensor else type(rows).__name__
+        raise ValueError(
+            f"{_NAME}: {wanted.text}: part {part} answered {found}, asked for was {dtype_name(wanted.form.dtype)} "
+            f"{list(shape)}. Its server is of another version, or serves other data; start it anew."
+        )
+
+
+def _new_rows(wanted: Wanted) -> Tensor:
+    return torch.empty((wanted.ids.shape[0], *wanted.form.shape), dtype=wanted.form.dtype)
+
+
+def _put(out: Tensor, places: Tensor, table: Tensor, rows: Tensor | None) -> None:
+    """Do `out[places] = table[rows]`, or `table` as it is."""
+    bits_of(out)[places] = bits_of(table) if rows is None else bits_of(table)[rows]
+
+
+def read_now(reading: Reading, awaited: Callable[[dict[Future[list[Tensor]], int]], Any]) -> list[Tensor]:
+    """Begin a reading and bring it to its end in this thread; `awaited` gives the answers as they come."""
+    reading.begin()
+    try:
+        reading.fill_here()
+        for future in awaited(reading.sent):
+            reading.put(reading.sent[future], future.result())
+    finally:
+        reading.cancel()
+    return reading.outs

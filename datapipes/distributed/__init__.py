@@ -2,6 +2,7 @@
 
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.dist_neighbor_sampler import DistNeighborSampler
+from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods.metis_process import MetisError
 from datapipes.partition.native.part import Part, open_book
@@ -22,6 +23,7 @@ __all__ = [
     "PartitionBook",
     "PartitionReport",
     "Partitioner",
+    "TLSConfig",
     "open_book",
 ]
 

@@ -1,0 +1,90 @@
+"""TLSConfig: the certificates with which client and server prove to each other who they are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datapipes.base.checks import shown
+from datapipes.distributed.address import Address
+
+__all__ = ["TLSConfig"]
+
+_PEM = b"-----BEGIN "
+
+
+class Pem(NamedTuple):
+    """The content of the files of a TLSConfig."""
+
+    cert: bytes
+    key: bytes
+    ca: bytes
+
+
+@dataclass(frozen=True)
+class TLSConfig:
+    """Mutual TLS: each side shows its own certificate, and accepts only those that the authority has signed.
+
+    The files are read when a server starts, and at each new connection of a client, so a renewed certificate is used
+    from then on. They are PEM.
+
+    Attributes:
+        cert: path of this side's certificate, followed by those between it and the authority's, if any.
+        key: path of its private key, without a password.
+        ca: path of the certificate of the authority that has signed those of the other side.
+    """
+
+    cert: str | Path
+    key: str | Path
+    ca: str | Path
+
+    def __post_init__(self) -> None:
+        for name in ("cert", "key", "ca"):
+            value = getattr(self, name)
+            if not isinstance(value, (str, os.PathLike)):
+                raise TypeError(f"TLSConfig: {name} must be the path of a file, got {shown(value)}.")
+
+    def read(self, where: str) -> Pem:
+        """Return the content of the files.
+
+        Raises:
+            OSError: A file cannot be read; the message names it.
+            ValueError: A file is not PEM.
+        """
+        return Pem(*(_read(where, name, Path(getattr(self, name))) for name in Pem._fields))
+
+
+def check_tls(where: str, tls: Any, insecure: Any) -> None:
+    """Raise TypeError or ValueError unless `tls` is a TLSConfig or None, and `insecure` a bool that fits it."""
+    if tls is not None and not isinstance(tls, TLSConfig):
+        raise TypeError(f"{where}: tls must be a TLSConfig or None, got {shown(tls)}. Pass TLSConfig(cert, key, ca).")
+    if not isinstance(insecure, bool):
+        raise TypeError(f"{where}: insecure must be True or False, got {shown(insecure)}.")
+    if insecure and tls is not None:
+        raise ValueError(f"{where}: got tls and insecure=True, which exclude each other. Leave insecure out.")
+
+
+def refuse_plain(where: str, address: Address, tls: TLSConfig | None, insecure: bool) -> None:
+    """Raise ValueError if other machines could read, change or ask for data, and nobody has allowed it.
+
+    Without TLS whoever reaches the address may ask, and whoever is between client and server may answer.
+    """
+    if tls is None and not insecure and not address.is_loopback:
+        raise ValueError(
+            f"{where}: {address} is not of this machine alone, and there is no TLS: anybody could ask and answer. "
+            "Pass tls=TLSConfig(cert, key, ca); or insecure=True, in a network where every machine is trusted."
+        )
+
+
+def _read(where: str, name: str, path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise type(error)(error.errno, f"{where}: {name} of the TLSConfig cannot be read: {error}") from error
+    if _PEM not in content:
+        raise ValueError(
+            f"{where}: {name} of the TLSConfig, {path}, is not PEM. Convert it (openssl x509, openssl pkey)."
+        )
+    return content

@@ -1,5 +1,6 @@
 """What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
 
+from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.distributed.tls import TLSConfig
@@ -13,6 +14,7 @@ from datapipes.partition.stores.local_feature_store import LocalFeatureStore
 from datapipes.partition.stores.local_graph_store import LocalGraphStore
 
 __all__ = [
+    "DistFeatureStore",
     "DistGraph",
     "DistNeighborSampler",
     "FeatureClient",

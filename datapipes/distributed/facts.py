@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +19,11 @@ class RowForm(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)

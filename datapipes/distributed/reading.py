@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -109,12 +109,17 @@ class Reading:
                 if hot is not None and group.split.hot[0].numel() > 0:
                     _put(out, group.split.hot[0], hot.tables[name], group.split.hot[1])
 
-    def put(self, part: int, answer: list[Tensor]) -> None:
-        """Put the rows that a part answered in their places.
+    def put(self, *answers: Future[list[Tensor]]) -> None:
+        """Put the rows that other parts answered in their places.
 
         Raises:
-            ValueError: The answer has other rows than were asked for.
+            ValueError: An answer has other rows than were asked for.
+            The error of an answer.
         """
+        for future in answers:
+            self._put_one(self.sent[future], future.result())
+
+    def _put_one(self, part: int, answer: list[Tensor]) -> None:
         asked = self._asked[part]
         if len(answer) != len(asked):
             raise ValueError(
@@ -149,15 +154,3 @@ def _new_rows(wanted: Wanted) -> Tensor:
 def _put(out: Tensor, places: Tensor, table: Tensor, rows: Tensor | None) -> None:
     """Do `out[places] = table[rows]`, or `table` as it is."""
     bits_of(out)[places] = bits_of(table) if rows is None else bits_of(table)[rows]
-
-
-def read_now(reading: Reading, awaited: Callable[[dict[Future[list[Tensor]], int]], Any]) -> list[Tensor]:
-    """Begin a reading and bring it to its end in this thread; `awaited` gives the answers as they come."""
-    reading.begin()
-    try:
-        reading.fill_here()
-        for future in awaited(reading.sent):
-            reading.put(reading.sent[future], future.result())
-    finally:
-        reading.cancel()
-    return reading.outs

@@ -14,6 +14,7 @@ from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
 from datapipes.base.other_names import OtherNames
 from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
+from datapipes.features.given_rows import check_out
 
 __all__ = ["Feature", "TensorFeature"]
 
@@ -82,31 +83,11 @@ class TensorFeature(Feature):
         """
         wanted = check_index_tensor("TensorFeature", "ids", ids)
         if out is not None:
-            self._check_out(out, wanted.shape[0])
+            check_out("TensorFeature", out, wanted.shape[0], self.shape, self.tensor.dtype)
             to = None if out.numel() == 0 else byte_rows(out)
             _core.gather_rows(self._table, wanted.numpy(), out=to, num_threads=num_threads())
             return out
         return take_rows(self.tensor, self._table, wanted, num_threads())
-
-    def _check_out(self, out: Tensor, num_rows: int) -> None:
-        if not isinstance(out, Tensor):
-            raise TypeError(f"TensorFeature: out must be a tensor, got {type(out).__name__}. Use torch.empty.")
-        if out.layout != torch.strided or out.requires_grad or out.is_conj() or out.is_neg():
-            raise TypeError(
-                f"TensorFeature: out must be a dense tensor without gradient, conjugate or negative view, got layout "
-                f"{out.layout}, requires_grad={out.requires_grad}. Use torch.empty."
-            )
-        wanted = (num_rows, *self.shape)
-        if tuple(out.shape) != wanted or out.dtype != self.tensor.dtype:
-            raise ValueError(
-                f"TensorFeature: out has shape {list(out.shape)} and dtype {dtype_name(out.dtype)}; it must have shape "
-                f"{list(wanted)} and dtype {dtype_name(self.tensor.dtype)}. Allocate it for these ids."
-            )
-        if out.device.type != "cpu" or not out.is_contiguous():
-            raise ValueError(
-                f"TensorFeature: out must be contiguous in host memory, found stride {out.stride()} on {out.device}. "
-                "Use torch.empty."
-            )
 
     @property
     def count(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,16 +51,44 @@ def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
 
 def copy_together(tensors: list[Tensor]) -> tuple[Mapped, list[int]]:
     """Return new shared memory with the values of all tensors, and where in it each begins."""
-    begins, end = [], 0
-    for tensor in tensors:
-        begins.append(-(-end // ALIGNED) * ALIGNED)
-        end = begins[-1] + tensor.nbytes
+    begins, end = _begins_of([tensor.nbytes for tensor in tensors])
     memory = known(_core.SharedMemory.create(end, "datapipes"))
     for tensor, begin in zip(tensors, begins, strict=True):
         values_in(memory, tensor, begin).copy_(tensor)
-    if end >= LARGE:  # takes seconds, so it runs while the workers start
-        threading.Thread(target=memory.use_huge_pages, name="datapipes-huge-pages", daemon=True).start()
+    _use_huge_pages(memory)
     return memory, begins
+
+
+def zeros_together(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+    """Return tensors of zeros, of a shape and dtype each, in one new memory that workers can map. It is theirs and
+    lives as long as one of them; none of them is copied when they go to workers.
+
+    Raises:
+        MemoryError: Too little memory is left.
+    """
+    models = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in forms]
+    begins, end = _begins_of([model.nbytes for model in models])
+    memory = known(_core.SharedMemory.create(max(end, 1), "datapipes"))
+    _use_huge_pages(memory)
+    made = zip(models, begins, strict=True)
+    return [
+        values_in(memory, model, begin) if model.numel() > 0 else torch.empty(model.shape, dtype=model.dtype)
+        for model, begin in made
+    ]
+
+
+def _use_huge_pages(memory: Mapped) -> None:
+    if len(memory) >= LARGE:  # takes seconds, so it runs while the workers start
+        threading.Thread(target=memory.use_huge_pages, name="datapipes-huge-pages", daemon=True).start()
+
+
+def _begins_of(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Return where tensors of these sizes begin in one memory, and where the last one ends."""
+    begins, end = [], 0
+    for size in sizes:
+        begins.append(-(-end // ALIGNED) * ALIGNED)
+        end = begins[-1] + size
+    return begins, end
 
 
 def values_in(memory: Mapped, tensor: Tensor, begin: int) -> Tensor:

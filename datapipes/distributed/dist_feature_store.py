@@ -1,0 +1,113 @@
+"""DistFeatureStore: features of a graph in parts; rows of other parts come with one request per part and minibatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.checks import check_int
+from datapipes.base.sizes import parse_size
+from datapipes.base.types import NodeType
+from datapipes.distributed.dist_feature import DistFeature
+from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.hot_choice import choose_hot
+from datapipes.distributed.hot_rows import HotRows
+from datapipes.distributed.reading import Wanted
+from datapipes.distributed.row_reader import RowReader
+from datapipes.features.feature_store import FeatureRequest, FeatureStore
+
+__all__ = ["DistFeatureStore"]
+
+_NAME = "DistFeatureStore"
+
+
+class DistFeatureStore(FeatureStore):
+    """The features of a graph in parts: every attribute of nodes and edges that was partitioned, under its name.
+
+    Rows of the local part are read from its mapped file. Rows of other parts come over the network: a minibatch asks
+    each part once, for all features and types that its FeatureFetcher reads. Rows have the bits of the whole graph's.
+    Edge features are read by edge id, and need to know which part has an edge: an edge map in the partition.
+
+    Args:
+        dist_graph: the graph, as `DistGraph.connect` makes it. It must have a local part if `cache_bytes` is above 0.
+        cache_bytes: how much memory may hold rows of other parts, with their index: a number of bytes, or a text such
+            as "256MB"; 0 for none. Those are kept that the local part's edges come from most often, for their bytes:
+            nodes of all types, with all of their features. They are read here, once, over the network. Worker processes
+            map the same memory.
+    Raises:
+        TypeError, ValueError: `dist_graph` is no DistGraph; `cache_bytes` is no size, is too small for a single row, or
+            is above 0 and the graph has no local part.
+        MemoryError: Too little memory is left for the cache.
+        The errors of the servers, while the cache is filled.
+    """
+
+    fetch_in_worker = True
+    reads_async = True
+
+    def __init__(self, dist_graph: DistGraph, *, cache_bytes: int | str = 0) -> None:
+        if not isinstance(dist_graph, DistGraph):
+            raise TypeError(
+                f"{_NAME}: dist_graph must be a DistGraph, got {type(dist_graph).__name__}. Make one with "
+                "DistGraph.connect."
+            )
+        self.dist_graph, self.cache_bytes = dist_graph, _check_size(cache_bytes)
+        reader = RowReader(dist_graph, HotRows([], []))
+        if self.cache_bytes > 0:
+            reader = RowReader(dist_graph, _filled(reader, self.cache_bytes))
+        self._reader = reader
+        super().__init__({key: DistFeature(reader, *key) for key in dist_graph.facts.features})
+
+    def read(self, domain: str, type_: Any, name: str, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows of a feature at `ids`; see Feature.read."""
+        return self[domain, type_, name].read(ids, out)
+
+    def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        """Return the rows of each request (domain, type, name, ids), in their order; each part is asked once.
+
+        Raises:
+            KeyError: There is no such feature.
+            IndexError: An id is outside the graph; the message names the feature and the id.
+            ValueError: Edge features are asked for, and the partition has no edge map; or a server answers with other
+                rows than were asked for.
+            The errors of the servers, and of a server that does not answer.
+        """
+        return self._reader.read(self._wanted(requests))
+
+    async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        """Return what `read_many` returns, while other minibatches go on."""
+        return await self._reader.read_async(self._wanted(requests))
+
+    def _wanted(self, requests: Sequence[FeatureRequest]) -> list[Wanted]:
+        wanted = []
+        for domain, type_, name, ids in requests:
+            feature = self[domain, type_, name]
+            assert isinstance(feature, DistFeature)
+            wanted.append(self._reader.wanted(feature.domain, feature.of, name, ids))
+        return wanted
+
+    def __repr__(self) -> str:
+        cache = f", {self._reader.hot.num_bytes} bytes cached" if self.cache_bytes else ""
+        return f"{_NAME}({len(self)} features of {self.dist_graph!r}{cache})"
+
+
+def _check_size(value: Any) -> int:
+    if isinstance(value, str):
+        return parse_size(_NAME, "cache_bytes", value)
+    return check_int(_NAME, "cache_bytes", value, 0)
+
+
+def _filled(reader: RowReader, cache_bytes: int) -> HotRows:
+    """Return the cache with the rows of other parts that the local part asks for most often."""
+    part = reader.graph.local_part
+    if part is None:
+        raise ValueError(
+            f"{_NAME}: cache_bytes is {cache_bytes}, but the graph has no local part; which rows are asked for often "
+            "follows from the edges of the part in this process. Connect with local_part=..., or leave the cache out."
+        )
+
+    def read(node_type: NodeType | None, ids: Tensor, outs: Mapping[str, Tensor]) -> None:
+        reader.read([reader.wanted("node", node_type, name, ids, out) for name, out in outs.items()])
+
+    return HotRows.filled(_NAME, choose_hot(_NAME, reader.graph.facts, part, cache_bytes), read)

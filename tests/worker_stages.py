@@ -252,6 +252,16 @@ class Wait(dp.MiniBatchTransformer):
         return minibatch
 
 
+class PassOnAsync(dp.MiniBatchTransformer):
+    """An asynchronous stage that changes nothing."""
+
+    concurrency = 4
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        await asyncio.sleep(0)
+        return minibatch
+
+
 class SlowIsAsync(dp.MiniBatchTransformer):
     """An asynchronous stage whose later minibatches are ready first."""
 

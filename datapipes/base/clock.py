@@ -32,7 +32,8 @@ class StageClock:
     """Adds up the calls and seconds of each stage over a run, and keeps the last calls. Can be read during the run."""
 
     def __init__(self) -> None:
-        self._spent: dict[str, list[float]] = {}
+        # By stage and thread, so each entry has one writer. A lock might be held by a thread that a fork leaves out.
+        self._spent: dict[tuple[str, int], list[float]] = {}
         self._kept: NDArray[np.float64] | None = None
         self._number = itertools.count()
         self._names: dict[str, int] = {}
@@ -45,7 +46,7 @@ class StageClock:
 
     def add_call(self, call: CallRecord) -> None:
         """Count a call of this process or of another one."""
-        entry = self._spent.setdefault(call.stage, [0.0, 0.0])
+        entry = self._spent.setdefault((call.stage, threading.get_ident()), [0.0, 0.0])
         entry[0] += 1
         entry[1] += call.seconds
         if self._kept is None:
@@ -73,4 +74,9 @@ class StageClock:
 
     def stats(self) -> dict[str, dict[str, float]]:
         """Return {stage: {"calls": n, "seconds": s}}."""
-        return {key: {"calls": calls, "seconds": seconds} for key, (calls, seconds) in list(self._spent.items())}
+        shown: dict[str, dict[str, float]] = {}
+        for (stage, _), (calls, seconds) in list(self._spent.items()):
+            entry = shown.setdefault(stage, {"calls": 0.0, "seconds": 0.0})
+            entry["calls"] += calls
+            entry["seconds"] += seconds
+        return shown

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
-from datapipes.chain.asynchronous import concurrency_of, is_async
+from datapipes.chain.asynchronous import concurrency_of, is_async, off_loop
 from datapipes.chain.calls import Calls
 from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
@@ -37,25 +39,68 @@ class Evaluator:
         if any(map(is_async, graph)):
             return next(InFlight([self.minibatch_async(graph, epoch, index)], 1))
         made: dict[int, MiniBatch] = {}
-        for stage in graph:
-            minibatch = self.apply(stage, [made[id(source)] for source in stage.sources], epoch, index)
-            if minibatch is None:
-                return None
-            made[id(stage)] = minibatch
-        return made[id(graph.root)]
+        self._count(self._pass_on(graph, made, epoch, index))
+        return made.get(id(graph.root))
 
     async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
-        """Return what `minibatch` returns; many calls can be in flight."""
-        made: dict[int, MiniBatch] = {}
-        for stage in graph:
-            inputs = [made[id(source)] for source in stage.sources]
-            minibatch = await self.apply_async(stage, inputs, epoch, index)
-            if minibatch is None:
-                return None
-            made[id(stage)] = minibatch
-        return made[id(graph.root)]
+        """Return what `minibatch` returns; many calls can be in flight.
 
-    def apply(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
+        Stages that are not asynchronous are called beside the event loop, so they hold up no other minibatch.
+        """
+        made: dict[int, MiniBatch] = {}
+        dropped_by: StageBase | None = None
+        for awaited, stages in groupby(graph, is_async):
+            if dropped_by is None and awaited:
+                dropped_by = await self._pass_on_async(stages, made, epoch, index)
+            elif dropped_by is None:
+                dropped_by = await off_loop(self._pass_on, [*stages], made, epoch, index)
+        self._count(dropped_by)
+        return made.get(id(graph.root))
+
+    def apply(self, stage: StageBase, given: MiniBatch, epoch: int) -> MiniBatch | None:
+        """Return what a stage behind a carrier makes of a minibatch of its source."""
+        made = self._call(stage, [given], epoch, given.index)
+        self._count(stage if made is None else None)
+        return made
+
+    async def apply_async(self, stage: StageBase, given: MiniBatch, epoch: int) -> MiniBatch | None:
+        """Return what `apply` returns, of an asynchronous stage."""
+        made = await self._await(stage, [given], epoch, given.index)
+        self._count(stage if made is None else None)
+        return made
+
+    def _pass_on(
+        self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
+    ) -> StageBase | None:
+        """Let one stage after another make its minibatch; return the stage that drops it, if one does.
+
+        Args:
+            made: the minibatches so far, by the id of their stages; these stages add theirs.
+        """
+        for stage in stages:
+            minibatch = self._call(stage, [made[id(source)] for source in stage.sources], epoch, index)
+            if minibatch is None:
+                return stage
+            made[id(stage)] = minibatch
+        return None
+
+    async def _pass_on_async(
+        self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
+    ) -> StageBase | None:
+        """Do what `_pass_on` does, with asynchronous stages."""
+        for stage in stages:
+            minibatch = await self._await(stage, [made[id(source)] for source in stage.sources], epoch, index)
+            if minibatch is None:
+                return stage
+            made[id(stage)] = minibatch
+        return None
+
+    def _count(self, dropped_by: StageBase | None) -> None:
+        """Count a minibatch if a stage has dropped it. For one graph, one thread at a time calls this."""
+        if dropped_by is not None:
+            self._drops[self.calls.numbering.label(dropped_by)] += 1
+
+    def _call(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
         """Return what one stage makes of the minibatches of its sources."""
         if isinstance(stage, CarrierBase):
             return inputs[0]  # a carrier passes minibatches on unchanged
@@ -66,12 +111,10 @@ class Evaluator:
                 check_aligned(stage, minibatch, NOTHING)
                 return minibatch
             assert isinstance(stage, TransformerBase)
-            return self._checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
+            return _checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
 
-    async def apply_async(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
-        """Return what `apply` returns; waits for a free slot of the stage's `concurrency`."""
-        if not is_async(stage):
-            return self.apply(stage, inputs, epoch, index)
+    async def _await(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
+        """Return what an asynchronous stage makes of them; wait for a free slot of its `concurrency`."""
         slots = self._slots.setdefault(id(stage), asyncio.Semaphore(concurrency_of(stage)))
         async with slots:
             with self.calls.of(stage, epoch, index) as rng:
@@ -85,18 +128,18 @@ class Evaluator:
                         f"{stage.name}: its transform_async raised CancelledError: {error}. Raise an error, or return "
                         "None to drop the minibatch."
                     ) from error
-                return self._checked(stage, result, inputs[0])
+                return _checked(stage, result, inputs[0])
 
-    def _checked(self, stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | None:
-        if result is None:
-            self._drops[self.calls.numbering.label(stage)] += 1
-            return None
-        if not isinstance(result, MiniBatch):
-            raise TypeError(
-                f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
-            )
-        check_aligned(stage, result, given)
-        return result.replace(epoch=given.epoch, index=given.index, rng=None)
+
+def _checked(stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | None:
+    if result is None:
+        return None
+    if not isinstance(result, MiniBatch):
+        raise TypeError(
+            f"{stage.name}: must give a MiniBatch or None, got {type(result).__name__}. Return the new minibatch."
+        )
+    check_aligned(stage, result, given)
+    return result.replace(epoch=given.epoch, index=given.index, rng=None)
 
 
 def _is_asked_to_end() -> bool:

@@ -74,14 +74,16 @@ class LoopThread:
 class InFlight(Iterator[T]):
     """The results of `coroutines` in their order, with up to `window` of them running.
 
-    If the iterable raises, the running coroutines deliver first, then its error is raised. The next call may continue.
-    An error of a coroutine ends the iterator.
+    While the next result is waited for, later ones run and are kept, up to 2 * window in all; so one that takes long
+    holds up the others only after a while. If the iterable raises, the running coroutines deliver first, then its error
+    is raised. The next call may continue. An error of a coroutine ends the iterator.
     """
 
     def __init__(self, coroutines: Iterable[Coroutine[Any, Any, T]], window: int) -> None:
         self._coroutines = iter(coroutines)
         self._window = window
-        self._running: deque[Future[T]] = deque()
+        self._kept: deque[Future[T]] = deque()
+        self._running = _Running()
         self._ended = False
         self._late_error: BaseException | None = None
         self._thread = LoopThread()
@@ -89,26 +91,69 @@ class InFlight(Iterator[T]):
 
     def __next__(self) -> T:
         self._thread.refuse_other_processes()
-        while not self._ended and self._late_error is None and len(self._running) < self._window:
+        while True:
+            self._fill()
+            if not self._kept:
+                break
+            if self._running.wait_for(self._kept[0], self._window if self._may_begin() else 0):
+                return self._oldest()
+        if self._late_error is not None:
+            late, self._late_error = self._late_error, None
+            raise late
+        self.close()
+        raise StopIteration
+
+    def _may_begin(self) -> bool:
+        return not self._ended and self._late_error is None and len(self._kept) < 2 * self._window
+
+    def _fill(self) -> None:
+        """Begin coroutines while there is room. Once the next result is there, it waits for one of them at most."""
+        while self._may_begin() and self._running.count < self._window:
             try:
-                self._running.append(self._thread.submit(next(self._coroutines)))
+                future = self._thread.submit(next(self._coroutines))
             except StopIteration:
                 self._ended = True
             except BaseException as error:
                 self._late_error = error
-        if not self._running:
-            if self._late_error is not None:
-                late, self._late_error = self._late_error, None
-                raise late
-            self.close()
-            raise StopIteration
+            else:
+                self._running.add(future)
+                self._kept.append(future)
+                if self._kept[0].done():
+                    return
+
+    def _oldest(self) -> T:
         try:
-            return self._running.popleft().result()
+            return self._kept.popleft().result()
         except BaseException:
             self._ended = True
-            self._running.clear()
+            self._kept.clear()
             self.close()
             raise
+
+
+class _Running:
+    """How many coroutines run. It does not hold the InFlight, so that one can be collected while they do."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = threading.Condition()
+
+    def add(self, future: Future[Any]) -> None:
+        """Count a coroutine until it is done."""
+        with self._changed:
+            self.count += 1
+        future.add_done_callback(self._remove)
+
+    def wait_for(self, future: Future[Any], most: int) -> bool:
+        """Wait until `future` is done, or fewer than `most` coroutines run; return whether `future` is done."""
+        with self._changed:
+            self._changed.wait_for(lambda: future.done() or self.count < most)
+            return future.done()
+
+    def _remove(self, future: Future[Any]) -> None:
+        with self._changed:
+            self.count -= 1
+            self._changed.notify_all()
 
 
 class _Guarded(Coroutine[Any, Any, T]):

@@ -20,7 +20,7 @@ from datapipes.base.outcome import as_error
 from datapipes.base.threads import threads_of_kernels
 from datapipes.processes.clone import end_if_clone
 
-THREADS = "datapipes-off-loop"
+THREADS = "datapipes-async-call"
 _here = threading.local()  # `threads`: those of the event loop that runs in this thread
 MOST = 2  # while one thread is in a long call, the other serves the short ones; more would only share the same cores
 
@@ -78,11 +78,12 @@ class OffLoopThreads:
             while (work := self._waiting.get()) is not None and not self._ended:
                 result = error = None
                 try:
-                    result = work.context.run(work.call)
+                    if not work.future.cancelled():  # else nobody waits for it any more
+                        result = work.context.run(work.call)
                 except BaseException as raised:
                     error = error_of(raised)
                 end_if_clone(self._process)  # a clone has its parent's loop, and would answer in its place
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._deliver, work.future, result, error)
                 del work, result, error  # or a thread that waits would keep a minibatch alive
 

@@ -151,11 +151,11 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
     if is_async(stage):
 
         def start(given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
-            return evaluator.apply_async(stage, [given], epoch, given.index)
+            return evaluator.apply_async(stage, given, epoch)
 
         # unlike a generator, map outlives a timeout of the source
         return _Delivery(InFlight(map(start, stream), concurrency_of(stage)), stream)
-    return _Delivery(_Mapped(lambda given: evaluator.apply(stage, [given], epoch, given.index), stream), stream)
+    return _Delivery(_Mapped(lambda given: evaluator.apply(stage, given, epoch), stream), stream)
 
 
 class _Mapped(Iterator[MiniBatch | None]):

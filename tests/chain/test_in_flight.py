@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import datapipes as dp
+from datapipes.base.threads import num_threads, share_of, threads_of_kernels
 
 NUM_ITEMS, BATCH_SIZE = 40, 4
 BOUND_S = 20.0
@@ -51,9 +52,9 @@ def digests(stage):
 
 def no_loop_thread_is_left():
     for thread in threading.enumerate():
-        if thread.name == "datapipes-async":
+        if thread.name.startswith("datapipes-async"):
             thread.join(20)
-    return all(thread.name != "datapipes-async" for thread in threading.enumerate())
+    return all(not thread.name.startswith("datapipes-async") for thread in threading.enumerate())
 
 
 def test_results_are_in_order_and_do_not_depend_on_concurrency():
@@ -123,3 +124,148 @@ def test_a_caller_with_a_running_loop_is_served():
 def test_a_concurrency_below_one_is_refused():
     with pytest.raises(ValueError, match=r"waiting: concurrency must be 1 or more, got 0"):
         list(Waiting(items(), concurrency=0))
+
+
+# --- one that takes long
+
+
+class Held(dp.MiniBatchTransformer):
+    """Its first minibatch waits until `until` have come here, and a little longer; the others are ready at once."""
+
+    concurrency = 3
+
+    def __init__(self, source, until):
+        super().__init__(source)
+        self.until = until
+        self.came, self.came_meanwhile = 0, 0
+        self.all_came = asyncio.Event()
+
+    async def transform_async(self, minibatch):
+        self.came += 1
+        if self.came == self.until:
+            self.all_came.set()
+        if minibatch.index == 0:
+            await asyncio.wait_for(self.all_came.wait(), BOUND_S)
+            for _ in range(500):
+                await asyncio.sleep(0)
+            self.came_meanwhile = self.came
+        return minibatch
+
+
+@pytest.mark.parametrize("read", [iter, lambda stage: iter(dp.DataLoader(stage))], ids=["alone", "loader"])
+def test_one_that_takes_long_lets_twice_the_concurrency_be_made_and_no_more(read):
+    stage = Held(items(), until=6)
+    assert [minibatch.digest() for minibatch in read(stage)] == digests(items())
+    assert stage.came_meanwhile == 6
+
+
+# --- synchronous stages beside asynchronous ones
+
+
+class Blocked(dp.MiniBatchTransformer):
+    """A synchronous stage that does not return from its first minibatch before `go_on` is set."""
+
+    def __init__(self, source, go_on):
+        super().__init__(source)
+        self.go_on = go_on
+
+    def transform(self, minibatch):
+        if minibatch.index == 0:
+            assert self.go_on.wait(BOUND_S)
+        return minibatch
+
+
+class Sets(dp.MiniBatchTransformer):
+    """An asynchronous stage that sets `go_on` at one minibatch."""
+
+    concurrency = 4
+
+    def __init__(self, source, go_on, index):
+        super().__init__(source)
+        self.go_on = go_on
+        self.index = index
+
+    async def transform_async(self, minibatch):
+        await asyncio.sleep(0)
+        if minibatch.index == self.index:
+            self.go_on.set()
+        return minibatch
+
+
+@pytest.mark.parametrize("index", [1, 5])
+@pytest.mark.parametrize("blocked_first", [True, False])
+def test_a_synchronous_call_holds_up_nothing_else(blocked_first, index):
+    go_on = threading.Event()
+    if blocked_first:
+        chain = Sets(Blocked(items(), go_on), go_on, index)
+    else:
+        chain = Blocked(Sets(items(), go_on, index), go_on)
+    assert digests(chain) == digests(items())
+    assert no_loop_thread_is_left()
+
+
+def test_a_replayed_minibatch_makes_its_synchronous_calls_likewise():
+    go_on = threading.Event()
+    go_on.set()
+    chain = Blocked(Sets(items(), go_on, 0), go_on)
+    assert dp.DataLoader(chain).minibatch(0, 3).digest() == digests(items())[3]
+    assert no_loop_thread_is_left()
+
+
+def told(kernel_threads):
+    def tell(minibatch):
+        kernel_threads.append(num_threads())
+        return minibatch
+
+    return tell
+
+
+def test_a_synchronous_stage_has_the_threads_of_its_worker():
+    found = []
+    chain = Waiting(items().transform(told(found)))
+    list(dp.DataLoader(chain, 2, worker_method="thread"))
+    assert set(found) == {share_of(2)}
+    with threads_of_kernels(7):
+        list(chain)
+    assert set(found[-10:]) == {7}
+
+
+def odd(minibatch):
+    if minibatch.index % 2:
+        raise StopIteration("odd")
+    return minibatch
+
+
+def test_an_error_of_a_synchronous_stage_names_its_place():
+    with pytest.raises(RuntimeError, match="StopIteration at epoch 0, minibatch 1") as caught:
+        list(Waiting(items().transform(odd)))
+    assert caught.value.__cause__.args == ("odd",)
+
+    def lost(minibatch):
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost") as caught:
+        list(Waiting(items()).transform(lost))
+    assert "in stage 2 (transform), epoch 0, minibatch 0" in caught.value.__notes__
+    assert no_loop_thread_is_left()
+
+
+def test_calls_and_drops_of_synchronous_stages_are_counted():
+    chain = Waiting(items().transform(lambda minibatch: minibatch if minibatch.index > 2 else None), concurrency=6)
+    loader = dp.DataLoader(chain.transform(lambda minibatch: minibatch))
+    assert len(list(loader)) == 7
+    calls = {label: shown["calls"] for label, shown in loader.stats().items() if not label.startswith("waiting for")}
+    assert calls == {"0 item_sampler": 10, "1 transform": 10, "2 waiting": 7, "3 transform": 7}
+
+
+def test_an_epoch_of_which_all_is_dropped_beside_the_loop_names_the_stage():
+    with pytest.raises(RuntimeError, match="1 transform dropped 10"):
+        list(Waiting(items().transform(lambda minibatch: None)))
+
+
+def test_an_epoch_that_is_left_ends_the_threads_of_its_calls():
+    go_on = threading.Event()
+    chain = Sets(Blocked(items(), go_on), go_on, 2)
+    next(iter(chain))
+    chain.close()
+    assert no_loop_thread_is_left()

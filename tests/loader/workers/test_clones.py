@@ -25,7 +25,12 @@ def clones(folder: Path) -> list[int]:
     return pids
 
 
-@pytest.mark.parametrize("stage", [ws.ForkAndGoOn, ws.ForkAndGoOnAsync])
+def fork_beside_the_loop(source: dp.Stage, folder: str) -> dp.Stage:
+    """A synchronous stage that forks, beside an asynchronous one."""
+    return ws.ForkAndGoOn(ws.PassOnAsync(source), folder)
+
+
+@pytest.mark.parametrize("stage", [ws.ForkAndGoOn, ws.ForkAndGoOnAsync, fork_beside_the_loop])
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 def test_a_clone_sends_nothing_and_ends(tmp_path, options, stage):
     expected = [digests(sampled()), digests(start_at_one())]

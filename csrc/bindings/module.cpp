@@ -1,6 +1,7 @@
 // module.cpp: the extension module datapipes._core, and the bindings of all kernels on arrays. They are one translation unit:
 // each further one would read pybind11 and generate its code again, which takes longer than a folder's bindings. The other unit
 // is shm.cpp, so that two processors share the work.
+#include "bindings/distributed.cpp"
 #include "bindings/gather.cpp"
 #include "bindings/graph.cpp"
 #include "bindings/memory.cpp"
@@ -21,5 +22,6 @@ PYBIND11_MODULE(_core, m) {
   datapipes::bind_graph(m);
   datapipes::bind_memory(m);
   datapipes::bind_partition(m);
+  datapipes::bind_distributed(m);
   datapipes::bind_shm(m);
 }

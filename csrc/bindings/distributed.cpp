@@ -1,0 +1,223 @@
+// distributed.cpp: names, shapes and ownership of the kernels of sampling over parts.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "bindings/numpy.h"
+#include "distributed/hops_over_parts.h"
+
+namespace datapipes {
+namespace {
+
+constexpr const char* kDistOp = "dist_sample_neighbor";
+
+std::string dist_op_of(const std::string& name) { return name.empty() ? kDistOp : std::string(kDistOp) + ", " + name; }
+
+// A GraphInParts over the arrays of a partition book, which it keeps.
+class ArrayGraphInParts {
+ public:
+  // node_types: (name, num_nodes, map) each, the map as part_map.h says; relations: (src, dst, name) each, src and dst being
+  // numbers of node types. A homogeneous graph gives the name "".
+  ArrayGraphInParts(std::int64_t num_parts, const py::list& node_types, const py::list& relations) {
+    graph_.num_parts = num_parts;
+    for (const auto& given : node_types) {
+      const auto type = given.cast<py::tuple>();
+      const auto num_nodes = type[1].cast<std::int64_t>();
+      graph_.owners.emplace_back(stored(type[2]), num_parts, num_nodes);
+      graph_.node_types.push_back({dist_op_of(type[0].cast<std::string>()), num_nodes});
+    }
+    const auto count = graph_.node_types.size();
+    for (const auto& given : relations) {
+      const auto relation = given.cast<py::tuple>();
+      const auto src = relation[0].cast<std::size_t>(), dst = relation[1].cast<std::size_t>();
+      if (src >= count || dst >= count) throw py::value_error("GraphInParts: a relation names a node type that is not there.");
+      graph_.relations.push_back({dist_op_of(relation[2].cast<std::string>()), src, dst});
+    }
+  }
+
+  const GraphInParts& graph() const { return graph_; }
+
+ private:
+  PartMap::Stored stored(py::handle given) {
+    arrays_.push_back(py::reinterpret_borrow<py::object>(given));
+    if (py::isinstance<Array<std::uint8_t>>(given)) return of<std::uint8_t>(given);
+    if (py::isinstance<Array<std::int16_t>>(given)) return of<std::int16_t>(given);
+    if (py::isinstance<Array<std::int64_t>>(given)) return of<std::int64_t>(given);
+    throw py::type_error("GraphInParts: the map of parts must be contiguous, uint8, int16, or int64 for ranges.");
+  }
+  template <class T>
+  static std::span<const T> of(py::handle given) {
+    return view(py::reinterpret_borrow<Array<T>>(given), "the map of parts");
+  }
+
+  GraphInParts graph_;
+  std::vector<py::object> arrays_;  // which the maps view
+};
+
+// HopsOverParts with ids of the graph's dtype. Calls of several threads wait for each other.
+class AnyHopsOverParts {
+ public:
+  AnyHopsOverParts(py::object graph, PartedRequest request, bool narrow)
+      : graph_(std::move(graph)), want_edge_ids_(request.want_edge_ids) {
+    const GraphInParts& known = graph_.cast<const ArrayGraphInParts&>().graph();
+    if (narrow) {
+      hops_ = std::make_unique<HopsOverParts<std::int32_t>>(known, std::move(request));
+    } else {
+      hops_ = std::make_unique<HopsOverParts<std::int64_t>>(known, std::move(request));
+    }
+  }
+
+  // Returns the local ids of the seeds, and what the first hop asks.
+  py::tuple start(const std::vector<std::pair<std::int64_t, Array<std::int64_t>>>& seeds) {
+    std::vector<Seeds> wanted;
+    const auto num_types = graph_.cast<const ArrayGraphInParts&>().graph().node_types.size();
+    for (const auto& [type, ids] : seeds) {
+      if (type < 0 || static_cast<std::size_t>(type) >= num_types)
+        throw std::invalid_argument("no node type has the number " + std::to_string(type) + ".");
+      wanted.push_back({static_cast<std::size_t>(type), view(ids, "seeds")});
+    }
+    return std::visit(
+        [&]<class Id>(std::unique_ptr<HopsOverParts<Id>>& hops) {
+          std::vector<Buffer<Id>> local;
+          std::vector<PartAsk<Id>> asks;
+          {
+            const GilRelease nogil;
+            const std::lock_guard lock(mutex_);
+            local = hops->start(wanted);
+            asks = hops->ask();
+          }
+          py::list ids;
+          for (auto& each : local) ids.append(to_numpy(std::move(each)));
+          return py::make_tuple(ids, to_python(std::move(asks)));
+        },
+        hops_);
+  }
+
+  // Returns the blocks of a hop, and what the next one asks; None after the last hop.
+  py::tuple advance(const py::list& answers) {
+    return std::visit(
+        [&]<class Id>(std::unique_ptr<HopsOverParts<Id>>& hops) {
+          std::vector<std::vector<PartAnswer<Id>>> given;
+          for (const auto& answer : answers) given.push_back(part_answers<Id>(answer));
+          std::vector<CompactedHop<Id>> blocks;
+          std::vector<PartAsk<Id>> asks;
+          bool more = false;
+          {
+            const GilRelease nogil;
+            const std::lock_guard lock(mutex_);
+            blocks = hops->take(given);
+            more = hops->has_hop();
+            if (more) asks = hops->ask();
+          }
+          py::list hop;
+          for (auto& block : blocks) {
+            py::object edge_ids = py::none();
+            if (want_edge_ids_) edge_ids = to_numpy(std::move(block.edge_ids));
+            hop.append(
+                py::make_tuple(to_numpy(std::move(block.indptr)), to_numpy(std::move(block.indices)), edge_ids, block.num_src));
+          }
+          py::object next = py::none();
+          if (more) next = to_python(std::move(asks));
+          return py::make_tuple(hop, next);
+        },
+        hops_);
+  }
+
+  py::list finish() {
+    return std::visit(
+        [&](auto& hops) {
+          const std::lock_guard lock(mutex_);
+          py::list nodes;
+          for (auto& ids : hops->finish()) nodes.append(to_numpy(std::move(ids)));
+          return nodes;
+        },
+        hops_);
+  }
+
+ private:
+  template <class Id>
+  static py::list to_python(std::vector<PartAsk<Id>>&& asks) {
+    py::list asked;
+    for (auto& ask : asks) {
+      py::list rows;
+      for (auto& [type, ids] : ask.rows) rows.append(py::make_tuple(type, to_numpy(std::move(ids))));
+      asked.append(py::make_tuple(ask.part, rows, ask.draws));
+    }
+    return asked;
+  }
+
+  // The caller keeps the arrays; it has checked that they are what it hands over.
+  template <class Id>
+  static std::vector<PartAnswer<Id>> part_answers(py::handle answer) {
+    std::vector<PartAnswer<Id>> given;
+    for (const auto& draw : answer.cast<py::list>()) {
+      const auto arrays = draw.cast<py::tuple>();
+      PartAnswer<Id> one{answer_view<std::int64_t>(arrays[0], "indptr"), answer_view<Id>(arrays[1], "neighbors"), {}};
+      if (!arrays[2].is_none()) one.edge_ids = answer_view<std::int64_t>(arrays[2], "edge_ids");
+      given.push_back(one);
+    }
+    return given;
+  }
+  template <class T>
+  static std::span<const T> answer_view(py::handle given, const char* name) {
+    if (!py::isinstance<Array<T>>(given))
+      throw py::type_error(std::string(name) + " of an answer has another dtype, or is not contiguous.");
+    return view(py::reinterpret_borrow<Array<T>>(given), name);
+  }
+
+  py::object graph_;
+  bool want_edge_ids_;
+  std::mutex mutex_;
+  std::variant<std::unique_ptr<HopsOverParts<std::int32_t>>, std::unique_ptr<HopsOverParts<std::int64_t>>> hops_;
+};
+
+PartedRequest parted_request(const GraphInParts& graph, const std::vector<std::int64_t>& sampled,
+                             const std::vector<std::vector<std::int64_t>>& fanouts) {
+  PartedRequest request;
+  for (const std::int64_t number : sampled) {
+    if (number < 0 || number >= std::ssize(graph.relations) ||
+        (!request.sampled.empty() && static_cast<std::size_t>(number) <= request.sampled.back()))
+      throw std::invalid_argument("sampled relations must ascend, each once, and be in the graph.");
+    request.sampled.push_back(static_cast<std::size_t>(number));
+  }
+  for (const auto& hop : fanouts) {
+    if (hop.size() != sampled.size()) throw std::invalid_argument("give one fanout for each sampled relation of a hop.");
+    for (const std::int64_t fanout : hop)
+      if (fanout < -1)
+        throw std::invalid_argument("fanout must be -1 (all in-edges) or more, got " + std::to_string(fanout) + ".");
+  }
+  if (fanouts.empty()) throw std::invalid_argument("give fanouts for 1 hop or more.");
+  request.fanouts = fanouts;
+  return request;
+}
+
+}  // namespace
+
+void bind_distributed(py::module_& m) {
+  py::class_<ArrayGraphInParts>(m, "GraphInParts")
+      .def(py::init<std::int64_t, const py::list&, const py::list&>(), py::arg("num_parts"), py::arg("node_types"),
+           py::arg("relations"));
+  py::class_<AnyHopsOverParts>(m, "HopsOverParts")
+      .def(py::init([](py::object graph, const std::vector<std::int64_t>& sampled,
+                       const std::vector<std::vector<std::int64_t>>& fanouts, bool replace, bool only_new, bool want_edge_ids,
+                       bool narrow) {
+             PartedRequest request = parted_request(graph.cast<const ArrayGraphInParts&>().graph(), sampled, fanouts);
+             request.replace = replace;
+             request.only_new = only_new;
+             request.want_edge_ids = want_edge_ids;
+             return std::make_unique<AnyHopsOverParts>(std::move(graph), std::move(request), narrow);
+           }),
+           py::arg("graph"), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("replace"), py::arg("only_new"),
+           py::arg("want_edge_ids"), py::arg("narrow"))
+      .def("start", &AnyHopsOverParts::start, py::arg("seeds").noconvert())
+      .def("advance", &AnyHopsOverParts::advance, py::arg("answers"))
+      .def("finish", &AnyHopsOverParts::finish);
+}
+
+}  // namespace datapipes

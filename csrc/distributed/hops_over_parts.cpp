@@ -1,0 +1,304 @@
+#include "distributed/hops_over_parts.h"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <stdexcept>
+
+#include "sampling/hop_room.h"
+#include "sampling/row_view.h"
+
+namespace datapipes {
+namespace {
+
+constexpr std::int64_t kBlockPicks = 256;  // picks whose map entries are prefetched together
+
+[[noreturn]] void throw_wrong_answer(const std::string& op, std::int64_t part, const std::string& found,
+                                     const std::string& allowed) {
+  throw std::invalid_argument(op + ": part " + std::to_string(part) + " answered " + found + "; " + allowed +
+                              ". Look at the server of this part: its version, its files.");
+}
+
+std::string number(std::int64_t value) { return std::to_string(value); }
+
+}  // namespace
+
+template <class Id>
+HopsOverParts<Id>::HopsOverParts(const GraphInParts& graph, PartedRequest request)
+    : graph_(graph),
+      request_(std::move(request)),
+      owners_(graph.node_types.size()),
+      drawn_(graph.node_types.size(), 0),
+      rows_(graph.node_types.size()),
+      cursors_(static_cast<std::size_t>(graph.num_parts)) {
+  for (const NodeType& type : graph.node_types) numberings_.emplace_back(type.num_nodes);
+}
+
+template <class Id>
+HopsOverParts<Id>::~HopsOverParts() {
+  try {
+    if (usable_)
+      for (auto& numbering : numberings_) numbering.finish();
+  } catch (const std::bad_alloc&) {  // no room on the shelf: the maps are freed
+  }
+}
+
+template <class Id>
+std::vector<Buffer<Id>> HopsOverParts<Id>::start(std::span<const Seeds> seeds) {
+  usable_ = false;
+  std::vector<Buffer<Id>> local;
+  for (const Seeds& of_type : seeds) local.push_back(number_seeds(of_type));
+  usable_ = true;
+  return local;
+}
+
+template <class Id>
+Buffer<Id> HopsOverParts<Id>::number_seeds(const Seeds& seeds) {
+  const NodeType& type = graph_.node_types[seeds.type];
+  auto& numbering = numberings_[seeds.type];
+  Buffer<Id> local(std::ssize(seeds.ids));
+  std::vector<Id> ids(seeds.ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    check_node(type.op.c_str(), seeds.ids[i], type.num_nodes);
+    ids[i] = static_cast<Id>(seeds.ids[i]);
+  }
+  numbering.make_room(std::ssize(seeds.ids), direct_left_);
+  numbering.visit([&](auto& map) { numbering.number_ahead(map, std::span<const Id>(ids), local.data()); });
+  return local;
+}
+
+template <class Id>
+std::vector<PartAsk<Id>> HopsOverParts<Id>::ask() {
+  if (!usable_ || !has_hop()) throw std::logic_error("hops_over_parts: there is no hop to ask for.");
+  const auto& fanouts = request_.fanouts[hop_];
+  num_dst_.clear();
+  for (const auto& numbering : numberings_) num_dst_.push_back(numbering.count());
+  for (auto& rows : rows_) rows.clear();
+  asked_.clear();
+  std::vector<std::vector<Buffer<Id>>> ids(numberings_.size());
+  for (std::size_t i = 0; i < request_.sampled.size(); ++i) {
+    const std::size_t dst = graph_.relations[request_.sampled[i]].dst;
+    if (fanouts[i] == 0 || !rows_[dst].empty() || first_row(dst) == num_dst_[dst]) continue;
+    look_up_owners(dst);
+    rows_[dst].assign(static_cast<std::size_t>(graph_.num_parts), 0);
+    for (auto d = static_cast<std::size_t>(first_row(dst)); d < owners_[dst].size(); ++d) ++rows_[dst][owners_[dst][d]];
+    ids[dst] = split(dst);
+  }
+  std::vector<PartAsk<Id>> asks;
+  for (std::size_t part = 0; part < static_cast<std::size_t>(graph_.num_parts); ++part) {
+    PartAsk<Id> ask{static_cast<std::int64_t>(part), {}, {}};
+    for (std::size_t type = 0; type < rows_.size(); ++type)
+      if (!rows_[type].empty() && rows_[type][part] > 0) ask.rows.push_back({type, std::move(ids[type][part])});
+    if (ask.rows.empty()) continue;
+    for (std::size_t i = 0; i < request_.sampled.size(); ++i) {
+      const auto& rows = rows_[graph_.relations[request_.sampled[i]].dst];
+      if (fanouts[i] != 0 && !rows.empty() && rows[part] > 0) ask.draws.push_back(i);
+    }
+    asked_.push_back({ask.part, ask.draws});
+    asks.push_back(std::move(ask));
+  }
+  return asks;
+}
+
+// Finds the parts of the nodes that were no destinations before.
+template <class Id>
+void HopsOverParts<Id>::look_up_owners(std::size_t type) {
+  const auto nodes = numberings_[type].nodes();
+  auto& owners = owners_[type];
+  const std::size_t known = owners.size();
+  owners.resize(nodes.size());
+  graph_.owners[type].owners(graph_.node_types[type].op.c_str(), nodes.subspan(known), owners.data() + known);
+}
+
+template <class Id>
+std::vector<Buffer<Id>> HopsOverParts<Id>::split(std::size_t type) const {
+  std::vector<Buffer<Id>> ids;
+  std::vector<Id*> next;
+  for (const std::int64_t count : rows_[type]) {
+    ids.emplace_back(count == 0 ? Buffer<Id>() : Buffer<Id>(count));
+    next.push_back(ids.back().data());
+  }
+  const auto nodes = numberings_[type].nodes();
+  const auto& owners = owners_[type];
+  for (auto d = static_cast<std::size_t>(first_row(type)); d < owners.size(); ++d) *next[owners[d]]++ = nodes[d];
+  return ids;
+}
+
+template <class Id>
+std::vector<CompactedHop<Id>> HopsOverParts<Id>::take(const std::vector<std::vector<PartAnswer<Id>>>& answers) {
+  if (!usable_ || !has_hop() || num_dst_.empty()) throw std::logic_error("hops_over_parts: ask() comes before take().");
+  usable_ = false;
+  const auto drawn = by_relation(answers);
+  std::vector<CompactedHop<Id>> blocks;
+  for (std::size_t i = 0; i < request_.sampled.size(); ++i)
+    blocks.push_back(drawn[i].empty() ? nothing(num_dst_[graph_.relations[request_.sampled[i]].dst]) : merge(i, drawn[i]));
+  for (std::size_t i = 0; i < blocks.size(); ++i)  // only now: later relations find nodes of the same type
+    blocks[i].num_src = numberings_[graph_.relations[request_.sampled[i]].src].count();
+  drawn_ = std::move(num_dst_);
+  num_dst_.clear();
+  ++hop_;
+  usable_ = true;
+  return blocks;
+}
+
+// The answers to each sampled relation's draw.
+template <class Id>
+auto HopsOverParts<Id>::by_relation(const std::vector<std::vector<PartAnswer<Id>>>& answers) const
+    -> std::vector<std::vector<Drawn>> {
+  if (answers.size() != asked_.size())
+    throw std::invalid_argument("hops_over_parts: " + std::to_string(answers.size()) + " answers for " +
+                                std::to_string(asked_.size()) + " parts that were asked.");
+  std::vector<std::vector<Drawn>> drawn(request_.sampled.size());
+  for (std::size_t a = 0; a < answers.size(); ++a) {
+    const auto& [part, draws] = asked_[a];
+    if (answers[a].size() != draws.size()) {
+      throw_wrong_answer(graph_.relations[request_.sampled[draws.front()]].op, part, number(std::ssize(answers[a])) + " draws",
+                         number(std::ssize(draws)) + " were asked for");
+    }
+    for (std::size_t i = 0; i < draws.size(); ++i) drawn[draws[i]].push_back({part, &answers[a][i]});
+  }
+  return drawn;
+}
+
+template <class Id>
+CompactedHop<Id> HopsOverParts<Id>::nothing(std::int64_t num_dst) const {
+  CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}};
+  std::fill_n(block.indptr.data(), num_dst + 1, std::int64_t{0});
+  return block;
+}
+
+template <class Id>
+CompactedHop<Id> HopsOverParts<Id>::merge(std::size_t place, const std::vector<Drawn>& drawn) {
+  const PartedRelation& relation = graph_.relations[request_.sampled[place]];
+  const HopRoom room{relation.op.c_str(), static_cast<std::int64_t>(hop_), request_.fanouts[hop_][place], request_.replace};
+  std::int64_t picks = 0;
+  try {
+    CompactedHop<Id> block{.indptr = lay_out(place, drawn), .indices = {}, .edge_ids = {}};
+    picks = block.indptr[num_dst_[relation.dst]];
+    if (picks + held_ >= kPicksUnchecked) room.check(picks, 0, sizeof(Id) + (request_.want_edge_ids ? sizeof(std::int64_t) : 0));
+    held_ += picks + num_dst_[relation.dst];
+    block.indices = Buffer<Id>(picks);
+    if (request_.want_edge_ids) block.edge_ids = Buffer<std::int64_t>(picks);
+    number_neighbors(relation, block.indptr, block);
+    return block;
+  } catch (const NoRoom&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    room.refuse_allocation(picks, num_dst_[relation.dst]);
+  }
+}
+
+// Checks the answers but for the ids in them, and returns the offsets of the merged rows.
+template <class Id>
+Buffer<std::int64_t> HopsOverParts<Id>::lay_out(std::size_t place, const std::vector<Drawn>& drawn) {
+  const PartedRelation& relation = graph_.relations[request_.sampled[place]];
+  const std::int64_t fanout = request_.fanouts[hop_][place], num_dst = num_dst_[relation.dst];
+  const std::int64_t most = fanout < 0 ? std::numeric_limits<std::int64_t>::max() : fanout;
+  const bool all_or_none = request_.replace && fanout >= 0;
+  for (const auto& [part, answer] : drawn) {
+    const std::int64_t rows = rows_[relation.dst][static_cast<std::size_t>(part)];
+    const std::int64_t offsets = std::ssize(answer->indptr), picks = std::ssize(answer->neighbors);
+    if (offsets != rows + 1)
+      throw_wrong_answer(relation.op, part, "an indptr of " + number(offsets) + " entries",
+                         number(rows + 1) + " are needed, for " + number(rows) + " nodes");
+    if (answer->indptr.front() != 0 || answer->indptr.back() != picks) {
+      throw_wrong_answer(relation.op, part,
+                         "an indptr from " + number(answer->indptr.front()) + " to " + number(answer->indptr.back()),
+                         "it must go from 0 to the number of neighbors, " + number(picks));
+    }
+    const std::int64_t edge_ids = std::ssize(answer->edge_ids), wanted = request_.want_edge_ids ? picks : 0;
+    if (edge_ids != wanted) throw_wrong_answer(relation.op, part, number(edge_ids) + " edge ids", number(wanted) + " are needed");
+    cursors_[static_cast<std::size_t>(part)] = {answer, 0, 0};
+  }
+  Buffer<std::int64_t> indptr(num_dst + 1);
+  const std::int64_t first = first_row(relation.dst);
+  std::fill_n(indptr.data(), first + 1, std::int64_t{0});
+  const PartNumber* const owners = owners_[relation.dst].data();
+  std::int64_t total = 0;
+  for (std::int64_t d = first; d < num_dst; ++d) {
+    Cursor& cursor = cursors_[owners[d]];
+    const std::int64_t begin = cursor.pick, end = cursor.answer->indptr[static_cast<std::size_t>(++cursor.row)];
+    if (end < begin || end > std::ssize(cursor.answer->neighbors) || end - begin > most ||
+        (all_or_none && end != begin && end - begin != fanout)) {
+      throw_wrong_answer(relation.op, owners[d],
+                         "[" + number(begin) + ", " + number(end) + ") as the picks of node " +
+                             number(static_cast<std::int64_t>(numberings_[relation.dst].nodes()[static_cast<std::size_t>(d)])),
+                         "they must ascend to " + number(std::ssize(cursor.answer->neighbors)) + ", by " +
+                             (fanout < 0 ? "any number" : (all_or_none ? "0 or " : "at most ") + number(fanout)) + " a node");
+    }
+    cursor.pick = end;
+    indptr[d + 1] = total += end - begin;
+  }
+  for (const auto& [part, answer] : drawn) cursors_[static_cast<std::size_t>(part)] = {answer, 0, 0};
+  return indptr;
+}
+
+// Copies the picks, in the order of the destinations, and numbers the neighbors. The entries of a block in the map are
+// prefetched while it is copied, and used a block later.
+template <class Id>
+void HopsOverParts<Id>::number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr,
+                                         CompactedHop<Id>& block) {
+  const std::int64_t num_dst = num_dst_[relation.dst], picks = indptr[num_dst];
+  const std::int64_t num_sources = graph_.node_types[relation.src].num_nodes;
+  auto& numbering = numberings_[relation.src];
+  numbering.make_room(picks, direct_left_);
+  const PartNumber* const owners = owners_[relation.dst].data();
+  Id* const out = block.indices.data();  // first the global ids, then their local ids
+  std::int64_t* const out_ids = block.edge_ids.data();
+  numbering.visit([&](auto& map) {
+    std::int64_t copied = 0, numbered = 0;
+    const auto number_to = [&](std::int64_t end) {
+      const std::span<Id> ids(out + numbered, static_cast<std::size_t>(end - numbered));
+      numbering.number(map, std::span<const Id>(ids), ids.data());
+      numbered = end;
+    };
+    const auto copy = [&](const PartAnswer<Id>& answer, std::int64_t part, std::int64_t from, std::int64_t count) {
+      const Id* const neighbors = answer.neighbors.data() + from;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const Id neighbor = neighbors[i];
+        if (static_cast<std::uint64_t>(neighbor) >= static_cast<std::uint64_t>(num_sources)) {
+          throw_wrong_answer(relation.op, part, "the neighbor " + number(neighbor),
+                             "ids must be in [0, " + number(num_sources) + ")");
+        }
+        map.prefetch(neighbor);
+        out[copied + i] = neighbor;
+      }
+      if (request_.want_edge_ids) {
+        const std::int64_t* const edge_ids = answer.edge_ids.data() + from;
+        std::int64_t any = 0;
+        for (std::int64_t i = 0; i < count; ++i) any |= out_ids[copied + i] = edge_ids[i];
+        if (any < 0) throw_wrong_answer(relation.op, part, "a negative edge id", "edge ids must be 0 or more");
+      }
+      copied += count;
+    };
+    for (std::int64_t d = first_row(relation.dst); d < num_dst;) {
+      const PartNumber part = owners[d];
+      const std::int64_t begin = indptr[d];
+      do ++d;
+      while (d < num_dst && owners[d] == part);
+      Cursor& cursor = cursors_[part];
+      for (std::int64_t left = indptr[d] - begin; left > 0;) {
+        const std::int64_t count = std::min(left, kBlockPicks - copied % kBlockPicks);
+        copy(*cursor.answer, part, cursor.pick, count);
+        cursor.pick += count;
+        left -= count;
+        if (copied % kBlockPicks == 0 && copied > kBlockPicks) number_to(copied - kBlockPicks);
+      }
+    }
+    number_to(copied);
+  });
+}
+
+template <class Id>
+std::vector<Buffer<Id>> HopsOverParts<Id>::finish() {
+  if (!usable_) throw std::logic_error("hops_over_parts: an error has ended this minibatch.");
+  usable_ = false;
+  std::vector<Buffer<Id>> nodes;
+  for (auto& numbering : numberings_) nodes.push_back(numbering.finish());
+  return nodes;
+}
+
+template class HopsOverParts<std::int32_t>;
+template class HopsOverParts<std::int64_t>;
+
+}  // namespace datapipes

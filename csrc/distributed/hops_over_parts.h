@@ -1,0 +1,123 @@
+// hops_over_parts.h: the hops of one minibatch over a graph in parts, without those who answer: it says what each part is to
+// be asked, and makes blocks of the answers. The result equals sample_neighbors over the whole graph, bit by bit.
+//   start(seeds) numbers the seeds. Then for each hop: ask() gives the rows that the hop draws for, by part; take() gets the
+//   answers, aligned with what ask() gave, and returns the blocks. finish() returns the nodes of each type.
+//   ask: the parts that have rows to draw, ascending; of each, the ids by destination type, in the order of their local ids,
+//   and the relations that it is to draw, as places in `sampled`. A relation of fanout 0 and a part without rows are not asked.
+//   take: each answer has indptr int64[rows + 1], neighbors Id[picks], edge_ids int64[picks] if they were asked for.
+// Answers come from elsewhere and are checked whole: as many draws as asked, offsets that ascend from 0 to the number of
+// picks, no more picks in a row than the fanout allows, neighbors inside the source type, edge ids not negative.
+// Numberings use hash maps: many minibatches are in flight, and a map takes memory by what the minibatch finds.
+// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on a wrong answer; the
+// message names the part. Throws std::length_error (ValueError) past 2^32 - 1 nodes, NoRoom (MemoryError) where a hop does
+// not fit into memory. After an error the object is of no more use. Touches no Python object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/buffer.h"
+#include "distributed/part_map.h"
+#include "sampling/numbering.h"
+#include "sampling/sample_neighbors.h"
+#include "sampling/topology.h"
+
+namespace datapipes {
+
+struct PartedRelation {
+  std::string op;  // names the relation in errors
+  std::size_t src, dst;
+};
+
+struct GraphInParts {
+  std::int64_t num_parts;
+  std::vector<NodeType> node_types;
+  std::vector<PartMap> owners;  // of each node type
+  std::vector<PartedRelation> relations;
+};
+
+struct PartedRequest {
+  std::vector<std::size_t> sampled;                // the relations that are drawn from, ascending
+  std::vector<std::vector<std::int64_t>> fanouts;  // hop 0 (next to the seeds) first; of each sampled relation
+  bool replace = false;
+  bool only_new = false;  // frontier "new"
+  bool want_edge_ids = false;
+};
+
+template <class Id>
+struct PartAsk {
+  struct Rows {
+    std::size_t type;
+    Buffer<Id> ids;
+  };
+  std::int64_t part;
+  std::vector<Rows> rows;          // of the destination types that have rows in the part, ascending
+  std::vector<std::size_t> draws;  // places in `sampled`, ascending
+};
+
+template <class Id>
+struct PartAnswer {
+  std::span<const std::int64_t> indptr;
+  std::span<const Id> neighbors;
+  std::span<const std::int64_t> edge_ids;
+};
+
+template <class Id>
+class HopsOverParts {
+ public:
+  // `graph` must stay where it is.
+  HopsOverParts(const GraphInParts& graph, PartedRequest request);
+  HopsOverParts(const HopsOverParts&) = delete;
+  HopsOverParts& operator=(const HopsOverParts&) = delete;
+  ~HopsOverParts();
+
+  std::vector<Buffer<Id>> start(std::span<const Seeds> seeds);
+  bool has_hop() const { return hop_ < request_.fanouts.size(); }
+  std::vector<PartAsk<Id>> ask();
+  std::vector<CompactedHop<Id>> take(const std::vector<std::vector<PartAnswer<Id>>>& answers);
+  std::vector<Buffer<Id>> finish();
+
+ private:
+  struct Asked {
+    std::int64_t part;
+    std::vector<std::size_t> draws;
+  };
+  struct Cursor {  // how far the answer of a part has been merged
+    const PartAnswer<Id>* answer = nullptr;
+    std::int64_t row = 0, pick = 0;
+  };
+  struct Drawn {  // the answer of a part to one draw
+    std::int64_t part;
+    const PartAnswer<Id>* answer;
+  };
+
+  Buffer<Id> number_seeds(const Seeds& seeds);
+  void look_up_owners(std::size_t type);
+  std::vector<Buffer<Id>> split(std::size_t type) const;
+  std::int64_t first_row(std::size_t type) const { return request_.only_new ? drawn_[type] : 0; }
+  std::vector<std::vector<Drawn>> by_relation(const std::vector<std::vector<PartAnswer<Id>>>& answers) const;
+  CompactedHop<Id> nothing(std::int64_t num_dst) const;
+  CompactedHop<Id> merge(std::size_t place, const std::vector<Drawn>& drawn);
+  Buffer<std::int64_t> lay_out(std::size_t place, const std::vector<Drawn>& drawn);
+  void number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr, CompactedHop<Id>& block);
+
+  const GraphInParts& graph_;
+  PartedRequest request_;
+  std::vector<Numbering<Id>> numberings_;        // of each node type
+  std::vector<std::vector<PartNumber>> owners_;  // of each node type: the part of each node that was a destination
+  std::vector<std::int64_t> num_dst_;            // of each node type: nodes found before the hop
+  std::vector<std::int64_t> drawn_;              // of each node type: nodes whose in-edges an earlier hop has drawn
+  std::vector<std::vector<std::int64_t>> rows_;  // of each node type: rows of the hop by part; empty: none are asked
+  std::vector<Asked> asked_;
+  std::vector<Cursor> cursors_;  // of each part
+  std::size_t hop_ = 0;
+  std::int64_t direct_left_ = 0;  // no direct maps
+  std::int64_t held_ = 0;         // picks and columns of the blocks made so far
+  bool usable_ = true;            // the maps hold what they should
+};
+
+}  // namespace datapipes

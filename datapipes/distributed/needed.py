@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 
+def arrow(where: str) -> Any:
+    """Return the module pyarrow; see `arrow_flight`."""
+    arrow_flight(where)
+    import pyarrow
+
+    return pyarrow
+
+
 def arrow_flight(where: str) -> Any:
     """Return the module pyarrow.flight.
 

@@ -1,0 +1,181 @@
+"""Read a message from record batches of Arrow, sent by anybody: all of it is checked before it is used.
+
+Nothing is unpickled, whatever the metadata say. Tensors view the received memory, except those that come in several
+pieces or are not aligned.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.base.strict_json import parse_strict
+from datapipes.distributed.needed import arrow
+from datapipes.distributed.wire.arrow_message import DTYPE, HEADER, SHAPE, Message
+from datapipes.distributed.wire.ipc_form import refuse_compression
+from datapipes.distributed.wire.tensor_buffers import bytes_of, check_form, shaped, view_of
+
+MOST_COLUMNS = 2**16
+MOST_HEADER_BYTES = 16 * 2**20
+MOST_SHAPE_CHARACTERS = 64 * 21
+
+
+class BadMessage(ValueError):
+    """What was received is no message; the text says what was found."""
+
+
+def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
+    """Return the message in one Arrow stream; its tensors view `data`.
+
+    Args:
+        data: bytes, or a buffer of Arrow.
+        most_bytes: of the stream.
+    Raises:
+        BadMessage: It is too large, no such stream, or no message; see `from_batches`.
+    """
+    pa = arrow(where)
+    if len(data) > most_bytes:
+        raise BadMessage(f"{where}: found {len(data)} bytes; at most {most_bytes} are allowed. Ask for less at once.")
+    buffer = pa.py_buffer(data)
+    try:
+        refuse_compression(pa, buffer)  # before Arrow makes room for what the stream promises
+        with pa.ipc.open_stream(buffer) as reader:
+            return from_batches(where, reader.schema, reader, most_bytes)
+    except BadMessage:
+        raise
+    except (pa.ArrowException, ValueError, OSError, OverflowError, MemoryError, EOFError) as error:
+        raise BadMessage(f"{where}: found no valid Arrow stream: {_short(error)}.") from error
+
+
+def from_batches(where: str, schema: Any, batches: Iterable[Any], most_bytes: int) -> Message:
+    """Return the message of a schema and its batches, which are read to their end.
+
+    Args:
+        most_bytes: of all tensors.
+    Raises:
+        BadMessage: A column of another type, a dtype or shape that no tensor has, more bytes or fewer than the shape
+            says, a batch that Arrow's full validation refuses, a header that is not strict JSON.
+    """
+    pa = arrow(where)
+    arriving = _arriving(where, pa, schema, most_bytes)
+    header = _header(where, schema.metadata)
+    for number, batch in enumerate(batches):
+        _check_batch(where, pa, schema, batch)
+        taken = sum(each.take(_value_of(column)) for each, column in zip(arriving, batch.columns, strict=True))
+        if taken == 0 and number > 0:
+            raise BadMessage(f"{where}: found a batch without a byte after others.")
+    return Message(header, {each.name: each.whole() for each in arriving})
+
+
+class _Arriving:
+    """A tensor whose bytes arrive in one piece or several."""
+
+    def __init__(self, where: str, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self.where, self.name, self.dtype, self.shape = where, name, dtype, shape
+        self.num_bytes, self.done = bytes_of(shape, dtype), 0
+        self.piece: Any = None  # the whole, if it came as one
+        self.joined: Tensor | None = None
+
+    def take(self, piece: Any) -> int:
+        """Take the next bytes; return how many they are."""
+        count = int(piece.size)
+        if count > self.num_bytes - self.done:
+            raise self._wrong(f"{self.done + count} or more")
+        if count == self.num_bytes:
+            self.piece = piece
+        elif count > 0:
+            if self.joined is None:
+                self.joined = torch.empty(self.num_bytes, dtype=torch.uint8)
+            self.joined[self.done : self.done + count] = view_of(self.where, self.name, piece, torch.uint8, (count,))
+        self.done += count
+        return count
+
+    def whole(self) -> Tensor:
+        """Return the tensor, all of which must have come."""
+        if self.done != self.num_bytes:
+            raise self._wrong(str(self.done))
+        try:
+            if self.joined is not None:
+                return shaped(self.where, self.name, self.joined, self.dtype, self.shape)
+            return view_of(self.where, self.name, self.piece, self.dtype, self.shape)
+        except ValueError as error:
+            raise BadMessage(str(error)) from error
+
+    def _wrong(self, found: str) -> BadMessage:
+        return BadMessage(
+            f"{self.where}: {shown(self.name)} has {found} bytes; {self.dtype} of shape {list(self.shape)} has "
+            f"{self.num_bytes}."
+        )
+
+
+def _arriving(where: str, pa: Any, schema: Any, most_bytes: int) -> list[_Arriving]:
+    if len(schema) > MOST_COLUMNS:
+        raise BadMessage(f"{where}: found {len(schema)} columns; at most {MOST_COLUMNS} are allowed.")
+    found = [_form(where, pa, field) for field in schema]
+    if len({each.name for each in found}) < len(found):
+        raise BadMessage(f"{where}: found two columns of one name; each tensor has its own.")
+    total = sum(each.num_bytes for each in found)
+    if total > most_bytes:
+        raise BadMessage(
+            f"{where}: found tensors of {total} bytes; at most {most_bytes} are allowed. Ask for less at once."
+        )
+    return found
+
+
+def _form(where: str, pa: Any, field: Any) -> _Arriving:
+    name = field.name
+    if field.type != pa.large_binary():
+        raise BadMessage(f"{where}: column {shown(name)} is of the type {shown(str(field.type))}, not large_binary.")
+    metadata = field.metadata or {}
+    if metadata.keys() != {DTYPE, SHAPE}:
+        raise BadMessage(f"{where}: column {shown(name)} has the metadata {shown([*metadata])}, not dtype and shape.")
+    try:
+        text = metadata[SHAPE].decode("ascii")
+        shape = parse_strict(text) if len(text) <= MOST_SHAPE_CHARACTERS else text
+        form = check_form(where, shown(name), metadata[DTYPE].decode("ascii"), shape)
+    except (ValueError, RecursionError) as error:  # of text, of JSON, of the form
+        raise BadMessage(f"{where}: column {shown(name)}: {_short(error)}") from error
+    return _Arriving(where, name, *form)
+
+
+def _header(where: str, metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
+    if metadata is None or metadata.keys() != {HEADER}:
+        raise BadMessage(f"{where}: found the metadata {shown([*(metadata or {})])}, not one header.")
+    data = metadata[HEADER]
+    if len(data) > MOST_HEADER_BYTES:
+        raise BadMessage(f"{where}: found a header of {len(data)} bytes; at most {MOST_HEADER_BYTES} are allowed.")
+    try:
+        header = parse_strict(data.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"{where}: the header is no strict JSON: {_short(error)}.") from error
+    if not isinstance(header, dict):
+        raise BadMessage(f"{where}: the header is {shown(header)}, not an object.")
+    return header
+
+
+def _check_batch(where: str, pa: Any, schema: Any, batch: Any) -> None:
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise BadMessage(f"{where}: found no valid Arrow batch: {_short(error)}.") from error
+    if batch.num_rows != 1 or batch.num_columns != len(schema) or any(each.null_count for each in batch.columns):
+        raise BadMessage(
+            f"{where}: found a batch of {batch.num_rows} rows and {batch.num_columns} columns; allowed is 1 row of "
+            f"{len(schema)}, none of them null."
+        )
+
+
+def _value_of(column: Any) -> Any:
+    """Return the one value of a column that was validated, a buffer; the scalars of Arrow would copy it."""
+    _, offsets, data = column.buffers()
+    first, end = struct.unpack_from("=qq", offsets, 8 * column.offset)
+    return data.slice(first, end - first)
+
+
+def _short(error: BaseException) -> str:
+    return shown(str(error))

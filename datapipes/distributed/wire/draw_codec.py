@@ -1,0 +1,125 @@
+"""A hop as a message: the request of a client, and what the part drew."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.base.types import ends_of
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_reading import BadMessage
+from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
+from datapipes.distributed.wire.refusals import BadRequest
+from datapipes.distributed.wire.request_parts import ids_of, own_values
+from datapipes.distributed.wire.requests import Draw, Drawn, DrawRequest
+from datapipes.distributed.wire.types_json import (
+    edge_type_of,
+    list_of,
+    node_type_of,
+    type_to_json,
+    whole_number,
+)
+
+_UINT64_MAX = 2**64 - 1
+
+
+def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
+    """Return a request as a message; the tensors are those of the request, "ids.0" of the first node type."""
+    header = request_header(
+        "draw",
+        meant,
+        ids=[type_to_json(node_type) for node_type in request.ids],
+        draws=[[type_to_json(each.edge_type), int(each.fanout), int(each.key)] for each in request.draws],
+        replace=bool(request.replace),
+        edge_ids=bool(request.edge_ids),
+    )
+    return Message(header, {f"ids.{number}": ids for number, ids in enumerate(request.ids.values())})
+
+
+def draw_from_message(where: str, message: Message) -> DrawRequest:
+    """Return the request that a message says. Types are compared with the graph by whoever answers.
+
+    Raises:
+        BadRequest: It says none.
+    """
+    try:
+        names = ("ids", "draws", "replace", "edge_ids")
+        ids, draws, replace, edge_ids = own_values(message, "draw", names)
+        types = [node_type_of(each) for each in list_of("ids", ids)]
+        if len({*types}) < len(types):
+            raise ValueError("a node type has ids twice")
+        if type(replace) is not bool or type(edge_ids) is not bool:
+            raise ValueError(f"replace and edge_ids are {shown(replace)} and {shown(edge_ids)}, allowed are booleans")
+        tensors = ids_of(message, len(types))
+        request = DrawRequest(
+            dict(zip(types, tensors, strict=True)),
+            tuple(_draw(each) for each in list_of("draws", draws)),
+            replace,
+            edge_ids,
+        )
+        missing = [each.edge_type for each in request.draws if ends_of(each.edge_type)[1] not in request.ids]
+        if missing:
+            raise ValueError(f"there are no ids for the draw of {shown(missing[0])}")
+    except ValueError as error:
+        raise BadRequest(f"{where}: {error}.") from error
+    return request
+
+
+def drawn_to_message(drawn: list[Drawn]) -> Message:
+    """Return what was drawn as a message: "indptr.0", "neighbors.0", and "edge_ids.0" if they were asked for, ..."""
+    tensors: dict[str, Tensor] = {}
+    for number, each in enumerate(drawn):
+        tensors |= {f"{name}.{number}": value for name, value in each._asdict().items() if value is not None}
+    return Message(answer_header("draw"), tensors)
+
+
+def drawn_from_message(where: str, message: Message, request: DrawRequest, facts: PartitionFacts) -> list[Drawn]:
+    """Return the answer to a request.
+
+    Raises:
+        BadMessage: It does not answer the request: other columns, dtypes or lengths, an indptr that decreases, a
+            neighbor outside the graph.
+    """
+    names = ("indptr", "neighbors", "edge_ids") if request.edge_ids else ("indptr", "neighbors")
+    wanted = [f"{name}.{number}" for number in range(len(request.draws)) for name in names]
+    if [*message.tensors] != wanted:
+        raise BadMessage(f"{where}: the answer has {shown([*message.tensors])}, expected was {shown(wanted)}.")
+    answer = []
+    for number, each in enumerate(request.draws):
+        src, dst = ends_of(each.edge_type)
+        drawn = Drawn(*(message.tensors.get(f"{name}.{number}") for name in Drawn._fields))  # type: ignore[arg-type]
+        _check_drawn(f"{where}: draw {number}", drawn, request.ids[dst].shape[0], facts.num_nodes[src], facts)
+        answer.append(drawn)
+    return answer
+
+
+def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, facts: PartitionFacts) -> None:
+    indptr, neighbors, edge_ids = drawn
+    if indptr.dtype != torch.int64 or indptr.shape != (num_rows + 1,):
+        raise BadMessage(
+            f"{where}: indptr is {indptr.dtype} {list(indptr.shape)}, expected was int64 [{num_rows + 1}]."
+        )
+    if int(indptr[0]) != 0 or not bool((indptr[1:] >= indptr[:-1]).all()):
+        raise BadMessage(f"{where}: indptr does not begin at 0, or decreases.")
+    count = int(indptr[-1])
+    expected = [(neighbors, facts.index_dtype), *([] if edge_ids is None else [(edge_ids, torch.int64)])]
+    if any(values.dtype != dtype or values.shape != (count,) for values, dtype in expected):
+        found = [f"{values.dtype} {list(values.shape)}" for values, _ in expected]
+        raise BadMessage(f"{where}: the edges are {found}, expected were {count} of {expected[0][1]} and int64.")
+    for name, values, most in (("neighbor", neighbors, num_sources), ("edge id", edge_ids, 2**63 - 1)):
+        if values is not None and count > 0 and not 0 <= int(values.min()) <= int(values.max()) < most:
+            raise BadMessage(f"{where}: found {name}s outside [0, {most}).")
+
+
+def _draw(value: object) -> Draw:
+    parts = list_of("a draw", value)
+    if len(parts) != 3:
+        raise ValueError(f"a draw is {shown(parts)}, it must be edge type, fanout and key")
+    edge_type, fanout, key = parts
+    return Draw(
+        edge_type_of(edge_type),
+        whole_number("a fanout", fanout, -1, 2**62),
+        whole_number("a key", key, 0, _UINT64_MAX),
+    )

@@ -1,0 +1,65 @@
+"""What a server refuses, and how an error travels: as a type from a list, and a text. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from typing import Any
+
+from datapipes.base.errors import text_of
+from datapipes.base.strict_json import parse_strict
+
+MOST_BYTES = 4000  # of an error; gRPC carries errors in headers of at most 8 KiB
+_BUILT_IN = (
+    *("ValueError", "TypeError", "IndexError", "KeyError", "OverflowError", "RuntimeError", "MemoryError"),
+    *("NotImplementedError", "OSError"),
+)
+
+
+class BadRequest(ValueError):
+    """The request is none that a server answers; the text says why."""
+
+
+class OtherPartition(ValueError):
+    """Client and server mean different parts, partitions, contents or versions; the text names both."""
+
+
+class AnswerTooLarge(ValueError):
+    """The answer would have more bytes than the server sends at once; the text names both. Ask for less at once."""
+
+
+class Unavailable(ConnectionError):
+    """The server is full or stops: the same request may be answered later, here or by the next server of the part."""
+
+
+_OWN: dict[str, type[Exception]] = {each.__name__: each for each in (BadRequest, OtherPartition, AnswerTooLarge)}
+_OWN["Unavailable"] = Unavailable
+
+
+def error_to_bytes(error: BaseException) -> bytes:
+    """Return the type and the text of an error, JSON; a type that cannot travel goes as the nearest of its bases."""
+    known = next((each.__name__ for each in type(error).__mro__ if _type_of(each.__name__) is each), "RuntimeError")
+    name = type(error).__name__
+    text = text_of(error) if known == name else f"{name}: {text_of(error)}"
+    data = json.dumps({"type": known, "text": text[:MOST_BYTES]}).encode()
+    while len(data) > MOST_BYTES:
+        text = text[: min(len(text), MOST_BYTES) * 3 // 4]
+        data = json.dumps({"type": known, "text": f"{text}..."}).encode()
+    return data
+
+
+def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
+    """Return the type and the text that `error_to_bytes` wrote; None if these bytes are not of this form."""
+    try:
+        values = parse_strict(bytes(data).decode("ascii"))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(values, dict):
+        return None
+    kind, text = values.get("type"), values.get("text")
+    known = _type_of(kind) if isinstance(kind, str) else None
+    return None if known is None or not isinstance(text, str) else (known, text)
+
+
+def _type_of(name: str) -> type[Exception] | None:
+    return _OWN.get(name) or (getattr(builtins, name) if name in _BUILT_IN else None)

@@ -1,0 +1,78 @@
+"""Rows of features as a message: the request of a client, and the rows."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_reading import BadMessage
+from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
+from datapipes.distributed.wire.refusals import BadRequest
+from datapipes.distributed.wire.request_parts import ids_of, own_values
+from datapipes.distributed.wire.requests import Rows, RowsRequest
+from datapipes.distributed.wire.types_json import edge_type_of, list_of, node_type_of, type_to_json
+
+
+def rows_to_message(request: RowsRequest, meant: Meant) -> Message:
+    """Return a request as a message; the tensors are those of the request, "ids.0" of the first of its rows."""
+    rows = [[each.domain, type_to_json(each.type), [*each.names]] for each in request.rows]
+    tensors = {f"ids.{number}": each.ids for number, each in enumerate(request.rows)}
+    return Message(request_header("rows", meant, rows=rows), tensors)
+
+
+def rows_from_message(where: str, message: Message) -> RowsRequest:
+    """Return the request that a message says. Types and names are compared with the part by whoever answers.
+
+    Raises:
+        BadRequest: It says none.
+    """
+    try:
+        (wanted,) = own_values(message, "rows", ("rows",))
+        entries = list_of("rows", wanted)
+        columns = ids_of(message, len(entries))
+        return RowsRequest(tuple(_rows(entry, ids) for entry, ids in zip(entries, columns, strict=True)))
+    except ValueError as error:
+        raise BadRequest(f"{where}: {error}.") from error
+
+
+def _rows(value: object, ids: Tensor) -> Rows:
+    parts = list_of("an entry of rows", value)
+    if len(parts) != 3 or parts[0] not in ("node", "edge"):
+        raise ValueError(f"an entry of rows is {shown(parts)}, it must be 'node' or 'edge', a type and names")
+    names = list_of("the names", parts[2])
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"the names are {shown(names)}, allowed are texts")
+    kind = node_type_of(parts[1]) if parts[0] == "node" else edge_type_of(parts[1])
+    return Rows(parts[0], kind, tuple(names), ids)
+
+
+def answered_rows_to_message(rows: list[Tensor]) -> Message:
+    """Return the answer as a message: "0" is the first tensor, ..."""
+    return Message(answer_header("rows"), {str(number): each for number, each in enumerate(rows)})
+
+
+def answered_rows_from_message(
+    where: str, message: Message, request: RowsRequest, facts: PartitionFacts
+) -> list[Tensor]:
+    """Return the answer to a request.
+
+    Raises:
+        BadMessage: It does not answer the request: other columns, dtypes or shapes than the facts say.
+        KeyError: The facts have no such feature.
+    """
+    wanted = [(each, name) for each in request.rows for name in each.names]
+    if [*message.tensors] != [str(number) for number in range(len(wanted))]:
+        raise BadMessage(
+            f"{where}: the answer has {shown([*message.tensors])}, expected were {len(wanted)} tensors from '0' on."
+        )
+    for found, (each, name) in zip(message.tensors.values(), wanted, strict=True):
+        form = facts.features[each.domain, each.type, name]
+        shape = (each.ids.shape[0], *form.shape)
+        if found.dtype != form.dtype or tuple(found.shape) != shape:
+            raise BadMessage(
+                f"{where}: the rows of {shown(name)} are {found.dtype} {list(found.shape)}, expected were {form.dtype} "
+                f"{list(shape)}."
+            )
+    return [*message.tensors.values()]

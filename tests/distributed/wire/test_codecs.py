@@ -1,0 +1,371 @@
+"""Requests and answers as messages: they come back whole, the form is fixed, and what is none is refused."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from wire_messages import WRITES, a_draw, expect_equal, some_facts, some_rows
+
+from datapipes.base.rng import STREAM_VERSION
+from datapipes.distributed.wire.arrow_message import Message, to_bytes
+from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
+from datapipes.distributed.wire.draw_codec import (
+    draw_from_message,
+    draw_to_message,
+    drawn_from_message,
+    drawn_to_message,
+)
+from datapipes.distributed.wire.envelope import PROTOCOL, Meant, check_meant, check_versions, kind_of, request_header
+from datapipes.distributed.wire.hello_codec import greeting_from_message, greeting_to_message, hello_to_message
+from datapipes.distributed.wire.refusals import (
+    MOST_BYTES,
+    AnswerTooLarge,
+    BadRequest,
+    OtherPartition,
+    Unavailable,
+    error_from_bytes,
+    error_to_bytes,
+)
+from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest
+from datapipes.distributed.wire.rows_codec import (
+    answered_rows_from_message,
+    answered_rows_to_message,
+    rows_from_message,
+    rows_to_message,
+)
+
+MEANT = Meant(1, "0123456789abcdef", "fedcba9876543210")
+
+
+def travelled(message: Message) -> Message:
+    return from_bytes("other side", to_bytes("here", message), 2**20)
+
+
+def test_a_draw_comes_back():
+    request = a_draw()
+    found = draw_from_message("server", travelled(draw_to_message(request, MEANT)))
+    assert (found.draws, found.replace, found.edge_ids) == (request.draws, True, True)
+    expect_equal(found.ids, request.ids)
+
+
+def test_a_draw_without_types_comes_back():
+    ids = {None: torch.tensor([], dtype=torch.int64)}
+    request = DrawRequest(ids, (a_draw().draws[0]._replace(edge_type=None),))
+    found = draw_from_message("server", travelled(draw_to_message(request, Meant())))
+    assert (found.draws, found.replace, found.edge_ids) == (request.draws, False, False)
+    expect_equal(found.ids, ids)
+
+
+def test_rows_come_back():
+    request = some_rows()
+    found = rows_from_message("server", travelled(rows_to_message(request, MEANT)))
+    assert [each[:3] for each in found.rows] == [each[:3] for each in request.rows]
+    assert [each.ids.tolist() for each in found.rows] == [[4, 4, 0], [1]]
+
+
+@pytest.mark.parametrize("edge_ids", [True, False])
+def test_what_was_drawn_comes_back(edge_ids):
+    request, drawn = drawn_of_a_draw(edge_ids)
+    found = drawn_from_message("client", travelled(drawn_to_message(drawn)), request, some_facts())
+    for one, other in zip(found, drawn, strict=True):
+        expect_equal(
+            {name: value for name, value in one._asdict().items() if value is not None},
+            {name: value for name, value in other._asdict().items() if value is not None},
+        )
+
+
+def test_answered_rows_come_back():
+    rows = answered()
+    found = answered_rows_from_message("client", travelled(answered_rows_to_message(rows)), some_rows(), some_facts())
+    expect_equal(dict(enumerate(found)), dict(enumerate(rows)))
+
+
+def test_the_facts_come_back():
+    found = greeting_from_message("client", travelled(greeting_to_message(2, some_facts())))
+    assert found == (2, some_facts())
+    assert [*found[1].features] == [*some_facts().features]
+
+
+def test_facts_without_types_come_back():
+    facts = replace(some_facts(), num_nodes={None: 4}, num_edges={None: 0}, features={})
+    assert greeting_from_message("client", travelled(greeting_to_message(0, facts))) == (0, facts)
+
+
+def drawn_of_a_draw(edge_ids: bool = True) -> tuple[DrawRequest, list[Drawn]]:
+    indptrs, neighbors = [[0, 1, 1], [0, 0, 2, 3]], [[4], [0, 4, 3]]
+    drawn = [
+        Drawn(torch.tensor(ptr), torch.tensor(ids, dtype=torch.int32), torch.tensor(ids) if edge_ids else None)
+        for ptr, ids in zip(indptrs, neighbors, strict=True)
+    ]
+    return replace(a_draw(), edge_ids=edge_ids), drawn
+
+
+def answered() -> list[torch.Tensor]:
+    return [torch.ones(3, 4, 2).bfloat16(), torch.arange(3.0), torch.zeros(1, 0, dtype=torch.bool)]
+
+
+# --- the form does not change silently
+
+
+def test_the_form_of_requests_does_not_change():
+    """Another form needs another PROTOCOL."""
+    assert (PROTOCOL, STREAM_VERSION) == (1, 1)
+    ids = '"partition_id":"0123456789abcdef","content_id":"fedcba9876543210"'
+    common = '{"protocol":1,"stream":1,"kind":"%s","part":1,' + ids
+    draw = (
+        common
+        % "draw"
+        + ',"ids":["author","paper"],"draws":[[["author","knows","author"],-1,0],[["author","writes","paper"],5,'
+        '18446744073709551615]],"replace":true,"edge_ids":true}'
+    )
+    rows = (
+        common % "rows" + ',"rows":[["node","paper",["x","gr\\u00f6\\u00dfe \\ud83d\\udca1"]],'
+        '["edge",["author","writes","paper"],["w"]]]}'
+    )
+    for message, text in (
+        (draw_to_message(a_draw(), MEANT), draw),
+        (rows_to_message(some_rows(), MEANT), rows),
+        (hello_to_message(MEANT), common % "hello" + "}"),
+    ):
+        assert json.dumps(message.header, separators=(",", ":")) == text
+    assert (
+        [*draw_to_message(a_draw(), MEANT).tensors]
+        == [*rows_to_message(some_rows(), MEANT).tensors]
+        == ["ids.0", "ids.1"]
+    )
+
+
+def test_the_form_of_answers_does_not_change():
+    assert drawn_to_message(drawn_of_a_draw()[1]).header == {"protocol": 1, "stream": 1, "kind": "draw"}
+    names = ["indptr.0", "neighbors.0", "edge_ids.0", "indptr.1", "neighbors.1", "edge_ids.1"]
+    assert [*drawn_to_message(drawn_of_a_draw()[1]).tensors] == names
+    assert answered_rows_to_message(answered()).header == {"protocol": 1, "stream": 1, "kind": "rows"}
+    assert [*answered_rows_to_message(answered()).tensors] == ["0", "1", "2"]
+    header = greeting_to_message(2, some_facts()).header
+    assert (header["kind"], header["part"]) == ("hello", 2)
+    assert json.dumps(header["facts"], separators=(",", ":")) == (
+        '{"num_parts":3,"num_nodes":[["author",5],["paper",9]],"num_edges":[[["author","knows","author"],2],'
+        '[["author","writes","paper"],11]],"index_dtype":"int32","fingerprint":"ffffffffffffffffffffffffffffffff",'
+        '"partition_id":"0123456789abcdef","content_id":"fedcba9876543210","features":[["node","paper","x","bfloat16",'
+        "[4,2]],"
+        '["node","paper","gr\\u00f6\\u00dfe \\ud83d\\udca1","float32",[]],["edge",["author","writes","paper"],"w",'
+        '"bool",[0]]]}'
+    )
+
+
+# --- what is none
+
+
+def changed(message: Message, **header: object) -> Message:
+    return Message({**message.header, **header}, message.tensors)
+
+
+GONE = object()
+WRONG_DRAWS = {
+    "no ids": ({"ids": GONE}, "must have exactly"),
+    "more": ({"prob": "w"}, "must have exactly"),
+    "ids of a number": ({"ids": [1, "paper"]}, "the node type 1"),
+    "ids twice": ({"ids": ["paper", "paper"]}, "has ids twice"),
+    "fewer types": ({"ids": ["paper"]}, "the columns are ['ids.0', 'ids.1'], expected were ['ids.0']"),
+    "types no list": ({"ids": {"paper": 0}}, "ids is {'paper': 0}, it must be a list"),
+    "draws no list": ({"draws": "x"}, "draws is 'x', it must be a list"),
+    "draw of two": ({"draws": [[["author", "knows", "author"], 3]]}, "it must be edge type, fanout and key"),
+    "draw of a text": ({"draws": [["author:knows:author", 3, 0]]}, "the edge type 'author:knows:author'"),
+    "draw without ids": ({"draws": [[["a", "b", "c"], 3, 0]]}, "there are no ids for the draw of ('a', 'b', 'c')"),
+    "fanout": ({"draws": [[[*WRITES], -2, 0]]}, "a fanout is -2, allowed are whole numbers in [-1, "),
+    "fanout true": ({"draws": [[[*WRITES], True, 0]]}, "a fanout is True"),
+    "key": ({"draws": [[[*WRITES], 1, 2**64]]}, "a key is 18446744073709551616"),
+    "replace": ({"replace": 1}, "replace and edge_ids are 1 and True"),
+    "many draws": ({"draws": [[]] * 70_000}, "draws is a list of 70000, it must be a list of at most 65536"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_DRAWS)
+def test_what_is_no_draw_is_refused(name):
+    header, text = WRONG_DRAWS[name]
+    message = changed(draw_to_message(a_draw(), MEANT), **header)
+    message = Message({key: value for key, value in message.header.items() if value is not GONE}, message.tensors)
+    with pytest.raises(BadRequest, match=re.escape(text)):
+        draw_from_message("server", message)
+
+
+@pytest.mark.parametrize("ids", [torch.ones(2), torch.ones(2).bool(), torch.tensor(1), torch.ones(2, 1).long()])
+def test_what_are_no_ids_is_refused(ids):
+    for message, read in (
+        (draw_to_message(a_draw(), MEANT), draw_from_message),
+        (rows_to_message(some_rows(), MEANT), rows_from_message),
+    ):
+        message.tensors["ids.1"] = ids
+        with pytest.raises(BadRequest, match=r"ids.1 is torch.* allowed are int32 and int64 of 1 dimension"):
+            read("server", message)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([["node", "paper", ["x"]]], "expected were ['ids.0']"),
+        ([["graph", None, []], ["node", None, []]], "it must be 'node' or 'edge'"),
+        ([["node", ["a", "b", "c"], []], ["node", None, []]], "the node type ['a', 'b', 'c']"),
+        ([["edge", "a", []], ["node", None, []]], "the edge type 'a'"),
+        ([["node", None, [1]], ["node", None, []]], "the names are [1], allowed are texts"),
+        ([["node", None, "x"], ["node", None, []]], "the names is 'x', it must be a list"),
+        ([[["node"], None, []], ["node", None, []]], "it must be 'node' or 'edge'"),
+        ("x", "rows is 'x', it must be a list"),
+    ],
+)
+def test_what_are_no_rows_is_refused(rows, text):
+    with pytest.raises(BadRequest, match=re.escape(text)):
+        rows_from_message("server", changed(rows_to_message(some_rows(), MEANT), rows=rows))
+
+
+def test_an_answer_that_does_not_fit_the_draw_is_refused():
+    request, drawn = drawn_of_a_draw()
+    facts = some_facts()
+    wide = drawn[0]
+    wrong = [
+        ([wide], "the answer has"),
+        ([drawn[1], wide], "indptr is torch.int64 [4], expected was int64 [3]"),
+        ([wide._replace(indptr=torch.tensor([1, 1, 1])), drawn[1]], "indptr does not begin at 0, or decreases"),
+        ([wide._replace(indptr=torch.tensor([0, 2, 1])), drawn[1]], "indptr does not begin at 0, or decreases"),
+        ([wide._replace(indptr=torch.tensor([0, 1, 2])), drawn[1]], "expected were 2 of torch.int32 and int64"),
+        ([wide._replace(indptr=wide.indptr.int()), drawn[1]], "indptr is torch.int32"),
+        ([wide._replace(neighbors=wide.neighbors.long()), drawn[1]], "expected were 1 of torch.int32"),
+        ([wide._replace(edge_ids=wide.neighbors), drawn[1]], "expected were 1 of torch.int32 and int64"),
+        ([wide._replace(neighbors=wide.neighbors + 1), drawn[1]], "found neighbors outside [0, 5)"),
+        ([wide._replace(neighbors=wide.neighbors - 9), drawn[1]], "found neighbors outside [0, 5)"),
+        ([wide._replace(edge_ids=wide.edge_ids - 9), drawn[1]], "found edge ids outside [0, "),
+        ([wide._replace(edge_ids=None), drawn[1]], "the answer has"),
+    ]
+    for answer, text in wrong:
+        with pytest.raises(BadMessage, match=re.escape(text)):
+            drawn_from_message("client", drawn_to_message(answer), request, facts)
+
+
+def test_an_answer_that_does_not_fit_the_rows_is_refused():
+    rows = answered()
+    for answer, text in (
+        (rows[:2], "expected were 3 tensors"),
+        ([rows[0].half(), *rows[1:]], "the rows of 'x' are torch.float16 [3, 4, 2], expected were torch.bfloat16"),
+        ([rows[0][:2], *rows[1:]], "are torch.bfloat16 [2, 4, 2], expected were torch.bfloat16 [3, 4, 2]"),
+    ):
+        with pytest.raises(BadMessage, match=re.escape(text)):
+            answered_rows_from_message("client", answered_rows_to_message(answer), some_rows(), some_facts())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("num_parts", 0, "num_parts is 0"),
+        ("num_parts", True, "num_parts is True"),
+        ("num_nodes", [["a", -1]], "num_nodes is -1"),
+        ("num_nodes", [["a"]], "it must have 2 entries"),
+        ("num_nodes", [[None, 3]], "partly without names"),
+        ("num_nodes", [["paper", 3]], "an edge type ends at 'author', which is no node type"),
+        ("index_dtype", "uint8", "index_dtype is 'uint8', allowed are int32 and int64"),
+        ("content_id", None, "content_id is None, allowed are texts"),
+        ("features", [["node", "nobody", "x", "float32", []]], "which is no node type"),
+        ("features", [["node", "paper", "x", "qint8", []]], "has the dtype 'qint8'"),
+        ("features", [["node", "paper", "x", "int8", [-1]]], "has the shape [-1]"),
+    ],
+)
+def test_facts_that_cannot_be_are_refused(name, value, text):
+    message = greeting_to_message(2, some_facts())
+    message.header["facts"][name] = value
+    with pytest.raises(BadMessage, match=re.escape(text)):
+        greeting_from_message("client", message)
+
+
+def test_a_part_beyond_the_last_is_refused():
+    with pytest.raises(BadMessage, match=r"part is 3, allowed are whole numbers in \[0, 2\]"):
+        greeting_from_message("client", greeting_to_message(3, some_facts()))
+
+
+# --- who is meant
+
+
+def test_another_server_is_refused_and_both_are_named():
+    for theirs, text in (
+        (MEANT._replace(part=0), "this server has the part 1, the client means 0"),
+        (MEANT._replace(partition_id="x"), "the partition_id '0123456789abcdef', the client means 'x'"),
+        (MEANT._replace(content_id="y"), "the content_id 'fedcba9876543210', the client means 'y'"),
+        (MEANT._replace(part=True), "the client means True"),
+    ):
+        with pytest.raises(OtherPartition, match=text):
+            check_meant("server", request_header("draw", theirs), MEANT)
+    check_meant("server", request_header("draw", MEANT), MEANT)
+    check_meant("server", request_header("hello", Meant()), MEANT)
+    with pytest.raises(BadRequest, match="the header has no part"):
+        check_meant("server", {}, MEANT)
+
+
+def test_other_versions_are_refused_and_both_are_named():
+    header = request_header("draw", MEANT)
+    check_versions("server", header)
+    for changes, text in (
+        ({"protocol": 2}, "the protocol version of the other side is 2, here it is 1"),
+        ({"stream": 0}, "the stream version of the other side is 0, here it is 1"),
+        ({"stream": True}, "is True"),
+        ({"stream": None}, "is None"),
+    ):
+        with pytest.raises(OtherPartition, match=text):
+            check_versions("server", {**header, **changes})
+    with pytest.raises(OtherPartition):
+        check_versions("server", {})
+
+
+def test_unknown_kinds_are_refused():
+    assert kind_of("server", {"kind": "hello"}) == "hello"
+    for kind in ("exec", None, ["draw"], {}):
+        with pytest.raises(BadRequest, match="there is no request"):
+            kind_of("server", {"kind": kind})
+
+
+# --- errors
+
+
+class Own(KeyError):
+    """An error type of somebody's module."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("a"), (ValueError, "a")),
+        (KeyError("no feature 'x'"), (KeyError, "no feature 'x'")),
+        (AnswerTooLarge("b"), (AnswerTooLarge, "b")),
+        (BadRequest("c"), (BadRequest, "c")),
+        (OtherPartition("d"), (OtherPartition, "d")),
+        (Unavailable("e"), (Unavailable, "e")),
+        (Own("f"), (KeyError, "Own: f")),
+        (FileNotFoundError(2, "gone"), (OSError, "FileNotFoundError: [Errno 2] gone")),
+        (ZeroDivisionError("g"), (RuntimeError, "ZeroDivisionError: g")),
+        (SystemExit(3), (RuntimeError, "SystemExit: 3")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_travels_as_type_and_text(error, expected):
+    assert error_from_bytes(error_to_bytes(error)) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", b"[]", b"{}", b'{"type":"exit","text":"x"}', b'{"type":"ValueError","text":1}', None, b"\xff"],
+)
+def test_what_is_no_error_is_none(data):
+    assert error_from_bytes(data) is None
+
+
+def test_a_long_error_keeps_its_beginning_and_fits():
+    for text in ("x" * 10_000, "\U0001f4a1" * 4000, '"' * 4000):
+        data = error_to_bytes(ValueError(text))
+        assert MOST_BYTES // 2 < len(data) <= MOST_BYTES
+        kind, found = error_from_bytes(data)
+        assert kind is ValueError
+        assert found.endswith("...")
+        assert text.startswith(found[:-3])
+
+
+def test_a_request_without_rows_is_one():
+    assert rows_from_message("server", travelled(rows_to_message(RowsRequest(()), MEANT))).rows == ()

@@ -1,0 +1,98 @@
+"""Messages of the wire for tests: every dtype and odd shape, requests, facts, and what an evil sender makes."""
+
+import struct
+
+import pyarrow as pa
+import torch
+
+from datapipes.distributed.facts import PartitionFacts, RowForm
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
+from datapipes.distributed.wire.tensor_buffers import DTYPES
+
+WRITES = ("author", "writes", "paper")
+
+
+def random_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Any bits of a dtype, NaNs included; 0 and 1 for bool."""
+    generator = torch.Generator().manual_seed(len(shape))
+    if dtype == torch.bool:
+        return torch.randint(2, shape, generator=generator).bool()
+    count = torch.Size(shape).numel() * dtype.itemsize
+    return torch.randint(256, (count,), dtype=torch.uint8, generator=generator).view(dtype).reshape(shape)
+
+
+def every_tensor() -> dict[str, torch.Tensor]:
+    """Each dtype that travels in each odd shape."""
+    shapes = [(), (3,), (0,), (4, 0), (0, 5), (2, 3, 1)]
+    return {f"{name}.{shape}": random_bits(dtype, *shape) for name, dtype in DTYPES.items() for shape in shapes}
+
+
+def as_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def expect_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert [*found] == [*expected]
+    for name, values in expected.items():
+        assert (found[name].dtype, found[name].shape) == (values.dtype, values.shape), name
+        assert as_bytes(found[name]) == as_bytes(values), name
+
+
+def a_draw() -> DrawRequest:
+    ids = {"author": torch.tensor([3, 1], dtype=torch.int32), "paper": torch.tensor([7, 0, 2])}
+    draws = (Draw(("author", "knows", "author"), -1, 0), Draw(WRITES, 5, 2**64 - 1))
+    return DrawRequest(ids, draws, replace=True, edge_ids=True)
+
+
+def some_rows() -> RowsRequest:
+    node = Rows("node", "paper", ("x", "größe \U0001f4a1"), torch.tensor([4, 4, 0]))
+    return RowsRequest((node, Rows("edge", WRITES, ("w",), torch.tensor([1], dtype=torch.int32))))
+
+
+def some_facts() -> PartitionFacts:
+    return PartitionFacts(
+        3,
+        {"author": 5, "paper": 9},
+        {("author", "knows", "author"): 2, WRITES: 11},
+        torch.int32,
+        "f" * 32,
+        "0123456789abcdef",
+        "fedcba9876543210",
+        {
+            ("node", "paper", "x"): RowForm(torch.bfloat16, (4, 2)),
+            ("node", "paper", "größe \U0001f4a1"): RowForm(torch.float32, ()),
+            ("edge", WRITES, "w"): RowForm(torch.bool, (0,)),
+        },
+    )
+
+
+def stream_of(fields: list, columns: list, metadata: dict | None, *, batches: int = 1, options=None) -> bytes:
+    """An Arrow stream of anything: (name, type, metadata) of each field, and its arrays."""
+    made = [pa.field(name, kind, metadata=about) for name, kind, about in fields]
+    schema = pa.schema(made, metadata=metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for _ in range(batches):
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+def one_column(
+    dtype: str = "int64", shape: str = "[2]", data: bytes = bytes(16), header: bytes = b"{}", **more: object
+) -> bytes:
+    """The stream of a message of one tensor, whose form may be a lie."""
+    about = {"dtype": dtype, "shape": shape}
+    field = [("x", pa.large_binary(), about)]
+    return stream_of(field, [pa.array([data], pa.large_binary())], {"datapipes": header}, **more)
+
+
+def lying_offsets(first: int, end: int) -> bytes:
+    """The stream of a message of one tensor, whose offsets say that its value has other bytes."""
+    whole = one_column()
+    place = whole.rindex(struct.pack("=qq", 0, 16))
+    return whole[:place] + struct.pack("=qq", first, end) + whole[place + 16 :]
+
+
+def message_of(tensors: dict[str, torch.Tensor], **header: object) -> Message:
+    return Message(header, tensors)

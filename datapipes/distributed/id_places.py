@@ -76,7 +76,7 @@ class IdPlaces:
             is_away &= rows < 0
             hot = found, rows[found]
         away = {}
-        for part in parts[is_away].unique().tolist():
+        for part in sorted({*parts[is_away].tolist()}):
             places = (is_away & (parts == part)).nonzero().flatten()
             away[part] = places, ids[places]
         return Split((own, self._own_rows(ids[own])), hot, away)

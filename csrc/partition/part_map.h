@@ -1,42 +1,83 @@
-// part_map.h: the part that owns each id: one value for each id, or contiguous ranges of ids.
-//   Three kinds: uint8 or int16 [num_ids], the part of each id; int64 [num_parts + 1], from 0, not descending: part p has the
-//   ids in [bounds[p], bounds[p + 1]).
-//   A kernel visits the map once and then looks up many ids: prefetch(id) some ids ahead, then part(id). Both take only ids
-//   in [0, num_ids()). part(id) is in [0, num_parts), or negative if the values are corrupt; a caller must check that.
+// part_map.h: which part owns each node or edge of a type: one value for each id, or contiguous ranges, as in the partition
+//   book.
+//   PartMap views what the book stores: uint8 or int16 [num_ids], or the bounds int64 [num_parts + 1] of ranges.
+//   owners(op, ids, out) writes the part of each id, which the caller has checked to be in [0, num_ids). The lines of a dense
+//   map are prefetched.
+// Throws std::invalid_argument (ValueError) where the map names no part. Touches no Python object.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <variant>
 
 namespace datapipes {
 
-template <class Part>
-struct DenseParts {
-  std::span<const Part> parts;
-  std::int64_t num_parts;
+using PartNumber = std::uint16_t;
+inline constexpr std::int64_t kMostParts = std::int64_t{1} << 15;
 
-  std::int64_t num_ids() const { return std::ssize(parts); }
-  void prefetch(std::int64_t id) const { __builtin_prefetch(parts.data() + id); }
-  std::int64_t part(std::int64_t id) const {
-    const auto found = static_cast<std::int64_t>(parts[static_cast<std::size_t>(id)]);
-    return found < num_parts ? found : -1;
+class PartMap {
+ public:
+  using Stored = std::variant<std::span<const std::uint8_t>, std::span<const std::int16_t>, std::span<const std::int64_t>>;
+
+  PartMap(Stored stored, std::int64_t num_parts, std::int64_t num_ids)
+      : stored_(stored), num_parts_(num_parts), num_ids_(num_ids) {
+    if (num_parts < 1 || num_parts > kMostParts)
+      throw std::invalid_argument("the number of parts must be in [1, 32768], got " + std::to_string(num_parts) + ".");
+    if (const auto* bounds = std::get_if<std::span<const std::int64_t>>(&stored)) {
+      const auto parts = static_cast<std::size_t>(num_parts);
+      if (bounds->size() != parts + 1 || bounds->front() != 0 || bounds->back() != num_ids ||
+          !std::is_sorted(bounds->begin(), bounds->end()))
+        throw std::invalid_argument("the ranges of " + std::to_string(num_parts) + " parts must ascend from 0 to " +
+                                    std::to_string(num_ids) + ", the number of ids.");
+    } else if (size() != num_ids) {
+      throw std::invalid_argument("the map of parts has " + std::to_string(size()) + " entries for " + std::to_string(num_ids) +
+                                  " ids.");
+    }
   }
-};
 
-struct RangeParts {
-  std::span<const std::int64_t> bounds;  // at least 2
+  std::int64_t num_parts() const { return num_parts_; }
+  std::int64_t num_ids() const { return num_ids_; }
 
-  std::int64_t num_ids() const { return bounds.back(); }
-  void prefetch(std::int64_t) const {}  // the bounds are few, and stay in the cache
-  std::int64_t part(std::int64_t id) const {
-    const auto inner = bounds.subspan(1, bounds.size() - 2);
-    return std::upper_bound(inner.begin(), inner.end(), id) - inner.begin();
+  template <class Id>
+  void owners(const char* op, std::span<const Id> ids, PartNumber* out) const {
+    std::visit([&](const auto& stored) { look_up(op, stored, ids, out); }, stored_);
   }
-};
 
-using PartMap = std::variant<DenseParts<std::uint8_t>, DenseParts<std::int16_t>, RangeParts>;
+ private:
+  static constexpr std::size_t kAhead = 32;  // ids between a prefetch and its use
+
+  std::int64_t size() const {
+    return std::visit([](const auto& stored) { return std::ssize(stored); }, stored_);
+  }
+
+  template <class Value, class Id>
+  void look_up(const char* op, std::span<const Value> parts, std::span<const Id> ids, PartNumber* out) const {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + kAhead < ids.size()) __builtin_prefetch(&parts[static_cast<std::size_t>(ids[i + kAhead])]);
+      const std::int64_t part = parts[static_cast<std::size_t>(ids[i])];
+      if (static_cast<std::uint64_t>(part) >= static_cast<std::uint64_t>(num_parts_)) {  // the book may be unverified
+        throw std::invalid_argument(std::string(op) + ": the partition book gives the id " + std::to_string(ids[i]) +
+                                    " to part " + std::to_string(part) + ", parts are in [0, " + std::to_string(num_parts_) +
+                                    "). The book is damaged: open it with verify=True.");
+      }
+      out[i] = static_cast<PartNumber>(part);
+    }
+  }
+
+  template <class Id>
+  void look_up(const char*, std::span<const std::int64_t> bounds, std::span<const Id> ids, PartNumber* out) const {
+    for (const Id id : ids) {
+      const auto after = std::upper_bound(bounds.begin() + 1, bounds.end() - 1, static_cast<std::int64_t>(id));
+      *out++ = static_cast<PartNumber>(after - bounds.begin() - 1);
+    }
+  }
+
+  Stored stored_;
+  std::int64_t num_parts_, num_ids_;
+};
 
 }  // namespace datapipes

@@ -67,6 +67,15 @@ def sample_neighbors(
 def gather_rows(
     table: NDArray[np.uint8], ids: _I32 | _I64, *, out: NDArray[np.uint8] | None = None, num_threads: int = 1
 ) -> NDArray[np.uint8]: ...
+def place_rows(
+    table: NDArray[np.uint8],
+    rows: _I32 | _I64 | None,
+    places: _I64,
+    *,
+    out: NDArray[np.uint8],
+    num_threads: int = 1,
+) -> None: ...
+def new_rows(num_rows: int, row_bytes: int) -> NDArray[np.uint8]: ...
 @overload
 def coo_to_csc(src: _I32, dst: _I32, num_nodes: int, *, partition_from: int = ...) -> tuple[_I64, _I32, _I64]: ...
 @overload
@@ -111,6 +120,20 @@ class IdRank:
     def copy_lines(self, out: NDArray[np.uint8]) -> None: ...
     def rows(self, ids: _I32 | _I64, *, num_threads: int = 1) -> _I64: ...
 
+class PartMap:
+    def __init__(self, parts: NDArray[np.uint8] | NDArray[np.int16] | _I64, num_parts: int, num_ids: int) -> None: ...
+
+def split_ids(
+    op: str,
+    owners: PartMap,
+    ids: NDArray[_Id],
+    *,
+    part: int = -1,
+    rank: IdRank | None = None,
+    first: int = 0,
+    hot: IdRank | None = None,
+    num_threads: int = 1,
+) -> tuple[_I64, NDArray[_Id], list[int]]: ...
 def pool_stats() -> dict[str, int]: ...
 def pool_trim() -> None: ...
 def read_lines(memory: NDArray[np.uint8], lines: NDArray[np.uint32], *, num_threads: int = 1) -> int: ...

@@ -72,11 +72,55 @@ void bind_gather_for(py::module_& m) {
       py::arg("num_threads") = 1);
 }
 
+// The memory that place_rows writes to: any number of rows as wide as the table's.
+std::byte* rows_to_fill(Bytes& out, const RowTable& rows) {
+  if (out.ndim() != 2 || out.shape(1) != rows.row_bytes || (out.flags() & py::array::c_style) == 0)
+    throw std::invalid_argument("place_rows: out must be contiguous, rows of " + std::to_string(rows.row_bytes) + " bytes.");
+  auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws if it is read-only
+  const std::int64_t table_bytes = rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0;
+  if (out.size() > 0 && overlap(to, out.size(), rows.data, table_bytes))
+    throw std::invalid_argument("place_rows: out overlaps the rows. Give it memory of its own.");
+  return to;
+}
+
+template <class Id>
+void bind_place_for(py::module_& m) {
+  m.def(
+      "place_rows",
+      [](const Bytes& table, const std::optional<Array<Id>>& rows, const Array<std::int64_t>& places, Bytes& out,
+         int num_threads) {
+        const RowTable from = row_table(table);
+        const auto to = view(places, "places");
+        check_threads(num_threads);
+        std::byte* const memory = rows_to_fill(out, from);
+        const std::int64_t num_out = out.shape(0);
+        if (!rows) {
+          const GilRelease nogil;
+          return place_rows(from, to, memory, num_out, num_threads);
+        }
+        const auto wanted = view(*rows, "rows");
+        const GilRelease nogil;
+        place_rows(from, wanted, to, memory, num_out, num_threads);
+      },
+      py::arg("table").noconvert(), py::arg("rows").noconvert(), py::arg("places").noconvert(), py::kw_only(),
+      py::arg("out").noconvert(), py::arg("num_threads") = 1);
+}
+
 }  // namespace
 
 void bind_gather(py::module_& m) {
   bind_gather_for<std::int32_t>(m);
   bind_gather_for<std::int64_t>(m);
+  bind_place_for<std::int32_t>(m);
+  bind_place_for<std::int64_t>(m);
+  m.def(
+      "new_rows",
+      [](std::int64_t num_rows, std::int64_t row_bytes) -> py::array {
+        if (num_rows < 0 || row_bytes < 0) throw std::invalid_argument("new_rows: sizes must be 0 or more.");
+        if (row_bytes > 0 && num_rows > INT64_MAX / row_bytes) throw std::bad_alloc();
+        return to_numpy(Buffer<std::uint8_t>(num_rows * row_bytes)).reshape({num_rows, row_bytes});
+      },
+      py::arg("num_rows"), py::arg("row_bytes"));
 }
 
 }  // namespace datapipes

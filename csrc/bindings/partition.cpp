@@ -1,5 +1,6 @@
 // partition.cpp: names, shapes and ownership of the kernels of partitioning.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstring>
 #include <memory>
@@ -12,6 +13,8 @@
 #include "bindings/topology.h"
 #include "partition/fennel.h"
 #include "partition/id_rank.h"
+#include "partition/part_map.h"
+#include "partition/split_ids.h"
 #include "partition/symmetrise.h"
 
 namespace datapipes {
@@ -157,10 +160,52 @@ void bind_id_rank(py::module_& m) {
   bind_rows_for<std::int64_t>(rank);
 }
 
+// A PartMap over an array of a partition book, which it keeps.
+struct ArrayPartMap {
+  PartMap map;
+  py::object array;
+};
+
+PartMap::Stored stored_parts(py::handle given) {
+  const auto of = [&]<class T>(T) { return view(py::reinterpret_borrow<Array<T>>(given), "the map of parts"); };
+  if (py::isinstance<Array<std::uint8_t>>(given)) return of(std::uint8_t());
+  if (py::isinstance<Array<std::int16_t>>(given)) return of(std::int16_t());
+  if (py::isinstance<Array<std::int64_t>>(given)) return of(std::int64_t());
+  throw py::type_error("PartMap: the map of parts must be contiguous, uint8, int16, or int64 for ranges.");
+}
+
+template <class Id>
+void bind_split_for(py::module_& m) {
+  m.def(
+      "split_ids",
+      [](const std::string& op, const ArrayPartMap& owners, const Array<Id>& ids, std::int64_t part, const ArrayRank* rank,
+         std::int64_t first, const ArrayRank* hot, int num_threads) {
+        const auto wanted = view(ids, "ids");
+        check_threads(num_threads);
+        const OwnRows own{part, rank == nullptr ? nullptr : &rank->rank, first};
+        IdSplit<Id> split;
+        {
+          const GilRelease nogil;
+          split = split_ids(op.c_str(), owners.map, wanted, own, hot == nullptr ? nullptr : &hot->rank, num_threads);
+        }
+        return py::make_tuple(to_numpy(std::move(split.places)), to_numpy(std::move(split.rows)), split.bounds);
+      },
+      py::arg("op"), py::arg("owners"), py::arg("ids").noconvert(), py::kw_only(), py::arg("part") = -1,
+      py::arg("rank") = py::none(), py::arg("first") = 0, py::arg("hot") = py::none(), py::arg("num_threads") = 1);
+}
+
 }  // namespace
 
 void bind_partition(py::module_& m) {
   bind_id_rank(m);
+  py::class_<ArrayPartMap>(m, "PartMap")
+      .def(py::init([](py::object parts, std::int64_t num_parts, std::int64_t num_ids) {
+             PartMap map(stored_parts(parts), num_parts, num_ids);
+             return std::make_unique<ArrayPartMap>(ArrayPartMap{std::move(map), std::move(parts)});
+           }),
+           py::arg("parts"), py::arg("num_parts"), py::arg("num_ids"));
+  bind_split_for<std::int32_t>(m);
+  bind_split_for<std::int64_t>(m);
   bind_symmetrise_for<std::int32_t>(m);
   bind_symmetrise_for<std::int64_t>(m);
   py::class_<ArrayFennel>(m, "Fennel")

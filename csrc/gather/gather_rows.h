@@ -21,4 +21,15 @@ struct RowTable {
 template <class Id>
 void gather_rows(RowTable table, std::span<const Id> ids, std::byte* out, int threads = 1);
 
+// place_rows: copies chosen rows of a table to chosen places of an output that other calls fill too.
+//   rows int32 or int64 [n]: row rows[i] goes to place places[i]; places int64 [n], distinct, best ascending.
+//   Without rows, row i goes to place places[i], and there are as many of both.
+//   out: num_out rows of row_bytes bytes without gaps, overlapping none of the others.
+// Throws std::out_of_range on a row or place outside, std::invalid_argument if there are more of one than of the other, before
+// any row is copied. Places that are there twice get one of their rows.
+template <class Id>
+void place_rows(RowTable table, std::span<const Id> rows, std::span<const std::int64_t> places, std::byte* out,
+                std::int64_t num_out, int threads = 1);
+void place_rows(RowTable table, std::span<const std::int64_t> places, std::byte* out, std::int64_t num_out, int threads = 1);
+
 }  // namespace datapipes

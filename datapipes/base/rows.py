@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -46,3 +48,26 @@ def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: 
     if taken.numel() == 0:
         return torch.empty((ids.shape[0], *rows.shape[1:]), dtype=rows.dtype)
     return taken.view(rows.dtype).reshape(ids.shape[0], *rows.shape[1:])
+
+
+def new_rows(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return memory for `count` rows, [count, *shape]; it may be recycled from earlier ones, and holds anything."""
+    row_bytes = math.prod(shape) * dtype.itemsize
+    if count == 0 or row_bytes == 0:
+        return torch.empty((count, *shape), dtype=dtype)
+    return torch.from_numpy(_core.new_rows(count, row_bytes)).view(dtype).reshape(count, *shape)
+
+
+def put_rows(out: Tensor, places: Tensor, rows: Tensor, numbers: Tensor | None = None, num_threads: int = 1) -> None:
+    """Do `out[places] = rows[numbers]`, or `out[places] = rows`, of the same dtype and shape of a row.
+
+    Args:
+        places: int64 [n], distinct; `out` is contiguous and overlaps nothing else.
+        rows: the values of each row are adjacent.
+        numbers: int32 or int64 [n].
+    Raises:
+        IndexError: A place or number is outside.
+    """
+    if places.shape[0] > 0 and out[:1].numel() > 0:
+        given = None if numbers is None else numbers.numpy()
+        _core.place_rows(byte_rows(rows), given, places.numpy(), out=byte_rows(out), num_threads=num_threads)

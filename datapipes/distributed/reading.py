@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name
-from datapipes.base.rows import bits_of
+from datapipes.base.rows import new_rows, put_rows
+from datapipes.base.threads import num_threads
 from datapipes.distributed.facts import RowForm
 from datapipes.distributed.id_places import IdPlaces, Split
 from datapipes.distributed.wire.peers import Peers
@@ -76,16 +76,16 @@ class Reading:
         requests: dict[int, list[Rows]] = {}
         for group in self._groups:
             names = tuple(self.wanted[number].name for number in group.members)
-            for part, (places, ids) in group.split.away.items():
-                requests.setdefault(part, []).append(Rows(group.places.domain, group.places.of, names, ids))
-                self._asked.setdefault(part, []).extend((number, places) for number in group.members)
+            for part, found in group.split.away.items():
+                requests.setdefault(part, []).append(Rows(group.places.domain, group.places.of, names, found.rows))
+                self._asked.setdefault(part, []).extend((number, found.places) for number in group.members)
         try:
             for part in sorted(requests):
                 self.sent[self.peers.rows(part, RowsRequest(tuple(requests[part])))] = part
         except BaseException:
             self.cancel()
             raise
-        self.outs = [each.out if each.out is not None else _new_rows(each) for each in self.wanted]
+        self.outs = [_memory_of(each) for each in self.wanted]
 
     def _grouped(self) -> list[_Group]:
         members: dict[Any, list[int]] = {}
@@ -100,14 +100,13 @@ class Reading:
 
     def fill_here(self) -> None:
         """Gather the rows of the local part and of the cache."""
-        for group in self._groups:
-            hot = group.places.hot
-            for number in group.members:
+        for places, _, split, members in self._groups:
+            for number in members:
                 name, out = self.wanted[number].name, self.outs[number]
-                if group.split.own[0].numel() > 0:
-                    _put(out, group.split.own[0], group.places.own_tables[name], group.split.own[1])
-                if hot is not None and group.split.hot[0].numel() > 0:
-                    _put(out, group.split.hot[0], hot.tables[name], group.split.hot[1])
+                if split.own.places.numel() > 0:
+                    put_rows(out, split.own.places, places.own_tables[name], split.own.rows, num_threads())
+                if places.hot is not None and split.hot.places.numel() > 0:
+                    put_rows(out, split.hot.places, places.hot.tables[name], split.hot.rows, num_threads())
 
     def put(self, *answers: Future[list[Tensor]]) -> None:
         """Put the rows that other parts answered in their places.
@@ -128,7 +127,7 @@ class Reading:
             )
         for (number, places), rows in zip(asked, answer, strict=True):
             self._check(part, self.wanted[number], places.shape[0], rows)
-            _put(self.outs[number], places, rows, None)
+            put_rows(self.outs[number], places, rows.contiguous(), None, num_threads())
 
     def cancel(self) -> None:
         """Await no answer any more."""
@@ -147,10 +146,7 @@ class Reading:
         )
 
 
-def _new_rows(wanted: Wanted) -> Tensor:
-    return torch.empty((wanted.ids.shape[0], *wanted.form.shape), dtype=wanted.form.dtype)
-
-
-def _put(out: Tensor, places: Tensor, table: Tensor, rows: Tensor | None) -> None:
-    """Do `out[places] = table[rows]`, or `table` as it is."""
-    bits_of(out)[places] = bits_of(table) if rows is None else bits_of(table)[rows]
+def _memory_of(wanted: Wanted) -> Tensor:
+    if wanted.out is not None:
+        return wanted.out
+    return new_rows(wanted.ids.shape[0], wanted.form.shape, wanted.form.dtype)

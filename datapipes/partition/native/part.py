@@ -6,6 +6,8 @@ takes the id of the node and not the number of its row.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,13 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_index_tensor, check_int, shown
 from datapipes.base.rows import byte_rows, take_rows
-from datapipes.base.threads import num_threads as threads_here
 from datapipes.base.types import EdgeType, NodeType, ends_of, known_edge_type, known_node_type
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT, Place
 from datapipes.partition.native.manifest import Manifest, opened_manifest
 from datapipes.partition.native.native_book import book_of, partition_id_of
+from datapipes.partition.native.own_rows import OwnRows
 from datapipes.partition.native.part_arrays import PartRelation, attributes_of, read_part, relations_of
 from datapipes.processes.sharing import Together
 
@@ -32,8 +34,8 @@ _MADE_ANEW = (
     "_arrays",
     "_relations",
     "_node_attributes",
-    "_ranks",
-    "_edge_orders",
+    "_own",
+    "_making",
 )  # of the state, in a copy and in another process
 
 
@@ -79,8 +81,8 @@ class Part:
         self._num_nodes = dict(manifest.identity.num_nodes)
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
         self._num_edges = dict(manifest.identity.num_edges)
-        self._ranks: dict[NodeType | None, _core.IdRank] = {}  # made when rows of scattered ids are asked for
-        self._edge_orders: dict[EdgeType | None, tuple[Tensor, Tensor]] = {}  # made when rows of edge ids are asked for
+        self._own: dict[tuple[str, Any], OwnRows] = {}  # by "node" or "edge" and type; made when they are asked for
+        self._making = threading.Lock()  # a server's threads share what is made
         self._take(arrays)
 
     def _take(self, arrays: dict[Place, Tensor]) -> None:
@@ -205,16 +207,9 @@ class Part:
             IndexError: A node is not this part's; the message names the first one, and the part that owns it.
             ValueError: There is no such type.
         """
-        own = self.node_ids(node_type)
         given = check_index_tensor("Part.rows_of", "ids", ids)
-        count = own.shape[0]
-        first = int(own[0]) if count > 0 else 0
-        if count == 0 or int(own[-1]) - first == count - 1:
-            rows = given.long() - first
-            missing = (rows < 0) | (rows >= count)
-        else:
-            rows = torch.from_numpy(self._rank_of(node_type).rows(given.numpy(), num_threads=threads_here()))
-            missing = rows < 0
+        rows = self.own_nodes(node_type).rows(given)
+        missing = rows < 0
         if bool(missing.any()):
             raise self._not_owned(int(given[int(missing.nonzero()[0])]), node_type)
         return rows
@@ -222,32 +217,44 @@ class Part:
     def edge_rows_of(self, edge_ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
         """Return the row of each edge among the part's own, int64 [n]: `relation(type).edge_ids[rows]` are the ids.
 
+        O(1) for each id. The first call makes an index, in O(own edges); OwnRows says what it takes.
+
         Args:
             edge_ids: int32 or int64 [n], edge ids of the whole graph; any order, repeats allowed.
         Raises:
             IndexError: An edge is not this part's; the message names the first one.
             ValueError: There is no such type.
         """
-        known = self._edge_type(edge_type)
-        given = check_index_tensor("Part.edge_rows_of", "edge_ids", edge_ids).long()
-        if known not in self._edge_orders:
-            ids, order = self._relations[known].edge_ids.sort()
-            self._edge_orders[known] = ids, order
-        ids, order = self._edge_orders[known]
-        places = torch.searchsorted(ids, given).clamp(max=max(ids.shape[0] - 1, 0))
-        missing = ids[places] != given if ids.shape[0] > 0 else torch.ones_like(given, dtype=torch.bool)
+        given = check_index_tensor("Part.edge_rows_of", "edge_ids", edge_ids)
+        rows = self.own_edges(edge_type).rows(given)
+        missing = rows < 0
         if bool(missing.any()):
             first = int(given[int(missing.nonzero()[0])])
             raise IndexError(
                 f"Part.edge_rows_of: edge {first} is not in part {self.part}. Ask the part that owns its destination."
             )
-        return order[places]
+        return rows
 
-    def _rank_of(self, node_type: NodeType | None) -> _core.IdRank:
-        key = self._node_type(node_type)
-        if key not in self._ranks:
-            self._ranks[key] = _core.IdRank(self.node_ids(key).numpy(), self._num_nodes[key])
-        return self._ranks[key]
+    def own_nodes(self, node_type: NodeType | None = None) -> OwnRows:
+        """Return what finds the row of a node; ValueError if there is no such type."""
+        known = self._node_type(node_type)
+        return self._own_rows(
+            ("node", known), lambda: OwnRows(self.node_ids(known), num_ids=self._num_nodes[known], ascending=True)
+        )
+
+    def own_edges(self, edge_type: EdgeType | str | None = None) -> OwnRows:
+        """Return what finds the row of an edge by its id; ValueError if there is no such type."""
+        known = self._edge_type(edge_type)
+        return self._own_rows(("edge", known), lambda: OwnRows(self._relations[known].edge_ids))
+
+    def _own_rows(self, key: tuple[str, Any], make: Callable[[], OwnRows]) -> OwnRows:
+        found = self._own.get(key)
+        if found is None:
+            with self._making:
+                found = self._own.get(key)
+                if found is None:
+                    found = self._own[key] = make()
+        return found
 
     def draw(
         self,
@@ -324,7 +331,7 @@ class Part:
         given = state["tensors"]
         tensors = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
         self.__dict__.update({name: value for name, value in state.items() if name not in ("places", "tensors")})
-        self._ranks, self._edge_orders = {}, {}
+        self._own, self._making = {}, threading.Lock()
         self._take(dict(zip(state["places"], tensors, strict=True)))
 
     def __repr__(self) -> str:

@@ -1,0 +1,87 @@
+"""OwnRows: the row of each id among the ids that a part owns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.threads import num_threads
+
+MOST_IDS_A_ROW = 64  # where ids lie further apart, an index of all of them would be larger than the sorted ids
+AT_ONCE = 2**20  # ids looked at at a time
+
+
+class OwnRows:
+    """Finds rows by id. It is made once for a part and then only read, by any number of threads.
+
+    Contiguous ids need no memory; ascending ones 0.17 bytes for each id up to the largest; others 4 or 8 more for each
+    row; ids that lie far apart 16 bytes a row.
+
+    Args:
+        ids: int64 [n], 0 or more, the id of each row; if an id is there twice, its row is the first of them.
+        num_ids: ids are below it; by default found.
+        ascending: that the ids ascend strictly; by default found.
+    Attributes:
+        first: the id of row 0, if the ids are contiguous; then no index is needed.
+        rank: gives positions among the sorted, distinct ids.
+        order: the row at each such position; None if it is the position.
+    """
+
+    def __init__(self, ids: Tensor, *, num_ids: int | None = None, ascending: bool | None = None) -> None:
+        self.num_rows = int(ids.shape[0])
+        self.first: int | None = None
+        self.rank: _core.IdRank | None = None
+        self.order: Tensor | None = None
+        self._sorted: Tensor | None = None  # in place of a rank
+        ascends = _ascends(ids) if ascending is None else ascending
+        if self.num_rows == 0 or (ascends and int(ids[-1]) - int(ids[0]) == self.num_rows - 1):
+            self.first = int(ids[0]) if self.num_rows > 0 else 0
+            return
+        low, end = (0, num_ids) if num_ids is not None else (int(ids.min()), int(ids.max()) + 1)
+        if num_ids is None and (low < 0 or end > MOST_IDS_A_ROW * self.num_rows):
+            found, order = ids.sort(stable=True)
+            is_first = torch.cat([found.new_ones(1, dtype=torch.bool), found[1:] != found[:-1]])
+            self._sorted, self.order = found[is_first], order[is_first]
+            return
+        self.rank = _core.IdRank(ids.numpy(), end, any_order=not ascends)
+        if not ascends:
+            self.order = self._rows_by_id(ids)
+
+    def _rows_by_id(self, ids: Tensor) -> Tensor:
+        assert self.rank is not None
+        order = torch.empty(self.rank.num_rows, dtype=torch.int32 if self.num_rows < 2**31 else torch.int64)
+        for begin in range((self.num_rows - 1) // AT_ONCE * AT_ONCE, -1, -AT_ONCE):  # so that the first one stays
+            some = ids[begin : begin + AT_ONCE].numpy()
+            places = self.rank.rows(some, num_threads=num_threads())[::-1]
+            order.numpy()[places] = torch.arange(begin, begin + len(some)).numpy()[::-1]
+        return order
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return the row of each id, int64 [n], -1 where it is not there; `ids` is int32 or int64 [n]."""
+        if self.first is not None:
+            rows = ids.long() - self.first
+            return rows.where((rows >= 0) & (rows < self.num_rows), -1)
+        if self.rank is not None:
+            places = torch.from_numpy(self.rank.rows(ids.numpy(), num_threads=num_threads()))
+        else:
+            assert self._sorted is not None
+            wanted = ids.long()
+            places = torch.searchsorted(self._sorted, wanted).clamp(max=self._sorted.shape[0] - 1)
+            places = places.where(self._sorted[places] == wanted, -1)
+        return self.in_order(places)
+
+    def in_order(self, places: Tensor) -> Tensor:
+        """Return the row at each position among the sorted ids; -1 stays -1."""
+        if self.order is None:
+            return places
+        return self.order[places].long().where(places >= 0, -1)
+
+
+def _ascends(ids: Tensor) -> bool:
+    """Return whether ids ascend strictly; stops early, and takes no memory that grows with them."""
+    for begin in range(0, ids.shape[0], AT_ONCE):
+        some = ids[begin : begin + AT_ONCE + 1]
+        if bool((some[1:] <= some[:-1]).any()):
+            return False
+    return True

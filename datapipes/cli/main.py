@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from datapipes.base.errors import text_of
-from datapipes.cli import completion, convert, inspect, partition
+from datapipes.cli import completion, convert, inspect, partition, serve
 from datapipes.cli.command import WrongUsage
 from datapipes.partition.report_text import one_line
 
-_COMMANDS = (partition, inspect, convert, completion)
+_COMMANDS = (partition, inspect, convert, serve, completion)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -49,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="datapipes",
-        description="Partition graphs, look at what is in files, and convert data sets.",
+        description="Partition graphs, serve their parts, look at what is in files, and convert data sets.",
         epilog="datapipes COMMAND --help says more about a command.",
         allow_abbrev=False,
     )
@@ -68,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
         text, values = arguments.run(arguments)
         if arguments.json:
             _print_json({"command": arguments.command, **values})
-        else:
+        elif text:
             _print(text)
         return DONE
     except KeyboardInterrupt:

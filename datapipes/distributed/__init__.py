@@ -3,6 +3,7 @@
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.dist_neighbor_sampler import DistNeighborSampler
+from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods.metis_process import MetisError
@@ -24,6 +25,7 @@ __all__ = [
     "Part",
     "PartitionBook",
     "PartitionReport",
+    "PartitionServer",
     "Partitioner",
     "TLSConfig",
     "open_book",

@@ -88,8 +88,8 @@ def _column(pa: Any, tensor: Tensor, first: int, end: int) -> Any:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, data])
 
 
-def to_bytes(where: str, message: Message) -> Any:
-    """Return a message as one Arrow stream, a buffer; all its tensors in one batch.
+def to_bytes(where: str, message: Message) -> bytes:
+    """Return a message as one Arrow stream, for a ticket; all its tensors in one batch.
 
     Raises:
         TypeError, ValueError: See `to_batches`.
@@ -100,4 +100,5 @@ def to_bytes(where: str, message: Message) -> Any:
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    return sink.getvalue()
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

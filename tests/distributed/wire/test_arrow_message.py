@@ -59,7 +59,7 @@ def test_what_is_sent_and_what_is_received_shares_memory():
 
 
 def test_values_that_are_not_aligned_are_copied():
-    data = to_bytes("client", message_of({"a": torch.arange(10), "b": torch.arange(9, dtype=torch.int16)})).to_pybytes()
+    data = to_bytes("client", message_of({"a": torch.arange(10), "b": torch.arange(9, dtype=torch.int16)}))
     for shift in range(1, 8):
         room = pa.py_buffer(bytes(shift) + data)[shift:]
         found = read(room).tensors

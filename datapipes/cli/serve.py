@@ -1,0 +1,131 @@
+"""`datapipes serve ROOT --part K --address HOST:PORT`: a part of a partition for samplers on other machines."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from datapipes.base.log import logger
+from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes
+from datapipes.distributed.address import parse_address
+from datapipes.distributed.server.partition_server import PartitionServer
+from datapipes.distributed.tls import TLSConfig
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "serve",
+        run,
+        "Serve one part of a partition until SIGTERM or SIGINT. The first line on stdout is 'ready HOST:PORT' with the "
+        "real port; the log goes to stderr.",
+        prints=False,
+    )
+    completes(parser.add_argument("root", metavar="ROOT", help="the folder of the partition"), FOLDER)
+    parser.add_argument("--part", type=int, metavar="K", help="number of the part; not needed if there is only one")
+    parser.add_argument(
+        "--address", default="127.0.0.1:0", metavar="HOST:PORT", help="where to listen; default: 127.0.0.1, any port"
+    )
+    for name, what in (
+        ("cert", "certificate of the server, PEM"),
+        ("key", "its private key, PEM"),
+        ("ca", "certificate of the authority that has signed those of the clients, PEM"),
+    ):
+        completes(parser.add_argument(f"--tls-{name}", metavar="FILE", help=what), FILE)
+    parser.add_argument(
+        "--insecure", action="store_true", help="listen without TLS where other machines can reach the address"
+    )
+    parser.add_argument(
+        "--metrics-port", metavar="[HOST:]PORT", help="metrics for Prometheus; HOST is 127.0.0.1 if left out"
+    )
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads for each request; default: 1")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="requests worked on at once; default: all cores")
+    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="further requests wait; default: 256")
+    parser.add_argument("--max-answer", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
+    parser.add_argument(
+        "--max-in-flight", default="1GB", metavar="SIZE", help="all answers that are made or sent at once; default: 1GB"
+    )
+    parser.add_argument("--grace", type=float, default=10.0, metavar="S", help="seconds to finish in; default: 10")
+    parser.add_argument("--no-verify", action="store_true", help="do not compare the files with their hashes")
+
+
+def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Serve until a signal comes."""
+    # gRPC writes a line for each client that it refuses.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    server = _server(arguments)
+    stop = threading.Event()
+    with _log_on_stderr(), _signals_set(stop):
+        try:
+            print(f"ready {server.start()}", flush=True)
+            stop.wait()
+            server.stop(arguments.grace)
+        finally:
+            server.stop(0.0)
+    return "", {}
+
+
+@contextlib.contextmanager
+def _signals_set(stop: threading.Event) -> Iterator[None]:
+    before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextlib.contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    handler, level = logging.StreamHandler(sys.stderr), logger.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _server(arguments: argparse.Namespace) -> PartitionServer:
+    try:
+        return PartitionServer(
+            arguments.root,
+            arguments.part,
+            arguments.address,
+            tls=_tls(arguments),
+            insecure=arguments.insecure,
+            num_threads=arguments.threads,
+            concurrency=arguments.concurrency,
+            max_waiting=arguments.max_waiting,
+            max_answer_bytes=arguments.max_answer,
+            max_bytes_in_flight=arguments.max_in_flight,
+            metrics=_metrics(arguments.metrics_port),
+            verify=not arguments.no_verify,
+        )
+    except (ValueError, TypeError) as error:
+        raise WrongUsage(str(error)) from error
+
+
+def _tls(arguments: argparse.Namespace) -> TLSConfig | None:
+    given = {name: getattr(arguments, f"tls_{name}") for name in ("cert", "key", "ca")}
+    missing = [f"--tls-{name}" for name, path in given.items() if path is None]
+    if len(missing) == len(given):
+        return None
+    if missing:
+        raise WrongUsage(f"{missing[0]} is missing. Give --tls-cert, --tls-key and --tls-ca together.")
+    return TLSConfig(**given)
+
+
+def _metrics(given: str | None) -> str | None:
+    if given is None:
+        return None
+    return str(parse_address("serve", "--metrics-port", given if ":" in given else f"127.0.0.1:{given}", lowest_port=0))

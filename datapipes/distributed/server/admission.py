@@ -1,0 +1,182 @@
+"""Admission: how many requests are worked on at once, who is next, and how many bytes of answers may be in flight.
+
+Waiting requests are taken from client to client in turn, so one that asks much does not delay the others. The bytes of
+an answer count from before it is made until it is sent or given up. A client that reads slowly holds its own share of
+them, and no more; its further requests wait while those of others are worked on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from datapipes.distributed.wire.refusals import Unavailable
+
+CLIENTS_SHARE = 4  # a client holds at most one in so many of the bytes in flight
+
+
+class Hold:
+    """Bytes of an answer in flight; `release` gives them back, once."""
+
+    def __init__(self, admission: Admission, client: str, num_bytes: int) -> None:
+        self.client, self.num_bytes, self._admission = client, num_bytes, admission
+
+    def shrink(self, num_bytes: int) -> None:
+        """Keep at most so many bytes: what the answer really has."""
+        self._admission._give_back(self, min(num_bytes, self.num_bytes))
+
+    def release(self) -> None:
+        """Give all bytes back; may be called again."""
+        self._admission._give_back(self, 0)
+
+
+class _Task:
+    """A request that waits or is worked on."""
+
+    def __init__(self, client: str, num_bytes: int, work: Callable[[], Any], is_cancelled: Callable[[], bool]) -> None:
+        self.client, self.num_bytes, self.work, self.is_cancelled = client, num_bytes, work, is_cancelled
+        self.ended = threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.hold: Hold | None = None
+
+    def end(self, error: BaseException | None = None) -> None:
+        self.error = error
+        if error is not None and self.hold is not None:
+            self.hold.release()
+        self.ended.set()
+
+
+class Admission:
+    """Runs the work of requests in threads of its own.
+
+    Args:
+        concurrency: requests that are worked on at once.
+        max_waiting: requests that may wait.
+        max_bytes: of answers in flight; at least those of the largest answer.
+    """
+
+    def __init__(self, where: str, concurrency: int, max_waiting: int, max_bytes: int) -> None:
+        self.where, self.max_waiting, self.max_bytes = where, max_waiting, max_bytes
+        self._changed = threading.Condition()
+        self._queues: dict[str, deque[_Task]] = {}  # in the order in which clients are next; none is empty
+        self._held: dict[str, int] = {}
+        self.num_waiting = self.num_working = self.num_bytes = 0
+        self._is_closing = self._is_closed = False
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(concurrency)]
+        for thread in self._threads:
+            thread.start()
+
+    def run(
+        self, client: str, num_bytes: int, work: Callable[[], Any], is_cancelled: Callable[[], bool]
+    ) -> tuple[Any, Hold]:
+        """Wait for the turn of the client, and return what the work returns, with its bytes, which stay in flight.
+
+        Raises:
+            Unavailable: Too many wait, the server stops, or the client has gone.
+            Exception: What the work raises.
+        """
+        task = _Task(client, num_bytes, work, is_cancelled)
+        with self._changed:
+            self._enqueue(task)
+            self._changed.notify()
+        task.ended.wait()
+        if task.error is not None:
+            raise task.error
+        assert task.hold is not None
+        return task.result, task.hold
+
+    def close(self, grace_s: float) -> bool:
+        """Refuse new requests, wait up to `grace_s` for those under way, refuse the rest; return whether all ended."""
+        with self._changed:
+            self._is_closing = True
+            ended = self._changed.wait_for(lambda: not (self.num_waiting or self.num_working or self._held), grace_s)
+            self._is_closed = True
+            rest = [task for queue in self._queues.values() for task in queue]
+            self._queues.clear()
+            self.num_waiting = 0
+            self._changed.notify_all()
+        for task in rest:
+            task.end(Unavailable(f"{self.where}: the server stops. Ask the next one."))
+        return ended
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the threads have ended, after `close`; in all up to so many seconds for each."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _enqueue(self, task: _Task) -> None:
+        if self._is_closing:
+            raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
+        if self.num_waiting >= self.max_waiting:
+            self._make_room(task)
+        self._queues.setdefault(task.client, deque()).append(task)
+        self.num_waiting += 1
+
+    def _make_room(self, task: _Task) -> None:
+        """Refuse the last request of the client that has most waiting, or this one if its client would be that."""
+        full = Unavailable(f"{self.where}: the server is full: {self.num_waiting} requests wait. Ask later.")
+        longest = max(self._queues.values(), key=len, default=deque())
+        if len(longest) <= len(self._queues.get(task.client, ())) + 1:
+            raise full
+        longest.pop().end(full)
+        self.num_waiting -= 1
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._next_client() is not None)
+                client = self._next_client()
+                if client is None:
+                    return
+                task = self._take(client)
+            self._work_on(task)
+            with self._changed:
+                self.num_working -= 1
+                self._changed.notify_all()
+
+    def _work_on(self, task: _Task) -> None:
+        try:
+            if task.is_cancelled():
+                raise Unavailable(f"{self.where}: the client has given up.")
+            task.result = task.work()
+        except BaseException as error:  # it is the client's
+            task.end(error)
+        else:
+            task.end()
+
+    def _next_client(self) -> str | None:
+        """Return whose request is next. One that waits for bytes of others stays first, or small ones would pass it."""
+        for client, queue in self._queues.items():
+            wanted, held = queue[0].num_bytes, self._held.get(client, 0)
+            if held and held + wanted > self.max_bytes // CLIENTS_SHARE:
+                continue
+            return client if self.num_bytes + wanted <= self.max_bytes or not self.num_bytes else None
+        return None
+
+    def _take(self, client: str) -> _Task:
+        queue = self._queues.pop(client)
+        task = queue.popleft()
+        if queue:
+            self._queues[client] = queue  # behind the others
+        self.num_waiting -= 1
+        self.num_working += 1
+        if task.num_bytes:
+            self._held[client] = self._held.get(client, 0) + task.num_bytes
+            self.num_bytes += task.num_bytes
+        task.hold = Hold(self, client, task.num_bytes)
+        return task
+
+    def _give_back(self, hold: Hold, kept: int) -> None:
+        # Also called where the garbage collector ends an answer, in any thread: the lock may be this thread's already.
+        with self._changed:
+            num_bytes, hold.num_bytes = hold.num_bytes - kept, kept
+            self.num_bytes -= num_bytes
+            left = self._held.get(hold.client, 0) - num_bytes
+            if left > 0:
+                self._held[hold.client] = left
+            else:
+                self._held.pop(hold.client, None)
+            self._changed.notify_all()

@@ -1,0 +1,72 @@
+"""The server's end of Arrow Flight: one method, DoGet; its ticket is a request, its stream the answer."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from datapipes.distributed.address import Address
+from datapipes.distributed.needed import arrow_flight
+from datapipes.distributed.server.service import Service
+from datapipes.distributed.tls import Pem
+from datapipes.distributed.wire.refusals import Unavailable, error_to_bytes
+
+_MOST_TEXT = 500  # characters of an error for clients that read no more than its text
+
+
+def flight_server(where: str, service: Service, address: Address, pem: Pem | None) -> Any:
+    """Return a Flight server that listens; its `port` is the real one.
+
+    Raises:
+        OSError: Nothing can listen there: the message names the address.
+    """
+    flight = arrow_flight(where)
+
+    class FlightServer(flight.FlightServerBase):  # type: ignore[misc,name-defined]
+        """Answers DoGet; all other methods are refused by the base."""
+
+        def do_get(self, context: Any, ticket: Any) -> Any:
+            try:
+                schema, batches = service.answer(context.peer(), ticket.ticket, context.is_cancelled)
+            except BaseException as error:
+                kind = flight.FlightUnavailableError if isinstance(error, Unavailable) else flight.FlightServerError
+                raise kind(str(error)[:_MOST_TEXT], extra_info=error_to_bytes(error)) from None
+            return flight.GeneratorStream(schema, batches)
+
+    _try_to_listen(where, address)
+    secured: dict[str, Any] = {}
+    if pem is not None:
+        secured = {
+            "tls_certificates": [(pem.cert, pem.key)],
+            "verify_client": True,
+            "root_certificates": pem.ca,
+        }
+    try:
+        return FlightServer(address.uri(tls=pem is not None), **secured)
+    except Exception as error:  # of Arrow, which does not say what is wrong
+        tls = "" if pem is None else ", or a certificate does not fit its key"
+        raise OSError(
+            f"{where}: cannot listen on {address}: {error}. Another program may have taken the port meanwhile{tls}."
+        ) from error
+
+
+def _try_to_listen(where: str, address: Address) -> None:
+    """Listen for a moment, since Arrow does not say why it cannot."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise type(error)(
+            error.errno, f"{where}: cannot listen on {address}: {error.strerror}. Name an address of this machine."
+        ) from error
+    family, kind, _, _, place = found[0]
+    with socket.socket(family, kind) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(place)
+            sock.listen()
+        except OSError as error:
+            raise type(error)(
+                error.errno,
+                f"{where}: cannot listen on {address}: {error.strerror}. Choose another port, or 0 for any free one; "
+                "the address must be one of this machine.",
+            ) from error

@@ -1,0 +1,81 @@
+"""The metrics port: GET /metrics for Prometheus, GET /health for probes. Plain HTTP, a thread for each request."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from datapipes.base.log import logger
+from datapipes.distributed.address import Address
+from datapipes.distributed.server.metrics_page import CONTENT_TYPE, metrics_page
+from datapipes.distributed.server.service import Service
+
+_TIMEOUT_S = 10.0  # for a client that sends nothing
+
+
+class MetricsServer:
+    """Listens from its making until `close`."""
+
+    def __init__(self, where: str, service: Service, address: Address) -> None:
+        class Handler(_Handler):
+            served = service
+
+        kind = _ServerOfIPv6 if ":" in address.host else _Server
+        try:
+            self._server = kind((address.host, address.port), Handler)
+        except OSError as error:
+            raise type(error)(
+                error.errno,
+                f"{where}: cannot listen on {address} for metrics: {error.strerror}. Choose another port, or 0.",
+            ) from error
+        self.address = Address(address.host, self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 8
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("the metrics port has met an error of %s", client_address, exc_info=True)
+
+
+class _ServerOfIPv6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _TIMEOUT_S
+    served: Service
+    server_version = "datapipes"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._say(200, metrics_page(self.served), CONTENT_TYPE)
+        elif path == "/health":
+            serves = not self.served.is_stopping
+            self._say(200 if serves else 503, "serving\n" if serves else "stopping\n", "text/plain; charset=utf-8")
+        else:
+            self._say(404, "there are /metrics and /health\n", "text/plain; charset=utf-8")
+
+    def _say(self, code: int, text: str, content_type: str) -> None:
+        data = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write nothing: probes come every few seconds."""

@@ -1,0 +1,202 @@
+"""PartitionServer: serves one part of a partition to samplers and feature stores on other machines."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from datapipes.base.checks import check_int, check_positive_timeout, shown
+from datapipes.base.log import logger
+from datapipes.base.sizes import parse_size
+from datapipes.distributed.address import Address, parse_address
+from datapipes.distributed.needed import arrow_flight
+from datapipes.distributed.server.flight_server import flight_server
+from datapipes.distributed.server.metrics_server import MetricsServer
+from datapipes.distributed.server.service import Limits, Service
+from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
+from datapipes.partition.native.part import Part, open_book
+
+__all__ = ["PartitionServer"]
+
+_WHERE = "PartitionServer"
+
+
+class PartitionServer:
+    """Serves one part: hops of its nodes, rows of its features. `datapipes serve` runs one in a process of its own.
+
+    Requests are idempotent: a client may ask again, also after a restart, and gets the same bits. Nothing that arrives
+    is unpickled; all of it is checked before it is used. Kernels run without the GIL.
+
+    A server is for one process; a forked child must not use it. It can be started again after `stop`.
+
+    Args:
+        root: folder of the partition; the files of other parts may be absent.
+        part: number of the part; None if there is only one.
+        address: "host:port" to listen on; port 0 lets the system choose.
+        tls: certificates for both sides; clients without a certificate of the authority are refused. Without it only
+            addresses of this machine, such as 127.0.0.1, are allowed.
+        insecure: allow other addresses without TLS. Whoever reaches the address may then read the part.
+        num_threads: threads of a kernel, for each request.
+        concurrency: requests that are worked on at once; by default one for each core.
+        max_waiting: requests that wait for their turn, in all; further ones are refused as "full", and clients ask
+            again. Clients take turns.
+        max_request_bytes: of a request; a number, or a text such as "64MB".
+        max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
+        max_bytes_in_flight: of all answers that are being made or sent; a client holds at most a quarter. Further
+            requests wait. At least four times `max_answer_bytes`.
+        stall_s: seconds after which the connection of a client that does not read its answer is ended.
+        metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
+            Port 0 lets the system choose. What is told has no data of the graph.
+        verify: compare the files with their hashes; reads all of them once.
+    Raises:
+        ValueError: An argument is not allowed; or the address can be reached from other machines, without TLS.
+        ImportError: pyarrow is not installed.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        part: int | None = None,
+        address: str = "127.0.0.1:0",
+        *,
+        tls: TLSConfig | None = None,
+        insecure: bool = False,
+        num_threads: int = 1,
+        concurrency: int | None = None,
+        max_waiting: int = 256,
+        max_request_bytes: int | str = "64MB",
+        max_answer_bytes: int | str = "256MB",
+        max_bytes_in_flight: int | str = "1GB",
+        stall_s: float = 60.0,
+        metrics: str | None = None,
+        verify: bool = True,
+    ) -> None:
+        arrow_flight(_WHERE)
+        self.root, self.part, self.tls, self.verify = Path(root), part, tls, verify
+        if part is not None:
+            check_int(_WHERE, "part", part, 0)
+        check_tls(_WHERE, tls, insecure)
+        self._asked: Address = parse_address(_WHERE, "address", address, lowest_port=0)
+        refuse_plain(_WHERE, self._asked, tls, insecure)
+        self._asked_metrics = None if metrics is None else parse_address(_WHERE, "metrics", metrics, lowest_port=0)
+        stalled = check_positive_timeout(_WHERE, stall_s)
+        self._limits = Limits(
+            len(os.sched_getaffinity(0)) if concurrency is None else check_int(_WHERE, "concurrency", concurrency, 1),
+            check_int(_WHERE, "num_threads", num_threads, 1),
+            check_int(_WHERE, "max_waiting", max_waiting, 1),
+            parse_size(_WHERE, "max_request_bytes", max_request_bytes),
+            parse_size(_WHERE, "max_answer_bytes", max_answer_bytes),
+            parse_size(_WHERE, "max_bytes_in_flight", max_bytes_in_flight),
+            threading.TIMEOUT_MAX if stalled is None else stalled,
+        )
+        if self._limits.max_bytes_in_flight < 4 * self._limits.max_answer_bytes:
+            raise ValueError(
+                f"{_WHERE}: max_bytes_in_flight must be at least 4 times max_answer_bytes "
+                f"({self._limits.max_answer_bytes}), got {shown(self._limits.max_bytes_in_flight)}. Raise it."
+            )
+        self._service: Service | None = None
+        self._server: Any = None
+        self._metrics: MetricsServer | None = None
+        self._address: Address | None = None
+
+    @property
+    def address(self) -> str | None:
+        """Where it listens, "host:port" with the real port; None while it is not started."""
+        return None if self._address is None else str(self._address)
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where it tells its metrics, "host:port" with the real port; None if it does not."""
+        return None if self._metrics is None else str(self._metrics.address)
+
+    def start(self) -> str:
+        """Open the part and listen; return the address, "host:port" with the real port.
+
+        Raises:
+            FileNotFoundError: `root` holds no native partition, or the part's files are not there.
+            ValueError: The partition has several parts and none was named, there is no such part, or a file is not
+                valid; a certificate is not.
+            OSError: Nothing can listen at the address: it is in use, or none of this machine; the message names it.
+            RuntimeError: It was started already.
+        """
+        if self._service is not None:
+            raise RuntimeError(f"{_WHERE}: it listens on {self.address} already. Call stop() first.")
+        pem = None if self.tls is None else self.tls.read(_WHERE)
+        service = Service(self._open(), self._limits)
+        try:
+            if self._asked_metrics is not None:
+                self._metrics = MetricsServer(_WHERE, service, self._asked_metrics)
+            self._server = flight_server(_WHERE, service, self._asked, pem)
+        except BaseException:
+            service.close(0.0)
+            self._close_metrics()
+            raise
+        self._service, self._address = service, Address(self._asked.host, self._server.port)
+        atexit.register(self.stop, 0.0)
+        logger.info("%s listens on %s: %r", service.where, self._address, service.part)
+        if self._metrics is not None:
+            logger.info("%s: metrics are at http://%s/metrics", service.where, self._metrics.address)
+        return str(self._address)
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Refuse new requests, answer those under way for up to `grace_s`, then end all connections.
+
+        May be called twice, and before `start`.
+        """
+        service, server = self._service, self._server
+        self._service = self._server = self._address = None
+        if service is None:
+            return
+        atexit.unregister(self.stop)
+        if service.close(grace_s):
+            logger.warning("%s stops while requests are under way", service.where)
+        server.shutdown()
+        self._close_metrics()
+        logger.info("%s has stopped", service.where)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what was counted since the start, as JSON values; see docs/distributed.md.
+
+        Raises:
+            RuntimeError: It is not started.
+        """
+        return self._running().numbers()
+
+    def _close_metrics(self) -> None:
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            metrics.close()
+
+    def _running(self) -> Service:
+        if self._service is None:
+            raise RuntimeError(f"{_WHERE}: it is not started. Call start() first.")
+        return self._service
+
+    def _open(self) -> Part:
+        if self.part is not None:
+            return Part.open(self.root, self.part, verify=self.verify)
+        num_parts = open_book(self.root, verify=False).num_parts
+        if num_parts != 1:
+            raise ValueError(
+                f"{_WHERE}: {self.root} has {num_parts} parts; a server has one of them. Pass part, in [0, "
+                f"{num_parts})."
+            )
+        return Part.open(self.root, 0, verify=self.verify)
+
+    def __enter__(self) -> PartitionServer:
+        if self._service is None:
+            self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "not started" if self._address is None else f"listens on {self._address}"
+        return f"PartitionServer({str(self.root)!r}, part={self.part}, {state})"

@@ -1,0 +1,171 @@
+"""What a server does with a request, from its bytes to the batches of its answer; it knows no network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from datapipes.base.log import logger
+from datapipes.base.threads import threads_of_kernels
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.server.admission import Admission, Hold
+from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.server.in_flight import Answer, Answers
+from datapipes.distributed.server.sizes import draw_bytes, most_draw_bytes, rows_bytes
+from datapipes.distributed.server.statistics import Statistics
+from datapipes.distributed.wire.arrow_message import Message, to_batches
+from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
+from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
+from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
+from datapipes.distributed.wire.hello_codec import greeting_to_message
+from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
+from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
+from datapipes.partition.native.part import Part
+
+_RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
+    BadRequest: "bad_request",
+    OtherPartition: "other_partition",
+    AnswerTooLarge: "too_large",
+    Unavailable: "unavailable",
+}
+_REFUSED = (ValueError, TypeError, LookupError)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a server; see PartitionServer."""
+
+    concurrency: int
+    num_threads: int
+    max_waiting: int
+    max_request_bytes: int
+    max_answer_bytes: int
+    max_bytes_in_flight: int
+    stall_s: float
+
+
+class Service:
+    """Answers requests to a part, within limits. `close` ends its threads."""
+
+    def __init__(self, part: Part, limits: Limits) -> None:
+        self.part, self.limits = part, limits
+        self.facts = PartitionFacts.of(part)
+        self.meant = Meant(part.part, part.partition_id, part.content_id)
+        self.where = f"server of part {part.part}"
+        self.statistics = Statistics()
+        self.admission = Admission(self.where, limits.concurrency, limits.max_waiting, limits.max_bytes_in_flight)
+        self.answers = Answers(self.statistics, limits.stall_s)
+        self.is_stopping = False
+
+    def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
+        """Return the schema of the answer and its batches, to be sent.
+
+        Args:
+            peer: name of the client's connection.
+            is_cancelled: whether the client has given up.
+        Raises:
+            BadRequest, OtherPartition, AnswerTooLarge, Unavailable: See there.
+            ValueError, TypeError, LookupError: The part refuses the request: unknown types, features or ids.
+        """
+        began, kind, result, sent = time.monotonic(), "unknown", "error", 0
+        hold: Hold | None = None
+        try:
+            message = self._read(ticket)
+            kind = kind_of(self.where, message.header)
+            check_meant(self.where, message.header, self.meant)
+            answer, hold = self._answer(kind, peer, message, is_cancelled)
+            sent, result = answer.num_bytes, "ok"
+            schema, batches = to_batches(self.where, answer)
+            if hold is None:
+                return schema, batches
+            hold.shrink(sent)
+            return schema, Answer(self.answers, peer, hold, batches)
+        except BaseException as error:
+            if hold is not None:
+                hold.release()
+            result = next((name for each, name in _RESULTS.items() if isinstance(error, each)), "error")
+            if not isinstance(error, (*_REFUSED, Unavailable)):
+                logger.exception("%s: a request of %s failed", self.where, peer)
+            raise
+        finally:
+            self.statistics.count(kind, result, time.monotonic() - began, received=len(ticket), sent=sent)
+
+    def close(self, grace_s: float) -> bool:
+        """Refuse new requests, wait up to `grace_s` for answers under way, end the rest; return whether there was one.
+
+        The connections of the rest are ended.
+        """
+        self.is_stopping = True
+        ended = self.admission.close(grace_s)
+        self.answers.close()
+        self.admission.join(grace_s)
+        return not ended
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the statistics, as JSON values."""
+        return {
+            **self.statistics.values(),
+            "waiting": self.admission.num_waiting,
+            "working": self.admission.num_working,
+            "bytes_in_flight": self.admission.num_bytes,
+        }
+
+    def _read(self, ticket: bytes) -> Message:
+        try:
+            message = from_bytes(self.where, ticket, self.limits.max_request_bytes)
+        except BadMessage as error:
+            raise BadRequest(str(error)) from error
+        check_versions(self.where, message.header)
+        return message
+
+    def _answer(
+        self, kind: str, peer: str, message: Message, is_cancelled: Callable[[], bool]
+    ) -> tuple[Message, Hold | None]:
+        if kind == "health":
+            status = "stopping" if self.is_stopping else "serving"
+            return Message(answer_header(kind, status=status, part=self.part.part), {}), None
+        if kind == "statistics":
+            return Message(answer_header(kind, statistics=self.numbers()), {}), None
+        if self.is_stopping:
+            raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
+        if kind == "hello":
+            return greeting_to_message(self.part.part, self.facts), None
+        if kind == "rows":
+            return self._rows(peer, message, is_cancelled)
+        return self._draw(peer, message, is_cancelled)
+
+    def _rows(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
+        request = rows_from_message(self.where, message)
+        num_bytes = self._within(rows_bytes(request, self.facts), "rows")
+
+        def work() -> Message:
+            with threads_of_kernels(self.limits.num_threads):
+                return answered_rows_to_message(answer_rows(self.part, request, num_threads=self.limits.num_threads))
+
+        return self.admission.run(peer, num_bytes, work, is_cancelled)
+
+    def _draw(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
+        request = draw_from_message(self.where, message)
+        num_bytes = most_draw_bytes(request, self.facts)
+
+        def count() -> int:
+            with threads_of_kernels(self.limits.num_threads):
+                return draw_bytes(self.part, request, self.facts)
+
+        def work() -> Message:
+            with threads_of_kernels(self.limits.num_threads):
+                return drawn_to_message(answer_draw(self.part, request, num_threads=self.limits.num_threads))
+
+        if num_bytes is None or num_bytes > self.limits.max_answer_bytes:
+            num_bytes, _ = self.admission.run(peer, 0, count, is_cancelled)
+        return self.admission.run(peer, self._within(num_bytes, "edges"), work, is_cancelled)
+
+    def _within(self, num_bytes: int, what: str) -> int:
+        if num_bytes > self.limits.max_answer_bytes:
+            raise AnswerTooLarge(
+                f"{self.where}: the {what} have {num_bytes} bytes; at most {self.limits.max_answer_bytes} are sent at "
+                "once. Ask for fewer ids at once."
+            )
+        return num_bytes

@@ -14,6 +14,7 @@ from datapipes.base.errors import (
     PeerDied,
     QueueTimeoutError,
     RemoteError,
+    ServerUnavailable,
 )
 from datapipes.base.other_names import missing_public_name
 from datapipes.base.rng import STREAM_VERSION, RngKey
@@ -78,6 +79,7 @@ __all__ = [
     "SampledSubgraph",
     "Sampler",
     "SeedStage",
+    "ServerUnavailable",
     "ShmChannel",
     "Stage",
     "StageGraph",

@@ -8,6 +8,7 @@ from datapipes.base.errors import (
     PeerDied,
     QueueTimeoutError,
     RemoteError,
+    ServerUnavailable,
 )
 from datapipes.base.rng import STREAM_VERSION, RngKey
 
@@ -21,6 +22,7 @@ __all__ = [
     "QueueTimeoutError",
     "RemoteError",
     "RngKey",
+    "ServerUnavailable",
 ]
 
 

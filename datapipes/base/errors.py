@@ -12,6 +12,7 @@ __all__ = [
     "PeerDied",
     "QueueTimeoutError",
     "RemoteError",
+    "ServerUnavailable",
 ]
 
 
@@ -75,6 +76,14 @@ class RemoteError(RuntimeError):
     """An error of a sender, or of a stage in a worker process, whose type cannot be raised here.
 
     Its text begins with the name of that type. The notes are those of the error; the cause is the traceback, as text.
+    """
+
+
+class ServerUnavailable(ConnectionError):
+    """The server of a part gave no answer within the deadline, however often it was asked.
+
+    The text names the part, the address, how often it was asked, and how the last attempt ended. The request changed
+    nothing: it can be made again.
     """
 
 

@@ -3,6 +3,8 @@
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.dist_neighbor_sampler import DistNeighborSampler
+from datapipes.distributed.partition_client import PartitionClient, connect
+from datapipes.distributed.rendezvous import publish_address
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
@@ -24,11 +26,14 @@ __all__ = [
     "MetisError",
     "Part",
     "PartitionBook",
+    "PartitionClient",
     "PartitionReport",
     "PartitionServer",
     "Partitioner",
     "TLSConfig",
+    "connect",
     "open_book",
+    "publish_address",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -11,13 +12,17 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, NodeType, known_edge_type, known_node_type
+from datapipes.distributed.connecting import check_security, connect_parts
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.peers import Peers
 from datapipes.graph.graph import Graph, Relation
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 
 __all__ = ["DistGraph"]
+
+_CONNECT = "DistGraph.connect"
 
 
 class DistGraph(Graph):
@@ -39,6 +44,44 @@ class DistGraph(Graph):
         self, facts: PartitionFacts, book: PartitionBook, peers: Peers, local_part: Part | None = None
     ) -> None:
         self.facts, self.book, self.peers, self.local_part = facts, book, peers, local_part
+
+    @classmethod
+    def connect(
+        cls,
+        root_or_book: str | Path | PartitionBook,
+        namebook: Mapping[int, str] | str | Path,
+        *,
+        local_part: int | None = None,
+        tls: TLSConfig | None = None,
+        insecure: bool = False,
+        deadline: float = 30.0,
+    ) -> DistGraph:
+        """Return a partitioned graph whose parts are behind servers, but for the one in this process.
+
+        A process connects to a server when it first asks; without `local_part`, one server is asked here what it has.
+        A DistGraph goes to worker processes by its arguments: they map the part and connect for themselves.
+
+        Args:
+            root_or_book: the folder of the partition, which needs partition.json, book/ and the folder of the local
+                part; or only the book.
+            namebook: {part: "host:port"} of all parts but the local one, which may be there; the path of a JSON file of
+                this form; or "torchrun": what `publish_address` published.
+            local_part: the part that is read from the folder, without a server.
+            tls: the certificates of this side; needed where an address is not of this machine alone.
+            insecure: allow other machines without TLS, where all of them are trusted.
+            deadline: seconds for each request in all. Within it a request is asked again, on new connections too; then
+                it ends with ServerUnavailable.
+        Raises:
+            TypeError, ValueError: The namebook or an argument is not valid, a part has no address, or the server that
+                is asked has another partition.
+            FileNotFoundError: The folder holds no partition, or a file is missing.
+            ServerUnavailable: The server that is asked gave no answer within the deadline.
+            TimeoutError: An address was not published within the deadline.
+            ImportError: pyarrow is not installed.
+            RuntimeError: This process was forked from one with connections.
+        """
+        security = check_security(_CONNECT, tls, insecure, deadline)
+        return cls(*connect_parts(_CONNECT, root_or_book, namebook, local_part, security))
 
     @property
     def is_heterogeneous(self) -> bool:

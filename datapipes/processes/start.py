@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
-import torch
-
 from datapipes.base.checks import shown
+from datapipes.processes.unforkable import why_not_to_fork
 
 DESCRIPTORS = 16  # that starting a process takes at most, for a moment
 
@@ -78,11 +77,12 @@ def no_interrupt() -> Iterator[None]:
 
 
 def refuse_unsafe_fork(context: Context) -> None:
-    """Raise RuntimeError if a process that uses CUDA would be forked: its children would crash when they use CUDA."""
-    if context.get_start_method() == "fork" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    """Raise RuntimeError if a process would be forked whose children would crash or hang: see unforkable.py."""
+    found = why_not_to_fork() if context.get_start_method() == "fork" else None
+    if found is not None:
         raise RuntimeError(
-            "data_loader: multiprocessing_context is 'fork', but this process has initialised CUDA, which does not "
-            "survive a fork. Leave multiprocessing_context out (forkserver), or iterate before CUDA is used."
+            f"data_loader: multiprocessing_context is 'fork', but this process {found.did}, which does not survive a "
+            f"fork. Leave multiprocessing_context out (forkserver), or {found.instead}."
         )
 
 

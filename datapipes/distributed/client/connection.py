@@ -1,0 +1,104 @@
+"""Connection: one channel to one server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from datapipes.distributed.address import Address
+from datapipes.distributed.needed import arrow_flight
+from datapipes.distributed.tls import TLSConfig
+from datapipes.distributed.wire.arrow_message import Message, to_bytes
+from datapipes.distributed.wire.arrow_reading import from_batches
+from datapipes.distributed.wire.envelope import check_versions
+from datapipes.distributed.wire.refusals import error_from_bytes
+from datapipes.processes.unforkable import Unforkable, keep_in_children, refuse_if_inherited, register
+
+MOST_BYTES = 2**31  # of one answer; a server sends less
+FLIGHT = "Arrow Flight"
+_UNFORKABLE = Unforkable("is a client of partition servers (Arrow Flight)", "start the workers before it connects")
+
+
+def refuse_forked(where: str) -> None:
+    """Raise RuntimeError in a process that was forked from one with connections: gRPC would wait for ever."""
+    refuse_if_inherited(where, FLIGHT, "datapipes was connected to partition servers")
+
+
+class Connection:
+    """One channel to a server, with a TCP connection of its own. Making it connects nothing yet; requests do.
+
+    Many threads may ask at once.
+
+    Args:
+        connect_s: seconds that connecting may take, TLS included.
+    Attributes:
+        in_flight, retired: kept by Connections.
+    """
+
+    def __init__(self, where: str, address: Address, tls: TLSConfig | None, connect_s: float) -> None:
+        refuse_forked(where)
+        self.where, self.in_flight, self.retired = where, 0, False
+        self._flight = arrow_flight(where)
+        options: list[tuple[str, int | str]] = [
+            ("grpc.use_local_subchannel_pool", 1),  # or channels to one address would share one TCP connection
+            ("grpc.enable_http_proxy", 0),  # the environment's proxy is for the web
+            ("grpc.min_reconnect_backoff_ms", max(int(connect_s * 1000), 1)),  # is what bounds one attempt to connect
+        ]
+        pem = (
+            {}
+            if tls is None
+            else dict(zip(("cert_chain", "private_key", "tls_root_certs"), tls.read(where), strict=True))
+        )
+        register(FLIGHT, _UNFORKABLE)
+        self._client = self._flight.FlightClient(address.uri(tls=tls is not None), generic_options=options, **pem)
+        keep_in_children(self._client)
+
+    def ask(self, request: Message, timeout: float) -> Message:
+        """Return the answer to a request, or raise what prevented it; `timeout` seconds at most.
+
+        Raises:
+            The error of the server, by its type; the text begins with part and address.
+            pyarrow.flight.FlightError: No answer came; see retry.py.
+            BadMessage: What came is no message.
+            OtherPartition: The server speaks another version.
+        """
+        options = self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
+        ticket = self._flight.Ticket(to_bytes(self.where, request).to_pybytes())
+        chunks = _Chunks()
+        try:
+            chunks.reader = self._client.do_get(ticket, options)
+            answer = from_batches(self.where, chunks.reader.schema, chunks, MOST_BYTES)
+        except Exception as failure:
+            told = error_from_bytes(getattr(failure, "extra_info", None) or b"")
+            if told is None:
+                raise
+            kind, text = told
+        else:
+            check_versions(self.where, answer.header)
+            return answer
+        finally:
+            chunks.end()
+        raise kind(f"{self.where}: {text}")
+
+    def close(self) -> None:
+        """End the channel; nobody may be asking."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+class _Chunks:
+    """The batches of an answer. Tracebacks hold it, so it must not hold the stream when all is over."""
+
+    reader: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self.reader.read_chunk().data
+
+    def end(self) -> None:
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.cancel()  # after an error the server would go on sending; after the last chunk it does nothing

@@ -1,0 +1,96 @@
+"""Requests cut so that answers stay small enough to send, and their answers put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest
+
+ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
+MOST_IDS = 2**20  # that one request has
+
+
+class Piece(NamedTuple):
+    """A part of a RowsRequest: of which of its `rows` each entry is, and what it asks."""
+
+    entries: tuple[int, ...]
+    request: RowsRequest
+
+
+def cut_rows(request: RowsRequest, facts: PartitionFacts, most_bytes: int = ANSWER_BYTES) -> list[Piece]:
+    """Return the pieces of a request, in its order; at least one. A row larger than `most_bytes` is asked for alone."""
+    pieces: list[list[tuple[int, Rows]]] = [[]]
+    room, ids_left = most_bytes, MOST_IDS
+    for number, rows in enumerate(request.rows):
+        row_bytes, done, count = _row_bytes(rows, facts), 0, rows.ids.shape[0]
+        while True:
+            fitting = min(room // row_bytes, ids_left) if row_bytes > 0 else ids_left
+            if fitting == 0 and not pieces[-1]:
+                fitting = 1
+            taken = min(fitting, count - done)
+            if taken > 0 or count == 0:
+                pieces[-1].append((number, rows._replace(ids=rows.ids[done : done + taken])))
+            done, room, ids_left = done + taken, room - taken * row_bytes, ids_left - taken
+            if done == count:
+                break
+            pieces.append([])
+            room, ids_left = most_bytes, MOST_IDS
+    return [Piece(tuple(n for n, _ in each), RowsRequest(tuple(rows for _, rows in each))) for each in pieces]
+
+
+def join_rows(request: RowsRequest, pieces: Sequence[Piece], answers: Sequence[list[Tensor]]) -> list[Tensor]:
+    """Return the answer to a request of which each piece was answered."""
+    found: list[list[list[Tensor]]] = [[[] for _ in rows.names] for rows in request.rows]
+    for piece, answer in zip(pieces, answers, strict=True):
+        tensors = iter(answer)
+        for number in piece.entries:
+            for of_name in found[number]:
+                of_name.append(next(tensors))
+    return [each[0] if len(each) == 1 else torch.cat(each) for of_entry in found for each in of_entry]
+
+
+def cut_draw(request: DrawRequest, most_ids: int = MOST_IDS) -> list[DrawRequest]:
+    """Return requests for the same draws of at most so many nodes each, in order; at least one."""
+    total = sum(ids.shape[0] for ids in request.ids.values())
+    return [_nodes_of(request, begin, begin + most_ids) for begin in range(0, max(total, 1), most_ids)]
+
+
+def halves(request: DrawRequest) -> list[DrawRequest]:
+    """Return two requests for the same draws, each of half of the nodes; one if there is one node or none."""
+    total = sum(ids.shape[0] for ids in request.ids.values())
+    return cut_draw(request, max(-(-total // 2), 1))
+
+
+def join_draws(answers: Sequence[list[Drawn]]) -> list[Drawn]:
+    """Return the answer to a request that was cut; the answers are in order."""
+    return answers[0] if len(answers) == 1 else [_joined(each) for each in zip(*answers, strict=True)]
+
+
+def _joined(pieces: Sequence[Drawn]) -> Drawn:
+    indptr, count = [pieces[0].indptr[:1]], 0
+    for piece in pieces:
+        indptr.append(piece.indptr[1:] + count)
+        count += piece.neighbors.shape[0]
+    ids = [piece.edge_ids for piece in pieces if piece.edge_ids is not None]
+    return Drawn(torch.cat(indptr), torch.cat([each.neighbors for each in pieces]), torch.cat(ids) if ids else None)
+
+
+def _nodes_of(request: DrawRequest, begin: int, end: int) -> DrawRequest:
+    """Return the request for the nodes from `begin` to `end`, counted over all types."""
+    ids, before = {}, 0
+    for node_type, of_type in request.ids.items():
+        ids[node_type] = of_type[max(begin - before, 0) : max(end - before, 0)]
+        before += of_type.shape[0]
+    return DrawRequest(ids, request.draws, request.replace, request.edge_ids)
+
+
+def _row_bytes(rows: Rows, facts: PartitionFacts) -> int:
+    """Return the bytes of a row of all names; the server says which it does not know."""
+    forms = [facts.features.get((rows.domain, rows.type, name)) for name in rows.names]
+    return sum(form.dtype.itemsize * math.prod(form.shape) for form in forms if form is not None)

@@ -1,0 +1,165 @@
+"""FlightPeers: parts behind servers, asked through Arrow Flight."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.distributed.address import Address
+from datapipes.distributed.client.connection import Connection, refuse_forked
+from datapipes.distributed.client.cut import cut_draw, cut_rows, halves, join_draws, join_rows
+from datapipes.distributed.client.futures import joined
+from datapipes.distributed.client.greeting import greet
+from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.needed import arrow_flight
+from datapipes.distributed.tls import TLSConfig
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
+from datapipes.distributed.wire.envelope import Meant, request_header
+from datapipes.distributed.wire.refusals import AnswerTooLarge
+from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest
+from datapipes.distributed.wire.rows_codec import answered_rows_from_message, rows_to_message
+
+_WHERE = "FlightPeers"
+_Answer = TypeVar("_Answer")
+
+
+class FlightPeers:
+    """Parts behind servers. Building it starts nothing; a process connects to a server when it first asks.
+
+    In worker processes it goes by its arguments. Each process has for each server up to 4 connections and up to 16
+    requests at a time, each with a thread that waits; `close` ends them, and so does the end of the process.
+
+    Args:
+        addresses: {part: where its server is}.
+        facts: what the servers must agree with; a server that does not is refused when it is met.
+        tls: what client and server prove to each other who they are with; None: neither does.
+        deadline: seconds for each request in all, within which it is asked again as often as it helps.
+    Raises:
+        ImportError: pyarrow is not installed.
+    """
+
+    def __init__(
+        self, addresses: Mapping[int, Address], facts: PartitionFacts, *, tls: TLSConfig | None, deadline: float
+    ) -> None:
+        arrow_flight(_WHERE)  # here rather than in a worker
+        self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline)
+        self._here: dict[int, _Here] = {}  # by process; at most one is of this one
+
+    def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
+        """Ask a part for a hop; return at once. See Peers."""
+        pieces = cut_draw(request)
+        return joined([self._ask(part, partial(self._drawn, part, piece)) for piece in pieces], join_draws)
+
+    def rows(self, part: int, request: RowsRequest) -> Future[list[Tensor]]:
+        """Ask a part for rows of features; return at once. See Peers."""
+        pieces = cut_rows(request, self.facts)
+        answers = [self._ask(part, partial(self._rows, part, piece.request)) for piece in pieces]
+        return joined(answers, lambda found: join_rows(request, pieces, found))
+
+    def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
+        """Ask a server what it says of itself, "health" or "statistics"; return at once."""
+        message = Message(request_header(kind, self._meant(part)), {})
+        return self._ask(part, lambda send: send(message).header)
+
+    def close(self) -> None:
+        """End all connections and threads of this process; may be called twice. The next request connects again.
+
+        Requests in flight end with an error, or with their answer. Those whose server stands still are waited for, a
+        third of the deadline at most.
+        """
+        here = self._here.pop(os.getpid(), None)
+        if here is not None:
+            here.close()
+
+    def _ask(self, part: int, ask: Callable[[Send], _Answer]) -> Future[_Answer]:
+        refuse_forked(_WHERE)
+        # Atomic, so that no lock is needed, which a fork could leave taken.
+        here = self._here.get(os.getpid()) or self._here.setdefault(os.getpid(), _Here(self))
+        return here.part(part).submit(ask)
+
+    def _drawn(self, part: int, request: DrawRequest, send: Send) -> list[Drawn]:
+        try:
+            answer = send(draw_to_message(request, self._meant(part)))
+        except AnswerTooLarge:
+            cut = halves(request)
+            if len(cut) == 1:
+                raise
+            return join_draws([self._drawn(part, each, send) for each in cut])
+        return drawn_from_message(self._where(part), answer, request, self.facts)
+
+    def _rows(self, part: int, request: RowsRequest, send: Send) -> list[Tensor]:
+        answer = send(rows_to_message(request, self._meant(part)))
+        return answered_rows_from_message(self._where(part), answer, request, self.facts)
+
+    def _meant(self, part: int) -> Meant:
+        return Meant(part, self.facts.partition_id, self.facts.content_id)
+
+    def _where(self, part: int) -> str:
+        return f"part {part} at {self.addresses[part]}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_here": {}}
+
+    def __repr__(self) -> str:
+        return f"{_WHERE}({', '.join(f'{part}: {address}' for part, address in self.addresses.items())})"
+
+
+class _Here:
+    """What one process has of FlightPeers: the remote parts that it has asked. It ends with its process."""
+
+    def __init__(self, peers: FlightPeers) -> None:
+        self._pid = os.getpid()
+        self._addresses, self._limits = peers.addresses, peers.limits
+        self._facts, self._tls = peers.facts, peers.tls
+        self._parts: dict[int, RemotePart] = {}
+        self._changing = threading.Lock()
+        self._closed = False
+        # Before the interpreter ends, or a thread would be caught inside the library.
+        weakref.finalize(peers, self.close)
+
+    def part(self, part: int) -> RemotePart:
+        with self._changing:
+            if part not in self._parts:
+                if part not in self._addresses:
+                    raise ValueError(
+                        f"{_WHERE}: part {shown(part)} has no server in the namebook; there are {[*self._addresses]}."
+                    )
+                self._parts[part] = RemotePart(part, self._addresses[part], self._limits, self._connecting(part))
+                if self._closed:
+                    self._parts[part].close()
+            return self._parts[part]
+
+    def close(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        with self._changing:
+            self._closed = True
+            parts = [*self._parts.values()]
+        for each in parts:
+            each.stop()
+        for each in parts:
+            each.close()
+
+    def _connecting(self, part: int) -> Callable[[float], Connection]:
+        where, address = f"part {part} at {self._addresses[part]}", self._addresses[part]
+
+        def connect(timeout: float) -> Connection:
+            connection = Connection(where, address, self._tls, self._limits.connect_s)
+            try:
+                greet(connection, part, timeout, facts=self._facts, partition_id=self._facts.partition_id)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+        return connect

@@ -1,0 +1,135 @@
+"""RemotePart: one part behind a server, as this process asks it: threads, connections, attempts, one deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple, TypeVar
+
+from datapipes.base.errors import ServerUnavailable
+from datapipes.base.log import logger
+from datapipes.distributed.address import Address
+from datapipes.distributed.client.connection import Connection
+from datapipes.distributed.client.connections import Connections
+from datapipes.distributed.client.retry import Pauses, Verdict, judge, reason
+from datapipes.distributed.client.threads import Threads
+from datapipes.distributed.wire.arrow_message import Message
+
+_Answer = TypeVar("_Answer")
+
+CONNECTIONS = 4  # to one server
+REQUESTS = 16  # to one server at a time; more wait for a thread
+TRIES = 3  # an attempt may take so large a share of the deadline, so that one that stands still is not the only one
+MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; a channel that is given up meanwhile stays so long
+
+
+class Limits(NamedTuple):
+    """What one request may take.
+
+    Attributes:
+        deadline: seconds in all, from the call to the answer or the error.
+    """
+
+    deadline: float
+
+    @property
+    def attempt_s(self) -> float:
+        """Seconds of one attempt."""
+        return self.deadline / TRIES
+
+    @property
+    def connect_s(self) -> float:
+        """Seconds of connecting."""
+        return min(self.attempt_s, MOST_CONNECT_S)
+
+
+Send = Callable[[Message], Message]  # sends a request on a connection and returns the answer
+
+
+class RemotePart:
+    """One part behind a server. Nothing starts before the first request; `close` ends all, for good.
+
+    Args:
+        connect: makes a connection and greets the server, in so many seconds; it raises what prevented it.
+    """
+
+    def __init__(self, part: int, address: Address, limits: Limits, connect: Callable[[float], Connection]) -> None:
+        self.where = f"part {part} at {address}"
+        self._part, self._address, self._limits = part, address, limits
+        self._connections = Connections(connect, CONNECTIONS)
+        self._threads = Threads(f"datapipes-part-{part}", REQUESTS)
+        self._stop = threading.Event()
+
+    def submit(self, ask: Callable[[Send], _Answer]) -> Future[_Answer]:
+        """Let a thread call `ask(send)` until it has an answer, or until the deadline; return at once.
+
+        The future ends within the deadline: with the answer, with ServerUnavailable, or with the error of the server,
+        whose text begins with the part and the address.
+        """
+        future: Future[_Answer] = Future()
+        begun = time.monotonic()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                answer = self._until_answered(ask, begun)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(answer)
+
+        if not self._threads.run(work):
+            future.set_exception(self._closed())
+        return future
+
+    def stop(self) -> None:
+        """Begin no more attempts; return at once."""
+        self._stop.set()
+        self._connections.close()
+
+    def close(self) -> None:
+        """End all threads and connections; requests in flight end with an error, or with the answer if one is due."""
+        self.stop()
+        if not self._threads.close(self._limits.attempt_s + 1):
+            logger.warning("%s: a request did not end in time, so its thread is left behind.", self.where)
+
+    def _until_answered(self, ask: Callable[[Send], _Answer], begun: float) -> _Answer:
+        ends, pauses, last = begun + self._limits.deadline, Pauses(), "it waited for others and was not sent"
+        attempts: Counter[Verdict] = Counter()
+        while (left := ends - time.monotonic()) > 0 and not self._stop.is_set():
+            try:
+                return self._attempt(ask, min(left, self._limits.attempt_s))
+            except Exception as failure:
+                verdict, error = judge(self.where, failure)
+                last = reason(error)
+            attempts[verdict] += 1
+            if verdict.most is not None and attempts[verdict] > verdict.most:
+                raise error
+            del error  # its traceback holds what the attempt used
+            self._stop.wait(max(min(pauses.next(), ends - time.monotonic()), 0.0))
+        raise self._closed() if self._stop.is_set() else self._unavailable(attempts.total(), last)
+
+    def _attempt(self, ask: Callable[[Send], _Answer], timeout: float) -> _Answer:
+        ends, renew = time.monotonic() + timeout, False
+        connection = self._connections.take(timeout)
+        try:
+            return ask(lambda message: connection.ask(message, ends - time.monotonic()))
+        except Exception as failure:
+            renew = judge(self.where, failure)[0].renew
+            raise
+        finally:
+            self._connections.give_back(connection, renew=renew)
+
+    def _unavailable(self, attempts: int, last: str) -> ServerUnavailable:
+        return ServerUnavailable(
+            f"{self.where}: no answer within {self._limits.deadline:g} s; it was asked {attempts} times, and the last "
+            f"attempt ended with: {last}. Start the server again at this address (datapipes serve ROOT --part "
+            f"{self._part} --address {self._address}), or correct the namebook."
+        )
+
+    def _closed(self) -> RuntimeError:
+        return RuntimeError(f"{self.where}: the connections were closed before the answer came. Ask again.")

@@ -1,0 +1,77 @@
+"""Which failures of a request are asked again, and after what pause. Requests are idempotent: asking again is safe."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from datapipes.base.errors import RemoteError, add_note, text_of
+
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.02, 0.25  # a server that is back is found within the longer one
+FEW = 2  # times that it is asked again where the failure may be a bug, which would stay
+
+
+class Verdict(NamedTuple):
+    """What follows from a failure.
+
+    Attributes:
+        most: how often such a failure is asked again; None for as often as the deadline allows.
+        renew: whether the connection is given up. The next attempt makes another channel: gRPC's own waits longer and
+            longer before it connects again.
+        raised: what the caller gets after that; None for the failure itself.
+        why: the reason, for whoever reads the table.
+    """
+
+    most: int | None
+    renew: bool
+    raised: type[Exception] | None
+    why: str
+
+
+# By the name of the class, since pyarrow is imported by few. Bases count, the first that is named.
+TABLE = {
+    "FlightUnavailableError": Verdict(None, True, None, "no connection: the server is away, or the network cut it"),
+    "FlightTimedOutError": Verdict(None, True, None, "server or connection stand still; another one may not"),
+    "FlightCancelledError": Verdict(None, True, None, "a server that stops drops what it has not answered"),
+    "Unavailable": Verdict(None, False, None, "the server answers, but is full or stops"),
+    "TimeoutError": Verdict(None, False, None, "another thread connects, and has not come to an end"),
+    "FlightInternalError": Verdict(FEW, True, RemoteError, "the stream was reset, or a bug of gRPC"),
+    "FlightServerError": Verdict(FEW, True, RemoteError, "ended without a reason: a server that dies, or a bug of it"),
+    "FlightUnauthenticatedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
+    "FlightUnauthorizedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
+    "ArrowNotImplementedError": Verdict(0, True, ConnectionError, "what listens there is no partition server"),
+}
+FINAL = Verdict(0, False, None, "an answer: the request is wrong, or what came is no answer to it")
+
+
+def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
+    """Return what follows from a failure, and the error that the caller gets if nothing else is tried."""
+    names = [each.__name__ for each in type(failure).__mro__]
+    verdict = next((TABLE[name] for name in names if name in TABLE), FINAL)
+    if verdict.raised is not None:
+        return verdict, verdict.raised(f"{where}: {verdict.why}: {reason(failure)}")
+    if where not in text_of(failure):
+        add_note(failure, f"asking {where}")
+    return verdict, failure
+
+
+def reason(failure: BaseException) -> str:
+    """Return in one line what a failure says, without what gRPC adds for its own developers."""
+    text = text_of(failure).partition(" gRPC client debug context:")[0].partition(". Client context:")[0]
+    _, _, told = text.partition(", with message: ")
+    line = " ".join((told or text).split()).rstrip(".")
+    return line[:500] or type(failure).__name__
+
+
+class Pauses:
+    """The pauses between the attempts of one request: each at most twice as long as the one before, and random."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()  # of its own: nobody's global generator is read
+        self._most = FIRST_PAUSE_S
+
+    def next(self) -> float:
+        """Return how many seconds to wait before the next attempt."""
+        pause = self._random.uniform(self._most / 2, self._most)
+        self._most = min(2 * self._most, MOST_PAUSE_S)
+        return pause

@@ -1,0 +1,122 @@
+"""From what a user says of servers and folders to the facts, the book, the addresses and the part of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datapipes.base.checks import MOST_SECONDS, check_int, shown
+from datapipes.distributed.address import Address
+from datapipes.distributed.client.first_facts import ask_facts
+from datapipes.distributed.client.flight_peers import FlightPeers
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.namebook import TORCHRUN, check_complete, read_namebook
+from datapipes.distributed.rendezvous import published_addresses
+from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
+from datapipes.distributed.wire.peers import Peers
+from datapipes.distributed.wire.refusals import OtherPartition
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.native.native_book import partition_id_of
+from datapipes.partition.native.part import Part, open_book
+
+
+class Security(NamedTuple):
+    """How servers are spoken to; the arguments of connect."""
+
+    tls: TLSConfig | None
+    insecure: bool
+    deadline: float
+
+
+class Parts(NamedTuple):
+    """What a DistGraph is made of."""
+
+    facts: PartitionFacts
+    book: PartitionBook
+    peers: Peers
+    local_part: Part | None
+
+
+def check_security(where: str, tls: Any, insecure: Any, deadline: Any) -> Security:
+    """Return the arguments, checked."""
+    check_tls(where, tls, insecure)
+    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline <= MOST_SECONDS:
+        raise ValueError(
+            f"{where}: deadline must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(deadline)}. It "
+            "bounds each request in all; 30 is a good value."
+        )
+    return Security(tls, insecure, float(deadline))
+
+
+def connect_parts(where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security) -> Parts:
+    """Return the parts of a partition: that of this process opened, the others to be asked when they are needed."""
+    book, part = _book_and_part(where, root_or_book, local_part)
+    wanted = [number for number in range(book.num_parts) if number != local_part]
+    if isinstance(namebook, str) and namebook == TORCHRUN:
+        addresses = published_addresses(where, wanted, security.deadline)
+    else:
+        addresses = check_complete(where, read_namebook(where, namebook), book.num_parts, local_part)
+    refuse_all_plain(where, addresses, security)
+    facts = PartitionFacts.of(part) if part is not None else _facts_of_servers(where, book, addresses, security)
+    return Parts(facts, book, FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline), part)
+
+
+def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
+    """Return the servers of a partition, of which nothing is known here."""
+    if isinstance(namebook, str) and namebook == TORCHRUN:
+        addresses = published_addresses(where, [0], security.deadline)
+    else:
+        addresses = read_namebook(where, namebook)
+    if not addresses:
+        raise ValueError(f"{where}: the namebook is empty. Name the address of the server of each part.")
+    refuse_all_plain(where, addresses, security)
+    part, address = next(iter(addresses.items()))
+    facts = ask_facts(where, part, address, tls=security.tls, deadline=security.deadline)
+    if isinstance(namebook, str) and namebook == TORCHRUN:
+        addresses = published_addresses(where, range(facts.num_parts), security.deadline)
+        refuse_all_plain(where, addresses, security)
+    addresses = check_complete(where, addresses, facts.num_parts)
+    return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline)
+
+
+def refuse_all_plain(where: str, addresses: Mapping[int, Address], security: Security) -> None:
+    """Raise ValueError if one of the addresses needs TLS and there is none; see tls.refuse_plain."""
+    for address in addresses.values():
+        refuse_plain(where, address, security.tls, security.insecure)
+
+
+def _book_and_part(where: str, root_or_book: Any, local_part: Any) -> tuple[PartitionBook, Part | None]:
+    if isinstance(root_or_book, PartitionBook):
+        if local_part is not None:
+            raise ValueError(
+                f"{where}: local_part {shown(local_part)} is read from the folder of the partition, but a book was "
+                "given. Pass the folder, or leave local_part out."
+            )
+        return root_or_book, None
+    if not isinstance(root_or_book, (str, Path)):
+        raise TypeError(
+            f"{where}: root_or_book must be the folder of a partition or a PartitionBook, got {shown(root_or_book)} "
+            f"({type(root_or_book).__name__})."
+        )
+    book = open_book(root_or_book)
+    if local_part is None:
+        return book, None
+    check_int(where, "local_part", local_part, 0, book.num_parts - 1)
+    return book, Part.open(root_or_book, local_part, book=book)
+
+
+def _facts_of_servers(
+    where: str, book: PartitionBook, addresses: Mapping[int, Address], security: Security
+) -> PartitionFacts:
+    part, address = next(iter(addresses.items()))
+    facts = ask_facts(
+        where, part, address, tls=security.tls, deadline=security.deadline, partition_id=book.partition_id
+    )
+    ours = partition_id_of(facts.fingerprint, book)
+    if ours != facts.partition_id:
+        raise OtherPartition(
+            f"{where}: part {part} at {address}: the server has the partition_id {facts.partition_id}, the book is of "
+            f"{ours}. Compare the namebook, and the folder of the server, with the book."
+        )
+    return facts

@@ -1,0 +1,163 @@
+"""FlightPeers: answers as the part itself gives, errors by type, and what is asked again."""
+
+import pickle
+from concurrent.futures import wait
+
+import pytest
+import torch
+from partitions import source_of
+from scripted_server import ScriptedServer, answer_of
+
+import datapipes as dp
+from datapipes.distributed import Part, PartitionBook
+from datapipes.distributed.address import parse_address
+from datapipes.distributed.client import cut
+from datapipes.distributed.client.flight_peers import FlightPeers
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.native_write import write_native
+
+WAIT_S = 60.0  # for what takes milliseconds
+OWN = torch.arange(1, 60, 2)  # of part 1
+
+
+def a_graph(rng_seed: int = 0) -> dp.CSCGraph:
+    generator = torch.Generator().manual_seed(rng_seed)
+    return dp.CSCGraph.from_edge_index(
+        torch.randint(0, 60, (2, 400), generator=generator),
+        60,
+        node_attributes={"x": torch.rand(60, 3, generator=generator), "y": torch.arange(60)},
+        edge_attributes={"w": torch.rand(400, generator=generator)},
+    )
+
+
+def write(root, graph) -> Part:
+    root.mkdir()
+    book = PartitionBook(2, torch.arange(60) % 2)
+    write_native(root, source_of(graph), book, node_time_attr=None, about={}, progress=lambda *_: None)
+    return Part.open(root, 1)
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("parts") / "root", a_graph())
+
+
+@pytest.fixture
+def peers_of():
+    """Makes peers of the server of part 1; they are closed in the end."""
+    made = []
+
+    def peers(part, address, deadline=WAIT_S):
+        addresses = {1: parse_address("test", "address", address)}
+        made.append(FlightPeers(addresses, PartitionFacts.of(part), tls=None, deadline=deadline))
+        return made[-1]
+
+    yield peers
+    for each in made:
+        each.close()
+
+
+def a_draw(ids=OWN) -> DrawRequest:
+    return DrawRequest({None: ids}, (Draw(None, 3, 7),), edge_ids=True)
+
+
+def some_rows(ids=OWN) -> RowsRequest:
+    return RowsRequest((Rows("node", None, ("x", "y"), ids), Rows("node", None, ("y",), ids[:2])))
+
+
+def tensors_of(answer):
+    """All tensors of an answer, of a draw or of rows."""
+    return [tensor for each in answer for tensor in (each if isinstance(each, tuple) else [each])]
+
+
+def expect_equal(found, expected):
+    for left, right in zip(tensors_of(found), tensors_of(expected), strict=True):
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+
+
+def test_a_server_answers_as_the_part_does(part, peers_of):
+    with ScriptedServer(part) as server:
+        peers = peers_of(part, server.address)
+        expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        expect_equal(peers.rows(1, some_rows()).result(WAIT_S), answer_rows(part, some_rows()))
+        empty = torch.empty(0, dtype=torch.int32)
+        expect_equal(peers.draw(1, a_draw(empty)).result(WAIT_S), answer_draw(part, a_draw(empty)))
+        expect_equal(peers.rows(1, some_rows(empty)).result(WAIT_S), answer_rows(part, some_rows(empty)))
+        assert peers.rows(1, RowsRequest(())).result(WAIT_S) == []
+
+
+def test_many_requests_are_in_flight_over_few_connections_and_each_is_greeted_once(part, peers_of):
+    with ScriptedServer(part) as server:
+        peers = peers_of(part, server.address)
+        draws = [a_draw(OWN[: 1 + n % 20]) for n in range(100)]
+        asked = [peers.draw(1, each) for each in draws]
+        assert not wait(asked, WAIT_S).not_done
+        for request, answer in zip(draws, asked, strict=True):
+            expect_equal(answer.result(), answer_draw(part, request))
+        assert 1 <= server.asked.count("hello") <= 4
+        assert server.asked.count("draw") == 100
+
+
+def test_large_requests_are_cut_and_put_together(part, peers_of, monkeypatch):
+    with ScriptedServer(part) as server:
+        peers = peers_of(part, server.address)
+        monkeypatch.setattr(cut.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
+        monkeypatch.setattr(cut.cut_draw, "__defaults__", (7,))
+        expect_equal(peers.rows(1, some_rows()).result(WAIT_S), answer_rows(part, some_rows()))
+        assert server.asked.count("rows") == 5
+        expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        assert server.asked.count("draw") == 5
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "message"),
+    [
+        (lambda peers: peers.draw(1, a_draw(torch.tensor([4]))), IndexError, "node 4 is not in part 1. Ask part 0"),
+        (lambda peers: peers.draw(1, a_draw(torch.tensor([60]))), IndexError, "node 60 is outside the graph"),
+        (
+            lambda peers: peers.draw(1, DrawRequest({"a": OWN}, (Draw(("a", "r", "a"), 1, 0),))),
+            ValueError,
+            "the graph has no types",
+        ),
+        (
+            lambda peers: peers.rows(1, RowsRequest((Rows("node", None, ("z",), OWN),))),
+            KeyError,
+            "no node feature 'z' of the type None; the part has .'x', 'y'.",
+        ),
+    ],
+)
+def test_errors_of_the_server_keep_type_and_reason_and_name_part_and_address(part, peers_of, ask, kind, message):
+    with ScriptedServer(part) as server:
+        with pytest.raises(kind, match=f"part 1 at {server.address}: .*{message}"):
+            ask(peers_of(part, server.address)).result(WAIT_S)
+        assert len(server.asked) == 2  # the greeting and the request: nothing is asked again
+
+
+def test_peers_go_to_other_processes_by_their_arguments(part, peers_of):
+    with ScriptedServer(part) as server:
+        peers = peers_of(part, server.address)
+        peers.draw(1, a_draw()).result(WAIT_S)
+        copy = pickle.loads(pickle.dumps(peers))
+        peers.close()
+        expect_equal(copy.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        copy.close()
+        copy.close()
+        expect_equal(copy.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        copy.close()
+
+
+def test_a_draw_that_is_too_large_is_halved_until_the_server_takes_it(part, peers_of):
+    from datapipes.distributed.wire.refusals import AnswerTooLarge
+
+    def script(message):
+        if message.header["kind"] == "draw" and message.tensors["ids.0"].shape[0] > 10:
+            raise AnswerTooLarge("10 nodes at most")
+        return answer_of(part, message)
+
+    with ScriptedServer(part, script) as server:
+        peers = peers_of(part, server.address)
+        expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
+        assert server.asked.count("draw") == 7  # 30, 15, 8, 7, 15, 8, 7

@@ -1,0 +1,58 @@
+"""A server of a part within this process, which a test tells what to do: what no real server would."""
+
+from collections.abc import Callable
+from types import TracebackType
+
+import pyarrow.flight as flight
+
+from datapipes.distributed import Part
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.wire.arrow_message import Message, to_batches
+from datapipes.distributed.wire.arrow_reading import from_bytes
+from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
+from datapipes.distributed.wire.hello_codec import greeting_to_message
+from datapipes.distributed.wire.refusals import error_to_bytes
+from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
+
+
+class Dropped(Exception):
+    """A script raises it to fail without a reason that a client could read."""
+
+
+def answer_of(part: Part, message: Message) -> Message:
+    """What a server of the part answers."""
+    kind = message.header["kind"]
+    if kind == "hello":
+        return greeting_to_message(part.part, PartitionFacts.of(part))
+    if kind == "draw":
+        return drawn_to_message(answer_draw(part, draw_from_message("scripted", message)))
+    return answered_rows_to_message(answer_rows(part, rows_from_message("scripted", message)))
+
+
+class ScriptedServer(flight.FlightServerBase):
+    """Answers as `script(message)` says; by default as the part does. `asked` lists the kinds of requests."""
+
+    def __init__(self, part: Part, script: Callable[[Message], Message] | None = None, port: int = 0) -> None:
+        self.part, self.script, self.asked = part, script or (lambda message: answer_of(part, message)), []
+        super().__init__(f"grpc://127.0.0.1:{port}")
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        message = from_bytes("scripted", ticket.ticket, 2**30)
+        self.asked.append(message.header["kind"])
+        try:
+            answer = self.script(message)
+        except Dropped:
+            raise
+        except flight.FlightError:
+            raise
+        except Exception as error:
+            raise flight.FlightServerError(str(error), error_to_bytes(error)) from error
+        return flight.GeneratorStream(*to_batches("scripted", answer))
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.shutdown()

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "bindings/numpy.h"
+#include "bindings/part_map.h"
 #include "bindings/topology.h"
 #include "partition/fennel.h"
 #include "partition/id_rank.h"
-#include "partition/part_map.h"
 #include "partition/split_ids.h"
 #include "partition/symmetrise.h"
 
@@ -166,14 +166,6 @@ struct ArrayPartMap {
   py::object array;
 };
 
-PartMap::Stored stored_parts(py::handle given) {
-  const auto of = [&]<class T>(T) { return view(py::reinterpret_borrow<Array<T>>(given), "the map of parts"); };
-  if (py::isinstance<Array<std::uint8_t>>(given)) return of(std::uint8_t());
-  if (py::isinstance<Array<std::int16_t>>(given)) return of(std::int16_t());
-  if (py::isinstance<Array<std::int64_t>>(given)) return of(std::int64_t());
-  throw py::type_error("PartMap: the map of parts must be contiguous, uint8, int16, or int64 for ranges.");
-}
-
 template <class Id>
 void bind_split_for(py::module_& m) {
   m.def(
@@ -200,7 +192,7 @@ void bind_partition(py::module_& m) {
   bind_id_rank(m);
   py::class_<ArrayPartMap>(m, "PartMap")
       .def(py::init([](py::object parts, std::int64_t num_parts, std::int64_t num_ids) {
-             PartMap map(stored_parts(parts), num_parts, num_ids);
+             PartMap map = part_map(parts, num_parts, num_ids);
              return std::make_unique<ArrayPartMap>(ArrayPartMap{std::move(map), std::move(parts)});
            }),
            py::arg("parts"), py::arg("num_parts"), py::arg("num_ids"));

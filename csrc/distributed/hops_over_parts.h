@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "common/buffer.h"
-#include "distributed/part_map.h"
+#include "partition/part_map.h"
 #include "sampling/numbering.h"
 #include "sampling/sample_neighbors.h"
 #include "sampling/topology.h"

@@ -6,15 +6,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pipelines import as_it_is, item_set, keep_most, sampled, small_graph, small_store
+from pipelines import as_it_is, item_set, items, keep_most, sampled, small_graph, small_store
 from typed_pipelines import typed_fetched, typed_sampled
 
 import datapipes as dp
+from datapipes.chain.asynchronous import off_loop
 
 __all__ = ["as_it_is"]
 BAD = 3  # the minibatch at which stages fail
@@ -179,6 +181,24 @@ class DieOnce(dp.MiniBatchTransformer):
         return minibatch
 
 
+class DieOnceTogether(DieOnce):
+    """Does so once three minibatches from BAD on are in flight in its process."""
+
+    concurrency = 3
+
+    def __init__(self, source: dp.Stage, mark: str) -> None:
+        super().__init__(source, mark)
+        self.here = 0
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index < BAD or self.mark.exists():
+            return minibatch
+        self.here += 1
+        while self.here < self.concurrency:  # ends when the process is killed
+            await asyncio.sleep(0.001)
+        return self.transform(minibatch.replace(index=BAD))
+
+
 class DieWithAChild(dp.MiniBatchTransformer):
     """Kills its process at minibatch BAD, once, after it has forked a child, which waits until the file `go` exists and
     holds every pipe of its parent. Writes the child's pid into the file `mark`.
@@ -262,6 +282,15 @@ class PassOnAsync(dp.MiniBatchTransformer):
         return minibatch
 
 
+class NeverAnswers(PassOnAsync):
+    """Waits for ever, at every minibatch but the first."""
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        if minibatch.index > 0:
+            await asyncio.Event().wait()
+        return minibatch
+
+
 class SlowIsAsync(dp.MiniBatchTransformer):
     """An asynchronous stage whose later minibatches are ready first."""
 
@@ -303,6 +332,24 @@ class RemoteStore(dp.FeatureStore):
     """A store that is read in the workers."""
 
     fetch_in_worker = True
+
+
+class RemoteAsyncStore(RemoteStore):
+    """A store that is read in the workers, with several minibatches in flight; later ones are read first."""
+
+    reads_async = True
+    concurrency = 4
+
+    async def read_many_async(self, requests: Sequence[Any]) -> list[torch.Tensor]:
+        for _ in range(int(requests[0][3][0]) % 7):
+            await asyncio.sleep(0)
+        return await off_loop(self.read_many, requests)
+
+
+def asynchronous_chain(num_items: int = 22) -> dp.Stage:
+    """A chain with synchronous and asynchronous stages, of which all stand before the cut."""
+    chain = PassOnAsync(sampled(items(num_items)).transform(keep_most))
+    return chain.fetch_feature(RemoteAsyncStore(dict(small_store())), ["feat"], ["weight"])
 
 
 class QueueChannel(dp.ChannelBase):

@@ -250,7 +250,8 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def describe(self) -> dict[str, Any]:
         given = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
-        return {f"{domain}_feature_keys": keys for domain, keys in given.items() if keys}
+        shown: dict[str, Any] = {f"{domain}_feature_keys": keys for domain, keys in given.items() if keys}
+        return {**shown, "concurrency": self.concurrency} if self.asynchronous else shown
 
 
 @contextmanager

@@ -50,7 +50,8 @@ class DataLoader(StreamStage):
             ready for the feature fetch, and as many complete ones held ready for the consumer.
         in_order: deliver in the order of the indices. False delivers each minibatch as soon as it is made; each still
             comes once, with the same bits. No minibatch is made more than num_workers * (prefetch_factor + 1) beyond
-            the first missing one, so a very slow minibatch still holds up the others in the end.
+            the first missing one (with asynchronous stages their `concurrency` stands for the 1), so a very slow
+            minibatch still holds up the others in the end.
         timeout: seconds to wait for one minibatch before LoaderTimeoutError, a TimeoutError after which `next` goes on
             waiting; None waits as long as something works on it.
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
@@ -60,7 +61,8 @@ class DataLoader(StreamStage):
             channels end in a timeout, such as a multiprocessing queue: a killed process can keep its lock.
         shm_size: size of the "shm" channel, as an int or text ("1GB"). None fits it to the first minibatch; later ones
             that are larger come in parts.
-        max_restarts: how often a minibatch is made again after the worker that was making it died.
+        max_restarts: how often a minibatch is made again after the worker that was making it died. With asynchronous
+            stages a worker makes several at once; its death counts for each of them.
         cut: where the chain is cut: a functional name, a stage class, or "end". The default is before the first
             FeatureFetcher whose store is in this machine's memory; else before the first CopyTo; else at the end.
         overlap: run the stages after the cut in a thread of their own while the consumer works.

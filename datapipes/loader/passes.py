@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from datapipes.chain.asynchronous import is_async
 from datapipes.chain.stage import StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.features import FeatureFetcher
@@ -76,11 +77,13 @@ def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
 
     These graphs stay as they are: one with workers, which sample beside the fetch already; one without a thread at its
     end; one that samples nothing before the fetch; one with a copy to a GPU or a Prefetcher before the fetch; one with
-    another carrier, such as a DataLoader, which overlaps its stages itself; and one that joins sources after the fetch.
+    another carrier, such as a DataLoader, which overlaps its stages itself; one that joins sources after the fetch; and
+    one with asynchronous stages, which have several minibatches in flight from the sampler to the fetch: a Prefetcher
+    would part them.
     """
     fetchers = [stage for stage in single_line(graph) if isinstance(stage, FeatureFetcher)]
     has_other_carrier = any(not isinstance(stage, Prefetcher) for stage in graph.find(StreamStage))
-    if not graph.find(Overlap) or not fetchers or has_other_carrier:
+    if not graph.find(Overlap) or not fetchers or has_other_carrier or any(map(is_async, graph)):
         return graph
     first = fetchers[0]
     before: Graph = StageGraph(first.source)

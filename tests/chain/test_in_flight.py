@@ -269,3 +269,26 @@ def test_an_epoch_that_is_left_ends_the_threads_of_its_calls():
     next(iter(chain))
     chain.close()
     assert no_loop_thread_is_left()
+
+
+class Meets(dp.MiniBatchTransformer):
+    """At minibatch `index`, waits until the event `met`; at the next one, sets it. Both ways in one window."""
+
+    concurrency = 4
+
+    def __init__(self, source, events, index, waits):
+        super().__init__(source)
+        self.events, self.index, self.waits = events, index, waits
+
+    async def transform_async(self, minibatch):
+        if minibatch.index == self.index and self.waits:
+            await asyncio.wait_for(self.events[0].wait(), BOUND_S)
+        if minibatch.index == self.index + 1 and not self.waits:
+            self.events[0].set()
+        return minibatch
+
+
+def test_two_asynchronous_stages_work_on_different_minibatches_at_once():
+    met = [asyncio.Event()]
+    second_waits = Meets(Meets(items(), met, 0, waits=False), met, 0, waits=True)  # for what the first does later
+    assert digests(dp.DataLoader(second_waits)) == digests(items())

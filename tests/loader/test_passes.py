@@ -174,3 +174,13 @@ def test_every_pass_returns_a_graph_and_leaves_the_one_it_was_given(options):
 def test_without_workers_the_passes_that_make_them_change_nothing():
     graph = dp.StageGraph(fetched())
     assert all(each(graph, LoaderOptions()) is graph for each in (shard, cut, put_in_workers))
+
+
+def test_asynchronous_stages_are_not_parted_by_a_thread():
+    chain = fetched(ws.PassOnAsync(sampled()))
+    names_of_plan = ["item_sampler", "sample_neighbor", "pass_on_async", "fetch_feature", "prefetch"]
+    assert names(dp.DataLoader(chain).rewritten()) == names_of_plan
+    chain = sampled().fetch_feature(ws.RemoteAsyncStore(dict(small_store())), ["feat"])
+    assert names(dp.DataLoader(chain).rewritten()) == ["item_sampler", "sample_neighbor", "fetch_feature", "prefetch"]
+    parted = ["item_sampler", "sample_neighbor", "prefetch", "fetch_feature", "prefetch"]
+    assert names(dp.DataLoader(fetched()).rewritten()) == parted

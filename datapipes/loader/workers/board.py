@@ -1,8 +1,10 @@
-"""The board: shared memory in which each worker process writes the task it is making.
+"""The board: shared memory in which each worker process writes the tasks it is making.
 
-When a worker dies, its row says which task it was making; the death is charged to that minibatch. Only the
-worker writes its row, except that the pool clears it before it starts the worker. A row is a cache line of int64
-numbers. No lock is needed: the pool reads the row of a process that has ended, or reads one only to describe it.
+When a worker dies, its row says which tasks it was making; the death is charged to those minibatches. Only the worker
+writes its row, except that the pool clears it before it starts the worker. A row is a few cache lines of int64 numbers:
+whether the worker is ready, then an entry for each task that it can be making at once. No lock is needed: the pool
+reads the row of a process that has ended, or reads one only to describe it. An entry counts once its last number is
+written, so a worker that is killed while it writes one leaves none.
 """
 
 from __future__ import annotations
@@ -15,29 +17,37 @@ import torch
 from datapipes.loader.workers.pool import Task
 from datapipes.processes.sharing import Packed, pack, share_memory
 
-_GENERATION, _EPOCH, _INDEX, _SINCE, _READY = range(5)  # _SINCE is 0 while nothing is made
-_COLUMNS = 8  # a cache line
+_READY = 0
+_ENTRY = 4  # numbers of an entry: generation, epoch, index, since; the last is 0 while it holds no task
+_SINCE = 3
+_CACHE_LINE = 8
 
 
 class Row(NamedTuple):
     """What a worker has written.
 
     Attributes:
-        task: the task it is making; None if it makes nothing.
-        seconds: how long it has been making it.
+        tasks: the tasks it is making, the oldest first.
+        seconds: how long it has been making the oldest.
         is_ready: whether it has started and can make minibatches.
     """
 
-    task: Task | None
+    tasks: tuple[Task, ...]
     seconds: float
     is_ready: bool
 
 
 class Board:
-    """The rows of all workers, as the pool sees them."""
+    """The rows of all workers, as the pool sees them.
 
-    def __init__(self, num_workers: int) -> None:
-        self._rows = share_memory(torch.zeros(num_workers, _COLUMNS, dtype=torch.int64))
+    Args:
+        tasks_each: how many tasks a worker can be making at once.
+    """
+
+    def __init__(self, num_workers: int, tasks_each: int = 1) -> None:
+        columns = (1 + tasks_each) * _ENTRY  # the first numbers are no entry
+        whole_lines = -(-columns // _CACHE_LINE) * _CACHE_LINE
+        self._rows = share_memory(torch.zeros(num_workers, whole_lines, dtype=torch.int64))
 
     def packed(self) -> Packed:
         """Return the board as it travels to a worker."""
@@ -49,27 +59,34 @@ class Board:
 
     def row(self, worker: int) -> Row:
         """Return what a worker has written."""
-        row = self._rows[worker].tolist()
-        if row[_SINCE] == 0:
-            return Row(None, 0.0, bool(row[_READY]))
-        task = Task(row[_GENERATION], row[_EPOCH], row[_INDEX])
-        return Row(task, (time.monotonic_ns() - row[_SINCE]) / 1e9, bool(row[_READY]))
+        first, *entries = self._rows[worker].view(-1, _ENTRY).tolist()
+        found = sorted((entry for entry in entries if entry[_SINCE] != 0), key=lambda entry: entry[_SINCE])
+        seconds = (time.monotonic_ns() - found[0][_SINCE]) / 1e9 if found else 0.0
+        return Row(tuple(Task(*entry[:_SINCE]) for entry in found), seconds, bool(first[_READY]))
 
 
 class OwnRow:
-    """The row of a worker, in the worker."""
+    """The row of a worker, in the worker. Several of its threads may begin and end tasks."""
 
     def __init__(self, board: Packed, worker: int) -> None:
-        self._row = board.unpack()[worker].numpy()
+        self._first, *self._entries = board.unpack()[worker].view(-1, _ENTRY).numpy()
+        self._free = [*reversed(range(len(self._entries)))]
+        self._with: dict[Task, int] = {}  # the entry of each task
 
     def ready(self) -> None:
         """Write that this worker can make minibatches."""
-        self._row[_READY] = 1
+        self._first[_READY] = 1
 
     def begin(self, task: Task) -> None:
-        """Write which task this worker is making, and since when, by a clock that all processes share."""
-        self._row[: _SINCE + 1] = [*task.numbers(), time.monotonic_ns()]
+        """Write that this worker makes a task, and since when, by a clock that all processes share."""
+        number = self._with[task] = self._free.pop()
+        entry = self._entries[number]
+        entry[:_SINCE] = task.numbers()
+        entry[_SINCE] = time.monotonic_ns()
 
-    def end(self) -> None:
-        """Write that this worker makes nothing."""
-        self._row[_SINCE] = 0
+    def end(self, task: Task) -> None:
+        """Write that this worker is done with a task; may be called again."""
+        number = self._with.pop(task, None)
+        if number is not None:
+            self._entries[number][_SINCE] = 0
+            self._free.append(number)

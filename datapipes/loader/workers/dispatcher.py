@@ -16,7 +16,7 @@ from datapipes.base.errors import LoaderTimeoutError, PeerDied, add_note
 from datapipes.base.log import logger
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage_base import SeedBase
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words
 from datapipes.minibatch import MiniBatch
 
 LOOK_S = 0.1  # seconds between two checks that the epoch still has a reader
@@ -174,20 +174,13 @@ class Dispatcher(Iterator[MiniBatch]):
     # --- deaths -------------------------------------------------------------------------------------------------------
 
     def _after_death(self, death: Death) -> None:
-        task = death.task
-        if task is not None and task.generation == self._generation and self._is_wanted(task):
-            deaths = self._deaths.setdefault(task.index, [])
-            deaths.append(death)
-            if len(deaths) > self._max_restarts:
-                self._broken = True
-                raise PeerDied(
-                    f"data_loader: {len(deaths)} workers died while they made minibatch {task.index} of epoch "
-                    f"{task.epoch}; the last was worker {death.worker} (pid {death.pid}): {death.how}. Try the stages "
-                    f"on this minibatch with loader.minibatch({task.epoch}, {task.index}); use fewer workers or "
-                    "smaller minibatches if memory runs out; or raise max_restarts.",
-                    [each.pid for each in deaths],
-                )
-        elif task is None and not death.was_ready:
+        charged = [task for task in death.tasks if task.generation == self._generation and self._is_wanted(task)]
+        for task in charged:
+            self._deaths.setdefault(task.index, []).append(death)
+        if too_often := [task for task in charged if len(self._deaths[task.index]) > self._max_restarts]:
+            self._broken = True
+            raise self._died_too_often(too_often, death)
+        if not death.tasks and not death.was_ready:
             self._early_deaths[death.worker] += 1
             if not death.by_signal or self._early_deaths[death.worker] > self._max_restarts:
                 self._broken = True
@@ -198,7 +191,7 @@ class Dispatcher(Iterator[MiniBatch]):
                     "worker_method='thread'.",
                     [death.pid],
                 )
-        doing = "was idle" if task is None else f"was making minibatch {task.index} of epoch {task.epoch}"
+        doing = f"was making {in_words(death.tasks)}" if death.tasks else "was idle"
         logger.warning(
             "data_loader: worker %d (pid %d) died: %s. It %s; another takes its place, and nothing is lost.",
             death.worker,
@@ -214,6 +207,20 @@ class Dispatcher(Iterator[MiniBatch]):
         again, self._with[death.worker] = self._with[death.worker], []
         for index in again:
             self._give(death.worker, index)
+
+    def _died_too_often(self, tasks: list[Task], last: Death) -> PeerDied:
+        """Return the error for minibatches that were being made at too many deaths, the oldest first."""
+        epoch, index = tasks[0].epoch, tasks[0].index
+        deaths = self._deaths[index]
+        others = ", ".join(str(task.index) for task in tasks[1:])
+        return PeerDied(
+            f"data_loader: {len(deaths)} workers died while they made minibatch {index} of epoch {epoch}"
+            f"{f', and each time {others} beside it' if others else ''}; the last was worker {last.worker} (pid "
+            f"{last.pid}): {last.how}. Try the stages on {'each of these' if others else 'this minibatch'} with "
+            f"loader.minibatch({epoch}, {index}); use fewer workers or smaller minibatches if memory runs out; or "
+            "raise max_restarts.",
+            [each.pid for each in deaths],
+        )
 
     # --- whereabouts --------------------------------------------------------------------------------------------------
 

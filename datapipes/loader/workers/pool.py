@@ -1,28 +1,20 @@
 """The workers as the dispatcher sees them: a pool that takes tasks and returns outcomes.
 
-Threads (thread_pool.py) and processes (process_pool.py) are pools; `work` is what a worker of either does.
+Threads (thread_pool.py) and processes (process_pool.py) are pools; making.py is what a worker of either does.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from datapipes.base.clock import CallRecord, StageClock
-from datapipes.base.outcome import as_error
+from datapipes.base.clock import CallRecord
 from datapipes.chain.asynchronous import async_window
-from datapipes.chain.calls import Calls
-from datapipes.chain.evaluator import Evaluator
-from datapipes.chain.in_flight import LoopThread
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.minibatch import MiniBatch
-
-Take = Callable[[bool], "Task | None"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +43,12 @@ class Outcome:
 
 
 class Death(NamedTuple):
-    """A worker ended. `task` is the task it was making; None if it was idle or had not begun."""
+    """A worker ended. `tasks` are those it was making, the oldest first; () if it was idle or had not begun."""
 
     worker: int
     pid: int
     how: str
-    task: Task | None
+    tasks: tuple[Task, ...]
     was_ready: bool
     by_signal: bool = True
 
@@ -102,75 +94,20 @@ class Pool(ABC):
 
 
 def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker has at most: the one it is making and those ahead, or, if that is more, as many as
-    its asynchronous stages keep in flight.
+    """Return how many tasks a worker has at most: those it is making, which are one or, with asynchronous stages, as
+    many as these keep in flight, and `prefetch_factor` ahead.
     """
-    return max(prefetch_factor + 1, async_window(StageGraph(root)))
+    return max(1, async_window(StageGraph(root))) + prefetch_factor
 
 
-def work(worker: int, root: Stage, take: Take, begins: Callable[[Task], None]) -> Iterator[Outcome]:
-    """Yield the outcome of each task, in the order of the tasks.
-
-    Args:
-        take: `take(False)` returns None if no task is ready. `take(True)` blocks; None then means stop.
-        begins: called with the task that is being made; of several in flight, with the oldest.
+def making_at_once(root: Stage, prefetch_factor: int) -> int:
+    """Return how many tasks a worker is making at most, those included whose outcome is not sent yet; of an epoch that
+    was left, one can still be under way to the channel.
     """
-    graph = StageGraph(root)
-    window = async_window(graph)
-    maker = _Maker(worker, graph, begins)
-    return maker.one_by_one(take) if window == 0 else maker.several(take, window)
+    return 1 if async_window(StageGraph(root)) == 0 else tasks_for_each(root, prefetch_factor) + 1
 
 
-class _Maker:
-    def __init__(self, worker: int, graph: StageGraph[Stage], begins: Callable[[Task], None]) -> None:
-        self._worker = worker
-        self._graph = graph
-        self._begins = begins
-        self._clock = _NewCalls()
-        self._evaluator = Evaluator(Calls(graph.numbering, self._clock))
-
-    def one_by_one(self, take: Take) -> Iterator[Outcome]:
-        while (task := take(True)) is not None:
-            self._begins(task)
-            outcome = Outcome(self._worker, task)
-            try:
-                outcome.minibatch = self._evaluator.minibatch(self._graph, task.epoch, task.index)
-            except BaseException as error:
-                outcome.error = as_error(error)
-            yield self._with_calls(outcome)
-
-    def several(self, take: Take, window: int) -> Iterator[Outcome]:
-        loop = LoopThread()
-        running: deque[tuple[Task, Future[MiniBatch | None]]] = deque()
-        try:
-            while True:
-                while len(running) < window and (task := take(not running)) is not None:
-                    coroutine = self._evaluator.minibatch_async(self._graph, task.epoch, task.index)
-                    running.append((task, loop.submit(coroutine)))
-                if not running:
-                    return
-                task, future = running.popleft()
-                self._begins(task)
-                outcome = Outcome(self._worker, task)
-                try:
-                    outcome.minibatch = future.result()
-                except BaseException as error:
-                    outcome.error = as_error(error)
-                yield self._with_calls(outcome)
-        finally:
-            loop.close()
-
-    def _with_calls(self, outcome: Outcome) -> Outcome:
-        outcome.calls, self._clock.calls = self._clock.calls, []
-        return outcome
-
-
-class _NewCalls(StageClock):
-    """Collects calls, for the process that adds them up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[CallRecord] = []
-
-    def add_call(self, call: CallRecord) -> None:
-        self.calls.append(call)
+def in_words(tasks: Sequence[Task]) -> str:
+    """Return the tasks that a worker is making, the oldest first, in a few words."""
+    others = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
+    return f"minibatch {tasks[0].index} of epoch {tasks[0].epoch}{others}"

@@ -1,7 +1,7 @@
 """Workers as processes: started, given tasks, watched, and started again when they die.
 
-Each worker has a pipe for tasks, and a row of the board (board.py) in which it writes the task it is making. Outcomes
-come through an inbox (inbox.py). A watch (processes/watch.py) tells that a worker has died, and its row which task it
+Each worker has a pipe for tasks, and a row of the board (board.py) in which it writes the tasks it is making. Outcomes
+come through an inbox (inbox.py). A watch (processes/watch.py) tells that a worker has died, and its row which tasks it
 was making.
 """
 
@@ -31,10 +31,10 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.board import Board, Row
-from datapipes.loader.workers.envelope import Opener
+from datapipes.loader.workers.envelope import CALLS, LABEL, Opener
 from datapipes.loader.workers.inbox import Inbox, ShmInbox, ThreadInbox
 from datapipes.loader.workers.main_module import refuse_repetition
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, tasks_for_each
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, making_at_once, tasks_for_each
 from datapipes.loader.workers.start import Start
 from datapipes.loader.workers.worker_handle import WorkerHandle, end_all
 from datapipes.loader.workers.worker_process import main
@@ -72,6 +72,7 @@ class ProcessPool(Pool):
     ) -> None:
         self.num_workers = options.num_workers
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
+        self._making_at_once = making_at_once(root, options.prefetch_factor)
         self._num_steps = StageGraph(root).seed_stage.num_steps
         self._chain = chain
         self._context = context
@@ -105,7 +106,7 @@ class ProcessPool(Pool):
         if self._context.get_start_method() != "fork":
             refuse_repetition(is_building=False)
         prepare_server(self._context)
-        self._board = Board(self.num_workers)
+        self._board = Board(self.num_workers, self._making_at_once)
         self._num_threads = share_of(self.num_workers)
         try:
             self._make_channel()
@@ -237,10 +238,8 @@ class ProcessPool(Pool):
             else:
                 message = self._next_message(min(left, LOOK_S))
                 if message is not None:
-                    label, outcome = self._opener.open(message)
-                    if outcome is not None:
-                        self._take_over(outcome, label.life)
-                    elif left > 0:
+                    is_whole = self._open(message)
+                    if not is_whole and left > 0:
                         continue
                 if message is None or time.monotonic() - self._looked > 1.0:
                     self._look()
@@ -279,12 +278,17 @@ class ProcessPool(Pool):
                 raise
             return None
 
-    def _take_over(self, outcome: Outcome, life: int) -> None:
+    def _open(self, message: Message) -> bool:
+        """Take over what a worker has sent; return whether it completes an outcome."""
+        label, outcome = self._opener.open(message)
+        if outcome is None:
+            return False
         worker = self._workers[outcome.worker]
-        outcome.from_former_life = life != worker.life
+        outcome.from_former_life = label.life != worker.life
         for number, call in enumerate(outcome.calls):
             outcome.calls[number] = call._replace(process=worker.pid, thread=f"worker {outcome.worker}")
         self._events.append(outcome)
+        return True
 
     def _look(self) -> None:
         """Read the workers' messages in the pipes, and check that the workers live."""
@@ -293,6 +297,9 @@ class ProcessPool(Pool):
             for said in worker.messages():
                 if "bytes" in said:
                     self._give_channel(said["bytes"])
+                elif "dropped" in said:  # before there is a channel
+                    kinds = {LABEL: torch.int64, CALLS: torch.float64}
+                    self._open({name: torch.tensor(said["dropped"][name], dtype=kinds[name]) for name in kinds})
                 else:
                     raise self._failed_start(number, said["error"])
             if not worker.death_reported and worker.has_ended():
@@ -327,7 +334,7 @@ class ProcessPool(Pool):
     def _death_of(self, number: int, worker: WorkerHandle) -> Death:
         row = self._row(number)
         code = worker.watch.exit_code()
-        return Death(number, worker.pid, how_it_exited(code), row.task, row.is_ready, code is None or code < 0)
+        return Death(number, worker.pid, how_it_exited(code), row.tasks, row.is_ready, code is None or code < 0)
 
     def _row(self, worker: int) -> Row:
         assert self._board is not None
@@ -340,12 +347,12 @@ class ProcessPool(Pool):
         who = f"worker {worker} (pid {pid})"
         if (stands_still := why_it_stands_still(pid)) is not None:
             who = f"{who} {stands_still}; it"
-        task, seconds, is_ready = self._row(worker)
+        tasks, seconds, is_ready = self._row(worker)
         if not is_ready:
             return f"{who} is starting"
-        if task is None:
+        if not tasks:
             return f"{who} waits for a task"
-        return f"{who} has been making minibatch {task.index} of epoch {task.epoch} for {seconds:.1f} s"
+        return f"{who} has been making {in_words(tasks)} for {seconds:.1f} s"
 
     def stats(self) -> dict[str, float]:
         if isinstance(self._channel, ShmChannel):

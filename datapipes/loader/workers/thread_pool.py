@@ -17,7 +17,8 @@ from datapipes.base.outcome import as_error
 from datapipes.base.threads import share_of, threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, tasks_for_each, work
+from datapipes.loader.workers.making import work
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, tasks_for_each
 from datapipes.processes.clone import end_if_clone
 
 JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
@@ -31,7 +32,20 @@ class _State:
         self.closed = False
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self.tasks: list[queue.SimpleQueue[Task | None]] = [queue.SimpleQueue() for _ in range(num_workers)]
-        self.making: list[tuple[Task, float] | None] = [None] * num_workers
+        self.making = [_Making() for _ in range(num_workers)]
+
+
+class _Making:
+    """The tasks that a worker is making, the oldest first, and when each began."""
+
+    def __init__(self) -> None:
+        self.began: dict[Task, float] = {}
+
+    def begin(self, task: Task) -> None:
+        self.began[task] = time.monotonic()
+
+    def end(self, task: Task) -> None:
+        self.began.pop(task, None)
 
 
 class ThreadPool(Pool):
@@ -77,14 +91,12 @@ class ThreadPool(Pool):
         raise AssertionError("a thread does not die by itself")
 
     def whereabouts(self, worker: int) -> str:
-        making = self._state.making[worker]
-        if making is None:
+        making = [*self._state.making[worker].began.items()]
+        if not making:
             return f"worker thread {worker} waits for a task"
-        task, began = making
-        return (
-            f"worker thread {worker} has been making minibatch {task.index} of epoch {task.epoch} for "
-            f"{time.monotonic() - began:.1f} s"
-        )
+        tasks = [task for task, _ in making]
+        seconds = time.monotonic() - making[0][1]
+        return f"worker thread {worker} has been making {in_words(tasks)} for {seconds:.1f} s"
 
     def close(self) -> None:
         self.is_closed = self._state.closed = True
@@ -101,18 +113,12 @@ class ThreadPool(Pool):
 
 
 def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | None, num_threads: int) -> None:
-    def take(wait: bool) -> Task | None:
+    def take() -> Task | None:
         while not state.closed:  # checked each time, since the None that ends the work comes only once
-            try:
-                task = state.tasks[worker].get(block=wait)
-            except queue.Empty:
-                return None
+            task = state.tasks[worker].get()
             if task is not None and not state.closed and task.generation == state.generation:
                 return task
         return None
-
-    def begins(task: Task | None) -> None:
-        state.making[worker] = None if task is None else (task, time.monotonic())
 
     process = os.getpid()
     error: Exception | None = None
@@ -124,10 +130,9 @@ def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | 
             error = as_error(raised, "worker_init_fn", "Raise an error, or return.")
         end_if_clone(process)
         if error is None:
-            for outcome in work(worker, root, take, begins):
+            for outcome in work(worker, root, take, state.making[worker]):
                 end_if_clone(process)
-                begins(None)
                 state.outcomes.put(outcome)
             return
-    while (task := take(True)) is not None:  # worker_init_fn failed: answer each task with its error
+    while (task := take()) is not None:  # worker_init_fn failed: answer each task with its error
         state.outcomes.put(Outcome(worker, task, error=error))

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import threading
 from collections import deque
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -21,11 +22,13 @@ from datapipes.base.error_message import error_to_message
 from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import threads_of_kernels
+from datapipes.chain.asynchronous import async_window
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ShmChannel
 from datapipes.loader.workers.board import OwnRow
 from datapipes.loader.workers.envelope import num_bytes_of, to_messages
-from datapipes.loader.workers.pool import Outcome, Task, work
+from datapipes.loader.workers.making import work
+from datapipes.loader.workers.pool import Outcome, Task
 from datapipes.loader.workers.start import CHANNEL, TASK, Start
 from datapipes.processes.clone import end_if_clone
 from datapipes.processes.parent import end_with_parent
@@ -58,45 +61,62 @@ def main(start: Start) -> None:
         raise SystemExit(1) from None
     end_if_clone(process)
     row.ready()
-    tasks = _Tasks(start.connection)
-    sender = _Sender(start, tasks, StageGraph(root).numbering.labels())
+    graph = StageGraph(root)
+    tasks = _Tasks(start.connection, read_elsewhere=async_window(graph) > 0)
+    sender = _Sender(start, tasks, graph.numbering.labels())
     try:
         with threads_of_kernels(start.num_threads):
-            for outcome in work(start.worker, root, tasks.take, row.begin):
+            for outcome in work(start.worker, root, tasks.take, row):
                 end_if_clone(process)
                 sender.send(outcome)
-                row.end()
     except (ChannelClosed, ChannelDamaged, PeerDied, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool has ended or will end: the outcomes have no receiver any more
 
 
 class _Tasks:
-    """The tasks that the pool has given, without those of older generations."""
+    """The tasks that the pool has given, without those of older generations; and the channel, once it is given.
 
-    def __init__(self, connection: Connection) -> None:
+    Args:
+        read_elsewhere: whether another thread takes the tasks than the one that waits for the channel. Only the thread
+            that takes tasks reads the pipe.
+    """
+
+    def __init__(self, connection: Connection, *, read_elsewhere: bool) -> None:
         self._connection = connection
+        self._read_elsewhere = read_elsewhere
         self._waiting: deque[Task] = deque()
         self._newest = 0
         self._ended = False
+        self._told = threading.Event()  # set when the channel came, or nothing more will come
         self.channel: ShmChannel | None = None
 
-    def take(self, wait: bool) -> Task | None:
-        while not self._ended:
-            while self._connection.poll(0):  # read all messages first: they may make waiting tasks stale
-                self._read()
-            self._drop_old()
-            if self._waiting:
-                return self._waiting.popleft()
-            if not wait or self._ended:
-                return None
-            self._read()
+    def take(self) -> Task | None:
+        """Wait for a task; None means that this worker is told to end."""
+        try:
+            while not self._ended:
+                while self._connection.poll(0):  # read all messages first: they may make waiting tasks stale
+                    self._read()
+                self._drop_old()
+                if self._waiting:
+                    return self._waiting.popleft()
+                if not self._ended:
+                    self._read()
+        except BaseException:
+            self._ended = True
+            raise
+        finally:
+            if self._ended:
+                self._told.set()
         return None
 
     def wait_for_channel(self) -> ShmChannel:
         while self.channel is None:
             if self._ended:
                 raise ChannelClosed("datapipes: the loader was closed.")
-            self._read()
+            if self._read_elsewhere:
+                self._told.wait()
+            else:
+                self._read()
         return self.channel
 
     def _read(self) -> None:
@@ -107,6 +127,7 @@ class _Tasks:
             self._waiting.append(task)
         elif said[:1] == CHANNEL:
             self.channel = ShmChannel.from_descriptor(reduction.recv_handle(self._connection))
+            self._told.set()
         else:
             self._ended = True
 
@@ -135,6 +156,16 @@ class _Sender:
             self._send(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
 
     def _send(self, outcome: Outcome) -> None:
+        if (
+            self._channel is None
+            and outcome.minibatch is None
+            and outcome.error is None
+            and self._tasks.channel is None
+        ):
+            # A dropped minibatch, which may be ready first, would make a channel too small for the others.
+            (message,) = to_messages(outcome, self._start.pool, self._start.life, self._stages, None)
+            _tell(self._start.connection, {"dropped": {name: part.tolist() for name, part in message.items()}})
+            return
         if self._channel is None:
             size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())
             if self._tasks.channel is None:

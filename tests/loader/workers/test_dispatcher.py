@@ -46,9 +46,9 @@ def made(index: int) -> Outcome:
     return Outcome(0, Task(1, 0, index), dp.MiniBatch(index=index))
 
 
-def died(index: int | None, was_ready: bool = True) -> Death:
-    task = None if index is None else Task(1, 0, index)
-    return Death(0, 4321, "it was killed by SIGKILL", task, was_ready)
+def died(*indices: int, was_ready: bool = True) -> Death:
+    tasks = tuple(Task(1, 0, index) for index in indices)
+    return Death(0, 4321, "it was killed by SIGKILL", tasks, was_ready)
 
 
 def dispatcher(pool: Pool, max_restarts: int = 0, in_order: bool = True) -> Dispatcher:
@@ -61,6 +61,33 @@ def dispatcher(pool: Pool, max_restarts: int = 0, in_order: bool = True) -> Disp
 def test_a_death_in_the_middle_of_a_minibatch_is_charged_to_it():
     with pytest.raises(dp.PeerDied, match="1 workers died while they made minibatch 0 of epoch 0"):
         next(dispatcher(PlayedPool(died(0))))
+
+
+def test_a_death_is_charged_to_every_minibatch_in_flight():
+    with pytest.raises(dp.PeerDied, match=r"2 workers died while they made minibatch 0 of epoch 0; the last was"):
+        next(dispatcher(PlayedPool(died(0, 1), made(1), died(0, 2)), max_restarts=1))
+    pool = PlayedPool(died(1, 0), made(1), died(2, 0), made(0), made(2))
+    minibatches = dispatcher(pool, max_restarts=2)
+    assert [next(minibatches).index for _ in range(3)] == [0, 1, 2]
+    assert pool.replacements == 2
+
+
+def test_minibatches_that_were_in_flight_at_the_same_deaths_are_all_named():
+    together = "3 workers died while they made minibatch 1 of epoch 0, and each time 0, 2 beside it; the last was"
+    with pytest.raises(dp.PeerDied, match=together) as caught:
+        next(dispatcher(PlayedPool(died(0, 1, 2), died(2, 0, 1), died(1, 0, 2)), max_restarts=2))
+    assert "Try the stages on each of these with loader.minibatch(0, 1)" in str(caught.value)
+    assert len(caught.value.pids) == 3
+
+
+def test_a_death_is_charged_to_no_minibatch_of_another_epoch():
+    pool = PlayedPool(Death(0, 4321, "it was killed", (Task(0, 0, 1), Task(0, 0, 0)), True), made(0))
+    assert next(dispatcher(pool)).index == 0
+
+
+def test_outcomes_that_come_in_any_order_leave_in_order():
+    minibatches = dispatcher(PlayedPool(made(2), made(1), made(0), made(4), made(3)))
+    assert [next(minibatches).index for _ in range(5)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -85,7 +112,7 @@ def test_no_more_is_given_out_than_the_pool_may_have_ahead():
 
 
 def test_a_worker_that_dies_while_it_starts_is_tried_as_often_as_a_minibatch():
-    pool = PlayedPool(*[died(None, was_ready=False)] * 3)
+    pool = PlayedPool(*[died(was_ready=False)] * 3)
     with pytest.raises(dp.PeerDied, match=r"worker 0 .* died while it started"):
         next(dispatcher(pool, max_restarts=2))
     assert pool.replacements == 2

@@ -205,6 +205,29 @@ def test_the_channel_takes_no_more_than_a_share_of_the_memory_that_is_left(monke
         assert loader.rewritten().find(Workers)[0]._running.pool._channel.most_bytes_kept <= 2**24 // 4
 
 
+def test_a_minibatch_that_is_dropped_first_does_not_make_the_channel_small():
+    chain = sampled().transform(drop_first).transform(big)
+    with dp.DataLoader(chain, **way("fork")) as loader:
+        assert digests(loader) == digests(chain)
+        calls = {label: shown["calls"] for label, shown in loader.stats().items() if label[0].isdigit()}
+        assert calls == {"0 item_sampler": 6, "1 sample_neighbor": 6, "2 transform": 6, "3 transform": 5}
+        assert loader.rewritten().find(Workers)[0]._running.pool._channel.most_bytes_kept >= 10_000_000
+
+
+def drop_first(minibatch: dp.MiniBatch) -> dp.MiniBatch | None:
+    return None if minibatch.index == 0 else minibatch
+
+
+def test_an_epoch_of_which_all_is_dropped_needs_no_channel():
+    with dp.DataLoader(sampled().transform(drop_all, may_drop_all=True), **way("fork")) as loader:
+        assert [list(loader), list(loader)] == [[], []]
+        assert loader.rewritten().find(Workers)[0]._running.pool._channel is None
+
+
+def drop_all(minibatch: dp.MiniBatch) -> None:
+    return None
+
+
 def test_the_channel_has_no_room_for_more_than_an_epoch():
     with dp.DataLoader(sampled().transform(big), prefetch_factor=1000, **way("fork")) as loader:
         assert digests(loader) == digests(sampled().transform(big))

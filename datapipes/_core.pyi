@@ -64,6 +64,35 @@ def sample_neighbors(
     direct_limit: int = ...,
     num_threads: int = 1,
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]]]: ...
+
+class GraphInParts:
+    def __init__(
+        self,
+        num_parts: int,
+        node_types: list[tuple[str, int, NDArray[Any]]],
+        relations: list[tuple[int, int, str]],
+    ) -> None: ...
+
+_Ask = tuple[int, list[tuple[int, NDArray[Any]]], list[int]]  # part; node type and its ids; places in `sampled`
+
+class HopsOverParts:
+    def __init__(
+        self,
+        graph: GraphInParts,
+        *,
+        sampled: list[int],
+        fanouts: list[list[int]],
+        replace: bool,
+        only_new: bool,
+        want_edge_ids: bool,
+        narrow: bool,
+    ) -> None: ...
+    def start(self, seeds: list[tuple[int, _I64]]) -> tuple[list[NDArray[Any]], list[_Ask]]: ...
+    def advance(
+        self, answers: list[list[tuple[_I64, NDArray[Any], _I64 | None]]]
+    ) -> tuple[list[_Block], list[_Ask] | None]: ...
+    def finish(self) -> list[NDArray[Any]]: ...
+
 def gather_rows(
     table: NDArray[np.uint8], ids: _I32 | _I64, *, out: NDArray[np.uint8] | None = None, num_threads: int = 1
 ) -> NDArray[np.uint8]: ...

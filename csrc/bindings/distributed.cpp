@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/numpy.h"
+#include "bindings/part_map.h"
 #include "distributed/hops_over_parts.h"
 
 namespace datapipes {
@@ -22,14 +23,15 @@ std::string dist_op_of(const std::string& name) { return name.empty() ? kDistOp 
 // A GraphInParts over the arrays of a partition book, which it keeps.
 class ArrayGraphInParts {
  public:
-  // node_types: (name, num_nodes, map) each, the map as part_map.h says; relations: (src, dst, name) each, src and dst being
-  // numbers of node types. A homogeneous graph gives the name "".
+  // node_types: (name, num_nodes, map) each, the map of parts as the book stores it; relations: (src, dst, name) each, src and
+  // dst being numbers of node types. A homogeneous graph gives the name "".
   ArrayGraphInParts(std::int64_t num_parts, const py::list& node_types, const py::list& relations) {
     graph_.num_parts = num_parts;
     for (const auto& given : node_types) {
       const auto type = given.cast<py::tuple>();
       const auto num_nodes = type[1].cast<std::int64_t>();
-      graph_.owners.emplace_back(stored(type[2]), num_parts, num_nodes);
+      graph_.owners.push_back(part_map(type[2], num_parts, num_nodes));
+      arrays_.push_back(py::reinterpret_borrow<py::object>(type[2]));
       graph_.node_types.push_back({dist_op_of(type[0].cast<std::string>()), num_nodes});
     }
     const auto count = graph_.node_types.size();
@@ -44,18 +46,6 @@ class ArrayGraphInParts {
   const GraphInParts& graph() const { return graph_; }
 
  private:
-  PartMap::Stored stored(py::handle given) {
-    arrays_.push_back(py::reinterpret_borrow<py::object>(given));
-    if (py::isinstance<Array<std::uint8_t>>(given)) return of<std::uint8_t>(given);
-    if (py::isinstance<Array<std::int16_t>>(given)) return of<std::int16_t>(given);
-    if (py::isinstance<Array<std::int64_t>>(given)) return of<std::int64_t>(given);
-    throw py::type_error("GraphInParts: the map of parts must be contiguous, uint8, int16, or int64 for ranges.");
-  }
-  template <class T>
-  static std::span<const T> of(py::handle given) {
-    return view(py::reinterpret_borrow<Array<T>>(given), "the map of parts");
-  }
-
   GraphInParts graph_;
   std::vector<py::object> arrays_;  // which the maps view
 };

@@ -70,6 +70,7 @@ Buffer<Id> HopsOverParts<Id>::number_seeds(const Seeds& seeds) {
 template <class Id>
 std::vector<PartAsk<Id>> HopsOverParts<Id>::ask() {
   if (!usable_ || !has_hop()) throw std::logic_error("hops_over_parts: there is no hop to ask for.");
+  usable_ = false;
   const auto& fanouts = request_.fanouts[hop_];
   num_dst_.clear();
   for (const auto& numbering : numberings_) num_dst_.push_back(numbering.count());
@@ -97,6 +98,7 @@ std::vector<PartAsk<Id>> HopsOverParts<Id>::ask() {
     asked_.push_back({ask.part, ask.draws});
     asks.push_back(std::move(ask));
   }
+  usable_ = true;
   return asks;
 }
 

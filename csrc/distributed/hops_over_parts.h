@@ -36,7 +36,7 @@ struct PartedRelation {
 struct GraphInParts {
   std::int64_t num_parts;
   std::vector<NodeType> node_types;
-  std::vector<PartMap> owners;  // of each node type
+  std::vector<PartMap> owners;  // of each node type, for all of its ids
   std::vector<PartedRelation> relations;
 };
 

@@ -1,18 +1,24 @@
-"""HopsOverParts: what one minibatch asks of the parts, hop by hop, and what it makes of their answers."""
+"""HopsOverParts: what one minibatch asks of the parts, hop by hop, and what it makes of their answers. It asks nobody
+itself, so it serves loops that wait and loops that await.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.types import ends_of
+from datapipes.base.checks import dtype_name
+from datapipes.base.types import ends_of, type_text
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.wire.requests import Draw, Drawn, DrawRequest
 from datapipes.minibatch import Block
 from datapipes.sampling.sampler import Sampled
+
+_WHERE = "dist_sample_neighbor"
 
 
 class Ask(NamedTuple):
@@ -22,108 +28,151 @@ class Ask(NamedTuple):
     request: DrawRequest
 
 
-class HopsOverParts:
-    """The hops of one minibatch over a graph in parts; it asks nobody itself.
+class HopDraw(NamedTuple):
+    """What a hop draws from one edge type; see Draw. The fanout may be 0."""
 
-    `start` numbers the seeds and returns what hop 0 asks of the parts, `advance` takes the answers of a hop and returns
-    what the next one asks. When nothing is left to ask, `sampled` has the neighborhood.
+    fanout: int
+    key: int
+
+
+class HopsOverParts:
+    """The hops of one minibatch over a graph in parts, with hash maps: memory grows by what the minibatch finds.
+
+    `start` numbers the seeds and returns what hop 0 asks of the parts. `advance` takes the answers, aligned with what
+    was asked, and returns what the next hop asks; a hop may ask nothing, and is advanced with []. After the last hop
+    it returns None, and `sampled` has the neighborhood.
 
     Args:
         edge_types: those that are drawn from, in sorted order.
-        fanouts, keys: of each hop, hop 0 first: one for each edge type.
+        hops: hop 0 (next to the seeds) first; of each edge type.
+        replace, only_new, edge_ids: as DistNeighborSampler has them; `only_new` stands for frontier "new".
     """
 
     def __init__(
         self,
         graph: DistGraph,
-        edge_types: tuple[Any, ...],
-        fanouts: list[list[int]],
-        keys: list[list[int]],
+        core: CoreGraph,
+        edge_types: Sequence[Any],
+        hops: list[list[HopDraw]],
         *,
         replace: bool,
         only_new: bool,
         edge_ids: bool,
     ) -> None:
-        self._graph, self._edge_types = graph, edge_types
-        self._fanouts, self._keys = fanouts, keys
-        self._replace, self._only_new, self._edge_ids = replace, only_new, edge_ids
-        kind = _core.NumberingInt32 if graph.index_dtype == torch.int32 else _core.NumberingInt64
-        self._numberings = {of: kind(graph.num_nodes_of(of), direct_limit=0) for of in graph.node_types}
-        self._drawn = dict.fromkeys(graph.node_types, 0)  # nodes whose in-edges an earlier hop has drawn
-        self._hops: list[dict[Any, Block]] = []
+        self._graph, self._edge_types, self._draws = graph, tuple(edge_types), hops
+        self._replace, self._edge_ids = replace, edge_ids
+        self._node_numbers = {of: number for number, of in enumerate(graph.node_types)}
+        numbers = {of: number for number, of in enumerate(graph.edge_types)}
+        self._hops = _core.HopsOverParts(
+            core.get(),
+            sampled=[numbers[of] for of in edge_types],
+            fanouts=[[each.fanout for each in hop] for hop in hops],
+            replace=replace,
+            only_new=only_new,
+            want_edge_ids=edge_ids,
+            narrow=graph.index_dtype == torch.int32,
+        )
+        self._asked: list[Ask] = []
+        self._blocks: list[dict[Any, Block]] = []
+        self._local_seeds: dict[Any, Tensor] = {}
 
     def start(self, seeds: dict[Any, Tensor]) -> list[Ask]:
-        self._local_seeds = {}
-        for of, ids in seeds.items():
-            outside = ids[(ids < 0) | (ids >= self._graph.num_nodes_of(of))]
-            if outside.numel() > 0:
-                raise IndexError(
-                    f"dist_sample_neighbor: node id must be in [0, {self._graph.num_nodes_of(of)}), got "
-                    f"{int(outside[0])}. Check the ids against the number of nodes."
-                )
-            self._local_seeds[of] = torch.from_numpy(
-                self._numberings[of].number(ids.to(self._graph.index_dtype).numpy())
-            )
-        return self._ask()
+        """Return what hop 0 asks.
 
-    def advance(self, answers: list[list[Drawn]]) -> list[Ask]:
-        hop = len(self._hops)
-        by_type: dict[Any, dict[int, Drawn]] = {of: {} for of in self._edge_types}
-        for ask, answer in zip(self._asked, answers, strict=True):
-            for draw, drawn in zip(ask.request.draws, answer, strict=True):
-                by_type[draw.edge_type][ask.part] = drawn
-        blocks = {}
-        for of in self._edge_types:
-            src, dst = ends_of(of)
-            num_dst = self._counts[dst]
-            indptr = torch.zeros(num_dst + 1, dtype=torch.int64)
-            owners = self._owners.get(dst)
-            neighbors = torch.zeros(0, dtype=self._graph.index_dtype)
-            edge_ids = torch.zeros(0, dtype=torch.int64)
-            if by_type[of]:
-                first = self._first[dst]
-                degrees = torch.zeros(num_dst, dtype=torch.int64)
-                for part, drawn in by_type[of].items():
-                    degrees[first:][owners == part] = drawn.indptr.diff()
-                indptr[1:] = degrees.cumsum(0)
-                neighbors, edge_ids = neighbors.new_zeros(int(indptr[-1])), edge_ids.new_zeros(int(indptr[-1]))
-                owner_of_pick = torch.repeat_interleave(owners, degrees[first:])
-                for part, drawn in by_type[of].items():
-                    neighbors[owner_of_pick == part] = drawn.neighbors
-                    if self._edge_ids:
-                        edge_ids[owner_of_pick == part] = drawn.edge_ids
-            local = torch.from_numpy(self._numberings[src].number(neighbors.numpy()))
-            blocks[of] = (indptr, local, edge_ids if self._edge_ids else None)
-        counts = {of: len(numbering.nodes()) for of, numbering in self._numberings.items()}
-        self._hops.append({of: Block(i, l, counts[ends_of(of)[0]], e) for of, (i, l, e) in blocks.items()})
-        self._drawn = self._counts
-        return self._ask() if hop + 1 < len(self._fanouts) else []
+        Args:
+            seeds: {node type or None: int32 or int64 [n]}, repeats allowed.
+        Raises:
+            IndexError: A seed is not a node of the graph.
+        """
+        local, asks = self._hops.start([(self._node_numbers[of], ids.long().numpy()) for of, ids in seeds.items()])
+        self._local_seeds = {of: torch.from_numpy(ids) for of, ids in zip(seeds, local, strict=True)}
+        return self._asks(asks)
+
+    def advance(self, answers: Sequence[Sequence[Drawn]]) -> list[Ask] | None:
+        """Return what the next hop asks; None after the last one.
+
+        Raises:
+            TypeError, ValueError: An answer is not what was asked for; the message names the part.
+            MemoryError: The hop needs more memory than is left.
+        """
+        given = [self._arrays(ask.part, answer) for ask, answer in zip(self._asked, answers, strict=True)]
+        hop, asks = self._hops.advance(given)
+        self._blocks.append({of: _block(*parts) for of, parts in zip(self._edge_types, hop, strict=True)})
+        return None if asks is None else self._asks(asks)
 
     def sampled(self) -> Sampled:
-        nodes = {of: torch.from_numpy(numbering.nodes()) for of, numbering in self._numberings.items()}
+        """Return the neighborhood; once, after the last hop."""
+        found = self._hops.finish()
+        nodes = {of: torch.from_numpy(ids) for of, ids in zip(self._graph.node_types, found, strict=True)}
         if self._graph.is_heterogeneous:
-            return Sampled(nodes, self._local_seeds, self._hops)
-        return Sampled(nodes[None], self._local_seeds[None], [hop[None] for hop in self._hops])
+            return Sampled(nodes, self._local_seeds, self._blocks)
+        return Sampled(nodes[None], self._local_seeds[None], [hop[None] for hop in self._blocks])
 
-    def _ask(self) -> list[Ask]:
-        hop = len(self._hops)
-        nodes = {of: torch.from_numpy(numbering.nodes()) for of, numbering in self._numberings.items()}
-        self._counts = {of: len(ids) for of, ids in nodes.items()}
-        self._first = dict(self._drawn) if self._only_new else dict.fromkeys(nodes, 0)
-        draws = [
-            Draw(of, fanout, key)
-            for of, fanout, key in zip(self._edge_types, self._fanouts[hop], self._keys[hop], strict=True)
-            if fanout != 0
-        ]
-        wanted = {dst: nodes[dst][self._first[dst] :] for dst in {ends_of(draw.edge_type)[1] for draw in draws}}
-        self._owners = {dst: self._graph.book.nodes(dst).part_of(ids) for dst, ids in wanted.items()}
+    def _asks(self, asks: list[Any]) -> list[Ask]:
+        types, hop = self._graph.node_types, self._draws[len(self._blocks)]
         self._asked = []
-        for part in range(self._graph.facts.num_parts):
-            ids = {dst: wanted[dst][owners == part] for dst, owners in self._owners.items()}
-            ids = {dst: own for dst, own in ids.items() if len(own) > 0}
-            own = tuple(draw for draw in draws if ends_of(draw.edge_type)[1] in ids)
-            if own:
-                self._asked.append(Ask(part, DrawRequest(ids, own, self._replace, self._edge_ids)))
-        if not self._asked:
-            return self.advance([])
+        for part, rows, draws in asks:
+            ids = {types[number]: torch.from_numpy(own) for number, own in rows}
+            wanted = tuple(Draw(self._edge_types[i], *hop[i]) for i in draws)
+            self._asked.append(Ask(part, DrawRequest(ids, wanted, self._replace, self._edge_ids)))
         return self._asked
+
+    def _arrays(self, part: int, answer: Sequence[Drawn]) -> list[tuple[Any, Any, Any]]:
+        """Return an answer as the core takes it, which checks the rest."""
+        if not isinstance(answer, (list, tuple)) or not all(isinstance(drawn, Drawn) for drawn in answer):
+            raise TypeError(
+                f"{_WHERE}: part {part} must answer a list of Drawn, got {type(answer).__name__}. Correct the Peers."
+            )
+        arrays = []
+        for drawn in answer:
+            indptr = _array(part, "indptr", drawn.indptr, torch.int64)
+            neighbors = _array(part, "neighbors", drawn.neighbors, self._graph.index_dtype)
+            edge_ids = None if drawn.edge_ids is None else _array(part, "edge_ids", drawn.edge_ids, torch.int64)
+            arrays.append((indptr, neighbors, edge_ids))
+        return arrays
+
+
+def _array(part: int, name: str, given: Tensor, dtype: torch.dtype) -> Any:
+    if not isinstance(given, Tensor):
+        raise TypeError(
+            f"{_WHERE}: part {part} must answer {name} as a tensor, got {type(given).__name__}. Correct the Peers."
+        )
+    if given.dtype != dtype or given.ndim != 1 or given.device.type != "cpu":
+        raise ValueError(
+            f"{_WHERE}: part {part} answered {name} of {dtype_name(given.dtype)} {list(given.shape)} on "
+            f"{given.device}; they must be {dtype_name(dtype)} of 1 dimension in host memory. Look at the server of "
+            "this part: its version, its files."
+        )
+    return given.contiguous().numpy()
+
+
+def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
+    ids = None if edge_ids is None else torch.from_numpy(edge_ids)
+    return Block(torch.from_numpy(indptr), torch.from_numpy(indices), num_src, ids)
+
+
+class CoreGraph:
+    """A graph in parts as the core takes it: its types, and views of the book's maps."""
+
+    def __init__(self, graph: DistGraph) -> None:
+        self._graph = graph
+        self._made: tuple[_core.GraphInParts, list[int]] | None = None
+
+    def get(self) -> _core.GraphInParts:
+        """Return it; made again when the memory of a map has moved, as `tensor.share_memory_()` does."""
+        graph = self._graph
+        maps = [graph.book.nodes(of).stored() for of in graph.node_types]
+        places = [each.data_ptr() for each in maps]
+        if self._made is None or self._made[1] != places:
+            numbers = {of: number for number, of in enumerate(graph.node_types)}
+            nodes = [(_text(of), graph.num_nodes_of(of), each.numpy()) for of, each in zip(numbers, maps, strict=True)]
+            ends = [ends_of(of) for of in graph.edge_types]
+            relations = [
+                (numbers[src], numbers[dst], _text(of)) for of, (src, dst) in zip(graph.edge_types, ends, strict=True)
+            ]
+            self._made = _core.GraphInParts(graph.facts.num_parts, nodes, relations), places
+        return self._made[0]
+
+
+def _text(of: Any) -> str:
+    return "" if of is None else type_text(of)

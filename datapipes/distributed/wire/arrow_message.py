@@ -18,7 +18,8 @@ from datapipes.base.checks import dtype_name
 from datapipes.distributed.needed import arrow
 from datapipes.distributed.wire.tensor_buffers import bytes_of, plain
 
-BATCH_BYTES = 64 * 2**20  # of tensors in one batch
+# Of tensors in one batch. A larger batch is slower: gRPC joins its pieces in fresh memory before anybody can read it.
+BATCH_BYTES = 8 * 2**20
 HEADER, DTYPE, SHAPE = b"datapipes", b"dtype", b"shape"  # keys of the metadata
 
 

@@ -1,0 +1,194 @@
+"""Admission: turns, limits and bytes in flight, without a network."""
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from datapipes.distributed.server.admission import Admission
+from datapipes.distributed.wire.refusals import Unavailable
+
+BOUND_S = 20.0
+
+
+class Gate:
+    """Work that waits until it is let go; `begun` says that it has begun."""
+
+    def __init__(self) -> None:
+        self.begun, self.open = threading.Event(), threading.Event()
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.open.wait(BOUND_S)
+        return "done"
+
+
+class Asking:
+    """An Admission, and threads that ask it."""
+
+    def __init__(self, concurrency: int = 1, max_waiting: int = 100, max_bytes: int = 1000) -> None:
+        self.admission = Admission("server", concurrency, max_waiting, max_bytes)
+        self.threads = ThreadPoolExecutor(50)
+
+    def wait_asking(self, client: str, count: int, *arguments) -> list[Future]:
+        """Requests that wait, one behind the other."""
+        asked = []
+        for _ in range(count):
+            before = self.admission.num_waiting
+            asked.append(self.threads.submit(self.admission.run, client, *arguments))
+            self.until(lambda before=before: self.admission.num_waiting == before + 1)
+        return asked
+
+    def until(self, is_so) -> None:
+        with self.admission._changed:
+            for _ in range(int(BOUND_S * 100)):
+                if is_so():
+                    return
+                self.admission._changed.wait(0.01)
+        raise AssertionError("it did not come to this")
+
+    def __enter__(self) -> "Asking":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.admission.close(0.0)
+        self.admission.join(BOUND_S)
+        self.threads.shutdown()
+
+
+def never() -> bool:
+    return False
+
+
+def test_clients_take_turns():
+    done = []
+    with Asking() as asking:
+        gate = Gate()
+        first = asking.threads.submit(asking.admission.run, "busy", 0, gate, never)
+        assert gate.begun.wait(BOUND_S)
+        futures = []
+        for client, count in (("a", 3), ("b", 1), ("c", 2)):
+            for number in range(count):
+                futures += asking.wait_asking(client, 1, 0, lambda name=f"{client}{number}": done.append(name), never)
+        gate.open.set()
+        for future in [first, *futures]:
+            future.result(BOUND_S)
+    assert done == ["a0", "b0", "c0", "a1", "c1", "a2"]
+
+
+def test_so_many_are_worked_on_at_once():
+    with Asking(concurrency=2) as asking:
+        gates = [Gate() for _ in range(3)]
+        futures = [asking.threads.submit(asking.admission.run, "a", 0, gate, never) for gate in gates[:2]]
+        assert all(gate.begun.wait(BOUND_S) for gate in gates[:2])
+        futures += asking.wait_asking("a", 1, 0, gates[2], never)
+        assert (asking.admission.num_working, asking.admission.num_waiting) == (2, 1)
+        assert not gates[2].begun.is_set()
+        gates[0].open.set()
+        assert gates[2].begun.wait(BOUND_S)
+        for gate in gates:
+            gate.open.set()
+        assert [future.result(BOUND_S)[0] for future in futures] == ["done"] * 3
+
+
+def test_a_full_server_refuses_and_a_client_with_few_requests_takes_the_place_of_one_with_many():
+    with Asking(max_waiting=3) as asking:
+        gate = Gate()
+        first = asking.threads.submit(asking.admission.run, "busy", 0, gate, never)
+        assert gate.begun.wait(BOUND_S)
+        many = asking.wait_asking("many", 3, 0, lambda: "many", never)
+        with pytest.raises(Unavailable, match="server: the server is full: 3 requests wait"):
+            asking.admission.run("many", 0, lambda: None, never)
+        few = asking.threads.submit(asking.admission.run, "few", 0, lambda: "few", never)
+        with pytest.raises(Unavailable, match="full"):
+            many[2].result(BOUND_S)
+        gate.open.set()
+        assert [each.result(BOUND_S)[0] for each in [first, *many[:2], few]] == ["done", "many", "many", "few"]
+
+
+def test_bytes_stay_in_flight_until_they_are_released():
+    with Asking(max_bytes=1000) as asking:
+        _, hold = asking.admission.run("a", 250, lambda: None, never)
+        assert asking.admission.num_bytes == 250
+        hold.shrink(100)
+        hold.shrink(200)
+        assert asking.admission.num_bytes == 100
+        hold.release()
+        hold.release()
+        hold.shrink(0)
+        assert (asking.admission.num_bytes, asking.admission._held) == (0, {})
+
+
+def test_a_client_that_holds_its_share_waits_while_others_go_on():
+    with Asking(max_bytes=1000) as asking:
+        _, slow = asking.admission.run("slow", 250, lambda: None, never)
+        (more,) = asking.wait_asking("slow", 1, 1, lambda: "more", never)
+        for _ in range(5):
+            _, hold = asking.admission.run("other", 250, lambda: None, never)
+            hold.release()
+        assert not more.done()
+        slow.release()
+        assert more.result(BOUND_S)[0] == "more"
+
+
+def test_a_large_answer_is_not_passed_by_small_ones_of_others():
+    with Asking(max_bytes=1000) as asking:
+        holds = [asking.admission.run(f"c{number}", 250, lambda: None, never)[1] for number in range(4)]
+        large, small = (
+            asking.wait_asking(client, 1, num_bytes, lambda: None, never)[0]
+            for client, num_bytes in (("large", 500), ("small", 1))
+        )
+        holds[0].release()
+        assert asking.admission.num_waiting == 2
+        assert not small.done()
+        holds[1].release()
+        large.result(BOUND_S)[1].release()
+        small.result(BOUND_S)
+
+
+def test_the_error_of_the_work_is_raised_and_its_bytes_are_free():
+    def fails() -> None:
+        raise KeyError("no feature")
+
+    with Asking() as asking:
+        with pytest.raises(KeyError, match="no feature"):
+            asking.admission.run("a", 100, fails, never)
+        assert (asking.admission.num_bytes, asking.admission._held) == (0, {})
+        assert asking.admission.run("a", 100, lambda: "well", never)[0] == "well"
+
+
+def test_what_the_client_has_given_up_is_not_worked_on():
+    with Asking() as asking:
+        with pytest.raises(Unavailable, match="the client has given up"):
+            asking.admission.run("a", 100, lambda: pytest.fail("worked on"), lambda: True)
+        assert asking.admission.num_bytes == 0
+
+
+def test_closing_answers_what_is_under_way_within_the_grace():
+    with Asking() as asking:
+        gate = Gate()
+        first = asking.threads.submit(asking.admission.run, "a", 0, gate, never)
+        assert gate.begun.wait(BOUND_S)
+        (waiting,) = asking.wait_asking("a", 1, 0, lambda: "waited", never)
+        closing = asking.threads.submit(asking.admission.close, BOUND_S)
+        asking.until(lambda: asking.admission._is_closing)
+        with pytest.raises(Unavailable, match="the server stops"):
+            asking.admission.run("b", 0, lambda: None, never)
+        gate.open.set()
+        assert [first.result(BOUND_S)[0], waiting.result(BOUND_S)[0]] == ["done", "waited"]
+        assert closing.result(BOUND_S)
+
+
+def test_closing_refuses_what_waits_when_the_grace_is_over():
+    with Asking() as asking:
+        gate = Gate()
+        first = asking.threads.submit(asking.admission.run, "a", 0, gate, never)
+        assert gate.begun.wait(BOUND_S)
+        (waiting,) = asking.wait_asking("a", 1, 0, lambda: None, never)
+        assert not asking.admission.close(0.0)
+        with pytest.raises(Unavailable, match="the server stops"):
+            waiting.result(BOUND_S)
+        gate.open.set()
+        assert first.result(BOUND_S)[0] == "done"
+        asking.admission.join(BOUND_S)
+        assert not any(thread.is_alive() for thread in asking.admission._threads)

@@ -16,7 +16,6 @@ from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.connecting import check_security, connect_servers
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.tls import TLSConfig
-from datapipes.distributed.wire.envelope import COMMON
 from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest
 
 __all__ = ["PartitionClient", "connect"]
@@ -76,12 +75,14 @@ class PartitionClient:
         return self._peers.rows(part, request)
 
     def health(self, part: int) -> dict[str, Any]:
-        """Return what a server says of its state, as docs/distributed.md lists it."""
-        return self._told(part, "health")
+        """Return {"status": "serving" or "stopping", "part": its number}, as a server says it."""
+        header = self._peers.told(part, "health").result()
+        return {name: header.get(name) for name in ("status", "part")}
 
     def statistics(self, part: int) -> dict[str, Any]:
-        """Return the counters of a server, as docs/distributed.md lists them."""
-        return self._told(part, "statistics")
+        """Return the counters of a server: requests by kind and result, seconds, bytes, what waits and is worked on."""
+        statistics = self._peers.told(part, "statistics").result().get("statistics")
+        return statistics if isinstance(statistics, dict) else {}
 
     def fetch(
         self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str
@@ -105,15 +106,13 @@ class PartitionClient:
         """End all connections and threads of this process; may be called twice. The next request connects again."""
         self._peers.close()
 
-    def _told(self, part: int, kind: str) -> dict[str, Any]:
-        header = self._peers.told(part, kind).result()
-        return {name: value for name, value in header.items() if name not in COMMON}
-
     def _type(self, is_node: bool, input_type: Any) -> Any:
         counts: Mapping[Any, int] = self.facts.num_nodes if is_node else self.facts.num_edges
         if None in counts:
             if input_type not in (None, (None, None)):
-                raise ValueError(f"{_FETCH}: the graph has no types, so input_type must be None, got {shown(input_type)}.")
+                raise ValueError(
+                    f"{_FETCH}: the graph has no types, so input_type must be None, got {shown(input_type)}."
+                )
             return None
         known: Any = known_node_type if is_node else known_edge_type
         return known(_FETCH, input_type, counts)

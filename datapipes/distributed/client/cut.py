@@ -44,6 +44,12 @@ def cut_rows(request: RowsRequest, facts: PartitionFacts, most_bytes: int = ANSW
     return [Piece(tuple(n for n, _ in each), RowsRequest(tuple(rows for _, rows in each))) for each in pieces]
 
 
+def halves_of_rows(request: RowsRequest, facts: PartitionFacts) -> list[Piece]:
+    """Return pieces of a request, each with half of the bytes or less; one if it cannot be cut."""
+    total = sum(_row_bytes(rows, facts) * rows.ids.shape[0] for rows in request.rows)
+    return cut_rows(request, facts, max(total // 2, 1))
+
+
 def join_rows(request: RowsRequest, pieces: Sequence[Piece], answers: Sequence[list[Tensor]]) -> list[Tensor]:
     """Return the answer to a request of which each piece was answered."""
     found: list[list[list[Tensor]]] = [[[] for _ in rows.names] for rows in request.rows]

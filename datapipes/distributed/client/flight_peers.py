@@ -15,7 +15,7 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection, refuse_forked
-from datapipes.distributed.client.cut import cut_draw, cut_rows, halves, join_draws, join_rows
+from datapipes.distributed.client.cut import cut_draw, cut_rows, halves, halves_of_rows, join_draws, join_rows
 from datapipes.distributed.client.futures import joined
 from datapipes.distributed.client.greeting import greet
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
@@ -98,7 +98,13 @@ class FlightPeers:
         return drawn_from_message(self._where(part), answer, request, self.facts)
 
     def _rows(self, part: int, request: RowsRequest, send: Send) -> list[Tensor]:
-        answer = send(rows_to_message(request, self._meant(part)))
+        try:
+            answer = send(rows_to_message(request, self._meant(part)))
+        except AnswerTooLarge:
+            cut = halves_of_rows(request, self.facts)
+            if len(cut) == 1:
+                raise
+            return join_rows(request, cut, [self._rows(part, each.request, send) for each in cut])
         return answered_rows_from_message(self._where(part), answer, request, self.facts)
 
     def _meant(self, part: int) -> Meant:

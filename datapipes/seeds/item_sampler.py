@@ -60,7 +60,7 @@ class ItemSampler(SeedStage):
         self.shuffle = check_bool(self.name, "shuffle", shuffle)
         self.drop_last = check_bool(self.name, "drop_last", drop_last)
         self.rng_seed = check_seed(self.name, seed)
-        if self.num_batches == 0:
+        if self._num_cut == 0:
             raise ValueError(
                 f"{self.name}: drop_last=True leaves nothing of {len(item_set)} items at batch_size {batch_size}; at "
                 "least one whole minibatch is needed. Lower batch_size or keep the last one."
@@ -70,16 +70,29 @@ class ItemSampler(SeedStage):
     drop_uneven: bool = False
 
     @property
-    def num_batches(self) -> int:
+    def _num_cut(self) -> int:
+        """Number of minibatches that the item set is cut into."""
         whole, rest = divmod(len(self.item_set), self.batch_size)
         return whole if self.drop_last or rest == 0 else whole + 1
 
     @property
+    def num_batches(self) -> int:
+        return self._num_cut
+
+    @property
     def num_steps(self) -> int:
-        return self.num_batches
+        return self._num_cut
+
+    def _place_of(self, index: int) -> int:
+        """Return which of the minibatches of the item set has the global position `index`."""
+        return index % self._num_cut
+
+    def _order_number(self) -> int:
+        """Return the number that tells this order from those of other item sets of the same job."""
+        return 0
 
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
-        first = rng.index % self.num_batches * self.batch_size
+        first = self._place_of(rng.index) * self.batch_size
         count = min(self.batch_size, len(self.item_set) - first)
         items = self.item_set.take_fields(self._positions(rng, first, count))
         return MiniBatch(epoch=rng.epoch, index=rng.index).replace(**items)
@@ -88,7 +101,7 @@ class ItemSampler(SeedStage):
         num_items = len(self.item_set)
         if not self.shuffle:
             return torch.arange(first, first + count)
-        key = RngKey(rng.seed, rng.epoch, 0, rng.stage).hop_key()
+        key = RngKey(rng.seed, rng.epoch, self._order_number(), rng.stage).hop_key()
         if num_items > SHUFFLED_WHOLE:
             return torch.from_numpy(_core.permutation_at(num_items, key, first, count))
         order = self._order

@@ -116,6 +116,10 @@ def test_without_a_process_group_the_rank_must_be_given():
         ({"rank": 0, "world_size": 0}, ValueError, "got 0", "1 or more"),
         ({"world_size": True}, TypeError, "True", "an int"),
         ({"drop_uneven": 1}, TypeError, "got 1", "True or False"),
+        ({"local_items": 1}, TypeError, "got 1", "True or False"),
+        ({"local_items": True, "drop_uneven": True}, ValueError, "drop_uneven=True.*lengths", "only num_steps"),
+        ({"num_steps": 3}, ValueError, "num_steps=3 is given without", "equally many"),
+        ({"num_steps": 0, "local_items": True}, ValueError, "got 0", "1 or more"),
     ],
     ids=str,
 )
@@ -171,3 +175,128 @@ def test_a_padded_epoch_that_is_done_is_done_for_any_number_of_ranks(world_size)
     rank.load_state_dict(state)
     assert list(rank) == []
     assert next(iter(rank)).epoch == 1
+
+
+# --- items of a rank's own
+
+LENGTHS = [9, 30, 1]  # items of three ranks: 3, 8 and 1 minibatches of 4
+
+
+def own_items(rank: int, num_items: int | None = None) -> dp.ItemSet:
+    return dp.ItemSet(torch.arange(LENGTHS[rank] if num_items is None else num_items) + 1000 * rank)
+
+
+def local(rank: int, items: dp.ItemSet | None = None, **arguments) -> dp.DistributedItemSampler:
+    given = {"rank": rank, "world_size": 3, "shuffle": True, "seed": 9, "local_items": True, **arguments}
+    return dp.DistributedItemSampler(own_items(rank) if items is None else items, 4, **given)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=4), st.integers(1, 6), st.booleans(), st.integers(0, 3))
+def test_each_rank_visits_its_own_items_once_under_indices_of_its_own(lengths, batch_size, shuffle, epoch):
+    seen = []
+    for rank, length in enumerate(lengths):
+        items = own_items(0, length)
+        own = {"rank": rank, "world_size": len(lengths), "shuffle": shuffle, "local_items": True}
+        sampler = dp.DistributedItemSampler(items, batch_size, **own)
+        made = list(start_at(sampler, epoch))
+        assert len(sampler) == len(made) == -(-length // batch_size)
+        visited = torch.cat([minibatch.seeds for minibatch in made])
+        assert torch.equal(visited.sort().values, torch.arange(length))
+        assert shuffle or torch.equal(visited, torch.arange(length))
+        assert [minibatch.index for minibatch in made] == [rank + len(lengths) * step for step in range(len(made))]
+        seen += [minibatch.index for minibatch in made]
+    assert len(set(seen)) == len(seen)
+
+
+def test_one_rank_with_its_own_items_is_a_single_process():
+    one = dp.DistributedItemSampler(dp.ItemSet(30), 4, rank=0, world_size=1, shuffle=True, local_items=True)
+    assert digests(sampled(one)) == digests(sampled(alone(30, 4, shuffle=True)))
+
+
+def test_ranks_shuffle_equally_many_items_in_orders_of_their_own():
+    items = dp.ItemSet(30)
+    orders = [[m.seeds.tolist() for m in start_at(local(rank, items), epoch)] for rank in range(3) for epoch in (0, 1)]
+    for number, order in enumerate(orders):
+        assert order not in orders[:number]
+
+
+def test_picks_of_ranks_with_the_same_items_differ():
+    one, other = (list(sampled(local(rank, dp.ItemSet(30), shuffle=False))) for rank in range(2))
+    assert [minibatch.seeds.tolist() for minibatch in one] == [minibatch.seeds.tolist() for minibatch in other]
+    assert not set(digests(one)) & set(digests(other))
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 5])
+def test_a_given_number_of_steps_makes_the_epochs_of_all_ranks_as_long(num_steps):
+    for rank, cut in enumerate([3, 8, 1]):
+        sampler = local(rank, num_steps=num_steps)
+        made, whole = list(sampler), list(local(rank))
+        assert len(sampler) == len(made) == num_steps
+        assert digests(made[:cut]) == digests(whole[:num_steps])
+        for step, minibatch in enumerate(made):  # from the start of the order again, under a new index
+            assert torch.equal(minibatch.seeds, whole[step % cut].seeds)
+            assert minibatch.index == 3 * step + rank
+
+
+def test_a_short_last_minibatch_is_dropped_on_request():
+    assert [minibatch.seeds.shape[0] for minibatch in local(0, drop_last=True)] == [4, 4]
+    with refused(ValueError, stage="distributed_item_sampler", found="of 1 items", allowed="one whole minibatch"):
+        local(2, drop_last=True)
+
+
+@pytest.mark.parametrize("rank", range(3))
+@pytest.mark.parametrize("num_steps", [None, 6])
+def test_a_state_goes_on_where_it_was_saved_also_in_workers(rank, num_steps):
+    def chain():
+        return sampled(local(rank, dp.ItemSet(torch.arange(LENGTHS[rank]) + rank), num_steps=num_steps))
+
+    expected = [digests(start_at(chain(), epoch)) for epoch in (0, 1)]
+    for steps in range(len(expected[0]) + 1):
+        stage = chain()
+        iterator = iter(stage)
+        for _ in range(steps):
+            next(iterator)
+        state = stage.state_dict()
+        for resumed in (chain(), dp.DataLoader(chain(), 2, worker_method="thread")):
+            resumed.load_state_dict(state)
+            assert digests(resumed) == expected[0][steps:]
+            assert digests(resumed) == expected[1]
+
+
+def test_a_state_belongs_to_its_rank_and_its_items():
+    state = local(0).state_dict()
+    local(0).load_state_dict(state)
+    for other, found in [
+        (local(1), "rank was 0 and is 1"),
+        (local(0, own_items(0, 10)), "items was 9 and is 10"),
+        (local(0, world_size=4), "world_size was 3 and is 4"),
+        (local(0, num_steps=2), "num_steps was 3 and is 2"),
+        (local(0, local_items=False), "local_items was True and is 'absent'"),
+    ]:
+        with refused(ValueError, stage="load_state_dict", found=found, allowed="another pipeline"):
+            other.load_state_dict(state)
+
+
+def test_only_minibatches_of_this_rank_can_be_made_again():
+    loader = dp.DataLoader(local(1))
+    assert loader.minibatch(0, 4).digest() == digests(local(1))[1]
+    with refused(ValueError, stage="distributed_item_sampler", found="minibatch 5 is of rank 2 of 3", allowed="own"):
+        loader.minibatch(0, 5)
+
+
+def test_items_with_types_are_cut_likewise():
+    items = dp.HeteroItemSet({"paper": dp.ItemSet(5), "author": dp.ItemSet(4)})
+    made = list(local(2, items, shuffle=False))
+    assert [minibatch.index for minibatch in made] == [2, 5, 8]
+    assert sum(len(seeds) for minibatch in made for seeds in minibatch.seeds.values()) == 9
+
+
+def test_a_rank_without_items_is_refused():
+    with refused(ValueError, stage="distributed_item_sampler", found="0 items", allowed="at least"):
+        local(0, dp.ItemSet(torch.arange(0)))
+
+
+def test_a_copy_keeps_its_own_items():
+    copied = pickle.loads(pickle.dumps(local(1, num_steps=5)))
+    assert digests(copied) == digests(local(1, num_steps=5))
+    assert copied.describe()["local_items"] is True

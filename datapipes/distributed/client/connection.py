@@ -63,7 +63,7 @@ class Connection:
             OtherPartition: The server speaks another version.
         """
         options = self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
-        ticket = self._flight.Ticket(to_bytes(self.where, request).to_pybytes())
+        ticket = self._flight.Ticket(to_bytes(self.where, request))
         chunks = _Chunks()
         try:
             chunks.reader = self._client.do_get(ticket, options)

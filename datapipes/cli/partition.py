@@ -35,7 +35,11 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--node-time-attr", metavar="NAME", help="store this time of the source node for each edge")
     layouts = "what to write: native, pyg, or native,pyg for both; default: both"
     parser.add_argument("--layouts", choices=_CHOICES, default="native,pyg", metavar="LAYOUTS", help=layouts)
-    parser.add_argument("--edge-map", action="store_true", help="store the part of each edge too; pyg always does")
+    parser.add_argument(
+        "--edge-map",
+        action=argparse.BooleanOptionalAction,
+        help="store the part of each edge too; default: if edges have attributes; pyg always does",
+    )
     png = parser.add_argument("--png", metavar="FILE", help="draw the edges between the parts; replaces FILE, a .png")
     completes(png, FILE)
     parser.add_argument("--quiet", action="store_true", help="print no progress")

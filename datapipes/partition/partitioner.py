@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipes.base.checks import check_bool, check_choice
+from datapipes.graph.graph import Graph
 from datapipes.partition.cost import Cost
 from datapipes.partition.edge_map import check_edge_ids, with_edge_map
 from datapipes.partition.folder import check_root, new_folder
@@ -43,7 +44,9 @@ class Partitioner:
             temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by it.
         rng_seed: the same seed gives the same parts, but for another version of METIS.
         layouts: which to write, "native" (memory-mapped, checked by hashes) and "pyg" (what torch_geometric reads).
-        edge_map: write the part of each edge id in the native layout too; always with "pyg", which has one.
+        edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; a DistFeatureStore
+            reads edge features by it. By default it is written if edges have attributes, and edge ids that an edge map
+            can hold; always with "pyg", which has one.
         progress: called with (what is being done, how much of it is done, all of it or 0 if unknown), a few times a
             second.
     Raises:
@@ -64,7 +67,7 @@ class Partitioner:
         node_time_attr: str | None = None,
         rng_seed: int = 0,
         layouts: Sequence[str] = _LAYOUTS,
-        edge_map: bool = False,
+        edge_map: bool | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.source = source_of(data)
@@ -74,7 +77,8 @@ class Partitioner:
         check_times(_NAME, self.source.graph, node_time_attr)
         self.node_time_attr = node_time_attr
         self.layouts = _check_layouts(layouts)
-        self.edge_map = check_bool(_NAME, "edge_map", edge_map) or "pyg" in self.layouts
+        given = None if edge_map is None else check_bool(_NAME, "edge_map", edge_map)
+        self.edge_map = True if "pyg" in self.layouts else given  # None: if there is a use for it, and it can be made
         self.progress: Progress = progress or _no_progress
         if "pyg" in self.layouts:
             check_pyg(self.source, node_time_attr)
@@ -97,8 +101,7 @@ class Partitioner:
         with Cost() as cost, new_folder(_NAME, self.root, self._num_bytes()) as folder:
             with cost.step("validate"):
                 graph = self.source.graph.validate()
-                for edge_type in graph.edge_types if self.edge_map else ():
-                    check_edge_ids(graph.relation(edge_type), edge_type)  # not after the work of METIS
+                has_edge_map, why_not = self._has_edge_map(graph)  # not after the work of METIS
             with cost.step("assign"):
                 assigned = make_assignment(
                     self.source,
@@ -108,9 +111,10 @@ class Partitioner:
                     rng_seed=self.rng_seed,
                     progress=self.progress,
                 )
-                book = with_edge_map(assigned.book, self.source.graph) if self.edge_map else assigned.book
+                book = with_edge_map(assigned.book, self.source.graph) if has_edge_map else assigned.book
             with cost.step("measure"):
                 report = measure(self.source, book, self.progress)
+                report = dataclasses.replace(report, left_out=(*report.left_out, *why_not))
             if "pyg" in self.layouts:
                 with cost.step("write pyg"):
                     write_pyg(folder, self.source, book, node_time_attr=self.node_time_attr, progress=self.progress)
@@ -127,6 +131,24 @@ class Partitioner:
                         progress=self.progress,
                     )
         return dataclasses.replace(report, **_cost(cost, assigned))
+
+    def _has_edge_map(self, graph: Graph) -> tuple[bool, list[str]]:
+        """Return whether the part of each edge is written, and why not where it might be missed.
+
+        Raises:
+            ValueError: It was asked for, and the edge ids do not fit it.
+        """
+        relations = {edge_type: graph.relation(edge_type) for edge_type in graph.edge_types}
+        if self.edge_map is False or (self.edge_map is None and not any(r.edge_attributes for r in relations.values())):
+            return False, []
+        try:
+            for edge_type, relation in relations.items():
+                check_edge_ids(relation, edge_type)
+        except ValueError:
+            if self.edge_map:
+                raise
+            return False, ["the part of each edge, since edge ids are not 0 to the number of edges - 1, each once"]
+        return True, []
 
     def _num_bytes(self) -> int:
         """Return about how many bytes the layouts take on the disk."""

@@ -135,6 +135,19 @@ def test_every_option_reaches_the_partitioner(capsys, monkeypatch, tmp_path):
     }
 
 
+@pytest.mark.parametrize(("option", "given"), [((), None), (("--edge-map",), True), (("--no-edge-map",), False)])
+def test_the_edge_map_is_a_choice(capsys, tmp_path, monkeypatch, option, given):
+    seen = []
+
+    def recorder(*arguments, edge_map, **options):
+        seen.append(edge_map)
+        return Partitioner(*arguments, edge_map=edge_map, **options)
+
+    monkeypatch.setattr(partition, "Partitioner", recorder)
+    assert made(capsys, tmp_path, "--layouts", "native", *option)[0].code == 0
+    assert seen == [given]
+
+
 # --- errors
 
 

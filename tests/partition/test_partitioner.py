@@ -54,6 +54,13 @@ def test_the_edge_map_is_an_option_of_the_native_layout(tmp_path, arguments, has
     assert open_book(tmp_path).has_edges is has
 
 
+@pytest.mark.parametrize(("arguments", "has"), [({}, True), ({"edge_map": False}, False), ({"edge_map": None}, True)])
+def test_by_default_there_is_an_edge_map_where_edges_have_attributes(tmp_path, arguments, has):
+    graph = small(edge_attributes={"w": torch.zeros(small().num_edges)})
+    Partitioner(graph, 2, tmp_path, method="range", layouts=("native",), **arguments).generate_partition()
+    assert open_book(tmp_path).has_edges is has
+
+
 def test_with_pyg_s_layout_there_is_an_edge_map(tmp_path):
     Partitioner(small(), 2, tmp_path, method="range").generate_partition()
     assert open_book(tmp_path).has_edges
@@ -133,8 +140,13 @@ def test_edge_ids_that_no_edge_map_can_have_need_the_native_layout(tmp_path):
     with pytest.raises(ValueError, match=r"paper:cites:paper.*layouts=\('native',\)"):
         Partitioner(graph, 2, tmp_path / "parts", method="range").generate_partition()
     assert list(tmp_path.iterdir()) == []
-    Partitioner(graph, 2, tmp_path / "parts", method="range", layouts=("native",)).generate_partition()
+    with pytest.raises(ValueError, match=r"paper:cites:paper.*edge_map=False"):
+        Partitioner(graph, 2, tmp_path / "p", method="range", layouts=("native",), edge_map=True).generate_partition()
+    report = Partitioner(graph, 2, tmp_path / "parts", method="range", layouts=("native",)).generate_partition()
     assert layout_of(tmp_path / "parts") == {"native"}
+    assert not open_book(tmp_path / "parts").has_edges
+    assert any(graph.relation(each).edge_attributes for each in graph.edge_types)
+    assert "not in the parts: the part of each edge, since edge ids are not 0 to" in str(report)
 
 
 def test_a_corrupt_graph_is_an_error(tmp_path):

@@ -1,8 +1,12 @@
 // memory.cpp: the pool of recycled outputs as seen from Python, and the limit of random reads.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <vector>
 
 #include "bindings/numpy.h"
 #include "common/buffer_pool.h"
+#include "common/counters.h"
 #include "limits/read_lines.h"
 #include "sampling/id_map_shelf.h"
 
@@ -24,6 +28,13 @@ void bind_memory(py::module_& m) {
     BufferPool::instance().trim();
     trim_id_maps();
   });
+  m.def(
+      "add_to",
+      [](Array<std::int64_t>& counters, const std::vector<std::int64_t>& amounts) {
+        const auto found = view(counters, "counters");
+        add_to({counters.mutable_data(), found.size()}, amounts);
+      },
+      py::arg("counters").noconvert(), py::arg("amounts"));
   m.def(
       "read_lines",
       [](const Array<std::uint8_t>& memory, const Array<std::uint32_t>& lines, int num_threads) {

@@ -9,6 +9,7 @@
 #include "partition/fennel.h"
 #include "partition/id_rank.h"
 #include "partition/part_weights.h"
+#include "partition/split_ids.h"
 #include "partition/symmetrise.h"
 #include "tests/check.h"
 
@@ -180,9 +181,103 @@ void ids_that_do_not_ascend_have_no_rows() {
   CHECK_THROWS(std::invalid_argument, IdRank(Ints(), -1));
 }
 
+template <class Id>
+void ids_in_any_order_have_the_rows_of_the_sorted_ones() {
+  const Ints any{700, 3, 3, 0, 5000, 383}, sorted{0, 3, 383, 700, 5000};
+  const IdRank rank(any, 5001, IdRank::Order::kAny), plain(sorted, 5001);
+  CHECK(rank.num_rows() == 5);
+  CHECK_THROWS(std::invalid_argument, IdRank(any, 5000, IdRank::Order::kAny));
+  const auto lines = plain.lines();
+  CHECK(std::ssize(lines) == IdRank::size_bytes(5001));
+  CHECK(std::equal(lines.begin(), lines.end(), rank.lines().begin()));
+  const IdRank over(lines, 5001);
+  CHECK(over.num_rows() == 5);
+  std::vector<Id> wanted{0, 1, 3, 383, 384, 700, 5000};
+  Ints rows(wanted.size()), same(wanted.size());
+  rank.rows<Id>(wanted, rows, 1);
+  over.rows<Id>(wanted, same, 1);
+  CHECK((rows == Ints{0, -1, 1, 2, -1, 3, 4}));
+  CHECK(same == rows);
+  CHECK_THROWS(std::invalid_argument, IdRank(lines.first(lines.size() - 64), 5001));
+  CHECK_THROWS(std::invalid_argument, IdRank(lines.subspan(8), 4000));
+  IdRank(std::span<const std::byte>(), 0).template rows<Id>(std::vector<Id>{}, {}, 1);
+}
+
+// Splits by the slow way, and compares.
+template <class Id>
+void split_as(PartMap owners, const Ints& parts, OwnRows own, const Ints& own_ids, const Ints& hot_ids, int threads) {
+  const std::int64_t num_ids = std::ssize(parts);
+  const IdRank rank(own_ids, num_ids), hot(hot_ids, num_ids);
+  if (own.part >= 0 && own.first < 0) own = {own.part, &rank, 0};
+  std::vector<Id> ids;
+  for (std::int64_t i = 0; i < 40'000; ++i) ids.push_back(static_cast<Id>(i * i % num_ids));
+  const auto split = split_ids<Id>("x", owners, ids, own, &hot, threads);
+  std::vector<Ints> places(static_cast<std::size_t>(owners.num_parts() + 2)), rows(places.size());
+  for (std::int64_t i = 0; i < std::ssize(ids); ++i) {
+    const std::int64_t id = ids[static_cast<std::size_t>(i)], part = parts[static_cast<std::size_t>(id)];
+    const auto own_at = std::find(own_ids.begin(), own_ids.end(), id), hot_at = std::find(hot_ids.begin(), hot_ids.end(), id);
+    const bool is_own = part == own.part, is_hot = !is_own && hot_at != hot_ids.end();
+    const auto group = static_cast<std::size_t>(is_own ? 0 : is_hot ? 1 : 2 + part);
+    places[group].push_back(i);
+    rows[group].push_back(is_own ? own_at - own_ids.begin() : is_hot ? hot_at - hot_ids.begin() : id);
+  }
+  CHECK(split.bounds.size() == places.size() + 1 && split.bounds.front() == 0 && split.bounds.back() == std::ssize(ids));
+  for (std::size_t group = 0; group < places.size(); ++group) {
+    const std::int64_t begin = split.bounds[group], end = split.bounds[group + 1];
+    CHECK((Ints(split.places.data() + begin, split.places.data() + end) == places[group]));
+    CHECK((Ints(split.rows.data() + begin, split.rows.data() + end) == rows[group]));
+  }
+}
+
+template <class Id>
+void ids_are_split_by_where_their_rows_lie() {
+  for (const int threads : {1, 3}) {
+    Ints parts, own_ids, hot_ids;
+    std::vector<std::uint8_t> narrow;
+    std::vector<std::int16_t> wide;
+    for (std::int64_t id = 0; id < 997; ++id) {
+      parts.push_back(id * 7 % 11 % 3);
+      if (parts.back() == 1) own_ids.push_back(id);
+      if (parts.back() != 1 && id % 5 == 0) hot_ids.push_back(id);
+      narrow.push_back(static_cast<std::uint8_t>(parts.back()));
+      wide.push_back(static_cast<std::int16_t>(parts.back()));
+    }
+    split_as<Id>(PartMap(std::span<const std::uint8_t>(narrow), 3, 997), parts, {1, nullptr, -1}, own_ids, hot_ids, threads);
+    split_as<Id>(PartMap(std::span<const std::int16_t>(wide), 400, 997), parts, {1, nullptr, -1}, own_ids, hot_ids, threads);
+    const Ints bounds{0, 300, 300, 997};
+    Ints ranges(997, 2), own_range;
+    std::fill_n(ranges.begin(), 300, 0);
+    for (std::int64_t id = 300; id < 997; ++id) own_range.push_back(id);
+    const PartMap by_range(std::span<const std::int64_t>(bounds), 3, 997);
+    split_as<Id>(by_range, ranges, {2, nullptr, 300}, own_range, {}, threads);
+    split_as<Id>(by_range, ranges, {-1, nullptr, 0}, {}, {1, 2}, threads);
+    for (const Id outside : {Id{-1}, Id{997}, std::numeric_limits<Id>::max(), std::numeric_limits<Id>::min()})
+      CHECK_THROWS(std::out_of_range, split_ids<Id>("x", by_range, std::vector<Id>{0, outside}, {}, nullptr, threads));
+    narrow[996] = 3;
+    const PartMap damaged(std::span<const std::uint8_t>(narrow), 3, 997);
+    CHECK_THROWS(std::invalid_argument, split_ids<Id>("x", damaged, std::vector<Id>{996}, {}, nullptr, threads));
+    const IdRank too_few(Ints{1}, 997);
+    narrow[996] = 2;
+    CHECK_THROWS(std::invalid_argument, split_ids<Id>("x", PartMap(std::span<const std::uint8_t>(narrow), 3, 997),
+                                                      std::vector<Id>{996}, {2, &too_few, 0}, nullptr, threads));
+    CHECK((split_ids<Id>("x", by_range, {}, {}, nullptr, threads).bounds == Ints{0, 0, 0, 0, 0, 0}));
+  }
+}
+
+void maps_of_parts_that_do_not_fit_are_refused() {
+  const std::vector<std::uint8_t> dense{0, 1};
+  CHECK_THROWS(std::invalid_argument, PartMap(std::span<const std::uint8_t>(dense), 2, 3));
+  CHECK_THROWS(std::invalid_argument, PartMap(std::span<const std::uint8_t>(dense), 0, 2));
+  for (const Ints& bounds : {Ints{}, Ints{0, 2}, Ints{1, 2, 2}, Ints{0, 3, 2}, Ints{0, 1, 3}})
+    CHECK_THROWS(std::invalid_argument, PartMap(std::span<const std::int64_t>(bounds), 2, 2));
+}
+
 }  // namespace
 
 void test_partition() {
+  RUN_FOR_BOTH_IDS(ids_in_any_order_have_the_rows_of_the_sorted_ones);
+  RUN_FOR_BOTH_IDS(ids_are_split_by_where_their_rows_lie);
+  RUN(maps_of_parts_that_do_not_fit_are_refused);
   RUN_FOR_BOTH_IDS(rows_are_those_of_the_ids);
   RUN(ids_that_do_not_ascend_have_no_rows);
   RUN_FOR_BOTH_IDS(relations_become_one_undirected_graph);

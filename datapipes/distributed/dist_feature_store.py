@@ -79,6 +79,20 @@ class DistFeatureStore(FeatureStore):
         """Return what `read_many` returns, while other minibatches go on."""
         return await self._reader.read_async(self._wanted(requests))
 
+    def stats(self) -> dict[str, int]:
+        """Return what was read so far, here and in the worker processes that this store went to.
+
+        Returns:
+            own: ids whose rows are in the local part.
+            cached: ids whose rows are in the cache.
+            asked: ids whose rows other parts were asked for.
+            requests: how often another part was asked.
+            received_bytes: bytes of the rows that came.
+            cache_bytes: bytes of the cache, with its index; filling it is not counted in the others.
+            An id counts once for all features that a minibatch reads of it.
+        """
+        return {**self._reader.counts.so_far(), "cache_bytes": self._reader.hot.num_bytes}
+
     def _wanted(self, requests: Sequence[FeatureRequest]) -> list[Wanted]:
         wanted = []
         for domain, type_, name, ids in requests:

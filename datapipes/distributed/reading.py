@@ -13,6 +13,7 @@ from datapipes.base.rows import new_rows, put_rows
 from datapipes.base.threads import num_threads
 from datapipes.distributed.facts import RowForm
 from datapipes.distributed.id_places import IdPlaces, Split
+from datapipes.distributed.row_counts import RowCounts
 from datapipes.distributed.wire.peers import Peers
 from datapipes.distributed.wire.requests import Rows, RowsRequest
 
@@ -59,8 +60,8 @@ class Reading:
         sent: the answers that are awaited, and the part that each comes from.
     """
 
-    def __init__(self, peers: Peers, wanted: Sequence[Wanted]) -> None:
-        self.wanted, self.peers = wanted, peers
+    def __init__(self, peers: Peers, wanted: Sequence[Wanted], counts: RowCounts) -> None:
+        self.wanted, self.peers, self._counts = wanted, peers, counts
         self.outs: list[Tensor] = []
         self.sent: dict[Future[list[Tensor]], int] = {}
         self._groups: list[_Group] = []
@@ -86,6 +87,13 @@ class Reading:
             self.cancel()
             raise
         self.outs = [_memory_of(each) for each in self.wanted]
+        splits = [group.split for group in self._groups]
+        self._counts.add(
+            own=sum(split.own.places.shape[0] for split in splits),
+            cached=sum(split.hot.places.shape[0] for split in splits),
+            asked=sum(found.places.shape[0] for split in splits for found in split.away.values()),
+            requests=len(requests),
+        )
 
     def _grouped(self) -> list[_Group]:
         members: dict[Any, list[int]] = {}
@@ -128,6 +136,7 @@ class Reading:
         for (number, places), rows in zip(asked, answer, strict=True):
             self._check(part, self.wanted[number], places.shape[0], rows)
             put_rows(self.outs[number], places, rows.contiguous(), None, num_threads())
+        self._counts.add(received_bytes=sum(rows.nbytes for rows in answer))
 
     def cancel(self) -> None:
         """Await no answer any more."""

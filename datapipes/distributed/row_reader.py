@@ -15,6 +15,7 @@ from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows
 from datapipes.distributed.id_places import IdPlaces
 from datapipes.distributed.reading import Reading, Wanted
+from datapipes.distributed.row_counts import RowCounts
 from datapipes.features.feature_store import feature_text
 
 _NAME = "DistFeatureStore"
@@ -27,7 +28,7 @@ class RowReader:
     """
 
     def __init__(self, graph: DistGraph, hot: HotRows) -> None:
-        self.graph, self.hot = graph, hot
+        self.graph, self.hot, self.counts = graph, hot, RowCounts()
         self._places: dict[tuple[str, Any], IdPlaces] = {}
 
     def wanted(self, domain: str, of: Any, name: str, ids: Any, out: Tensor | None = None) -> Wanted:
@@ -55,7 +56,7 @@ class RowReader:
 
     def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
         """Return the rows of each, and wait for the other parts in this thread."""
-        reading = Reading(self.graph.peers, wanted)
+        reading = Reading(self.graph.peers, wanted, self.counts)
         reading.begin()
         try:
             reading.fill_here()
@@ -67,7 +68,7 @@ class RowReader:
 
     async def read_async(self, wanted: Sequence[Wanted]) -> list[Tensor]:
         """Return the rows of each; the event loop goes on while this part's rows are gathered and others travel."""
-        reading = Reading(self.graph.peers, wanted)
+        reading = Reading(self.graph.peers, wanted, self.counts)
         await off_loop(reading.begin)
         awaited = {asyncio.wrap_future(future): future for future in reading.sent}
         try:

@@ -1,19 +1,25 @@
 """DistFeatureStore: the rows of a graph in parts are those of the whole graph, with one request per part."""
 
 import asyncio
+import pickle
+from concurrent.futures import Future
 
+import pytest
 import torch
 from dist_graphs import dist_graph_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from partitions import books, expect_same_values, graphs
+from pipelines import digests, items, refused
 
 import datapipes as dp
-from datapipes.distributed import DistFeatureStore
+from datapipes.distributed import DistFeatureStore, DistGraph, PartitionBook
+from datapipes.distributed.wire.requests import RowsRequest
 from datapipes.graph.graph import Graph
 from datapipes.partition.edge_map import with_edge_map
+from datapipes.processes.sharing import pack
 
-FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 
 
 def whole_features(graph: Graph) -> dict:
@@ -55,4 +61,298 @@ def test_the_rows_of_parts_are_those_of_the_whole_graph(tmp_path_factory, data):
             expect_same_values({request[2]: rows}, {request[2]: wanted})
     for key, feature in expected.items():
         assert (store[key].count, store[key].shape, store[key].dtype) == (feature.count, feature.shape, feature.dtype)
+    dist_graph.close()
+
+
+# --- what is asked
+
+
+class CountingPeers:
+    """Wraps peers; `change` may change an answer."""
+
+    def __init__(self, peers, change=None):
+        self.peers, self.change = peers, change
+
+    def draw(self, part, request):
+        return self.peers.draw(part, request)
+
+    def rows(self, part, request):
+        asked = self.peers.rows(part, request)
+        if self.change is None:
+            return asked
+        changed: Future = Future()
+        changed.set_result(self.change(asked.result(timeout=20)))
+        return changed
+
+    def close(self):
+        self.peers.close()
+
+
+def plain_graph(num_nodes: int = 200, num_edges: int = 3000) -> dp.CSCGraph:
+    made = torch.Generator().manual_seed(0)
+    edges = (torch.rand(2, num_edges, generator=made) ** 2 * num_nodes).long()
+    return dp.CSCGraph.from_edge_index(
+        edges,
+        num_nodes,
+        node_attributes={"x": torch.randn(num_nodes, 5, generator=made), "y": torch.arange(num_nodes)},
+        edge_attributes={"w": torch.randn(num_edges, 2, generator=made).half()},
+    )
+
+
+def parts_of_graph(root, num_parts: int = 3, local_part: int | None = 0, graph=None):
+    graph = graph or plain_graph()
+    owners = torch.arange(graph.num_nodes) * 7 % 11 % num_parts
+    return dist_graph_of(graph, with_edge_map(PartitionBook(num_parts, owners), graph), root, local_part)
+
+
+def reads(dist_graph) -> list[tuple[int, RowsRequest]]:
+    return [each for each in dist_graph.peers.asked if isinstance(each[1], RowsRequest)]
+
+
+@pytest.mark.parametrize(("local_part", "asked"), [(None, [0, 1, 2]), (1, [0, 2])])
+def test_each_part_is_asked_once_for_all_features(tmp_path, local_part, asked):
+    dist_graph = parts_of_graph(tmp_path, 3, local_part)
+    store = DistFeatureStore(dist_graph)
+    nodes, edges = torch.arange(200), torch.arange(100, 400)
+    requests = [
+        ("node", None, "x", nodes),
+        ("node", None, "y", nodes),
+        ("edge", None, "w", edges),
+        ("node", None, "x", nodes[:0]),
+        ("edge", None, "w", edges[:50].int()),
+    ]
+    store.read_many(requests)
+    assert [part for part, _ in reads(dist_graph)] == asked
+    for _, request in reads(dist_graph):
+        # The ids go once for both features of the nodes; other ids of edges go apart.
+        assert [(each.domain, each.names) for each in request.rows] == [
+            ("node", ("x", "y")),
+            ("edge", ("w",)),
+            ("edge", ("w",)),
+        ]
+    stats = store.stats()
+    assert stats["requests"] == len(asked)
+    assert stats["own"] + stats["asked"] == 200 + 300 + 50
+    assert stats["cached"] == stats["cache_bytes"] == 0
+    dist_graph.close()
+
+
+def test_rows_of_the_own_part_ask_nobody(tmp_path):
+    dist_graph = parts_of_graph(tmp_path, 3, 1)
+    store = DistFeatureStore(dist_graph)
+    own = dist_graph.local_part.node_ids()
+    assert torch.equal(store.read("node", None, "x", own), plain_graph().node_attributes["x"][own])
+    assert store["node", None, "y"].read(own[:0]).shape == (0,)
+    assert reads(dist_graph) == []
+    dist_graph.close()
+
+
+def test_rows_go_into_memory_that_is_given(tmp_path):
+    dist_graph = parts_of_graph(tmp_path)
+    feature = DistFeatureStore(dist_graph)["node", None, "x"]
+    ids, out = torch.tensor([5, 199, 5]), torch.empty(3, 5)
+    assert feature.read(ids, out) is out
+    assert torch.equal(out, plain_graph().node_attributes["x"][ids])
+    with refused(ValueError, stage="node feature 'x'", found="float64", allowed="float32", remedy="Allocate"):
+        feature.read(ids, out.double())
+    dist_graph.close()
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("outside", [-1, 200, 2**40])
+def test_ids_outside_the_graph_are_named_with_the_feature(tmp_path, outside):
+    dist_graph = parts_of_graph(tmp_path)
+    store = DistFeatureStore(dist_graph)
+    ids = torch.tensor([3, outside, -7])
+    with refused(IndexError, stage="node feature 'x'", found=str(outside), allowed=r"in \[0, 200\)", remedy="Check the ids"):
+        store.read_many([("node", None, "x", ids)])
+    with refused(IndexError, stage="edge feature 'w'", found="3000", allowed=r"in \[0, 3000\)", remedy="Check the ids"):
+        asyncio.run(store.read_many_async([("edge", None, "w", torch.tensor([3000]))]))
+    assert reads(dist_graph) == []
+    dist_graph.close()
+
+
+def test_edge_features_need_an_edge_map(tmp_path):
+    graph = plain_graph()
+    dist_graph = dist_graph_of(graph, PartitionBook(2, torch.arange(200) % 2), tmp_path, 0)
+    store = DistFeatureStore(dist_graph)
+    ids = torch.tensor([1])
+    assert torch.equal(store.read("node", None, "y", ids), ids)
+    with refused(ValueError, stage="edge feature 'w'", found="no edge map", allowed="", remedy="edge_map=True"):
+        store.read_many([("edge", None, "w", ids)])
+    sampled = items().dist_sample_neighbor(dist_graph, [2], return_edge_ids=True)
+    with refused(ValueError, stage="edge feature 'w'", found="no edge map", allowed="", remedy="edge_map=True"):
+        sampled.fetch_feature(store, None, ["w"])
+    dist_graph.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"cache_bytes": -1}, ValueError, "cache_bytes must be 0 or more"),
+        ({"cache_bytes": "much"}, ValueError, "such as '256MB'"),
+        ({"cache_bytes": 1.5}, TypeError, "cache_bytes must be an int"),
+        ({"cache_bytes": 100}, ValueError, "a cache of one row takes 284 bytes"),
+        ({"dist_graph": plain_graph()}, TypeError, "must be a DistGraph, got CSCGraph"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, arguments, error, text):
+    dist_graph = parts_of_graph(tmp_path)
+    with pytest.raises(error, match=text):
+        DistFeatureStore(**{"dist_graph": dist_graph, **arguments})
+    with pytest.raises(KeyError, match="no feature"):
+        DistFeatureStore(dist_graph).read_many([("node", None, "z", torch.tensor([0]))])
+    dist_graph.close()
+
+
+def test_a_cache_needs_a_local_part(tmp_path):
+    dist_graph = parts_of_graph(tmp_path, local_part=None)
+    with refused(ValueError, stage="DistFeatureStore", found="no local part", allowed="", remedy="local_part="):
+        DistFeatureStore(dist_graph, cache_bytes="1MB")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda rows: rows[:-1], "answered 1 tensors to a request for 2"),
+        (lambda rows: [*rows, rows[0]], "answered 3 tensors"),
+        (lambda rows: [rows[0][:-1], rows[1]], r"node feature 'x': part 1 answered float32 \[\d+, 5\], asked for was"),
+        (lambda rows: [rows[0].double(), rows[1]], "answered float64"),
+        (lambda rows: [rows[0], rows[1][:, None]], r"node feature 'y': part 1 answered int64 \[\d+, 1\]"),
+        (lambda rows: [rows[0], None], "answered NoneType"),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_other_rows_than_asked_for_are_an_error(tmp_path, change, found, is_async):
+    dist_graph = parts_of_graph(tmp_path, 2, 0)
+    dist_graph.peers = CountingPeers(dist_graph.peers, change)
+    store, ids = DistFeatureStore(dist_graph), torch.arange(200)
+    requests = [("node", None, "x", ids), ("node", None, "y", ids)]
+    with pytest.raises(ValueError, match=found):
+        asyncio.run(store.read_many_async(requests)) if is_async else store.read_many(requests)
+    dist_graph.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_error_of_a_part_reaches_the_caller(tmp_path, is_async):
+    class Broken(CountingPeers):
+        def rows(self, part, request):
+            failed: Future = Future()
+            failed.set_exception(TimeoutError(f"part {part} at 127.0.0.1:1 did not answer"))
+            return failed
+
+    dist_graph = parts_of_graph(tmp_path, 3, 0)
+    dist_graph.peers = Broken(dist_graph.peers)
+    store = DistFeatureStore(dist_graph)
+    requests = [("node", None, "x", torch.arange(200))]
+    with pytest.raises(TimeoutError, match="did not answer"):
+        asyncio.run(store.read_many_async(requests)) if is_async else store.read_many(requests)
+    with pytest.raises(TimeoutError, match="did not answer"):
+        DistFeatureStore(dist_graph, cache_bytes=10_000)
+
+
+# --- chains
+
+
+def chain(graph, store, **arguments):
+    source = items(num_items=22)
+    sample = source.dist_sample_neighbor if isinstance(graph, DistGraph) else source.sample_neighbor
+    return sample(graph, [3, 2], return_edge_ids=True, **arguments).fetch_feature(store, ["x", "y"], ["w"])
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_chains_give_the_bits_of_one_machine(tmp_path, num_parts):
+    graph = plain_graph()
+    expected = digests(chain(graph, dp.FeatureStore(whole_features(graph))))
+    for local_part in (None, num_parts - 1):
+        dist_graph = parts_of_graph(tmp_path / str(local_part), num_parts, local_part)
+        for cache_bytes in (0, "1KB", "1MB") if local_part else (0,):
+            assert digests(chain(dist_graph, DistFeatureStore(dist_graph, cache_bytes=cache_bytes))) == expected
+        dist_graph.close()
+
+
+@pytest.mark.parametrize("worker_method", ["process", "thread"])
+def test_workers_read_the_same_and_share_the_cache(tmp_path, worker_method):
+    graph = plain_graph()
+    expected = digests(chain(graph, dp.FeatureStore(whole_features(graph))))
+    dist_graph = parts_of_graph(tmp_path, 3, 1)
+    store = DistFeatureStore(dist_graph, cache_bytes=3000)
+    pipe = chain(dist_graph, store)
+    with dp.DataLoader(pipe, num_workers=1, worker_method=worker_method) as loader:
+        assert "fetch_feature" in loader.explain()
+        assert [each.digest() for each in loader] == expected
+    stats = store.stats()  # of the workers too
+    assert min(stats[name] for name in ("own", "cached", "asked", "requests", "received_bytes")) > 0
+    assert stats["requests"] <= 2 * len(expected)  # two peers
+    dist_graph.close()
+
+
+# --- the cache
+
+
+def hot_of(dist_graph, num_bytes: int) -> set[int]:
+    """The twin: nodes one by one, by count, as long as index and rows fit. All rows of the graph have 28 bytes."""
+    ids, _ = dist_graph.local_part.hot_nodes()
+    left = num_bytes - 64 - 64 * 3  # a line of the index for up to 384 nodes; three tensors, each aligned
+    return set(ids.tolist()[: max(left // 28, 0)])
+
+
+@pytest.mark.parametrize("cache_bytes", [284, 311, 312, 2000, 10**9])
+def test_the_cache_holds_the_hottest_rows_within_its_bytes(tmp_path, cache_bytes):
+    dist_graph = parts_of_graph(tmp_path, 3, 2)
+    store = DistFeatureStore(dist_graph, cache_bytes=cache_bytes)
+    expected = hot_of(dist_graph, cache_bytes)
+    assert expected
+    assert 0 < store.stats()["cache_bytes"] <= cache_bytes
+    before = len(reads(dist_graph))  # those that filled it
+    ids = torch.arange(200)
+    for name in ("x", "y"):
+        assert torch.equal(store.read("node", None, name, ids), plain_graph().node_attributes[name])
+    asked = {int(each) for _, request in reads(dist_graph)[before:] for each in request.rows[0].ids}
+    own = set(dist_graph.local_part.node_ids().tolist())
+    assert asked == set(range(200)) - own - expected
+    assert store.stats()["cached"] == 2 * len(expected)
+    dist_graph.close()
+
+
+def test_types_share_the_cache_by_count_for_each_byte(tmp_path):
+    many, few = ("a", "r", "b"), ("c", "r", "b")
+    graph = dp.HeteroCSCGraph.from_edge_index(
+        {many: torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]), few: torch.tensor([[0, 1], [0, 0]])},
+        {"a": 2, "b": 2, "c": 2},
+    )
+    graph = dp.HeteroCSCGraph(
+        {key: (graph.relation(key).indptr, graph.relation(key).indices) for key in graph.edge_types},
+        graph.num_nodes,
+        node_attributes={"a": {"x": torch.randn(2, 100)}, "b": {}, "c": {"x": torch.randn(2, 10)}},
+    )
+    owners = {"a": torch.tensor([1, 1]), "b": torch.tensor([0, 0]), "c": torch.tensor([1, 1])}
+    # a: 4 and 1 edges for 400 bytes, c: 1 and 1 for 40; an index and two aligned tensors take 64 + 128 each.
+    for room, cached in ((192 + 40, 1), (192 + 80, 2), (192 + 80 + 400, 2), (384 + 80 + 400, 3), (384 + 80 + 800, 4)):
+        dist_graph = dist_graph_of(graph, PartitionBook(2, owners), tmp_path / str(room), 0)
+        store = DistFeatureStore(dist_graph, cache_bytes=room)
+        for kind in ("a", "c"):
+            found = store.read("node", kind, "x", torch.tensor([1, 0]))
+            assert torch.equal(found, graph.node_attributes_of(kind)["x"][[1, 0]])
+        assert store.stats()["cached"] == cached
+        dist_graph.close()
+
+
+def test_the_cache_goes_to_processes_as_a_handle(tmp_path):
+    graph = plain_graph(20_000, 100_000)
+    dist_graph = parts_of_graph(tmp_path, 2, 0, graph)
+    store = DistFeatureStore(dist_graph, cache_bytes="64MB")
+    assert store.stats()["cache_bytes"] > 100_000
+    packed = pack(store)
+    assert len(packed.data) < 50_000
+    again = packed.unpack()
+    ids = torch.arange(20_000)
+    assert torch.equal(again.read("node", None, "x", ids), graph.node_attributes["x"])
+    assert again.stats() == store.stats() != DistFeatureStore(dist_graph).stats()
+    again.dist_graph.close()
+    copied = pickle.loads(pickle.dumps(store))  # to another machine: by value
+    assert torch.equal(copied.read("node", None, "x", ids[:99]), graph.node_attributes["x"][:99])
+    copied.dist_graph.close()
     dist_graph.close()

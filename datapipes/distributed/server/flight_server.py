@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 from typing import Any
 
@@ -15,24 +16,12 @@ _MOST_TEXT = 500  # characters of an error for clients that read no more than it
 
 
 def flight_server(where: str, service: Service, address: Address, pem: Pem | None) -> Any:
-    """Return a Flight server that listens; its `port` is the real one.
+    """Return a Flight server that listens; its `port` is the real one. `close_flight_server` ends it.
 
     Raises:
         OSError: Nothing can listen there: the message names the address.
     """
-    flight = arrow_flight(where)
-
-    class FlightServer(flight.FlightServerBase):  # type: ignore[misc,name-defined]
-        """Answers DoGet; all other methods are refused by the base."""
-
-        def do_get(self, context: Any, ticket: Any) -> Any:
-            try:
-                schema, batches = service.answer(context.peer(), ticket.ticket, context.is_cancelled)
-            except BaseException as error:
-                kind = flight.FlightUnavailableError if isinstance(error, Unavailable) else flight.FlightServerError
-                raise kind(str(error)[:_MOST_TEXT], extra_info=error_to_bytes(error)) from None
-            return flight.GeneratorStream(schema, batches)
-
+    kind = _server_class(where)
     _try_to_listen(where, address)
     secured: dict[str, Any] = {}
     if pem is not None:
@@ -42,12 +31,42 @@ def flight_server(where: str, service: Service, address: Address, pem: Pem | Non
             "root_certificates": pem.ca,
         }
     try:
-        return FlightServer(address.uri(tls=pem is not None), **secured)
+        return kind(service, address.uri(tls=pem is not None), **secured)
     except Exception as error:  # of Arrow, which does not say what is wrong
         tls = "" if pem is None else ", or a certificate does not fit its key"
         raise OSError(
             f"{where}: cannot listen on {address}: {error}. Another program may have taken the port meanwhile{tls}."
         ) from error
+
+
+def close_flight_server(server: Any) -> None:
+    """End a server and its connections. All of its answers must have ended."""
+    server.shutdown()
+    server.service = None  # the part is closed with its last reference
+
+
+@functools.lru_cache
+def _server_class(where: str) -> Any:
+    flight = arrow_flight(where)
+
+    class FlightServer(flight.FlightServerBase):  # type: ignore[misc,name-defined]
+        """Answers DoGet; all other methods are refused by the base."""
+
+        def __init__(self, service: Service, location: str, **secured: Any) -> None:
+            self.service: Service | None = service
+            super().__init__(location, **secured)
+
+        def do_get(self, context: Any, ticket: Any) -> Any:
+            try:
+                if self.service is None:
+                    raise Unavailable(f"{where}: the server has stopped.")
+                schema, batches = self.service.answer(context.peer(), ticket.ticket, context.is_cancelled)
+            except BaseException as error:
+                kind = flight.FlightUnavailableError if isinstance(error, Unavailable) else flight.FlightServerError
+                raise kind(str(error)[:_MOST_TEXT], extra_info=error_to_bytes(error)) from None
+            return flight.GeneratorStream(schema, batches)
+
+    return FlightServer
 
 
 def _try_to_listen(where: str, address: Address) -> None:

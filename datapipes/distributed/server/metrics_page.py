@@ -28,7 +28,7 @@ def _of_requests(numbers: dict[str, Any]) -> Iterator[str]:
     for kind, each in kinds:
         for bound, total in zip((*BUCKETS, "+Inf"), itertools.accumulate(each["buckets"]), strict=True):
             yield f'datapipes_request_seconds_bucket{{kind="{kind}",le="{bound}"}} {total}'
-        yield f'datapipes_request_seconds_sum{{kind="{kind}"}} {each["seconds"]}'
+        yield f'datapipes_request_seconds_sum{{kind="{kind}"}} {each["microseconds"] / 1e6}'
         yield f'datapipes_request_seconds_count{{kind="{kind}"}} {sum(each["buckets"])}'
     for name, key, what in (
         ("datapipes_request_bytes_total", "received_bytes", "Bytes of requests."),

@@ -19,17 +19,15 @@ class MetricsServer:
     """Listens from its making until `close`."""
 
     def __init__(self, where: str, service: Service, address: Address) -> None:
-        class Handler(_Handler):
-            served = service
-
         kind = _ServerOfIPv6 if ":" in address.host else _Server
         try:
-            self._server = kind((address.host, address.port), Handler)
+            self._server = kind((address.host, address.port), _Handler)
         except OSError as error:
             raise type(error)(
                 error.errno,
                 f"{where}: cannot listen on {address} for metrics: {error.strerror}. Choose another port, or 0.",
             ) from error
+        self._server.service = service
         self.address = Address(address.host, self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
@@ -43,6 +41,7 @@ class MetricsServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    service: Service
     request_queue_size = 8
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -55,16 +54,16 @@ class _ServerOfIPv6(_Server):
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = _TIMEOUT_S
-    served: Service
+    server: _Server
     server_version = "datapipes"
     sys_version = ""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            self._say(200, metrics_page(self.served), CONTENT_TYPE)
+            self._say(200, metrics_page(self.server.service), CONTENT_TYPE)
         elif path == "/health":
-            serves = not self.served.is_stopping
+            serves = not self.server.service.is_stopping
             self._say(200 if serves else 503, "serving\n" if serves else "stopping\n", "text/plain; charset=utf-8")
         else:
             self._say(404, "there are /metrics and /health\n", "text/plain; charset=utf-8")

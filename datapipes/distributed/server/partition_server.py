@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from datapipes.base.checks import check_int, check_positive_timeout, shown
+from datapipes.base.checks import MOST_SECONDS, check_int, shown
 from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.distributed.address import Address, parse_address
 from datapipes.distributed.needed import arrow_flight
-from datapipes.distributed.server.flight_server import flight_server
+from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.metrics_server import MetricsServer
 from datapipes.distributed.server.service import Limits, Service
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
@@ -48,7 +47,8 @@ class PartitionServer:
         max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
         max_bytes_in_flight: of all answers that are being made or sent; a client holds at most a quarter. Further
             requests wait. At least four times `max_answer_bytes`.
-        stall_s: seconds after which the connection of a client that does not read its answer is ended.
+        stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. gRPC
+            itself ends answers whose client has died, or whose deadline has passed.
         metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
             Port 0 lets the system choose. What is told has no data of the graph.
         verify: compare the files with their hashes; reads all of them once.
@@ -83,7 +83,11 @@ class PartitionServer:
         self._asked: Address = parse_address(_WHERE, "address", address, lowest_port=0)
         refuse_plain(_WHERE, self._asked, tls, insecure)
         self._asked_metrics = None if metrics is None else parse_address(_WHERE, "metrics", metrics, lowest_port=0)
-        stalled = check_positive_timeout(_WHERE, stall_s)
+        if isinstance(stall_s, bool) or not isinstance(stall_s, (int, float)) or not 0 < stall_s <= MOST_SECONDS:
+            raise ValueError(
+                f"{_WHERE}: stall_s must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(stall_s)}. Choose "
+                "more than a slow client needs for 8 MB."
+            )
         self._limits = Limits(
             len(os.sched_getaffinity(0)) if concurrency is None else check_int(_WHERE, "concurrency", concurrency, 1),
             check_int(_WHERE, "num_threads", num_threads, 1),
@@ -91,7 +95,7 @@ class PartitionServer:
             parse_size(_WHERE, "max_request_bytes", max_request_bytes),
             parse_size(_WHERE, "max_answer_bytes", max_answer_bytes),
             parse_size(_WHERE, "max_bytes_in_flight", max_bytes_in_flight),
-            threading.TIMEOUT_MAX if stalled is None else stalled,
+            stall_s,
         )
         if self._limits.max_bytes_in_flight < 4 * self._limits.max_answer_bytes:
             raise ValueError(
@@ -154,7 +158,7 @@ class PartitionServer:
         atexit.unregister(self.stop)
         if service.close(grace_s):
             logger.warning("%s stops while requests are under way", service.where)
-        server.shutdown()
+        close_flight_server(server)
         self._close_metrics()
         logger.info("%s has stopped", service.where)
 

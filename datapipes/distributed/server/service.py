@@ -30,6 +30,7 @@ _RESULTS = {  # of what is counted; other errors are those of a request that the
     AnswerTooLarge: "too_large",
     Unavailable: "unavailable",
 }
+_JOIN_S = 1.0  # for threads that have nothing to do any more; one may be inside a kernel
 _REFUSED = (ValueError, TypeError, LookupError)
 
 
@@ -100,7 +101,7 @@ class Service:
         self.is_stopping = True
         ended = self.admission.close(grace_s)
         self.answers.close()
-        self.admission.join(grace_s)
+        self.admission.join(max(grace_s, _JOIN_S))
         return not ended
 
     def numbers(self) -> dict[str, Any]:

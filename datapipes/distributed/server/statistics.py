@@ -43,12 +43,12 @@ class Statistics:
             self._stalled += 1
 
     def values(self) -> dict[str, Any]:
-        """Return all counts, as JSON values: {kind: {results, seconds, buckets, bytes}} and what is of no kind."""
+        """Return all counts, as JSON values, whole numbers: of each kind its results, time, buckets and bytes."""
         with self._lock:
             kinds = {
                 kind: {
                     "results": {name: count for (each, name), count in sorted(self._requests.items()) if each == kind},
-                    "seconds": round(self._seconds[kind], 6),
+                    "microseconds": round(self._seconds[kind] * 1e6),
                     "buckets": [*self._buckets[kind]],
                     "received_bytes": self._bytes[kind, "received"],
                     "sent_bytes": self._bytes[kind, "sent"],

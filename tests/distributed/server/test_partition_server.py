@@ -1,0 +1,438 @@
+"""A server in this process: its answers, its refusals, and how it starts and stops."""
+
+import re
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow.flight as flight
+import pytest
+import torch
+from channels import num_descriptors
+from partitions import expect_same_values
+from plain_clients import RELATIONS, PlainClient, in_parts, plain_graph, typed_graph
+
+from datapipes.distributed import Part, PartitionServer, TLSConfig
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.server import service
+from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.wire.arrow_message import Message, to_bytes
+from datapipes.distributed.wire.envelope import Meant, request_header
+from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
+from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
+
+BOUND_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return in_parts(tmp_path_factory.mktemp("plain") / "root", plain_graph())
+
+
+@pytest.fixture(scope="module")
+def typed_root(tmp_path_factory):
+    return in_parts(tmp_path_factory.mktemp("typed") / "root", typed_graph())
+
+
+@pytest.fixture(scope="module")
+def served(root):
+    with PartitionServer(root, 1) as server, PlainClient(server.address) as client:
+        client.hello()
+        yield server, client
+
+
+def until(is_so, what: str) -> None:
+    """Wait for what another thread does; bounded."""
+    ended = threading.Event()
+    for _ in range(int(BOUND_S * 100)):
+        if is_so():
+            return
+        ended.wait(0.01)
+    raise AssertionError(what)
+
+
+def own(root, count: int = 10) -> torch.Tensor:
+    return Part.open(root, 1).node_ids()[:count]
+
+
+def draw_of(ids: torch.Tensor, fanout: int = 3, **arguments) -> DrawRequest:
+    return DrawRequest({None: ids}, (Draw(None, fanout, 7),), **arguments)
+
+
+# --- what it answers
+
+
+def test_the_handshake_tells_the_facts(served, root):
+    assert PlainClient(served[0].address).hello() == (1, PartitionFacts.of(Part.open(root, 1)))
+
+
+@pytest.mark.parametrize("edge_ids", [False, True])
+@pytest.mark.parametrize(("fanout", "replace"), [(3, False), (3, True), (-1, False), (1000, False)])
+def test_a_hop_has_the_bits_of_the_part(served, root, fanout, replace, edge_ids):
+    part = Part.open(root, 1)
+    request = draw_of(part.node_ids().flip(0), fanout, replace=replace, edge_ids=edge_ids)
+    (found,), (expected,) = served[1].draw(request), answer_draw(part, request)
+    for one, other in zip(found, expected, strict=True):
+        assert (one is None and other is None) or torch.equal(one, other)
+
+
+def test_rows_of_every_dtype_and_labels_come_in_one_request(served, root):
+    part, ids = Part.open(root, 1), own(root).flip(0).int()
+    names = tuple(part.node_attributes_of())
+    assert "y" in names
+    edges = part.relation().edge_ids[:5]
+    request = RowsRequest((Rows("node", None, names, ids), Rows("edge", None, ("x", "mask"), edges)))
+    found, expected = served[1].rows(request), answer_rows(part, request)
+    assert len(found) == len(names) + 2
+    expect_same_values(dict(enumerate(found)), dict(enumerate(expected)))
+
+
+def test_a_graph_with_types_is_answered_for_all_edge_types_at_once(typed_root):
+    part = Part.open(typed_root, 0)
+    ids = {kind: part.node_ids(kind) for kind in part.node_types}
+    request = DrawRequest(ids, tuple(Draw(key, 4, number) for number, key in enumerate(RELATIONS)), edge_ids=True)
+    rows = RowsRequest((Rows("node", "paper", ("x",), ids["paper"]), Rows("node", "author", ("mask",), ids["author"])))
+    with PartitionServer(typed_root, 0) as server, PlainClient(server.address) as client:
+        client.hello()
+        for found, expected in zip(client.draw(request), answer_draw(part, request), strict=True):
+            assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        expect_same_values(dict(enumerate(client.rows(rows))), dict(enumerate(answer_rows(part, rows))))
+        with pytest.raises(ValueError, match=r"no edge type \('author', 'writes', 'author'\)"):
+            client.draw(DrawRequest(ids, (Draw(("author", "writes", "author"), 4, 0),)))
+        with pytest.raises(ValueError, match="no node type 'nobody'"):
+            client.rows(RowsRequest((Rows("node", "nobody", ("x",), ids["paper"]),)))
+
+
+def test_empty_requests_have_empty_answers(served):
+    nothing = torch.empty(0, dtype=torch.int64)
+    (drawn,) = served[1].draw(draw_of(nothing))
+    assert drawn.indptr.tolist() == [0]
+    assert served[1].draw(DrawRequest({}, ())) == []
+    assert served[1].rows(RowsRequest(())) == []
+    assert served[1].rows(RowsRequest((Rows("node", None, ("x",), nothing),)))[0].shape == (0, 3)
+
+
+def test_health_and_statistics(root):
+    with PartitionServer(root, 1) as server, PlainClient(server.address) as client:
+        assert client.say("health")["status"] == "serving"
+        client.hello()
+        client.draw(draw_of(own(root)))
+        with pytest.raises(KeyError):
+            client.rows(RowsRequest((Rows("node", None, ("nothing",), own(root)),)))
+        numbers = client.say("statistics")["statistics"]
+        assert {kind: each["results"] for kind, each in numbers["requests"].items()} == {
+            "draw": {"ok": 1},
+            "health": {"ok": 1},
+            "hello": {"ok": 1},
+            "rows": {"error": 1},
+        }
+        assert numbers["requests"]["draw"]["sent_bytes"] > 0
+        assert (numbers["waiting"], numbers["working"], numbers["bytes_in_flight"]) == (0, 0, 0)
+        assert server.statistics()["requests"]["statistics"]["results"] == {"ok": 1}
+
+
+def test_a_partition_of_one_part_is_served_whole_and_of_several_one_must_be_named(root, tmp_path):
+    graph = plain_graph()
+    whole = in_parts(tmp_path / "whole", graph, 1)
+    with PartitionServer(whole) as server, PlainClient(server.address) as client:
+        assert client.hello()[1].num_parts == 1
+        assert client.draw(draw_of(torch.arange(60), -1))[0].indptr.tolist() == graph.relation(None).indptr.tolist()
+    with pytest.raises(ValueError, match=r"has 2 parts; a server has one of them\. Pass part, in \[0, 2\)"):
+        PartitionServer(root).start()
+
+
+# --- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("request_of", "kind", "text"),
+    [
+        (lambda ids: draw_of(ids + 1), IndexError, "is not in part 1. Ask part 0, which owns it"),
+        (lambda ids: draw_of(ids + 100), IndexError, r"is outside the graph; ids must be in [0, 60)"),
+        (lambda ids: draw_of(-ids - 1), IndexError, "is outside the graph"),
+        (lambda ids: draw_of(ids - 2**62, -1), IndexError, "is outside the graph"),
+        (lambda ids: RowsRequest((Rows("node", None, ("x",), ids + 1),)), IndexError, "Ask part 0"),
+        (lambda ids: RowsRequest((Rows("node", None, ("x", "lost"), ids),)), KeyError, "no node feature 'lost'"),
+        (lambda ids: RowsRequest((Rows("node", "paper", ("x",), ids),)), ValueError, "the graph has no types"),
+        (lambda ids: RowsRequest((Rows("edge", None, ("x",), ids + 10_000),)), IndexError, "edge"),
+    ],
+)
+def test_what_the_part_does_not_have_is_refused_with_its_reason(served, root, request_of, kind, text):
+    request, client = request_of(own(root)), served[1]
+    with pytest.raises(kind, match=re.escape(text)):
+        client.draw(request) if isinstance(request, DrawRequest) else client.rows(request)
+
+
+def test_another_part_partition_or_content_is_refused_and_both_are_named(served, root):
+    here = served[1].meant
+    other = in_parts(root.parent / "other", plain_graph(rng_seed=5))
+    theirs = Part.open(other, 1)
+    for name, value in (("part", 0), ("partition_id", theirs.partition_id), ("content_id", theirs.content_id)):
+        client = PlainClient(served[0].address, here._replace(**{name: value}))
+        for kind in ("hello", "draw", "rows", "health", "statistics"):
+            text = f"server of part 1: this server has the {name} {getattr(here, name)!r}, the client means {value!r}"
+            with pytest.raises(OtherPartition, match=re.escape(text)):
+                client.say(kind)
+
+
+def test_other_versions_are_refused(served):
+    for name in ("protocol", "stream"):
+        header = {**request_header("hello", Meant()), name: 99}
+        with pytest.raises(OtherPartition, match=f"the {name} version of the other side is 99"):
+            served[1].ask(Message(header, {}))
+
+
+@pytest.mark.parametrize("ticket", [b"", b"x", b"\x80\x05K\x01.", bytes(1000)])
+def test_what_is_no_request_is_refused(served, ticket):
+    with pytest.raises(BadRequest, match="server of part 1: found no valid Arrow stream"):
+        served[1].ask_bytes(ticket)
+    with pytest.raises(BadRequest, match="there is no request 'exec'"):
+        served[1].say("exec")
+
+
+def test_an_answer_that_would_be_too_large_is_not_made(root, monkeypatch):
+    ids = own(root, 20)
+    degrees = int(Part.open(root, 1).draw(ids, fanout=-1, key=0)[0][-1])
+    whole = 8 * 21 + 16 * degrees
+    requests = [
+        (draw_of(ids, -1, edge_ids=True), whole),
+        (draw_of(ids, 2**61, edge_ids=True), whole),
+        (draw_of(ids, 10**9, replace=True), 8 * 21 + 8 * 20 * 10**9),
+        (RowsRequest((Rows("node", None, ("x", "y"), ids.repeat(100)),)), 2000 * (6 + 8)),
+    ]
+    with (
+        PartitionServer(root, 1, max_answer_bytes=1000, max_bytes_in_flight=4000) as server,
+        PlainClient(server.address) as client,
+    ):
+        client.hello()
+        assert len(client.draw(draw_of(ids, 3))) == 1
+        monkeypatch.setattr(service, "answer_draw", lambda *_, **__: pytest.fail("drawn"))
+        monkeypatch.setattr(service, "answer_rows", lambda *_, **__: pytest.fail("read"))
+        for request, num_bytes in requests:
+            text = rf"server of part 1: the \w+ have {num_bytes} bytes; at most 1000 are sent at once"
+            with pytest.raises(AnswerTooLarge, match=text):
+                client.draw(request) if isinstance(request, DrawRequest) else client.rows(request)
+        counts = {kind: each["results"] for kind, each in server.statistics()["requests"].items()}
+        assert (counts["draw"]["too_large"], counts["rows"]["too_large"]) == (3, 1)
+
+
+def test_a_large_fanout_of_few_edges_is_answered(root):
+    with (
+        PartitionServer(root, 1, max_answer_bytes=10_000, max_bytes_in_flight=40_000) as server,
+        PlainClient(server.address) as client,
+    ):
+        client.hello()
+        request = draw_of(own(root), 2**61)
+        assert torch.equal(client.draw(request)[0].neighbors, answer_draw(Part.open(root, 1), request)[0].neighbors)
+
+
+def test_a_request_that_is_too_large_is_refused(root):
+    with PartitionServer(root, 1, max_request_bytes=2000) as server, PlainClient(server.address) as client:
+        client.hello()
+        with pytest.raises(BadRequest, match=r"found \d+ bytes; at most 2000 are allowed"):
+            client.draw(draw_of(own(root).repeat(30)))
+
+
+def test_other_methods_of_flight_are_refused(served):
+    client = served[1].client
+    descriptor = flight.FlightDescriptor.for_path("x")
+    for call in (
+        lambda: list(client.list_flights()),
+        lambda: list(client.list_actions()),
+        lambda: list(client.do_action("x")),
+        lambda: client.get_flight_info(descriptor),
+        lambda: client.get_schema(descriptor),
+    ):
+        with pytest.raises(NotImplementedError):
+            call()
+    served[1].say("health")
+
+
+# --- where it listens
+
+
+def test_an_address_in_use_is_told(root, served):
+    with pytest.raises(OSError, match=f"cannot listen on {served[0].address}: Address already in use"):
+        PartitionServer(root, 0, served[0].address).start()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"cannot listen on {address} for metrics: Address already in use"):
+            PartitionServer(root, 0, metrics=address).start()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_this_machine_is_told(root, host):
+    before = threading.active_count()
+    with pytest.raises(OSError, match=f"cannot listen on {host}:0: "):
+        PartitionServer(root, 0, f"{host}:0", insecure=True).start()
+    assert threading.active_count() <= before
+
+
+def test_off_loopback_tls_is_needed_or_insecure_said(root):
+    with pytest.raises(ValueError, match=r"0\.0\.0\.0:7000 is not of this machine alone, and there is no TLS"):
+        PartitionServer(root, 0, "0.0.0.0:7000")
+    PartitionServer(root, 0, "0.0.0.0:7000", insecure=True)
+    PartitionServer(root, 0, "0.0.0.0:7000", tls=TLSConfig("cert", "key", "ca"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"part": -1}, ValueError, "part must be 0 or more"),
+        ({"part": True}, TypeError, "part must be an int"),
+        ({"address": "127.0.0.1"}, ValueError, "has no port"),
+        ({"address": 7000}, TypeError, 'address must be a text "host:port"'),
+        ({"tls": "cert.pem"}, TypeError, "tls must be a TLSConfig"),
+        ({"insecure": 1}, TypeError, "insecure must be True or False"),
+        ({"concurrency": 0}, ValueError, "concurrency must be 1 or more"),
+        ({"num_threads": 0}, ValueError, "num_threads must be 1 or more"),
+        ({"max_waiting": 0}, ValueError, "max_waiting must be 1 or more"),
+        ({"max_answer_bytes": "lots"}, ValueError, "max_answer_bytes must be a number of bytes"),
+        ({"max_bytes_in_flight": "1GB", "max_answer_bytes": "512MB"}, ValueError, "at least 4 times max_answer_bytes"),
+        ({"stall_s": 0}, ValueError, "stall_s must be"),
+        ({"metrics": "nine"}, ValueError, "metrics is 'nine', which has no port"),
+    ],
+)
+def test_arguments_are_checked_before_anything_starts(root, arguments, kind, text):
+    with pytest.raises(kind, match=re.escape(text)):
+        PartitionServer(root, **{"part": 0, **arguments})
+
+
+def test_a_part_that_is_not_there_is_told(root, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        PartitionServer(tmp_path / "nothing", 0).start()
+    with pytest.raises(ValueError, match="part must be in"):
+        PartitionServer(root, 2).start()
+    lost = in_parts(tmp_path / "lost", plain_graph())
+    (lost / "part_1").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="part_1"):
+        PartitionServer(lost, 1).start()
+    with PartitionServer(lost, 0):
+        pass
+
+
+def test_without_pyarrow_the_extra_is_named(root, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.flight", None)
+    with pytest.raises(ImportError, match=r"pip install 'datapipes\[distributed\]'"):
+        PartitionServer(root, 0)
+
+
+# --- its life
+
+
+def test_it_starts_stops_and_starts_again_on_the_same_port(root):
+    server = PartitionServer(root, 1)
+    assert repr(server) == f"PartitionServer({str(root)!r}, part=1, not started)"
+    server.stop()
+    before, counts = threading.active_count(), []
+    for _ in range(4):
+        address = server.start()
+        assert repr(server) == f"PartitionServer({str(root)!r}, part=1, listens on {address})"
+        with pytest.raises(RuntimeError, match=r"it listens on .* already"):
+            server.start()
+        with PlainClient(address) as client:
+            assert client.say("health")["status"] == "serving"
+        server.stop()
+        server.stop()
+        assert server.address is None
+        with PlainClient(address) as client, pytest.raises(flight.FlightUnavailableError):
+            client.say("health")
+        server = PartitionServer(root, 1, address)
+        counts.append(num_descriptors())
+    with pytest.raises(RuntimeError, match="it is not started"):
+        server.statistics()
+    assert threading.active_count() <= before
+    until(lambda: num_descriptors() <= counts[0], f"descriptors are left: {counts}")
+
+
+def test_stopping_answers_what_is_under_way_and_refuses_the_rest(root, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments, **options):
+        begun.set()
+        assert go_on.wait(BOUND_S)
+        return answer_rows(*arguments, **options)
+
+    monkeypatch.setattr(service, "answer_rows", slow)
+    request = RowsRequest((Rows("node", None, ("y",), own(root)),))
+    server = PartitionServer(root, 1)
+    with PlainClient(server.start()) as client, ThreadPoolExecutor(2) as threads:
+        client.hello()
+        asked = threads.submit(client.rows, request)
+        assert begun.wait(BOUND_S)
+        serves = server._service
+        stopped = threads.submit(server.stop, BOUND_S)
+        until(lambda: serves.is_stopping, "it does not stop")
+        assert client.say("health")["status"] == "stopping"
+        for refused in (lambda: client.draw(draw_of(own(root))), lambda: client.say("hello")):
+            with pytest.raises(Unavailable, match="server of part 1: the server stops"):
+                refused()
+        go_on.set()
+        assert torch.equal(asked.result(BOUND_S)[0], answer_rows(Part.open(root, 1), request)[0])
+        stopped.result(BOUND_S)
+
+
+def big_rows(root, megabytes: int) -> RowsRequest:
+    """Rows of the widest feature, so many MB of them."""
+    return RowsRequest((Rows("node", None, ("across",), own(root).repeat(megabytes * 2**20 // 480)),))
+
+
+def test_a_client_that_does_not_read_loses_its_connection_and_its_bytes_are_free(root):
+    with PartitionServer(root, 1, stall_s=0.2) as server, PlainClient(server.address) as client:
+        client.hello()
+        stream = client.open(request_bytes(client, big_rows(root, 40)))
+        assert server.statistics()["bytes_in_flight"] > 0
+        until(lambda: server.statistics()["stalled_connections"] > 0, "the connection is not ended")
+        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
+        with pytest.raises(flight.FlightError):
+            stream.read_all()
+        with PlainClient(server.address) as other:
+            assert other.say("health")["status"] == "serving"
+
+
+def test_stopping_does_not_wait_for_a_client_that_does_not_read(root):
+    server = PartitionServer(root, 1)
+    with PlainClient(server.start()) as client, ThreadPoolExecutor(1) as threads:
+        client.hello()
+        stream = client.open(request_bytes(client, big_rows(root, 40)))
+        threads.submit(server.stop, 0.0).result(BOUND_S)
+        with pytest.raises(flight.FlightError):
+            stream.read_all()
+
+
+def test_an_answer_that_the_client_gives_up_is_no_longer_in_flight(root):
+    with PartitionServer(root, 1) as server, PlainClient(server.address) as client:
+        client.hello()
+        stream = client.open(request_bytes(client, big_rows(root, 40)))
+        assert server.statistics()["bytes_in_flight"] > 0
+        stream.cancel()
+        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
+
+
+def request_bytes(client: PlainClient, request: RowsRequest) -> bytes:
+    from datapipes.distributed.wire.rows_codec import rows_to_message
+
+    return to_bytes("client", rows_to_message(request, client.meant))
+
+
+def test_many_clients_at_once_get_their_own_answers(root):
+    part = Part.open(root, 1)
+    requests = [draw_of(part.node_ids()[number:], 2, edge_ids=True) for number in range(12)]
+    expected = [answer_draw(part, request)[0] for request in requests]
+
+    def ask(number: int) -> bool:
+        with PlainClient(server.address) as client:
+            client.hello()
+            found = [client.draw(requests[(number + i) % 12])[0] for i in range(10)]
+        return all(
+            torch.equal(one, other)
+            for i, each in enumerate(found)
+            for one, other in zip(each, expected[(number + i) % 12], strict=True)
+        )
+
+    with PartitionServer(root, 1, concurrency=2) as server, ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(ask, range(12)))
+        numbers = server.statistics()
+        assert numbers["requests"]["draw"]["results"] == {"ok": 120}
+        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")

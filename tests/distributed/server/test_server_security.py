@@ -1,0 +1,121 @@
+"""Who is let in: certificates of one authority, and nobody else; the server lives, and its memory is bounded."""
+
+import contextlib
+import socket
+from pathlib import Path
+
+import pyarrow.flight as flight
+import pytest
+import torch
+from certificates import make_certificates
+from partition_servers import ServerProcess
+from plain_clients import PlainClient, in_parts, plain_graph
+
+from datapipes.distributed import Part, PartitionServer, TLSConfig
+from datapipes.distributed.wire.envelope import Meant
+from datapipes.distributed.wire.refusals import OtherPartition
+from datapipes.distributed.wire.requests import Rows, RowsRequest
+
+GROWTH = 32 * 2**20  # bytes
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("ours") / "tls")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("theirs") / "tls")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return in_parts(tmp_path_factory.mktemp("graph") / "root", plain_graph())
+
+
+@pytest.fixture(scope="module")
+def server(root, ours):
+    tls = ["--tls-cert", ours.server.cert, "--tls-key", ours.server.key, "--tls-ca", ours.ca]
+    with ServerProcess(root, 0, *tls) as server:
+        yield server
+
+
+def options_of(tls: TLSConfig, ca: Path | None = None) -> dict:
+    """What a client of Flight takes: its own certificate, and the authority that it believes."""
+    return {
+        "tls": True,
+        "tls_root_certs": Path(ca or tls.ca).read_bytes(),
+        "cert_chain": Path(tls.cert).read_bytes(),
+        "private_key": Path(tls.key).read_bytes(),
+    }
+
+
+def expect_served(server: ServerProcess, ours) -> None:
+    with PlainClient(server.address, **options_of(ours.client)) as client:
+        assert client.hello()[0] == 0
+        assert client.rows(RowsRequest((Rows("node", None, ("y",), torch.tensor([0, 2])),)))[0].shape == (2,)
+
+
+def resident(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:"))
+
+
+def test_a_client_of_the_authority_is_served(server, ours):
+    expect_served(server, ours)
+
+
+@pytest.mark.parametrize(
+    "which", ["no certificate", "of another authority", "expired", "plaintext", "another authority"]
+)
+def test_others_are_refused_and_the_server_lives(server, ours, theirs, which):
+    address, options = {
+        "no certificate": (server.address, {"tls": True, "tls_root_certs": ours.ca.read_bytes()}),
+        "of another authority": (server.address, options_of(theirs.client, ours.ca)),
+        "expired": (server.address, options_of(ours.expired)),
+        "plaintext": (server.address, {}),
+        "another authority": (server.address, options_of(ours.client, theirs.ca)),  # it is the server that is refused
+    }[which]
+    expect_served(server, ours)
+    before = resident(server.pid)
+    for _ in range(20):
+        with PlainClient(address, **options) as client, pytest.raises(flight.FlightUnavailableError):
+            client.say("health")
+    assert resident(server.pid) - before < GROWTH
+    expect_served(server, ours)
+
+
+def test_garbage_on_the_port_is_refused_and_the_server_lives(server, ours):
+    host, _, port = server.address.rpartition(":")
+    expect_served(server, ours)
+    before = resident(server.pid)
+    for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 2**16, bytes(2**20)):
+        for _ in range(5):
+            with socket.create_connection((host, int(port)), timeout=20) as sock, contextlib.suppress(ConnectionError):
+                sock.sendall(data)
+    assert resident(server.pid) - before < GROWTH
+    expect_served(server, ours)
+
+
+def test_a_client_of_another_dataset_is_refused(server, ours, tmp_path):
+    other = Part.open(in_parts(tmp_path / "other", plain_graph(rng_seed=3)), 0)
+    meant = Meant(0, other.partition_id, other.content_id)
+    with PlainClient(server.address, meant, **options_of(ours.client)) as client:
+        for kind in ("hello", "draw", "rows"):
+            with pytest.raises(
+                OtherPartition, match=f"the client means '{other.content_id}'|means '{other.partition_id}'"
+            ):
+                client.say(kind)
+    expect_served(server, ours)
+
+
+def test_a_certificate_that_is_none_is_told_at_the_start(root, ours, theirs, tmp_path):
+    with pytest.raises(OSError, match="cert of the TLSConfig cannot be read"):
+        PartitionServer(root, 0, tls=TLSConfig(tmp_path / "none.pem", ours.server.key, ours.ca)).start()
+    text = tmp_path / "text.pem"
+    text.write_text("no certificate")
+    with pytest.raises(ValueError, match="is not PEM"):
+        PartitionServer(root, 0, tls=TLSConfig(text, ours.server.key, ours.ca)).start()
+    with pytest.raises((OSError, ValueError), match="does not fit"):
+        PartitionServer(root, 0, tls=TLSConfig(ours.server.cert, theirs.server.key, ours.ca)).start()

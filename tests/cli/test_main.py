@@ -15,7 +15,7 @@ from scripts import run_script
 
 from datapipes.cli import inspect
 
-COMMANDS = ("partition", "inspect", "convert", "completion")
+COMMANDS = ("partition", "inspect", "convert", "serve", "completion")
 SCRIPT = Path(sys.executable).parent / "datapipes"
 
 

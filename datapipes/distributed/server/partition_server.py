@@ -85,8 +85,8 @@ class PartitionServer:
         self._asked_metrics = None if metrics is None else parse_address(_WHERE, "metrics", metrics, lowest_port=0)
         if isinstance(stall_s, bool) or not isinstance(stall_s, (int, float)) or not 0 < stall_s <= MOST_SECONDS:
             raise ValueError(
-                f"{_WHERE}: stall_s must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(stall_s)}. Choose "
-                "more than a slow client needs for 8 MB."
+                f"{_WHERE}: stall_s must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(stall_s)}. "
+                "Choose more than a slow client needs for 8 MB."
             )
         self._limits = Limits(
             len(os.sched_getaffinity(0)) if concurrency is None else check_int(_WHERE, "concurrency", concurrency, 1),

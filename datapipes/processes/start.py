@@ -81,7 +81,7 @@ def refuse_unsafe_fork(context: Context) -> None:
     found = why_not_to_fork() if context.get_start_method() == "fork" else None
     if found is not None:
         raise RuntimeError(
-            f"data_loader: multiprocessing_context is 'fork', but this process {found.did}, which does not survive a "
+            f"data_loader: multiprocessing_context is 'fork', but this process {found.has}, which does not survive a "
             f"fork. Leave multiprocessing_context out (forkserver), or {found.instead}."
         )
 

@@ -6,22 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from datapipes.distributed.address import Address
+from datapipes.distributed.forks import note_client, refuse_forked
 from datapipes.distributed.needed import arrow_flight
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_batches
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.refusals import error_from_bytes
-from datapipes.processes.unforkable import Unforkable, keep_in_children, refuse_if_inherited, register
 
 MOST_BYTES = 2**31  # of one answer; a server sends less
-FLIGHT = "Arrow Flight"
-_UNFORKABLE = Unforkable("is a client of partition servers (Arrow Flight)", "start the workers before it connects")
-
-
-def refuse_forked(where: str) -> None:
-    """Raise RuntimeError in a process that was forked from one with connections: gRPC would wait for ever."""
-    refuse_if_inherited(where, FLIGHT, "datapipes was connected to partition servers")
 
 
 class Connection:
@@ -49,9 +42,8 @@ class Connection:
             if tls is None
             else dict(zip(("cert_chain", "private_key", "tls_root_certs"), tls.read(where), strict=True))
         )
-        register(FLIGHT, _UNFORKABLE)
         self._client = self._flight.FlightClient(address.uri(tls=tls is not None), generic_options=options, **pem)
-        keep_in_children(self._client)
+        note_client(self._client)
 
     def ask(self, request: Message, timeout: float) -> Message:
         """Return the answer to a request, or raise what prevented it; `timeout` seconds at most.

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.distributed.address import Address
-from datapipes.distributed.client.connection import Connection, refuse_forked
+from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.cut import cut_draw, cut_rows, halves, halves_of_rows, join_draws, join_rows
 from datapipes.distributed.client.futures import joined
 from datapipes.distributed.client.greeting import greet
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.forks import refuse_forked
 from datapipes.distributed.needed import arrow_flight
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message

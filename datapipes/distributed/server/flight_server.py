@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 from datapipes.distributed.address import Address
+from datapipes.distributed.forks import note_server
 from datapipes.distributed.needed import arrow_flight
 from datapipes.distributed.server.service import Service
 from datapipes.distributed.tls import Pem
@@ -31,12 +32,14 @@ def flight_server(where: str, service: Service, address: Address, pem: Pem | Non
             "root_certificates": pem.ca,
         }
     try:
-        return kind(service, address.uri(tls=pem is not None), **secured)
+        server = kind(service, address.uri(tls=pem is not None), **secured)
     except Exception as error:  # of Arrow, which does not say what is wrong
         tls = "" if pem is None else ", or a certificate does not fit its key"
         raise OSError(
             f"{where}: cannot listen on {address}: {error}. Another program may have taken the port meanwhile{tls}."
         ) from error
+    note_server(server)
+    return server
 
 
 def close_flight_server(server: Any) -> None:

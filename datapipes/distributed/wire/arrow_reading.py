@@ -150,7 +150,7 @@ def _header(where: str, metadata: Mapping[bytes, bytes] | None) -> dict[str, Any
     if len(data) > MOST_HEADER_BYTES:
         raise BadMessage(f"{where}: found a header of {len(data)} bytes; at most {MOST_HEADER_BYTES} are allowed.")
     try:
-        header = parse_strict(data.decode("ascii"))
+        header = parse_strict(data.decode("ascii"), floats=True)  # statistics have seconds
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"{where}: the header is no strict JSON: {_short(error)}.") from error
     if not isinstance(header, dict):

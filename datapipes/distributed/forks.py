@@ -1,0 +1,25 @@
+"""What forks mean to Arrow Flight: a child never gets an answer, so it gets an error instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datapipes.processes.unforkable import Unforkable, must_not_be_forked, refuse_if_inherited
+
+_FLIGHT = "Arrow Flight"
+
+
+def note_client(client: Any) -> None:
+    """Note that this process has a client of Flight, for as long as it exists."""
+    has, instead = "is connected to partition servers (Arrow Flight)", "close the DistGraph before"
+    must_not_be_forked(client, _FLIGHT, Unforkable(has, instead))
+
+
+def note_server(server: Any) -> None:
+    """Note that this process has a server of Flight, for as long as it exists."""
+    must_not_be_forked(server, _FLIGHT, Unforkable("runs a PartitionServer (Arrow Flight)", "stop the server before"))
+
+
+def refuse_forked(where: str) -> None:
+    """Raise RuntimeError if this process was forked from one that had used Flight: it would wait for ever."""
+    refuse_if_inherited(where, _FLIGHT, "Arrow Flight, which connects to partition servers, was used")

@@ -1,0 +1,131 @@
+"""Servers that start within a moment: `datapipes serve` in children of the fork server, which has imported torch.
+
+What tests kill often starts here; partition_servers.py starts the command as a user does. A Supervisor starts a server
+again as soon as it has ended, as those of a cluster do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from partition_servers import ServerProcess
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+class _Child:
+    """A child of the fork server with what ServerProcess uses of a Popen."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.stdout, writing = _CONTEXT.Pipe(duplex=False)
+        self._process = _CONTEXT.Process(target=_serve, args=(command, writing), daemon=True)
+        self._process.start()
+        writing.close()
+        self.pid, self.sentinel = self._process.pid, self._process.sentinel
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("datapipes serve", timeout)
+        return self._process.exitcode
+
+
+def _serve(command: list[str], stdout: Connection) -> None:
+    from datapipes.cli.main import main
+
+    os.dup2(stdout.fileno(), 1)
+    raise SystemExit(main(command))
+
+
+class WarmServer(ServerProcess):
+    """A ServerProcess that starts within a moment. What it logs goes to the stderr of the tests."""
+
+    def launch(self) -> WarmServer:
+        part = [] if self.part is None else ["--part", self.part]
+        command = ["serve", self.root, *part, "--address", self.address, *self.options]
+        self.process: Any = _Child([str(each) for each in command])
+        return self
+
+
+class Supervisor:
+    """Starts a server again as soon as it has ended, on its port; `kill` ends it as a crash does.
+
+    Attributes:
+        server: may be changed while none runs; the next start takes it.
+        ready: when each start was ready, in time.monotonic().
+    """
+
+    def __init__(self, root: Path, part: int, *options: object) -> None:
+        self.server = WarmServer(root, part, *options).start()
+        self.ready: list[float] = [time.monotonic()]
+        self._changed = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._main, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    def kill(self) -> int:
+        """SIGKILL the server that runs, once it is ready; return how many have been started until then."""
+        with self._changed:
+            starts = len(self.ready)
+        os.kill(self.server.pid, signal.SIGKILL)
+        return starts
+
+    def wait_for_start(self, number: int, timeout: float) -> float:
+        """Wait until `number` servers were ready after the first; return when the last was, in time.monotonic()."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.ready) > number, timeout), "the server did not start again"
+            return self.ready[number]
+
+    def close(self) -> None:
+        self._ended = True
+        with contextlib.suppress(ProcessLookupError, AssertionError):
+            os.kill(self.server.pid, signal.SIGKILL)
+        self._thread.join(60)
+        self.server.kill()
+
+    def _main(self) -> None:
+        while True:
+            multiprocessing.connection.wait([self.server.process.sentinel])
+            if self._ended:
+                return
+            self.server.kill()
+            self.server.start()
+            with self._changed:
+                self.ready.append(time.monotonic())
+                self._changed.notify_all()
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def supervised(root: Path, num_parts: int, *options: object) -> Iterator[list[Supervisor]]:
+    """A supervised server for each part."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Supervisor(root, part, *options)) for part in range(num_parts)]

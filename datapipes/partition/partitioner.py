@@ -44,9 +44,9 @@ class Partitioner:
             temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by it.
         rng_seed: the same seed gives the same parts, but for another version of METIS.
         layouts: which to write, "native" (memory-mapped, checked by hashes) and "pyg" (what torch_geometric reads).
-        edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; a DistFeatureStore
-            reads edge features by it. By default it is written if edges have attributes, and edge ids that an edge map
-            can hold; always with "pyg", which has one.
+        edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; by it, a
+            DistFeatureStore reads edge features. By default it is written if edges have attributes, and edge ids that
+            an edge map can hold; always with "pyg", which has one.
         progress: called with (what is being done, how much of it is done, all of it or 0 if unknown), a few times a
             second.
     Raises:

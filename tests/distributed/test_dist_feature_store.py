@@ -166,7 +166,9 @@ def test_ids_outside_the_graph_are_named_with_the_feature(tmp_path, outside):
     dist_graph = parts_of_graph(tmp_path)
     store = DistFeatureStore(dist_graph)
     ids = torch.tensor([3, outside, -7])
-    with refused(IndexError, stage="node feature 'x'", found=str(outside), allowed=r"in \[0, 200\)", remedy="Check the ids"):
+    with refused(
+        IndexError, stage="node feature 'x'", found=str(outside), allowed=r"in \[0, 200\)", remedy="Check the ids"
+    ):
         store.read_many([("node", None, "x", ids)])
     with refused(IndexError, stage="edge feature 'w'", found="3000", allowed=r"in \[0, 3000\)", remedy="Check the ids"):
         asyncio.run(store.read_many_async([("edge", None, "w", torch.tensor([3000]))]))

@@ -99,7 +99,7 @@ class Server:
         self._start()
 
     def _start(self) -> None:
-        serve = [sys.executable, "-m", "datapipes", "serve", str(self.root), "--part", str(self.part)]
+        serve = [sys.executable, "-m", "datapipes.cli", "serve", str(self.root), "--part", str(self.part)]
         # Ctrl-C reaches this process only, which then stops the others.
         self.process = subprocess.Popen(
             [*serve, "--address", self.address], stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -19,7 +19,7 @@ from datapipes.distributed.needed import arrow
 from datapipes.distributed.wire.tensor_buffers import bytes_of, plain
 
 # Of tensors in one batch. A larger batch is slower: gRPC joins its pieces in fresh memory before anybody can read it.
-BATCH_BYTES = 8 * 2**20
+BATCH_BYTES = 1 * 2**20
 HEADER, DTYPE, SHAPE = b"datapipes", b"dtype", b"shape"  # keys of the metadata
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
+from datapipes.base.rows import new_rows
 from datapipes.base.strict_json import parse_strict
 from datapipes.distributed.needed import arrow
 from datapipes.distributed.wire.arrow_message import DTYPE, HEADER, SHAPE, Message
@@ -90,7 +91,7 @@ class _Arriving:
             self.piece = piece
         elif count > 0:
             if self.joined is None:
-                self.joined = torch.empty(self.num_bytes, dtype=torch.uint8)
+                self.joined = new_rows(self.num_bytes, (), torch.uint8)  # recycled: fresh memory costs more than the copy
             self.joined[self.done : self.done + count] = view_of(self.where, self.name, piece, torch.uint8, (count,))
         self.done += count
         return count

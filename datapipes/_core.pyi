@@ -28,8 +28,11 @@ def sample_hop(
     key: int,
     node_ids: _I64 | None = None,
     num_sources: int | None = None,
+    seed_ids: _I64 | None = None,
+    edge_ids: _I64 | None = None,
+    want_places: bool = True,
     num_threads: int = 1,
-) -> tuple[_I64, NDArray[_Id], _I64]: ...
+) -> tuple[_I64, NDArray[_Id], Any]: ...  # the last: positions, or ids where edge_ids are given; None unless wanted
 def compact(ids: NDArray[_Id], *, num_nodes: int, direct_limit: int = ...) -> tuple[NDArray[_Id], NDArray[_Id]]: ...
 
 class NumberingInt32:

@@ -118,7 +118,8 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
       "sample_hop",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const Array<std::int64_t>& seeds, std::int64_t fanout,
          bool replace, std::uint64_t key, const std::optional<Array<std::int64_t>>& node_ids,
-         std::optional<std::int64_t> num_sources, int num_threads) {
+         std::optional<std::int64_t> num_sources, const std::optional<Array<std::int64_t>>& seed_ids,
+         const std::optional<Array<std::int64_t>>& edge_ids, bool want_places, int num_threads) {
         check_threads(num_threads);
         const auto offsets = view(indptr, "indptr");
         if (offsets.empty())
@@ -128,19 +129,24 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
           rows.node_ids = view(*node_ids, "node_ids");
           if (std::ssize(rows.node_ids) != rows.num_rows()) throw std::invalid_argument("give one of node_ids for each row.");
         }
-        const auto wanted = view(seeds, "seeds");
+        HopRows of{view(seeds, "seeds")};
+        if (seed_ids) of.seed_ids = view(*seed_ids, "seed_ids");
+        HopPlaces places{want_places ? Places::kPositions : Places::kNone};
+        if (edge_ids) places = {want_places ? Places::kEdgeIds : Places::kNone, view(*edge_ids, "edge_ids")};
         const Uniform policy = uniform(fanout, replace, key);
         SampledHop<Id> hop;
         {
           const GilRelease nogil;
-          hop = sample_hop(rows, wanted, policy, num_threads);
+          hop = sample_hop(rows, of, policy, places, num_threads);
         }
-        return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)),
-                              to_numpy(std::move(hop.positions)));
+        py::object found = py::none();
+        if (want_places) found = to_numpy(std::move(hop.positions));
+        return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)), found);
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("seeds").noconvert(), py::kw_only(),
       py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("node_ids").noconvert() = py::none(),
-      py::arg("num_sources") = py::none(), py::arg("num_threads") = 1);
+      py::arg("num_sources") = py::none(), py::arg("seed_ids").noconvert() = py::none(),
+      py::arg("edge_ids").noconvert() = py::none(), py::arg("want_places") = true, py::arg("num_threads") = 1);
   m.def(
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {

@@ -26,7 +26,8 @@ struct HopPlan {
   std::span<const NodeId> nodes;
   std::int64_t first = 0;  // columns before this one are empty
   Buffer<std::int64_t> indptr;
-  Buffer<Column> columns;  // from `first` on
+  Buffer<Column> columns;                  // from `first` on
+  std::span<const std::int64_t> ids = {};  // of `nodes`, where they are rows and the caller knows the ids; else empty
   std::int64_t num_dst() const { return std::ssize(nodes); }
   std::int64_t num_picks() const { return indptr[num_dst()]; }
 
@@ -111,8 +112,9 @@ class HopDrawer {
       if (positions_.size() < count) positions_.resize(count);
       for (std::int64_t d = begin; d < stop; ++d) {
         const auto column = plan.columns[d - plan.first];
-        scratch_.choose(policy, rows.indices.data(), column.begin, column.degree,
-                        rows.node_of(plan.nodes[static_cast<std::size_t>(d)]), indptr[d + 1] - indptr[d],
+        const auto at = static_cast<std::size_t>(d);
+        const auto node = plan.ids.empty() ? rows.node_of(plan.nodes[at]) : static_cast<std::uint64_t>(plan.ids[at]);
+        scratch_.choose(policy, rows.indices.data(), column.begin, column.degree, node, indptr[d + 1] - indptr[d],
                         positions_.data() + (indptr[d] - offset));
       }
       Id* const neighbors = out + offset;
@@ -136,6 +138,12 @@ class HopDrawer {
   typename Policy::Scratch scratch_;
   std::vector<std::int64_t> positions_;
 };
+
+// Copies the edge ids at checked positions; their lines are prefetched.
+inline void copy_edge_ids(std::span<const std::int64_t> edge_ids, std::span<const std::int64_t> positions, std::int64_t* out) {
+  for (const std::int64_t position : positions) __builtin_prefetch(&edge_ids[static_cast<std::size_t>(position)]);
+  for (const std::int64_t position : positions) *out++ = edge_ids[static_cast<std::size_t>(position)];
+}
 
 // How threads share a hop.
 inline constexpr std::int64_t kRangePicks = 8192;      // picks that one thread draws per turn

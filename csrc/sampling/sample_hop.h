@@ -1,7 +1,9 @@
 // sample_hop.h: draws in-edges of each seed for one hop; the ids stay global. It keeps no state and each row is drawn for
 // itself, so whoever holds the rows can answer: the graph, a relation of it, a part.
-//   seeds int64[num_seeds], numbers of rows, repeats allowed (a repeat gets the same picks).
-//   Returns CSC over the seeds: offsets int64[num_seeds + 1], the picked neighbors and their positions in `indices`.
+//   seeds int64[num_seeds], numbers of rows, repeats allowed (a repeat gets the same picks). seed_ids int64[num_seeds] or
+//   empty: their node ids, for a caller who has them at hand; else they are looked up in `rows`.
+//   Returns CSC over the seeds: offsets int64[num_seeds + 1], the picked neighbors, and where they stand: their positions in
+//   `indices`, or edge_ids[position], or nothing, as `wanted` says.
 // Equal inputs give equal draws at any thread count: a random stream belongs to (key, node id).
 // Throws std::out_of_range (IndexError) on a seed that is no row, std::invalid_argument (ValueError) on an
 // inconsistent entry of the graph among those it reads, NoRoom (MemoryError, hop_room.h) where the hop does not fit into
@@ -17,6 +19,8 @@
 
 namespace datapipes {
 
+enum class Places { kPositions, kEdgeIds, kNone };
+
 template <class Id>
 struct SampledHop {
   Buffer<std::int64_t> indptr;
@@ -24,7 +28,23 @@ struct SampledHop {
   Buffer<std::int64_t> positions;
 };
 
+struct HopRows {
+  std::span<const std::int64_t> seeds;
+  std::span<const std::int64_t> seed_ids = {};
+};
+
+struct HopPlaces {
+  Places wanted = Places::kPositions;
+  std::span<const std::int64_t> edge_ids = {};  // [num_edges], for kEdgeIds
+};
+
 template <class Id>
-SampledHop<Id> sample_hop(const RowView<Id>& rows, std::span<const std::int64_t> seeds, const Uniform& policy, int threads = 1);
+SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Uniform& policy, const HopPlaces& places,
+                          int threads = 1);
+
+template <class Id>
+SampledHop<Id> sample_hop(const RowView<Id>& rows, std::span<const std::int64_t> seeds, const Uniform& policy, int threads = 1) {
+  return sample_hop(rows, HopRows{seeds}, policy, HopPlaces{}, threads);
+}
 
 }  // namespace datapipes

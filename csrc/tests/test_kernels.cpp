@@ -159,6 +159,19 @@ void a_hop_is_the_one_of_the_page() {
   CHECK((ints(replaced.neighbors) == Ints{0, 1, 2, 1}));
   CHECK((ints(replaced.positions) == Ints{6, 7, 3, 2}));
   CHECK((ints(hop_of(graph, {}, 2, false).indptr) == Ints{0}));
+  const Ints rows{3, 0, 2}, edge_ids{10, 11, 12, 13, 14, 15, 16, 17, 18};
+  RowView<Id> part = graph.view();
+  const Uniform policy{2, false, 42};
+  CHECK((ints(sample_hop(part, {rows}, policy, {Places::kEdgeIds, edge_ids}).positions) == Ints{17, 18, 12, 14}));
+  const auto bare = sample_hop(part, {rows, rows}, policy, {Places::kNone});
+  CHECK(bare.positions.size() == 0 && ints(bare.neighbors) == ints(plain.neighbors));
+  const Ints others{30, 7, 2};  // ids of the seeds, at hand or by row, draw the same
+  const Ints by_row{7, 1, 2, 30};
+  const auto at_hand = sample_hop(part, {rows, others}, policy, {});
+  part.node_ids = by_row;
+  CHECK(ints(at_hand.positions) == ints(sample_hop(part, std::span<const std::int64_t>(rows), policy).positions));
+  CHECK_THROWS(std::invalid_argument, sample_hop(part, {rows, std::span(others).first(2)}, policy, {}));
+  CHECK_THROWS(std::invalid_argument, sample_hop(part, {rows}, policy, {Places::kEdgeIds, others}));
   CHECK((ints(hop_of(graph, {1, 0}, -1, true).positions) == Ints{5, 0, 1, 2, 3, 4}));
 }
 

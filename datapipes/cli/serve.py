@@ -18,6 +18,7 @@ from datapipes.distributed.address import parse_address
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 
+
 def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(

@@ -27,9 +27,10 @@ def answer_draw(part: Part, request: DrawRequest, *, num_threads: int = 1) -> li
             key=each.key,
             replace=request.replace,
             edge_type=each.edge_type,
+            edge_ids=request.edge_ids,
             num_threads=num_threads,
         )
-        answer.append(Drawn(drawn[0], drawn[1], drawn[2] if request.edge_ids else None))
+        answer.append(Drawn(*drawn))
     return answer
 
 

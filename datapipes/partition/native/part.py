@@ -16,7 +16,6 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_index_tensor, check_int, shown
-from datapipes.base.rows import byte_rows, take_rows
 from datapipes.base.types import EdgeType, NodeType, ends_of, known_edge_type, known_node_type
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
@@ -264,8 +263,9 @@ class Part:
         key: int,
         replace: bool = False,
         edge_type: EdgeType | str | None = None,
+        edge_ids: bool = True,
         num_threads: int = 1,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw in-edges of the part's own nodes, with the bits of the whole graph.
 
         Args:
@@ -274,11 +274,12 @@ class Part:
             fanout: in-edges for each node, -1 for all.
             key: random key of the hop and edge type, uint64.
             replace: draw with replacement.
+            edge_ids: whether to return the ids of the edges; each may cost a cache miss more.
             num_threads: threads of the kernel; the draws do not depend on it.
         Returns:
             indptr: int64 [n + 1], where the edges of each node begin.
             neighbors: [indptr[-1]], the global ids of the sources, of `index_dtype`.
-            edge_ids: int64 [indptr[-1]].
+            edge_ids: int64 [indptr[-1]]; None if they are not asked for.
         Raises:
             IndexError: A node is not this part's; the message names the first one, and the part that owns it.
             ValueError: There is no such type, the fanout is below -1, or the part is corrupt.
@@ -286,19 +287,25 @@ class Part:
         known = self._edge_type(edge_type)
         src, dst = ends_of(known)
         relation = self._relations[known]
-        indptr, neighbors, positions = _core.sample_hop(
-            relation.indptr.numpy(),
-            relation.indices.numpy(),
-            self.rows_of(ids, dst).numpy(),
-            fanout=fanout,
-            replace=replace,
-            key=key,
-            node_ids=self.node_ids(dst).numpy(),
-            num_sources=self._num_nodes[src],
-            num_threads=num_threads,
-        )
-        edge_ids = take_rows(relation.edge_ids, byte_rows(relation.edge_ids), torch.from_numpy(positions), num_threads)
-        return torch.from_numpy(indptr), torch.from_numpy(neighbors), edge_ids
+        given = check_index_tensor("Part.draw", "ids", ids)
+        try:
+            indptr, neighbors, drawn_ids = _core.sample_hop(
+                relation.indptr.numpy(),
+                relation.indices.numpy(),
+                self.own_nodes(dst).rows(given).numpy(),  # -1 for a node of another part, which the kernel refuses
+                fanout=fanout,
+                replace=replace,
+                key=key,
+                num_sources=self._num_nodes[src],
+                seed_ids=given.long().numpy(),
+                edge_ids=relation.edge_ids.numpy() if edge_ids else None,
+                want_places=edge_ids,
+                num_threads=num_threads,
+            )
+        except IndexError:
+            self.rows_of(given, dst)  # its error names the node, and the part that owns it
+            raise
+        return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
     def _not_owned(self, node: int, node_type: NodeType | None) -> IndexError:
         of = "" if node_type is None else f" of {node_type!r}"

@@ -155,8 +155,12 @@ def test_draws_over_a_part_have_the_bits_of_the_whole_graph(tmp_path_factory, da
                 "neighbors": torch.from_numpy(neighbors),
                 "edge_ids": places if whole.edge_ids is None else whole.edge_ids[places],
             }
-            got = part.draw(ids, fanout=fanout, key=key, replace=replace, edge_type=edge_type, num_threads=num_threads)
+            arguments = {"fanout": fanout, "key": key, "replace": replace, "edge_type": edge_type}
+            got = part.draw(ids, num_threads=num_threads, **arguments)
             expect_same_values(dict(zip(expected, got, strict=True)), expected)
+            *without, no_ids = part.draw(ids, edge_ids=False, num_threads=num_threads, **arguments)
+            assert no_ids is None
+            assert [each.tolist() for each in without] == [each.tolist() for each in got[:2]]
 
 
 def test_an_edge_type_may_be_given_as_text(root):

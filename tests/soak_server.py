@@ -1,0 +1,202 @@
+"""A partition server under clients that come and go, and under malformed requests: no growth, only typed errors.
+
+Each round starts client processes with a certificate of the right authority, and kills them after a few seconds, in
+whatever they are doing. In "join" they connect, ask, and leave in all ways: closed, dropped, in the middle of an
+answer, without having read it, in the middle of a handshake. In "fuzz" they send malformed requests; each answer must
+be one, or a typed error. Between rounds, with no client left, the server's memory, threads and descriptors are read:
+the last third of a run must not be above the first. At the end a good client gets the bits of the part.
+Run: python tests/soak_server.py --minutes 10   (or make soak)
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import multiprocessing.connection
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.flight as flight
+import torch
+from certificates import Certificates, make_certificates
+from partition_servers import ServerProcess
+from plain_clients import PlainClient, in_parts, plain_graph
+from ticket_fuzz import TOLD, TicketFuzz
+
+from datapipes.distributed import Part
+from datapipes.distributed.server.answers import answer_draw
+from datapipes.distributed.wire.arrow_message import to_bytes
+from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
+from datapipes.distributed.wire.rows_codec import rows_to_message
+
+CLIENTS = 2  # processes
+ROUND_S = 4.0
+BOUND_S = 60.0  # until a killed client's connections are gone
+GROWTH = 12 * 2**20  # bytes; what the allocators of a busy process may still gather
+FIRST = 3  # rounds in which a server gets what it needs
+
+
+class State(NamedTuple):
+    """What a process holds."""
+
+    num_bytes: int
+    threads: int
+    files: int
+
+
+def state_of(pid: int) -> State:
+    memory = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    private = next(1024 * int(line.split()[1]) for line in memory if line.startswith("Private_Dirty:"))
+    return State(private, len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd")))
+
+
+def options_of(made: Certificates) -> dict:
+    pem = made.client.read("soak")
+    return {"tls": True, "tls_root_certs": pem.ca, "cert_chain": pem.cert, "private_key": pem.key}
+
+
+# --- clients, each in a process of its own until it is killed
+
+
+def joins(address: str, made: Certificates, ids: torch.Tensor, rng_seed: int, told: object) -> None:
+    rng, left = random.Random(rng_seed), []
+    torch.set_num_threads(1)
+    small = RowsRequest((Rows("node", None, ("y",), ids),))
+    large = RowsRequest((Rows("node", None, ("across",), ids.repeat(10_000)),))
+    while True:
+        way = rng.randrange(7)
+        if way == 0:  # in the middle of a handshake
+            host, _, port = address.rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=BOUND_S) as sock:
+                sock.sendall(rng.randbytes(rng.choice((0, 1, 100, 10_000))))
+            continue
+        client = PlainClient(address, **options_of(made))
+        client.hello()
+        for _ in range(rng.randrange(5)):
+            client.rows(small)
+        if way >= 4:
+            stream = client.open(to_bytes("soak", rows_to_message(large, client.meant)))
+            if way == 5:
+                next(iter(stream))
+            elif way == 6:
+                left.append((client, stream))  # not read: the server's memory is held until this process is killed
+                left = left[-3:]
+                continue
+            stream.cancel()
+        if way % 2:
+            client.close()
+        told.value += 1
+
+
+def fuzzes(address: str, made: Certificates, ids: torch.Tensor, rng_seed: int, told: object) -> None:
+    torch.set_num_threads(1)
+    with PlainClient(address, **options_of(made)) as client:
+        client.hello()
+        fuzz = TicketFuzz(ids, client.meant, rng_seed)
+        while True:
+            ticket = fuzz.next()
+            try:
+                client.ask_bytes(ticket)
+            except TOLD:
+                pass
+            except flight.FlightError as error:
+                if "too large" not in str(error):  # a message of more than gRPC takes
+                    raise
+            told.value += 1
+
+
+def expect_bits(address: str, made: Certificates, root: Path, ids: torch.Tensor) -> None:
+    torch.set_num_threads(1)
+    request = DrawRequest({None: ids}, (Draw(None, 4, 9),), edge_ids=True)
+    with PlainClient(address, **options_of(made)) as client:
+        client.hello()
+        expected = answer_draw(Part.open(root, 1), request)[0]
+        assert all(torch.equal(one, other) for one, other in zip(client.draw(request)[0], expected, strict=True))
+
+
+# --- rounds
+
+
+def one_round(target: object, server: ServerProcess, made: Certificates, ids: torch.Tensor, rng_seed: int) -> int:
+    """Let clients run for a while, kill them, and return how much they have done."""
+    context = multiprocessing.get_context("fork")  # this process has no connection of its own
+    told = [context.Value("q", 0) for _ in range(CLIENTS)]
+    clients = [
+        context.Process(target=target, args=(server.address, made, ids, rng_seed * CLIENTS + number, each), daemon=True)
+        for number, each in enumerate(told)
+    ]
+    for each in clients:
+        each.start()
+    # A client ends by itself only with an error.
+    ended = multiprocessing.connection.wait([each.sentinel for each in clients], ROUND_S)
+    for each in clients:
+        if each.is_alive():
+            os.kill(each.pid, signal.SIGKILL)
+        each.join()
+    assert not ended, f"seed {rng_seed}: a client has met an error that is none; see above"
+    assert server.process.poll() is None, f"seed {rng_seed}: the server has ended; its log:\n{server.log}"
+    return sum(each.value for each in told)
+
+
+def settled(pid: int, files: int) -> State:
+    """Return the state once the connections of killed clients are gone."""
+    until = time.monotonic() + BOUND_S
+    while state_of(pid).files > files and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.5)  # threads of gRPC end a little later
+    return state_of(pid)
+
+
+def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
+    """Make rounds for so many minutes. AssertionError if anything goes wrong."""
+    total, states = Counter[str](), []
+    with tempfile.TemporaryDirectory() as place:
+        made = make_certificates(Path(place) / "tls")
+        root = in_parts(Path(place) / "root", plain_graph())
+        ids = Part.open(root, 1).node_ids()
+        tls = ["--tls-cert", made.server.cert, "--tls-key", made.server.key, "--tls-ca", made.ca]
+        with ServerProcess(root, 1, *tls) as server:
+            before, until = state_of(server.pid), time.monotonic() + 60 * minutes
+            while time.monotonic() < until or len(states) < 3 * FIRST:
+                done = one_round({"join": joins, "fuzz": fuzzes}[name], server, made, ids, rng_seed + len(states))
+                states.append(settled(server.pid, before.files + 4))
+                total["done"] += done
+                total["rounds"] += 1
+            third = len(states) // 3
+            for field in State._fields:
+                found = [getattr(state, field) for state in states]
+                first, last = max(found[FIRST - 1 : max(third, FIRST)]), max(found[-third:])
+                print(f"{name}: {field} {getattr(before, field)} at the start, {first} first, {last} last")
+                slack = GROWTH if field == "num_bytes" else 2
+                assert last <= first + slack, f"seed {rng_seed}: {field} has grown: {found}"
+            assert "Traceback" not in server.log, server.log
+            context = multiprocessing.get_context("fork")
+            good = context.Process(target=expect_bits, args=(server.address, made, root, ids), daemon=True)
+            good.start()
+            good.join(BOUND_S)
+            assert good.exitcode == 0, f"a good client ended with {good.exitcode}"
+    return total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of each kind")
+    parser.add_argument("--kinds", nargs="+", choices=["join", "fuzz"], default=["join", "fuzz"])
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for the same clients")
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    for name in given.kinds:
+        print(f"{name}: {dict(run(name, given.minutes, given.seed))}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -40,8 +40,8 @@ from datapipes.distributed.wire.rows_codec import rows_to_message
 CLIENTS = 2  # processes
 ROUND_S = 4.0
 BOUND_S = 60.0  # until a killed client's connections are gone
-GROWTH = 12 * 2**20  # bytes; what the allocators of a busy process may still gather
-FIRST = 3  # rounds in which a server gets what it needs
+GROWTH = 16 * 2**20  # bytes; what the allocators of a busy process may still gather
+FIRST = 6  # rounds in which a server gets what it needs
 
 
 class State(NamedTuple):

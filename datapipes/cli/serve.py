@@ -49,6 +49,8 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads for each request; default: 1")
     parser.add_argument("--concurrency", type=int, metavar="N", help="requests worked on at once; default: all cores")
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="further requests wait; default: 256")
+    parser.add_argument("--max-request", default="64MB", metavar="SIZE", help="largest request; default: 64MB")
+    parser.add_argument("--max-memory", metavar="SIZE", help="memory at which all connections end; default: none")
     parser.add_argument("--max-answer", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
     parser.add_argument(
         "--max-in-flight", default="1GB", metavar="SIZE", help="all answers that are made or sent at once; default: 1GB"
@@ -109,6 +111,8 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
             max_waiting=arguments.max_waiting,
             max_answer_bytes=arguments.max_answer,
             max_bytes_in_flight=arguments.max_in_flight,
+            max_request_bytes=arguments.max_request,
+            max_memory=arguments.max_memory,
             metrics=_metrics(arguments.metrics_port),
             verify=not arguments.no_verify,
         )

@@ -9,16 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 
 _MAPPED = "::ffff:"  # an IPv4 address on a socket for both versions
 
 
 def end_connections(peers: set[str]) -> int:
     """Shut down this process's connections to `peers`, each named as gRPC names it; return how many they were."""
-    return sum(_ended(int(name), peers) for name in os.listdir("/proc/self/fd")) if peers else 0
+    return _end(lambda sock: _grpc_name(sock) in peers) if peers else 0
 
 
-def _ended(descriptor: int, peers: set[str]) -> bool:
+def end_all_connections(port: int) -> int:
+    """Shut down this process's connections that came to a port of its own; return how many they were."""
+    return _end(lambda sock: bool(_grpc_name(sock)) and sock.getsockname()[1] == port)
+
+
+def _end(is_meant: Callable[[socket.socket], bool]) -> int:
+    return sum(_ended(int(name), is_meant) for name in os.listdir("/proc/self/fd"))
+
+
+def _ended(descriptor: int, is_meant: Callable[[socket.socket], bool]) -> bool:
     try:
         ours = os.dup(descriptor)
     except OSError:  # closed meanwhile, or there is no descriptor left
@@ -28,8 +38,8 @@ def _ended(descriptor: int, peers: set[str]) -> bool:
     except OSError:  # no socket
         os.close(ours)
         return False
-    with sock, contextlib.suppress(OSError):
-        if sock.type == socket.SOCK_STREAM and _grpc_name(sock) in peers:
+    with sock, contextlib.suppress(OSError):  # it listens, and has no other end
+        if sock.type == socket.SOCK_STREAM and is_meant(sock):
             sock.shutdown(socket.SHUT_RDWR)
             return True
     return False

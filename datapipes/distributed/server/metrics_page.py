@@ -39,6 +39,8 @@ def _of_requests(numbers: dict[str, Any]) -> Iterator[str]:
             yield f'{name}{{kind="{kind}"}} {each[key]}'
     yield from _about("datapipes_stalled_connections_total", "counter", "Connections ended since nothing was read.")
     yield f"datapipes_stalled_connections_total {numbers['stalled_connections']}"
+    yield from _about("datapipes_memory_sheds_total", "counter", "Ends of all connections at the memory bound.")
+    yield f"datapipes_memory_sheds_total {numbers['memory_sheds']}"
     for name, key, what in (
         ("datapipes_requests_waiting", "waiting", "Requests that wait for their turn."),
         ("datapipes_requests_working", "working", "Requests that are worked on."),

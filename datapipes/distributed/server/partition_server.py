@@ -14,6 +14,7 @@ from datapipes.base.sizes import parse_size
 from datapipes.distributed.address import Address, parse_address
 from datapipes.distributed.needed import arrow_flight
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
+from datapipes.distributed.server.memory_watch import MemoryWatch, own_memory
 from datapipes.distributed.server.metrics_server import MetricsServer
 from datapipes.distributed.server.service import Limits, Service
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
@@ -49,6 +50,8 @@ class PartitionServer:
             requests wait. At least four times `max_answer_bytes`.
         stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. gRPC
             itself ends answers whose client has died, or whose deadline has passed.
+        max_memory: of the whole process, without mapped files; None for no bound. Beyond it all connections end, and
+            clients connect again: gRPC takes a request whole, and several times its size, before it can be refused.
         metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
             Port 0 lets the system choose. What is told has no data of the graph.
         verify: compare the files with their hashes; reads all of them once.
@@ -72,6 +75,7 @@ class PartitionServer:
         max_answer_bytes: int | str = "256MB",
         max_bytes_in_flight: int | str = "1GB",
         stall_s: float = 60.0,
+        max_memory: int | str | None = None,
         metrics: str | None = None,
         verify: bool = True,
     ) -> None:
@@ -102,6 +106,8 @@ class PartitionServer:
                 f"{_WHERE}: max_bytes_in_flight must be at least 4 times max_answer_bytes "
                 f"({self._limits.max_answer_bytes}), got {shown(self._limits.max_bytes_in_flight)}. Raise it."
             )
+        self._max_memory = None if max_memory is None else parse_size(_WHERE, "max_memory", max_memory)
+        self._watch: MemoryWatch | None = None
         self._service: Service | None = None
         self._server: Any = None
         self._metrics: MetricsServer | None = None
@@ -123,13 +129,14 @@ class PartitionServer:
         Raises:
             FileNotFoundError: `root` holds no native partition, or the part's files are not there.
             ValueError: The partition has several parts and none was named, there is no such part, or a file is not
-                valid; a certificate is not.
+                valid; a certificate is not; `max_memory` is less than what is needed.
             OSError: Nothing can listen at the address: it is in use, or none of this machine; the message names it.
             RuntimeError: It was started already.
         """
         if self._service is not None:
             raise RuntimeError(f"{_WHERE}: it listens on {self.address} already. Call stop() first.")
         pem = None if self.tls is None else self.tls.read(_WHERE)
+        self._check_memory()
         service = Service(self._open(), self._limits)
         try:
             if self._asked_metrics is not None:
@@ -140,6 +147,8 @@ class PartitionServer:
             self._close_metrics()
             raise
         self._service, self._address = service, Address(self._asked.host, self._server.port)
+        if self._max_memory is not None:
+            self._watch = MemoryWatch(self._address.port, self._max_memory, service.statistics)
         atexit.register(self.stop, 0.0)
         logger.info("%s listens on %s: %r", service.where, self._address, service.part)
         if self._metrics is not None:
@@ -156,6 +165,9 @@ class PartitionServer:
         if service is None:
             return
         atexit.unregister(self.stop)
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if service.close(grace_s):
             logger.warning("%s stops while requests are under way", service.where)
         close_flight_server(server)
@@ -169,6 +181,14 @@ class PartitionServer:
             RuntimeError: It is not started.
         """
         return self._running().numbers()
+
+    def _check_memory(self) -> None:
+        least = own_memory() + self._limits.max_bytes_in_flight + self._limits.max_request_bytes
+        if self._max_memory is not None and self._max_memory < least:
+            raise ValueError(
+                f"{_WHERE}: max_memory must be at least {least}: what the process has now, max_bytes_in_flight and "
+                f"max_request_bytes; got {self._max_memory}. Raise it, or lower the others."
+            )
 
     def _close_metrics(self) -> None:
         metrics, self._metrics = self._metrics, None

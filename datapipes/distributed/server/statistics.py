@@ -19,7 +19,7 @@ class Statistics:
         self._buckets: dict[str, list[int]] = {}
         self._seconds: dict[str, float] = {}
         self._bytes: dict[tuple[str, str], int] = {}
-        self._stalled = 0
+        self._stalled = self._shed = 0
 
     def count(self, kind: str, result: str, seconds: float, *, received: int, sent: int) -> None:
         """Count a request.
@@ -42,6 +42,11 @@ class Statistics:
         with self._lock:
             self._stalled += 1
 
+    def count_shed(self) -> None:
+        """Count that all connections were ended since the memory exceeded its bound."""
+        with self._lock:
+            self._shed += 1
+
     def values(self) -> dict[str, Any]:
         """Return all counts, as JSON values, whole numbers: of each kind its results, time, buckets and bytes."""
         with self._lock:
@@ -55,4 +60,4 @@ class Statistics:
                 }
                 for kind in sorted(self._seconds)
             }
-            return {"requests": kinds, "stalled_connections": self._stalled}
+            return {"requests": kinds, "stalled_connections": self._stalled, "memory_sheds": self._shed}

@@ -7,7 +7,7 @@ import socket
 import pytest
 from channels import num_descriptors
 
-from datapipes.distributed.server.connections import end_connections
+from datapipes.distributed.server.connections import end_all_connections, end_connections
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "mapped"])
@@ -32,6 +32,9 @@ def test_only_the_named_connection_is_ended(host):
         other.sendall(b"x")
         assert kept.recv(1) == b"x"
         assert end_connections(set()) == 0
+        assert end_all_connections(1) == 0
+        assert end_all_connections(to[1]) == 2
+        assert kept.recv(1) == other.recv(1) == b""
 
 
 def test_what_is_no_connection_is_passed_over():

@@ -15,8 +15,9 @@ from plain_clients import RELATIONS, PlainClient, in_parts, plain_graph, typed_g
 
 from datapipes.distributed import Part, PartitionServer, TLSConfig
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server import service
+from datapipes.distributed.server import memory_watch, service
 from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.server.memory_watch import own_memory
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
@@ -291,6 +292,7 @@ def test_off_loopback_tls_is_needed_or_insecure_said(root):
         ({"max_answer_bytes": "lots"}, ValueError, "max_answer_bytes must be a number of bytes"),
         ({"max_bytes_in_flight": "1GB", "max_answer_bytes": "512MB"}, ValueError, "at least 4 times max_answer_bytes"),
         ({"stall_s": 0}, ValueError, "stall_s must be"),
+        ({"max_memory": "none"}, ValueError, "max_memory must be a number of bytes"),
         ({"metrics": "nine"}, ValueError, "metrics is 'nine', which has no port"),
     ],
 )
@@ -387,6 +389,22 @@ def test_a_client_that_does_not_read_loses_its_connection_and_its_bytes_are_free
         until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
         with pytest.raises(flight.FlightError):
             stream.read_all()
+        with PlainClient(server.address) as other:
+            assert other.say("health")["status"] == "serving"
+
+
+def test_above_its_memory_a_server_ends_all_connections_and_goes_on(root, monkeypatch):
+    with pytest.raises(ValueError, match=r"max_memory must be at least \d+: what the process has now"):
+        PartitionServer(root, 1, max_memory="10MB").start()
+    memory = own_memory()
+    with PartitionServer(root, 1, max_memory=memory + 2**32) as server, PlainClient(server.address) as client:
+        client.hello()
+        stream = client.open(request_bytes(client, big_rows(root, 40)))
+        monkeypatch.setattr(memory_watch, "own_memory", lambda: memory + 2**33)
+        until(lambda: server.statistics()["memory_sheds"] == 1, "the connections are not ended")
+        with pytest.raises(flight.FlightError):
+            stream.read_all()
+        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
         with PlainClient(server.address) as other:
             assert other.say("health")["status"] == "serving"
 

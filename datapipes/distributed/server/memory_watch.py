@@ -1,0 +1,57 @@
+"""A bound on what clients can make a server hold.
+
+gRPC takes a request whole before anybody here can look at its size, and takes several times its size to do so. The
+limits of answers do not help against that. Where the process's memory exceeds its bound, all connections end: gRPC
+drops what they have sent. Clients that did nothing wrong connect again and ask again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+from datapipes.base.log import logger
+from datapipes.distributed.server.connections import end_all_connections
+from datapipes.distributed.server.statistics import Statistics
+
+_EVERY_S = 0.1
+_PAUSE_S = 5.0  # after an end: what was freed takes a moment to go back to the system
+
+
+def own_memory() -> int:
+    """Return the bytes of memory that are this process's own: not those of mapped files."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        resident, shared = map(int, file.read().split()[1:3])
+    return (resident - shared) * os.sysconf("SC_PAGESIZE")
+
+
+class MemoryWatch:
+    """A thread that ends all connections to a port while the process's memory exceeds `max_bytes`."""
+
+    def __init__(self, port: int, max_bytes: int, statistics: Statistics) -> None:
+        self.port, self.max_bytes, self.statistics = port, max_bytes, statistics
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        pause = _EVERY_S
+        while not self._stop.wait(pause):
+            found, pause = own_memory(), _EVERY_S
+            if found > self.max_bytes:
+                count = end_all_connections(self.port)
+                logger.warning(
+                    "the memory of this process is %d bytes, allowed are %d: %d connections are ended",
+                    found,
+                    self.max_bytes,
+                    count,
+                )
+                self.statistics.count_shed()
+                ctypes.CDLL(None).malloc_trim(0)
+                pause = _PAUSE_S

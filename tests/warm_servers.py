@@ -31,10 +31,13 @@ class _Child:
         self._process = _CONTEXT.Process(target=_serve, args=(command, writing), daemon=True)
         self._process.start()
         writing.close()
-        self.pid, self.sentinel = self._process.pid, self._process.sentinel
+        self.pid, self.sentinel, self._code = self._process.pid, self._process.sentinel, None
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        if self._code is None and self._process.exitcode is not None:
+            self._code = self._process.exitcode
+            self._process.close()
+        return self._code
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -43,10 +46,11 @@ class _Child:
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        if self._code is None:
+            self._process.join(timeout)
+        if self.poll() is None:
             raise subprocess.TimeoutExpired("datapipes serve", timeout)
-        return self._process.exitcode
+        return self._code
 
 
 def _serve(command: list[str], stdout: Connection) -> None:

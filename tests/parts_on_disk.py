@@ -37,7 +37,7 @@ def batches(source: dp.Stage | dp.DataLoader) -> list[str]:
 
 
 def seeds(num_nodes: int = NUM_NODES) -> dp.ItemSampler:
-    return dp.ItemSampler(dp.ItemSet(torch.arange(num_nodes), names="seeds"), 16, shuffle=True, seed=3)
+    return dp.ItemSampler(dp.ItemSet(torch.arange(num_nodes), names="seeds"), 4, shuffle=True, seed=3)
 
 
 def whole(graph: dp.CSCGraph) -> list[str]:

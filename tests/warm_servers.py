@@ -20,6 +20,7 @@ from typing import Any
 
 from partition_servers import ServerProcess
 
+START_S = 60.0  # for a server to start again, on a busy machine
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
@@ -76,11 +77,13 @@ class Supervisor:
     Attributes:
         server: may be changed while none runs; the next start takes it.
         ready: when each start was ready, in time.monotonic().
+        kills: how often it was killed.
     """
 
     def __init__(self, root: Path, part: int, *options: object) -> None:
         self.server = WarmServer(root, part, *options).start()
         self.ready: list[float] = [time.monotonic()]
+        self.kills = 0
         self._changed = threading.Condition()
         self._ended = False
         self._thread = threading.Thread(target=self._main, daemon=True)
@@ -90,25 +93,25 @@ class Supervisor:
     def address(self) -> str:
         return self.server.address
 
-    def kill(self) -> int:
-        """SIGKILL the server that runs, once it is ready; return how many have been started until then."""
+    def kill(self) -> None:
+        """SIGKILL the server, once it runs."""
         with self._changed:
-            starts = len(self.ready)
-        os.kill(self.server.pid, signal.SIGKILL)
-        return starts
+            assert self._changed.wait_for(lambda: len(self.ready) > self.kills, START_S), "it did not start again"
+            self.kills += 1
+            os.kill(self.server.pid, signal.SIGKILL)
 
-    def wait_for_start(self, number: int, timeout: float) -> float:
-        """Wait until `number` servers were ready after the first; return when the last was, in time.monotonic()."""
+    def wait_until_ready(self) -> float:
+        """Wait for the start that follows the last kill; return when it was ready."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.ready) > number, timeout), "the server did not start again"
-            return self.ready[number]
+            assert self._changed.wait_for(lambda: len(self.ready) > self.kills, START_S), "it did not start again"
+            return self.ready[-1]
 
     def close(self) -> None:
         self._ended = True
         with contextlib.suppress(ProcessLookupError, AssertionError):
             os.kill(self.server.pid, signal.SIGKILL)
-        self._thread.join(60)
-        self.server.kill()
+        self._thread.join(START_S)
+        self.server.__exit__()
 
     def _main(self) -> None:
         while True:

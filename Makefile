@@ -107,6 +107,7 @@ soak: build
 	$(RUN) tests/soak_loader.py --minutes $(MINUTES)
 	$(RUN) tests/soak_partition.py --turns 5000 --minutes $(MINUTES)
 	$(RUN) tests/soak_server.py --minutes $(MINUTES)
+	$(RUN) tests/soak_launcher.py --minutes $(MINUTES)
 	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build

@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -38,6 +40,8 @@ EXAMPLE = Path(__file__).with_name("distributed_node_classification.py")
 READY_S = 120.0  # for a server to read its part and listen
 STOP_S = 20.0  # for a process to end after it was asked to
 LOOK_S = 0.2  # between two looks at all processes
+MARK = "DATAPIPES_LAUNCH"  # all processes of a run have it in their environment, with a value of its own
+ENVIRONMENT = {**os.environ, MARK: str(uuid.uuid4())}
 
 
 def main() -> None:
@@ -75,7 +79,8 @@ def run(root: Path, num_parts: int, namebook: Path, arguments: list[str]) -> int
         namebook.write_text(json.dumps({server.part: server.address for server in servers}), encoding="utf-8")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_parts)]
         command = [*torchrun, str(EXAMPLE), "--root", str(root), "--namebook", str(namebook), *arguments]
-        trainers = subprocess.Popen(command, start_new_session=True)
+        # Ctrl-C reaches this process only, which then stops the others.
+        trainers = subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True)
         while trainers.poll() is None:
             for server in servers:
                 server.restart_if_it_ended()
@@ -88,6 +93,7 @@ def run(root: Path, num_parts: int, namebook: Path, arguments: list[str]) -> int
         with no_more_interrupts():
             for process in [trainers, *(server.process for server in servers)]:
                 stop(process)
+            end_all_that_are_left()
 
 
 class Server:
@@ -100,9 +106,9 @@ class Server:
 
     def _start(self) -> None:
         serve = [sys.executable, "-m", "datapipes.cli", "serve", str(self.root), "--part", str(self.part)]
-        # Ctrl-C reaches this process only, which then stops the others.
+        command = [*serve, "--address", self.address]
         self.process = subprocess.Popen(
-            [*serve, "--address", self.address], stdout=subprocess.PIPE, text=True, start_new_session=True
+            command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         self._first_line: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
@@ -140,6 +146,15 @@ def stop(process: subprocess.Popen | None) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def end_all_that_are_left() -> None:
+    """Kill what the processes started and did not stop: torchrun leaves ranks that it was just starting."""
+    mark = f"{MARK}={ENVIRONMENT[MARK]}".encode()
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 @contextlib.contextmanager

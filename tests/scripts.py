@@ -1,5 +1,6 @@
 """Scripts in processes of their own that have torch already: for tests whose failure is an abort."""
 
+import contextlib
 import multiprocessing
 import os
 import tempfile
@@ -24,6 +25,16 @@ def run_script(script: str) -> Ended:
         child.join(BOUND_S)
         child.kill()  # does nothing where it has ended
         return Ended(child.exitcode, *(Path(path).read_text() for path in paths))
+
+
+def processes_with(variable: str) -> list[int]:
+    """Return the processes that have "NAME=value" in their environment: those that a test has started, and theirs."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return sorted({*found} - {os.getpid()})
 
 
 def _run(script: str, stdout: str, stderr: str) -> None:

@@ -4,11 +4,13 @@ import re
 import runpy
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scripts import processes_with
 
 import datapipes as dp
 
@@ -91,6 +93,23 @@ def test_node_classification_trains_on_a_file_and_prints_the_chosen_metric(tmp_p
     validation = re.findall(r"^epoch +\d+  loss .*  validation (\d\.\d{4})", output, re.MULTILINE)
     assert len(validation) == 2
     assert 0 <= float(re.search(r"^test auc (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
+
+
+# Training on parts; tests/soak_launcher.py kills servers, and the launcher at any moment.
+
+
+def test_two_ranks_train_on_two_parts_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("DATAPIPES_TEST", mark := str(uuid.uuid4()))
+    path = write_ring(tmp_path / "ring.npz", 400)
+    arguments = ["--data", str(path), "--method", "fennel", "--cache", "2KB"]
+    output = output_of("launch_local.py", *arguments, "--", "--workers", "0", "--epochs", "2")
+    assert len(re.findall(r"^epoch +\d  loss .*  validation \d\.\d{4}", output, re.MULTILINE)) == 2
+    assert 0 <= float(re.search(r"^test accuracy (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
+    assert re.search(r"^ *dist_sample_neighbor: .*concurrency=8", output, re.MULTILINE)
+    for rank in range(2):
+        stats = re.search(rf"^rank {rank}: .*'cached': (\d+), 'asked': (\d+)", output, re.MULTILINE)
+        assert min(map(int, stats.groups())) > 0
+    assert processes_with(f"DATAPIPES_TEST={mark}") == []
 
 
 def random_task(num_edges: int, num_labels: int, row_width: int = 100) -> dp.datasets.Dataset:

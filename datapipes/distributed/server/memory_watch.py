@@ -1,8 +1,9 @@
-"""A bound on what clients can make a server hold.
+"""A soft bound on what clients can make a server hold.
 
-gRPC takes a request whole before anybody here can look at its size, and takes several times its size to do so. The
-limits of answers do not help against that. Where the process's memory exceeds its bound, all connections end: gRPC
-drops what they have sent. Clients that did nothing wrong connect again and ask again.
+gRPC takes a request whole before anybody here can look at its size, and then about six times its size to read it. Where
+the process's memory exceeds its bound, all connections end, and gRPC drops what has not come whole. A request that has
+come whole is still read, so the bound can be exceeded for a moment; a hard one is the system's, such as a cgroup's.
+Clients that did nothing wrong connect again and ask again.
 """
 
 from __future__ import annotations

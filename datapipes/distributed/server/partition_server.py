@@ -51,7 +51,8 @@ class PartitionServer:
         stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. gRPC
             itself ends answers whose client has died, or whose deadline has passed.
         max_memory: of the whole process, without mapped files; None for no bound. Beyond it all connections end, and
-            clients connect again: gRPC takes a request whole, and several times its size, before it can be refused.
+            clients connect again. A soft bound: gRPC takes a request whole, and about six times its size, before it
+            can be refused.
         metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
             Port 0 lets the system choose. What is told has no data of the graph.
         verify: compare the files with their hashes; reads all of them once.

@@ -90,8 +90,8 @@ class _Arriving:
         if count == self.num_bytes:
             self.piece = piece
         elif count > 0:
-            if self.joined is None:
-                self.joined = new_rows(self.num_bytes, (), torch.uint8)  # recycled: fresh memory costs more than the copy
+            if self.joined is None:  # recycled memory: fresh memory takes longer to get than to fill
+                self.joined = new_rows(self.num_bytes, (), torch.uint8)
             self.joined[self.done : self.done + count] = view_of(self.where, self.name, piece, torch.uint8, (count,))
         self.done += count
         return count

@@ -91,7 +91,7 @@ class PartitionServer:
         if isinstance(stall_s, bool) or not isinstance(stall_s, (int, float)) or not 0 < stall_s <= MOST_SECONDS:
             raise ValueError(
                 f"{_WHERE}: stall_s must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(stall_s)}. "
-                "Choose more than a slow client needs for 8 MB."
+                "Choose more than a slow client needs for one batch of an answer, 1 MiB."
             )
         self._limits = Limits(
             len(os.sched_getaffinity(0)) if concurrency is None else check_int(_WHERE, "concurrency", concurrency, 1),

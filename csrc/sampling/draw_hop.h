@@ -139,12 +139,6 @@ class HopDrawer {
   std::vector<std::int64_t> positions_;
 };
 
-// Copies the edge ids at checked positions; their lines are prefetched.
-inline void copy_edge_ids(std::span<const std::int64_t> edge_ids, std::span<const std::int64_t> positions, std::int64_t* out) {
-  for (const std::int64_t position : positions) __builtin_prefetch(&edge_ids[static_cast<std::size_t>(position)]);
-  for (const std::int64_t position : positions) *out++ = edge_ids[static_cast<std::size_t>(position)];
-}
-
 // How threads share a hop.
 inline constexpr std::int64_t kRangePicks = 8192;      // picks that one thread draws per turn
 inline constexpr std::int64_t kParallelPicks = 16384;  // for fewer picks, waking a thread costs more than it saves

@@ -8,6 +8,24 @@
 #include "sampling/hop_room.h"
 
 namespace datapipes {
+namespace {
+
+// Puts edge ids in the place of checked positions. A pass of its own keeps more cache misses under way than a look-up block
+// by block does, since no block waits for its last miss.
+void look_up_edge_ids(std::span<const std::int64_t> edge_ids, std::span<std::int64_t> positions, int threads) {
+  constexpr std::int64_t kAhead = 48, kAtOnce = 1 << 14;
+  const std::int64_t count = std::ssize(positions);
+  parallel_for((count + kAtOnce - 1) / kAtOnce, std::min(threads, kMostDrawers), [&](std::int64_t part) {
+    std::int64_t* const at = positions.data();
+    const std::int64_t begin = part * kAtOnce, end = std::min(begin + kAtOnce, count);
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (i + kAhead < end) __builtin_prefetch(&edge_ids[static_cast<std::size_t>(at[i + kAhead])]);
+      at[i] = edge_ids[static_cast<std::size_t>(at[i])];
+    }
+  });
+}
+
+}  // namespace
 
 template <class Id>
 SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Uniform& policy, const HopPlaces& places,
@@ -31,11 +49,10 @@ SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Unif
   using Positions = std::span<const std::int64_t>;
   if (places.wanted == Places::kNone) {
     draw([](std::int64_t, Ids, Positions) {});
-  } else if (places.wanted == Places::kPositions) {
-    draw([&](std::int64_t offset, Ids, Positions positions) { std::copy(positions.begin(), positions.end(), out + offset); });
   } else {
-    draw([&](std::int64_t offset, Ids, Positions positions) { copy_edge_ids(places.edge_ids, positions, out + offset); });
+    draw([&](std::int64_t offset, Ids, Positions positions) { std::copy(positions.begin(), positions.end(), out + offset); });
   }
+  if (places.wanted == Places::kEdgeIds) look_up_edge_ids(places.edge_ids, {out, static_cast<std::size_t>(num_places)}, threads);
   hop.indptr = std::move(plan.indptr);
   return hop;
 }

@@ -125,9 +125,10 @@ class Sampling {
   static void write_edge_ids(std::span<const std::int64_t> edge_ids, std::span<const std::int64_t> positions, std::int64_t* out) {
     if (edge_ids.empty()) {
       std::copy(positions.begin(), positions.end(), out);
-    } else {
-      copy_edge_ids(edge_ids, positions, out);
+      return;
     }
+    for (const std::int64_t position : positions) __builtin_prefetch(&edge_ids[static_cast<std::size_t>(position)]);
+    for (const std::int64_t position : positions) *out++ = edge_ids[static_cast<std::size_t>(position)];
   }
 
   std::vector<std::int64_t> counts() const {

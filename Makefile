@@ -108,6 +108,7 @@ soak: build
 	$(RUN) tests/soak_partition.py --turns 5000 --minutes $(MINUTES)
 	$(RUN) tests/soak_server.py --minutes $(MINUTES)
 	$(RUN) tests/soak_launcher.py --minutes $(MINUTES)
+	$(RUN) tests/soak_distributed.py --kills 50 --minutes $(MINUTES)
 	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build

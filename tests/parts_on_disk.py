@@ -1,5 +1,6 @@
 """A small graph in parts on disk, for tests with servers."""
 
+import itertools
 from pathlib import Path
 
 import torch
@@ -32,19 +33,20 @@ def write(root: Path, graph: dp.CSCGraph, num_parts: int = 2) -> Path:
     return root
 
 
-def batches(source: dp.Stage | dp.DataLoader) -> list[str]:
-    return [minibatch.digest() for minibatch in source]
+def batches(source: dp.Stage | dp.DataLoader, count: int | None = None) -> list[str]:
+    """The digests of the first `count` minibatches, by default of all."""
+    return [minibatch.digest() for minibatch in itertools.islice(iter(source), count)]
 
 
 def seeds(num_nodes: int = NUM_NODES) -> dp.ItemSampler:
     return dp.ItemSampler(dp.ItemSet(torch.arange(num_nodes), names="seeds"), 4, shuffle=True, seed=3)
 
 
-def whole(graph: dp.CSCGraph) -> list[str]:
-    """The digests of an epoch over the undivided graph."""
+def whole(graph: dp.CSCGraph, count: int | None = None) -> list[str]:
+    """The digests of an epoch over the undivided graph, or of its beginning."""
     x = dp.TensorFeature(graph.node_attributes_of(None)["x"])
     chain = seeds(graph.num_nodes).sample_neighbor(graph, [4, 4])
-    return batches(chain.fetch_feature(dp.FeatureStore({("node", None, "x"): x}), ["x"]))
+    return batches(chain.fetch_feature(dp.FeatureStore({("node", None, "x"): x}), ["x"]), count)
 
 
 def over(dist_graph: dp.distributed.DistGraph, num_nodes: int = NUM_NODES) -> dp.Stage:

@@ -1,0 +1,231 @@
+"""DistGraph.connect and connect: from folders and namebooks to servers; what does not fit is refused by name."""
+
+import builtins
+import json
+import pickle
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from partitions import source_of
+from parts_on_disk import a_graph, batches, over, whole, write
+from scripts import run_script
+from warm_servers import WarmServer
+
+from datapipes.distributed import (
+    DistGraph,
+    LocalFeatureStore,
+    PartitionBook,
+    TLSConfig,
+    connect,
+    open_book,
+    publish_address,
+)
+from datapipes.distributed.wire.refusals import OtherPartition
+from datapipes.partition.native.native_write import write_native
+
+WAIT_S = 60.0  # for what comes at once, on a busy machine
+FEW = 8  # minibatches of an epoch
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return a_graph()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, graph):
+    return write(tmp_path_factory.mktemp("parts") / "root", graph)
+
+
+@pytest.fixture(scope="module")
+def namebook(root):
+    with WarmServer(root, 0) as first, WarmServer(root, 1) as second:
+        yield {0: first.address, 1: second.address}
+
+
+@pytest.mark.parametrize("way", ["folder", "book", "local part", "file", "torchrun"])
+def test_all_ways_to_connect_give_the_bits_of_the_undivided_graph(tmp_path, monkeypatch, graph, root, namebook, way):
+    given, local_part = namebook, None
+    if way == "local part":
+        given, local_part = {1: namebook[1]}, 0
+    elif way == "file":
+        given = tmp_path / "namebook.json"
+        given.write_text(json.dumps(namebook))
+    elif way == "torchrun":
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(store.port))
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        for part, address in namebook.items():
+            publish_address(part, address)
+        given = "torchrun"
+    dist_graph = DistGraph.connect(open_book(root) if way == "book" else root, given, local_part=local_part)
+    try:
+        assert dist_graph.digest() == graph.digest()
+        expected = whole(graph, FEW)
+        assert batches(over(dist_graph), FEW) == expected
+        copy = pickle.loads(pickle.dumps(dist_graph))
+        assert batches(over(copy), FEW) == expected
+        copy.close()
+    finally:
+        dist_graph.close()
+
+
+def test_a_book_that_was_made_by_hand_is_compared_with_what_the_server_has(graph, namebook):
+    book = PartitionBook(2, torch.arange(graph.num_nodes) % 2)
+    DistGraph.connect(book, namebook).close()
+    other = PartitionBook(2, (torch.arange(graph.num_nodes) + 1) % 2)
+    with pytest.raises(
+        OtherPartition, match=f"part 0 at {namebook[0]}: the server has the partition_id .*the book is of"
+    ):
+        DistGraph.connect(other, namebook)
+
+
+def test_the_client_of_servers_tells_and_fetches(graph, root, namebook):
+    with connect(namebook) as client:
+        assert client.addresses == namebook
+        assert client.facts.fingerprint == graph.digest()
+        assert client.health(1) == {"status": "serving", "part": 1}
+        assert "requests" in json.dumps(client.statistics(0))
+        store = LocalFeatureStore.from_partition(root, 0, client=client)
+        ids = torch.tensor([3, 0, 399, 3])
+        rows = store.lookup_features(ids, attr_name="x").wait()
+        assert torch.equal(rows, graph.node_attributes_of(None)["x"][ids])
+        with pytest.raises(KeyError, match=f"part 1 at {namebook[1]}: .*no node feature 'z'"):
+            client.fetch(1, ids[:1], is_node_feat=True, input_type=None, attr_name="z").wait()
+        with pytest.raises(ValueError, match="the graph has no types, so input_type must be None, got 'paper'"):
+            client.fetch(1, ids[:1], is_node_feat=True, input_type="paper", attr_name="x")
+        with pytest.raises(ValueError, match="part 7 has no server in the namebook"):
+            client.health(7)
+
+
+def test_two_servers_with_different_content_are_refused_with_both(tmp_path, root, namebook):
+    other = write(tmp_path / "other", a_graph(feature_seed=1))
+    with WarmServer(other, 1) as server:
+        mixed = {0: namebook[0], 1: server.address}
+        for connected in (DistGraph.connect(root, mixed).peers, connect(mixed)._peers):
+            found = connected.told(1, "health")
+            with pytest.raises(
+                OtherPartition, match=f"part 1 at {server.address}: .*content_id '[0-9a-f]*'.*'[0-9a-f]*'"
+            ):
+                found.result(WAIT_S)
+            connected.close()
+        with pytest.raises(OtherPartition, match="part"):  # the server of part 1 under the name of part 0
+            connect({0: server.address, 1: namebook[1]})
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"namebook": {0: "127.0.0.1:1"}}, ValueError, "no address of part 1; the partition has the parts 0 to 1"),
+        ({"namebook": {0: "127.0.0.1:1", 1: "127.0.0.1:2", 2: "127.0.0.1:3"}}, ValueError, "the namebook names part 2"),
+        ({"namebook": {0: "127.0.0.1:1", 1: "node"}}, ValueError, "part 1 is 'node', which has no port"),
+        (
+            {"namebook": {0: "127.0.0.1:1", 1: "node:7"}},
+            ValueError,
+            "node:7 is not of this machine alone.*insecure=True",
+        ),
+        (
+            {"root_or_book": None},
+            TypeError,
+            "root_or_book must be the folder of a partition or a PartitionBook, got None",
+        ),
+        ({"root_or_book": "/nowhere"}, FileNotFoundError, "/nowhere"),
+        ({"local_part": 2}, ValueError, r"local_part must be in \[0, 1\], got 2"),
+        ({"deadline": 0}, ValueError, "deadline must be seconds above 0"),
+        ({"deadline": None}, ValueError, "deadline must be seconds above 0"),
+        ({"tls": "cert"}, TypeError, "tls must be a TLSConfig or None"),
+        ({"tls": TLSConfig("a", "b", "c"), "insecure": True}, ValueError, "exclude each other"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_asked(root, change, kind, message):
+    arguments = {"root_or_book": root, "namebook": {0: "127.0.0.1:1", 1: "127.0.0.1:2"}, **change}
+    with pytest.raises(kind, match=message):
+        DistGraph.connect(arguments.pop("root_or_book"), arguments.pop("namebook"), **arguments)
+
+
+def test_a_local_part_needs_the_folder_and_a_namebook_needs_servers(root):
+    with pytest.raises(ValueError, match="local_part 0 is read from the folder of the partition, but a book was given"):
+        DistGraph.connect(open_book(root), {1: "127.0.0.1:1"}, local_part=0)
+    with pytest.raises(ValueError, match="connect: the namebook is empty"):
+        connect({})
+
+
+def test_a_partition_of_one_part_needs_no_server(tmp_path, graph):
+    root = tmp_path / "root"
+    root.mkdir()
+    book = PartitionBook(1, torch.zeros(graph.num_nodes, dtype=torch.int64))
+    write_native(root, source_of(graph), book, node_time_attr=None, about={}, progress=lambda *_: None)
+    assert batches(over(DistGraph.connect(root, {}, local_part=0)), FEW) == whole(graph, FEW)
+
+
+def test_without_pyarrow_connecting_names_the_extra(monkeypatch, root):
+    imported = builtins.__import__
+
+    def without_pyarrow(name, *rest):
+        if name.split(".")[0] == "pyarrow":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        return imported(name, *rest)
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "pyarrow"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+    namebook = {0: "127.0.0.1:1", 1: "127.0.0.1:2"}
+    for ask in (
+        lambda: connect(namebook),
+        lambda: DistGraph.connect(root, namebook),
+        lambda: DistGraph.connect(root, namebook, local_part=0),
+    ):
+        with pytest.raises(ImportError, match=r"pip install 'datapipes\[distributed\]'"):
+            ask()
+
+
+FORK = """
+import ctypes, os, sys
+sys.path[:] = PATHS
+import datapipes as dp
+from datapipes.distributed import DistGraph, connect
+from datapipes.distributed.wire.requests import RowsRequest
+from parts_on_disk import over
+
+def in_child(ask):
+    child = os.fork()
+    if child == 0:
+        try:
+            ask()
+            os.write(1, b"not refused\\n")
+        except RuntimeError as error:
+            assert "was forked later" in str(error) and "forkserver" in str(error), error
+            os.write(1, b"refused\\n")
+        except BaseException as error:
+            os.write(1, repr(error).encode())
+        ctypes.pythonapi.Py_Exit(0)  # ends as a script does, not as a child of multiprocessing
+    assert os.waitpid(child, 0)[1] == 0
+
+def ask():
+    graph.peers.rows(1, RowsRequest(())).result()
+
+graph = DistGraph.connect(ROOT, NAMEBOOK, local_part=0)
+in_child(ask)             # nothing was connected: the child connects for itself
+ask()
+in_child(ask)
+in_child(lambda: connect(NAMEBOOK))
+try:
+    iter(dp.DataLoader(over(graph), 1, multiprocessing_context="fork"))
+except RuntimeError as error:
+    assert "is connected to partition servers" in str(error), error
+    os.write(1, b"refused\\n")
+ask()                     # the parent goes on
+graph.close()
+in_child(ask)
+os.write(1, b"end\\n")
+"""
+
+
+def test_a_fork_after_connecting_is_refused_and_never_hangs(root, namebook):
+    script = FORK.replace("ROOT", repr(str(root))).replace("NAMEBOOK", repr(namebook)).replace("PATHS", repr(sys.path))
+    ended = run_script(script)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.split("\n") == ["not refused", "refused", "refused", "refused", "refused", "end", ""]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.rows import new_rows
 from datapipes.base.sizes import check_memory
-from datapipes.base.threads import num_threads
 from datapipes.base.types import NodeType
 from datapipes.distributed.hot_choice import Hot
-from datapipes.processes.copies import zeros_together
+from datapipes.processes.copies import ALIGNED, zeros_together
 from datapipes.processes.sharing import Together
 
 AT_ONCE = 2**26  # bytes of rows that are asked for at a time while the cache is filled
@@ -34,11 +34,9 @@ class HotTable:
 
     def __init__(self, lines: Tensor, num_ids: int, tables: Mapping[str, Tensor]) -> None:
         self.tables = tables
+        if lines.data_ptr() % ALIGNED != 0:  # it came by plain pickle, into memory of its own
+            lines = new_rows(lines.shape[0], (), torch.uint8).copy_(lines)
         self.rank = _core.IdRank.over(lines.numpy(), num_ids)
-
-    def rows_of(self, ids: Tensor) -> Tensor:
-        """Return the row of each id, int64 [n], -1 where it is not cached."""
-        return torch.from_numpy(self.rank.rows(ids.numpy(), num_threads=num_threads()))
 
 
 class HotRows:

@@ -13,7 +13,9 @@ from partitions import books, expect_same_values, graphs
 from pipelines import digests, items, refused
 
 import datapipes as dp
+from datapipes import _core
 from datapipes.distributed import DistFeatureStore, DistGraph, PartitionBook
+from datapipes.distributed.hot_rows import HotTable
 from datapipes.distributed.wire.requests import RowsRequest
 from datapipes.graph.graph import Graph
 from datapipes.partition.edge_map import with_edge_map
@@ -358,3 +360,13 @@ def test_the_cache_goes_to_processes_as_a_handle(tmp_path):
     assert torch.equal(copied.read("node", None, "x", ids[:99]), graph.node_attributes["x"][:99])
     copied.dist_graph.close()
     dist_graph.close()
+
+
+def test_an_index_that_came_into_unaligned_memory_is_read():
+    ids, num_ids = torch.tensor([3, 400, 999]), 1000
+    size = _core.IdRank.size_bytes(num_ids)
+    memory = torch.zeros(size + 8, dtype=torch.uint8)
+    for begin in (0, 8):  # at most one of them is aligned
+        lines = memory[begin : begin + size]
+        _core.IdRank(ids.numpy(), num_ids).copy_lines(lines.numpy())
+        assert HotTable(lines, num_ids, {}).rank.rows(torch.tensor([999, 5, 3]).numpy()).tolist() == [2, -1, 0]

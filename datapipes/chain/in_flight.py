@@ -74,8 +74,8 @@ class LoopThread:
 class InFlight(Iterator[T]):
     """The results of `coroutines` in their order, with up to `window` of them running.
 
-    While the next result is waited for, later ones run and are kept, up to 2 * window in all; so one that takes long
-    holds up the others only after a while. If the iterable raises, the running coroutines deliver first, then its error
+    Up to `window` results run or wait for the caller. While the next result takes long, it holds up the others only
+    after a while: then later ones run and are kept, up to 2 * window in all. If the iterable raises, the running coroutines deliver first, then its error
     is raised. The next call may continue. An error of a coroutine ends the iterator.
     """
 
@@ -104,7 +104,9 @@ class InFlight(Iterator[T]):
         raise StopIteration
 
     def _may_begin(self) -> bool:
-        return not self._ended and self._late_error is None and len(self._kept) < 2 * self._window
+        is_late = len(self._kept) > 0 and not self._kept[0].done()
+        room = 2 * self._window if is_late else self._window
+        return not self._ended and self._late_error is None and len(self._kept) < room
 
     def _fill(self) -> None:
         """Begin coroutines while there is room. Once the next result is there, it waits for one of them at most."""

@@ -45,6 +45,7 @@ class DistFeatureStore(FeatureStore):
 
     fetch_in_worker = True
     reads_async = True
+    concurrency = 4  # a minibatch's features take far more memory than its neighborhood, of which more are in flight
 
     def __init__(self, dist_graph: DistGraph, *, cache_bytes: int | str = 0) -> None:
         if not isinstance(dist_graph, DistGraph):

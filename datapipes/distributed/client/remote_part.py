@@ -128,7 +128,8 @@ class RemotePart:
         return ServerUnavailable(
             f"{self.where}: no answer within {self._limits.deadline:g} s; it was asked {attempts} times, and the last "
             f"attempt ended with: {last}. Start the server again at this address (datapipes serve ROOT --part "
-            f"{self._part} --address {self._address}), or correct the namebook."
+            f"{self._part} --address {self._address}), or correct the namebook. A server "
+            "also ends connections without TLS, or with a certificate, that it does not accept."
         )
 
     def _closed(self) -> RuntimeError:

@@ -41,6 +41,9 @@ TABLE = {
     "FlightUnauthorizedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "ArrowNotImplementedError": Verdict(0, True, ConnectionError, "what listens there is no partition server"),
 }
+# By its text: gRPC has no code for it. The other side's refusal of our certificate looks like a cut connection.
+HANDSHAKE = "handshake failed"
+NOT_TRUSTED = Verdict(FEW, True, PermissionError, "TLS: the other side has no certificate of our authority, or no TLS")
 FINAL = Verdict(0, False, None, "an answer: the request is wrong, or what came is no answer to it")
 
 
@@ -48,6 +51,8 @@ def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
     """Return what follows from a failure, and the error that the caller gets if nothing else is tried."""
     names = [each.__name__ for each in type(failure).__mro__]
     verdict = next((TABLE[name] for name in names if name in TABLE), FINAL)
+    if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
+        verdict = NOT_TRUSTED
     if verdict.raised is not None:
         return verdict, verdict.raised(f"{where}: {verdict.why}: {reason(failure)}")
     if where not in text_of(failure):

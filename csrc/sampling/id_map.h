@@ -116,12 +116,18 @@ class HashIdMap : public IdMapBase {
   }
 
   std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
+    Slot* const slots = slots_.data();  // copies, which stores through pointers cannot change
+    const std::uint32_t base = base_;
+    const std::size_t last = slots_.size() - 1;
+    const int shift = home_shift();
     for (const Id id : ids) {
-      Slot& slot = slots_[place(id)];
-      const bool absent = slot.value < base_;
-      const std::uint32_t value = absent ? static_cast<std::uint32_t>(base_ + static_cast<std::uint64_t>(count)) : slot.value;
-      slot = {id, value};
-      *local++ = static_cast<Id>(value - base_);
+      std::size_t at = static_cast<std::size_t>(mixed(id) >> shift);
+      // One branch, that hardly ever goes on: no predictor can guess whether an id is new.
+      while ((slots[at].value >= base) & (slots[at].id != id)) at = (at + 1) & last;
+      const bool absent = slots[at].value < base;
+      const std::uint32_t value = absent ? static_cast<std::uint32_t>(base + static_cast<std::uint64_t>(count)) : slots[at].value;
+      slots[at] = {id, value};
+      *local++ = static_cast<Id>(value - base);
       nodes[count] = id;
       count += absent;
     }
@@ -135,10 +141,10 @@ class HashIdMap : public IdMapBase {
     std::uint32_t value = 0;
   };
 
-  std::size_t home(Id id) const {  // multiplicative hashing mixes the upper bits best
-    const std::uint64_t mixed = static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15u;
-    return static_cast<std::size_t>(mixed >> (64 - std::countr_zero(slots_.size())));
-  }
+  // Multiplicative hashing mixes the upper bits best.
+  static std::uint64_t mixed(Id id) { return static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15u; }
+  int home_shift() const { return 64 - std::countr_zero(slots_.size()); }
+  std::size_t home(Id id) const { return static_cast<std::size_t>(mixed(id) >> home_shift()); }
   std::size_t place(Id id) const {
     std::size_t at = home(id);
     while (slots_[at].value >= base_ && slots_[at].id != id) at = (at + 1) & (slots_.size() - 1);

@@ -1,10 +1,10 @@
 """What does it cost to sample a graph in parts, beside the undivided graph in the same run, without a network?
 
-The hops alone, from ready answers: HopsOverParts (numbers seeds, merges the answers of 2 and 4 random parts, numbers the
-neighbors by hash maps, splits the next rows) beside sample_neighbors, which draws, and numbers by direct maps; ns of
-processor time per in-edge. Then whole minibatches: dist_sample_neighbor over 2 parts that answer in this process, one
-of them local, beside sample_neighbor; minibatches/s. Seeds 1024, fanouts [15, 10, 5], frontier "new", one thread for
-kernels. All sides give equal bits, which is checked first. In alternation, median of 9.
+The hops alone, from ready answers: HopsOverParts (numbers seeds, merges the answers of 2 and 4 random parts, numbers
+the neighbors by hash maps, splits the next rows) beside sample_neighbors, which draws, and numbers by direct maps;
+ns of processor time per in-edge. Then whole minibatches: dist_sample_neighbor over 2 parts that answer in this process,
+one of them local, beside sample_neighbor; minibatches/s. Seeds 1024, fanouts [15, 10, 5], frontier "new", one thread
+for kernels. All sides give equal bits, which is checked first. In alternation, median of 9.
 Run: python benchmarks/dist_neighbor_sampler.py --graph GRAPH
 Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 06c14d5 and the next): the hops alone 31 and
 29 ns an edge over 2 and 4 parts, sample_neighbors 39: 0.8 and 0.75 of it. Minibatches: 10.1/s over 2 parts, 17.2/s

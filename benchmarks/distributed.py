@@ -107,19 +107,18 @@ class Rank:
         self.counted: list[Counted] = []
         self.chains: dict[str, dp.Stage] = {}
         for name, cache in sides.items():
-            part = distributed.Part.open(root, rank, verify=False)
-            own = dp.ItemSet(part.node_ids())
+            own = dp.ItemSet(distributed.Part.open(root, rank, verify=False).node_ids())
             items = dp.DistributedItemSampler(
                 own, BATCH_SIZE, rank=rank, world_size=len(book), local_items=True, shuffle=True, seed=1
             )
             store: dp.FeatureStore
             if cache is None:
-                whole = dp.CSCGraph.open(Path(folder) / "whole")
+                whole = dp.CSCGraph.open(Path(folder) / "whole", mmap=False)
                 store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(whole.node_attributes["feat"])})
                 sampled = items.sample_neighbor(whole, FANOUTS, frontier="new")
             else:
                 others = {int(key): address for key, address in book.items() if int(key) != rank}
-                graph = distributed.DistGraph.connect(root, others, local_part=rank)
+                graph = distributed.DistGraph.connect(root, others, local_part=rank, mmap=False)
                 store = distributed.DistFeatureStore(graph, cache_bytes=cache)
                 graph.peers = Counted(graph.peers)
                 self.counted.append(graph.peers)
@@ -176,7 +175,7 @@ class Counted:
 @contextmanager
 def server(root: Path, part: int) -> Iterator[str]:
     """Serve a part from a process of its own; give its address."""
-    command = [sys.executable, "-m", "datapipes.cli", "serve", str(root), "--part", str(part)]
+    command = [sys.executable, "-m", "datapipes.cli", "serve", str(root), "--part", str(part), "--in-memory"]
     with process([*command, "--address", "127.0.0.1:0"]) as running:
         yield line_of(running).split()[1]
 

@@ -1,13 +1,13 @@
 """How fast does a part draw, beside the whole graph, and how fast does it find rows by global id?
 
-Nodes of one of two random parts, in random order, fanout 10, one thread: Part.draw (rows by id, kernel), with edge ids and
-without, beside the kernel over the whole graph (sample_hop: numbers of rows as they are, positions instead of edge ids), in
-ns of processor time per in-edge. Part.rows_of beside numpy's searchsorted in the own ids, in ns per id. Both sides give
-equal results, which is checked first. In alternation, median of 9.
+Nodes of one of two random parts, in random order, fanout 10, one thread: Part.draw (rows by id, kernel), with edge ids
+and without, beside the kernel over the whole graph (sample_hop: numbers of rows as they are, positions instead of edge
+ids), in ns of processor time per in-edge. Part.rows_of beside numpy's searchsorted in the own ids, in ns per id. Both
+sides give equal results, which is checked first. In alternation, median of 9.
 Run: python benchmarks/part_draw.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 06c14d5 and this one): 10,000 and 100,000 nodes:
-Part.draw 42 and 23 ns an edge with edge ids, 24 and 16 without, the whole graph's kernel 22 and 16; so 1.5 to 1.9 times the
-kernel with edge ids, as much as the kernel without. Rows 46 and 14 ns an id, searchsorted 366 and 269.
+Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 06c14d5 and the next): 10,000 and 100,000
+nodes: Part.draw 42 and 23 ns an edge with edge ids, 24 and 16 without, the whole graph's kernel 22 and 16; so 1.5 to
+1.9 times the kernel with edge ids, as much as the kernel without. Rows 46 and 14 ns an id, searchsorted 366 and 269.
 """
 
 from __future__ import annotations

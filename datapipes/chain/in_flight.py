@@ -74,9 +74,10 @@ class LoopThread:
 class InFlight(Iterator[T]):
     """The results of `coroutines` in their order, with up to `window` of them running.
 
-    Up to `window` results run or wait for the caller. While the next result takes long, it holds up the others only
-    after a while: then later ones run and are kept, up to 2 * window in all. If the iterable raises, the running coroutines deliver first, then its error
-    is raised. The next call may continue. An error of a coroutine ends the iterator.
+    Up to `window` results run or wait for the caller. While the next result takes long, later ones run and are kept, up
+    to 2 * window in all; so one that takes long holds up the others only after a while. If the iterable raises, the
+    running coroutines deliver first, then its error is raised. The next call may continue. An error of a coroutine ends
+    the iterator.
     """
 
     def __init__(self, coroutines: Iterable[Coroutine[Any, Any, T]], window: int) -> None:

@@ -57,6 +57,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("--grace", type=float, default=10.0, metavar="S", help="seconds to finish in; default: 10")
     parser.add_argument("--no-verify", action="store_true", help="do not compare the files with their hashes")
+    parser.add_argument("--in-memory", action="store_true", help="read the part into memory: answers take less time")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -115,6 +116,7 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
             max_memory=arguments.max_memory,
             metrics=_metrics(arguments.metrics_port),
             verify=not arguments.no_verify,
+            mmap=not arguments.in_memory,
         )
     except (ValueError, TypeError) as error:
         raise WrongUsage(str(error)) from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datapipes.base.checks import MOST_SECONDS, check_int, shown
+from datapipes.base.checks import MOST_SECONDS, check_bool, check_int, shown
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.first_facts import ask_facts
 from datapipes.distributed.client.flight_peers import FlightPeers
@@ -49,9 +49,11 @@ def check_security(where: str, tls: Any, insecure: Any, deadline: Any) -> Securi
     return Security(tls, insecure, float(deadline))
 
 
-def connect_parts(where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security) -> Parts:
+def connect_parts(
+    where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security, *, mmap: bool
+) -> Parts:
     """Return the parts of a partition: that of this process opened, the others to be asked when they are needed."""
-    book, part = _book_and_part(where, root_or_book, local_part)
+    book, part = _book_and_part(where, root_or_book, local_part, mmap)
     wanted = [number for number in range(book.num_parts) if number != local_part]
     if isinstance(namebook, str) and namebook == TORCHRUN:
         addresses = published_addresses(where, wanted, security.deadline)
@@ -86,7 +88,7 @@ def refuse_all_plain(where: str, addresses: Mapping[int, Address], security: Sec
         refuse_plain(where, address, security.tls, security.insecure)
 
 
-def _book_and_part(where: str, root_or_book: Any, local_part: Any) -> tuple[PartitionBook, Part | None]:
+def _book_and_part(where: str, root_or_book: Any, local_part: Any, mmap: bool) -> tuple[PartitionBook, Part | None]:
     if isinstance(root_or_book, PartitionBook):
         if local_part is not None:
             raise ValueError(
@@ -103,7 +105,7 @@ def _book_and_part(where: str, root_or_book: Any, local_part: Any) -> tuple[Part
     if local_part is None:
         return book, None
     check_int(where, "local_part", local_part, 0, book.num_parts - 1)
-    return book, Part.open(root_or_book, local_part, book=book)
+    return book, Part.open(root_or_book, local_part, book=book, mmap=check_bool(where, "mmap", mmap))
 
 
 def _facts_of_servers(

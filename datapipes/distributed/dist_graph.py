@@ -55,6 +55,7 @@ class DistGraph(Graph):
         tls: TLSConfig | None = None,
         insecure: bool = False,
         deadline: float = 30.0,
+        mmap: bool = True,
     ) -> DistGraph:
         """Return a partitioned graph whose parts are behind servers, but for the one in this process.
 
@@ -71,6 +72,7 @@ class DistGraph(Graph):
             insecure: allow other machines without TLS, where all of them are trusted.
             deadline: seconds for each request in all. Within it a request is asked again, on new connections too; then
                 it ends with ServerUnavailable.
+            mmap: leave the local part on disk, see Part.open; without it the part is in memory, which is faster.
         Raises:
             TypeError, ValueError: The namebook or an argument is not valid, a part has no address, or the server that
                 is asked has another partition.
@@ -81,7 +83,7 @@ class DistGraph(Graph):
             RuntimeError: This process was forked from one with connections.
         """
         security = check_security(_CONNECT, tls, insecure, deadline)
-        return cls(*connect_parts(_CONNECT, root_or_book, namebook, local_part, security))
+        return cls(*connect_parts(_CONNECT, root_or_book, namebook, local_part, security, mmap=mmap))
 
     @property
     def is_heterogeneous(self) -> bool:

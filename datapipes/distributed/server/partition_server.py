@@ -56,6 +56,7 @@ class PartitionServer:
         metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
             Port 0 lets the system choose. What is told has no data of the graph.
         verify: compare the files with their hashes; reads all of them once.
+        mmap: leave the part on disk, see Part.open; without it the part is in memory, and answers take less time.
     Raises:
         ValueError: An argument is not allowed; or the address can be reached from other machines, without TLS.
         ImportError: pyarrow is not installed.
@@ -79,9 +80,11 @@ class PartitionServer:
         max_memory: int | str | None = None,
         metrics: str | None = None,
         verify: bool = True,
+        mmap: bool = True,
     ) -> None:
         arrow_flight(_WHERE)
-        self.root, self.part, self.tls, self.verify = Path(root), part, tls, verify
+        self.root, self.part, self.tls = Path(root), part, tls
+        self.verify, self.mmap = verify, mmap
         if part is not None:
             check_int(_WHERE, "part", part, 0)
         check_tls(_WHERE, tls, insecure)
@@ -203,14 +206,14 @@ class PartitionServer:
 
     def _open(self) -> Part:
         if self.part is not None:
-            return Part.open(self.root, self.part, verify=self.verify)
+            return Part.open(self.root, self.part, verify=self.verify, mmap=self.mmap)
         num_parts = open_book(self.root, verify=False).num_parts
         if num_parts != 1:
             raise ValueError(
                 f"{_WHERE}: {self.root} has {num_parts} parts; a server has one of them. Pass part, in [0, "
                 f"{num_parts})."
             )
-        return Part.open(self.root, 0, verify=self.verify)
+        return Part.open(self.root, 0, verify=self.verify, mmap=self.mmap)
 
     def __enter__(self) -> PartitionServer:
         if self._service is None:

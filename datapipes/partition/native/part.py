@@ -1,4 +1,4 @@
-"""Part: one part of a partition, memory-mapped: its own nodes, their in-edges, and the attributes of both.
+"""Part: one part of a partition, mapped or in memory: its own nodes, their in-edges, and the attributes of both.
 
 All ids are those of the whole graph. Draws over a part's rows are bit-identical to the whole graph's, since a draw
 takes the id of the node and not the number of its row.
@@ -23,7 +23,7 @@ from datapipes.partition.native.arrays_folder import HOT, Place
 from datapipes.partition.native.manifest import Manifest, opened_manifest
 from datapipes.partition.native.native_book import book_of, partition_id_of
 from datapipes.partition.native.own_rows import OwnRows
-from datapipes.partition.native.part_arrays import PartRelation, attributes_of, read_part, relations_of
+from datapipes.partition.native.part_arrays import PartRelation, attributes_of, in_memory, read_part, relations_of
 from datapipes.processes.sharing import Together
 
 __all__ = ["Part", "open_book"]
@@ -99,6 +99,7 @@ class Part:
         book: PartitionBook | None = None,
         fingerprint: str | Graph | None = None,
         verify: bool = True,
+        mmap: bool = True,
     ) -> Part:
         """Return a part of the partition in the folder `root`.
 
@@ -113,7 +114,10 @@ class Part:
                 refused.
             verify: compare files with their hashes, and nodes with the book: reads all of them once. Without it, sizes
                 and forms only.
+            mmap: leave the arrays on disk; processes share their pages. Without it they are copied into memory, in huge
+                pages, from which draws and gathers are faster; other processes get a copy, which they share.
         Raises:
+            MemoryError: The arrays exceed the memory that is left (without `mmap`).
             TypeError: `fingerprint` is neither a graph nor text.
             FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it, or says
                 that another folder has taken the place of `root`.
@@ -137,7 +141,8 @@ class Part:
                     f"{_OPEN}: {root} is the partition {identity.partition_id}, the book is of {theirs}; parts and "
                     "book that disagree cannot be used together. Open the book of the same folder."
                 )
-            return cls(manifest, part, book, read_part(_OPEN, manifest, part, book, verify=verify))
+            arrays = read_part(_OPEN, manifest, part, book, verify=verify)
+        return cls(manifest, part, book, arrays if mmap else in_memory(_OPEN, arrays))
 
     @property
     def node_types(self) -> tuple[NodeType | None, ...]:

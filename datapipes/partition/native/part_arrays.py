@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_int, dtype_name, shown
+from datapipes.base.rows import new_rows
+from datapipes.base.sizes import check_memory
 from datapipes.base.types import NodeType, ends_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT, PART, Place, read_folder
@@ -78,6 +80,20 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
                 _check_owned(arrays["node_ids", number, ""], node_type, book, part)
                 _check_hot(arrays.get((HOT[0], number, "")), node_type, identity.num_nodes[node_type])
     return arrays
+
+
+def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]:
+    """Return copies of mapped arrays, in huge pages where they are large.
+
+    Raises:
+        MemoryError: They exceed the memory that is left.
+    """
+    num_bytes = sum(values.nbytes for values in arrays.values())
+    check_memory(where, "the arrays of the part with mmap=False", num_bytes, "Open it with mmap=True.")
+    return {
+        place: new_rows(values.shape[0], tuple(values.shape[1:]), values.dtype).copy_(values)
+        for place, values in arrays.items()
+    }
 
 
 def relations_of(arrays: Mapping[Place, Tensor], count: int) -> list[PartRelation]:

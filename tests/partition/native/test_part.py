@@ -302,6 +302,15 @@ def test_a_part_takes_two_descriptors(root):
     assert {values.data_ptr() % 64 for values in part.node_attributes_of("paper").values() if values.numel()} == {0}
 
 
+def test_a_part_in_memory_keeps_no_file_of_its_own_and_has_the_same_values(root):
+    book = open_book(root)
+    before = num_descriptors()
+    part, mapped = Part.open(root, 0, book=book, mmap=False), Part.open(root, 0, book=book)
+    assert num_descriptors() - before == 1  # that of the mapped one
+    expect_same_values(content_of(part), content_of(mapped))
+    expect_same_values(content_of(pickle.loads(pickle.dumps(part))), content_of(mapped))
+
+
 # --- other processes
 
 

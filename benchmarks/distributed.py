@@ -155,8 +155,12 @@ class Counted:
     def draw(self, part: int, request: Any) -> Future[Any]:
         return self._count(self._peers.draw(part, request))
 
-    def rows(self, part: int, request: Any) -> Future[Any]:
-        return self._count(self._peers.rows(part, request))
+    def rows(self, part: int, request: Any, take: Any = None) -> Future[Any]:
+        def counted(number: int, first: int, rows: torch.Tensor) -> None:
+            take(number, first, rows)
+            self.bytes += rows.numel()
+
+        return self._count(self._peers.rows(part, request, None if take is None else counted))
 
     def close(self) -> None:
         self._peers.close()

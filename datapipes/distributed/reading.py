@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from datapipes import _core
 from datapipes.base.checks import dtype_name
-from datapipes.base.rows import new_rows, put_rows
+from datapipes.base.rows import byte_rows, new_rows, put_rows
 from datapipes.base.threads import num_threads
 from datapipes.distributed.facts import RowForm
 from datapipes.distributed.id_places import IdPlaces, Split
 from datapipes.distributed.row_counts import RowCounts
 from datapipes.distributed.wire.peers import Peers
-from datapipes.distributed.wire.requests import Rows, RowsRequest
+from datapipes.distributed.wire.requests import Rows, RowsRequest, TakeRows
 
 _NAME = "DistFeatureStore"
 
@@ -80,13 +81,13 @@ class Reading:
             for part, found in group.split.away.items():
                 requests.setdefault(part, []).append(Rows(group.places.domain, group.places.of, names, found.rows))
                 self._asked.setdefault(part, []).extend((number, found.places) for number in group.members)
+        self.outs = [_memory_of(each) for each in self.wanted]
         try:
             for part in sorted(requests):
-                self.sent[self.peers.rows(part, RowsRequest(tuple(requests[part])))] = part
+                self.sent[self.peers.rows(part, RowsRequest(tuple(requests[part])), self._taking(part))] = part
         except BaseException:
             self.cancel()
             raise
-        self.outs = [_memory_of(each) for each in self.wanted]
         splits = [group.split for group in self._groups]
         self._counts.add(
             own=sum(split.own.places.shape[0] for split in splits),
@@ -116,6 +117,24 @@ class Reading:
                 if places.hot is not None and split.hot.places.numel() > 0:
                     put_rows(out, split.hot.places, places.hot.tables[name], split.hot.rows, num_threads())
 
+    def _taking(self, part: int) -> TakeRows | None:
+        """Return what puts rows of a part in their places as they arrive.
+
+        None if a caller gave the memory: it must not change any more once an error was raised.
+        """
+        if any(each.out is not None for each in self.wanted):
+            return None
+        asked = [(byte_rows(self.outs[number]), places.numpy()) for number, places in self._asked[part]]
+        counts = self._counts
+
+        def take(number: int, first: int, rows: Tensor) -> None:
+            out, places = asked[number]
+            count = rows.shape[0]
+            _core.place_rows(rows.numpy(), None, places[first : first + count], out=out, num_threads=1)
+            counts.add(received_bytes=rows.numel())
+
+        return take
+
     def put(self, *answers: Future[list[Tensor]]) -> None:
         """Put the rows that other parts answered in their places.
 
@@ -127,6 +146,8 @@ class Reading:
             self._put_one(self.sent[future], future.result())
 
     def _put_one(self, part: int, answer: list[Tensor]) -> None:
+        if len(answer) == 0:
+            return  # all rows were put in place as they arrived
         asked = self._asked[part]
         if len(answer) != len(asked):
             raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from concurrent.futures import as_completed
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor
 from datapipes.chain.asynchronous import off_loop
+from datapipes.chain.futures import awaited
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows
 from datapipes.distributed.id_places import IdPlaces
@@ -70,17 +70,13 @@ class RowReader:
         """Return the rows of each; the event loop goes on while this part's rows are gathered and others travel."""
         reading = Reading(self.graph.peers, wanted, self.counts)
         await off_loop(reading.begin)
-        awaited = {asyncio.wrap_future(future): future for future in reading.sent}
         try:
             await off_loop(reading.fill_here)
-            left = {*awaited}
-            while left:
-                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                await off_loop(reading.put, *(awaited[each] for each in done))
+            for future in reading.sent:
+                if await awaited(future):  # else its rows were put in place as they came
+                    await off_loop(reading.put, future)
         finally:
-            for each in awaited:
-                if not each.cancel() and not each.cancelled():
-                    each.exception()  # looked at, or asyncio would complain of it
+            reading.cancel()
         return reading.outs
 
     def __getstate__(self) -> dict[str, Any]:

@@ -78,10 +78,10 @@ class CountingPeers:
     def draw(self, part, request):
         return self.peers.draw(part, request)
 
-    def rows(self, part, request):
-        asked = self.peers.rows(part, request)
+    def rows(self, part, request, take=None):
         if self.change is None:
-            return asked
+            return self.peers.rows(part, request, take)
+        asked = self.peers.rows(part, request)
         changed: Future = Future()
         changed.set_result(self.change(asked.result(timeout=20)))
         return changed
@@ -242,7 +242,7 @@ def test_other_rows_than_asked_for_are_an_error(tmp_path, change, found, is_asyn
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_error_of_a_part_reaches_the_caller(tmp_path, is_async):
     class Broken(CountingPeers):
-        def rows(self, part, request):
+        def rows(self, part, request, take=None):
             failed: Future = Future()
             failed.set_exception(TimeoutError(f"part {part} at 127.0.0.1:1 did not answer"))
             return failed

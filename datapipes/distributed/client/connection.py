@@ -10,7 +10,7 @@ from datapipes.distributed.forks import note_client, refuse_forked
 from datapipes.distributed.needed import arrow_flight
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
-from datapipes.distributed.wire.arrow_reading import from_batches
+from datapipes.distributed.wire.arrow_reading import Sink, from_batches
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.refusals import error_from_bytes
 
@@ -45,8 +45,11 @@ class Connection:
         self._client = self._flight.FlightClient(address.uri(tls=tls is not None), generic_options=options, **pem)
         note_client(self._client)
 
-    def ask(self, request: Message, timeout: float) -> Message:
+    def ask(self, request: Message, timeout: float, sink: Sink | None = None) -> Message:
         """Return the answer to a request, or raise what prevented it; `timeout` seconds at most.
+
+        Args:
+            sink: takes the tensors of the answer as they arrive; see from_batches.
 
         Raises:
             The error of the server, by its type; the text begins with part and address.
@@ -59,7 +62,7 @@ class Connection:
         chunks = _Chunks()
         try:
             chunks.reader = self._client.do_get(ticket, options)
-            answer = from_batches(self.where, chunks.reader.schema, chunks, MOST_BYTES)
+            answer = from_batches(self.where, chunks.reader.schema, chunks, MOST_BYTES, sink)
         except Exception as failure:
             told = error_from_bytes(getattr(failure, "extra_info", None) or b"")
             if told is None:

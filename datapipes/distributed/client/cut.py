@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,22 +11,44 @@ import torch
 from torch import Tensor
 
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest
+from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest, TakeRows
 
 ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
 MOST_IDS = 2**20  # that one request has
 
 
 class Piece(NamedTuple):
-    """A part of a RowsRequest: of which of its `rows` each entry is, and what it asks."""
+    """A part of a RowsRequest.
+
+    Attributes:
+        entries: of which of the request's `rows` each of this one's is.
+        firsts: at which of its ids each begins.
+        request: what it asks.
+    """
 
     entries: tuple[int, ...]
+    firsts: tuple[int, ...]
     request: RowsRequest
+
+    def taking(self, whole: RowsRequest, take: TakeRows) -> TakeRows:
+        """Return what takes the rows of this piece's answer, for `take` of the whole request."""
+        before = [0, *itertools.accumulate(len(rows.names) for rows in whole.rows)]
+        places = [
+            (before[entry] + number, first)
+            for entry, first in zip(self.entries, self.firsts, strict=True)
+            for number in range(len(whole.rows[entry].names))
+        ]
+
+        def shifted(number: int, first: int, rows: Tensor) -> None:
+            of_whole, begin = places[number]
+            take(of_whole, begin + first, rows)
+
+        return shifted
 
 
 def cut_rows(request: RowsRequest, facts: PartitionFacts, most_bytes: int = ANSWER_BYTES) -> list[Piece]:
     """Return the pieces of a request, in its order; at least one. A row larger than `most_bytes` is asked for alone."""
-    pieces: list[list[tuple[int, Rows]]] = [[]]
+    pieces: list[list[tuple[int, int, Rows]]] = [[]]
     room, ids_left = most_bytes, MOST_IDS
     for number, rows in enumerate(request.rows):
         row_bytes, done, count = _row_bytes(rows, facts), 0, rows.ids.shape[0]
@@ -35,13 +58,17 @@ def cut_rows(request: RowsRequest, facts: PartitionFacts, most_bytes: int = ANSW
                 fitting = 1
             taken = min(fitting, count - done)
             if taken > 0 or count == 0:
-                pieces[-1].append((number, rows._replace(ids=rows.ids[done : done + taken])))
+                pieces[-1].append((number, done, rows._replace(ids=rows.ids[done : done + taken])))
             done, room, ids_left = done + taken, room - taken * row_bytes, ids_left - taken
             if done == count:
                 break
             pieces.append([])
             room, ids_left = most_bytes, MOST_IDS
-    return [Piece(tuple(n for n, _ in each), RowsRequest(tuple(rows for _, rows in each))) for each in pieces]
+    found = []
+    for piece in pieces:
+        entries, firsts = tuple(number for number, _, _ in piece), tuple(first for _, first, _ in piece)
+        found.append(Piece(entries, firsts, RowsRequest(tuple(rows for _, _, rows in piece))))
+    return found
 
 
 def halves_of_rows(request: RowsRequest, facts: PartitionFacts) -> list[Piece]:

@@ -27,8 +27,8 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest
-from datapipes.distributed.wire.rows_codec import answered_rows_from_message, rows_to_message
+from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest, TakeRows
+from datapipes.distributed.wire.rows_codec import RowsSink, answered_rows_from_message, rows_to_message
 
 _WHERE = "FlightPeers"
 _Answer = TypeVar("_Answer")
@@ -61,11 +61,15 @@ class FlightPeers:
         pieces = cut_draw(request)
         return joined([self._ask(part, partial(self._drawn, part, piece)) for piece in pieces], join_draws)
 
-    def rows(self, part: int, request: RowsRequest) -> Future[list[Tensor]]:
+    def rows(self, part: int, request: RowsRequest, take: TakeRows | None = None) -> Future[list[Tensor]]:
         """Ask a part for rows of features; return at once. See Peers."""
         pieces = cut_rows(request, self.facts)
-        answers = [self._ask(part, partial(self._rows, part, piece.request)) for piece in pieces]
-        return joined(answers, lambda found: join_rows(request, pieces, found))
+        takes = [None if take is None else piece.taking(request, take) for piece in pieces]
+        answers = [
+            self._ask(part, partial(self._rows, part, piece.request, each))
+            for piece, each in zip(pieces, takes, strict=True)
+        ]
+        return joined(answers, lambda found: join_rows(request, pieces, found) if take is None else [])
 
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
         """Ask a server what it says of itself, "health" or "statistics"; return at once."""
@@ -98,15 +102,21 @@ class FlightPeers:
             return join_draws([self._drawn(part, each, send) for each in cut])
         return drawn_from_message(self._where(part), answer, request, self.facts)
 
-    def _rows(self, part: int, request: RowsRequest, send: Send) -> list[Tensor]:
+    def _rows(self, part: int, request: RowsRequest, take: TakeRows | None, send: Send) -> list[Tensor]:
+        where = self._where(part)
+        sink = None if take is None else RowsSink(where, request, self.facts, take)
         try:
-            answer = send(rows_to_message(request, self._meant(part)))
+            answer = send(rows_to_message(request, self._meant(part)), sink)
         except AnswerTooLarge:
             cut = halves_of_rows(request, self.facts)
             if len(cut) == 1:
                 raise
-            return join_rows(request, cut, [self._rows(part, each.request, send) for each in cut])
-        return answered_rows_from_message(self._where(part), answer, request, self.facts)
+            takes = [None if take is None else piece.taking(request, take) for piece in cut]
+            found = [self._rows(part, piece.request, each, send) for piece, each in zip(cut, takes, strict=True)]
+            return join_rows(request, cut, found) if take is None else []
+        if sink is not None:
+            return []
+        return answered_rows_from_message(where, answer, request, self.facts)
 
     def _meant(self, part: int) -> Meant:
         return Meant(part, self.facts.partition_id, self.facts.content_id)

@@ -16,6 +16,7 @@ def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Who
     whole: Future[_Whole] = Future()
     whole.set_running_or_notify_cancel()
     left, lock = len(pieces), threading.Lock()
+    kept = [*pieces]
 
     def ended(_: Future[_Piece]) -> None:
         nonlocal left
@@ -23,8 +24,10 @@ def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Who
             left -= 1
             if left > 0:
                 return
+        ended_pieces = [*kept]
+        kept.clear()  # they hold this function, which must not hold them and their answers
         try:
-            whole.set_result(join([each.result() for each in pieces]))
+            whole.set_result(join([each.result() for each in ended_pieces]))
         except BaseException as error:
             whole.set_exception(error)
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from datapipes.base.errors import ServerUnavailable
 from datapipes.base.log import logger
@@ -17,6 +17,7 @@ from datapipes.distributed.client.connections import Connections
 from datapipes.distributed.client.retry import Pauses, Verdict, judge, reason
 from datapipes.distributed.client.threads import Threads
 from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_reading import Sink
 
 _Answer = TypeVar("_Answer")
 
@@ -46,7 +47,10 @@ class Limits(NamedTuple):
         return min(self.attempt_s, MOST_CONNECT_S)
 
 
-Send = Callable[[Message], Message]  # sends a request on a connection and returns the answer
+class Send(Protocol):
+    """Sends a request on a connection and returns the answer; see Connection.ask."""
+
+    def __call__(self, message: Message, sink: Sink | None = None) -> Message: ...
 
 
 class RemotePart:
@@ -117,7 +121,7 @@ class RemotePart:
         ends, renew = time.monotonic() + timeout, False
         connection = self._connections.take(timeout)
         try:
-            return ask(lambda message: connection.ask(message, ends - time.monotonic()))
+            return ask(lambda message, sink=None: connection.ask(message, ends - time.monotonic(), sink))
         except Exception as failure:
             renew = judge(self.where, failure)[0].renew
             raise

@@ -1,8 +1,8 @@
 """A message, tensors by name and a header, as record batches of Arrow; arrow_reading.py reads them.
 
 The schema has the header as JSON in its metadata, and a large_binary column for each tensor, whose metadata state dtype
-and shape. Each batch has one row: the next bytes of each tensor. No memory is copied. Without tensors there is no
-batch.
+and shape. Each batch has one row: the next bytes of each tensor, cut between two of its rows. No memory is copied.
+Without tensors there is no batch.
 """
 
 from __future__ import annotations
@@ -63,20 +63,25 @@ def _batches(pa: Any, schema: Any, tensors: list[Tensor], batch_bytes: int) -> I
     if not tensors:
         return
     sizes = [bytes_of(tuple(each.shape), each.dtype) for each in tensors]
-    for cuts in _cuts(sizes, batch_bytes):
+    units = [bytes_of(tuple(each.shape[1:]), each.dtype) for each in tensors]
+    for cuts in _cuts(sizes, units, batch_bytes):
         columns = [_column(pa, each, *cut) for each, cut in zip(tensors, cuts, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _cuts(sizes: list[int], batch_bytes: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield for each batch what part of each tensor it has, (first byte, end)."""
+def _cuts(sizes: list[int], units: list[int], batch_bytes: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield for each batch what part of each tensor it has, (first byte, end), in whole units; a unit that is larger
+    than a batch comes whole too.
+    """
     done = [0] * len(sizes)
     while True:
         left, cuts = batch_bytes, []
-        for number, size in enumerate(sizes):
-            first, taken = done[number], min(size - done[number], left)
+        for number, (size, unit) in enumerate(zip(sizes, units, strict=True)):
+            first = done[number]
+            fitting = unit if left == batch_bytes and unit > left else left // max(unit, 1) * unit
+            taken = min(size - first, fitting)
             cuts.append((first, first + taken))
-            done[number], left = first + taken, left - taken
+            done[number], left = first + taken, max(left - taken, 0)
         yield cuts
         if done == sizes:
             return

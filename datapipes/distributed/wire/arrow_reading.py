@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from datapipes.base.strict_json import parse_strict
 from datapipes.distributed.needed import arrow
 from datapipes.distributed.wire.arrow_message import DTYPE, HEADER, SHAPE, Message
 from datapipes.distributed.wire.ipc_form import refuse_compression
-from datapipes.distributed.wire.tensor_buffers import bytes_of, check_form, shaped, view_of
+from datapipes.distributed.wire.tensor_buffers import bytes_of, check_form, refuse_other_bools, shaped, view_of
 
 MOST_COLUMNS = 2**16
 MOST_HEADER_BYTES = 16 * 2**20
@@ -53,11 +53,22 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
         raise BadMessage(f"{where}: found no valid Arrow stream: {_short(error)}.") from error
 
 
-def from_batches(where: str, schema: Any, batches: Iterable[Any], most_bytes: int) -> Message:
+class Sink(Protocol):
+    """Takes the rows of a message's tensors as they arrive."""
+
+    def begin(self, header: dict[str, Any], forms: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
+        """Look at what the message says of itself, before its first row; raise what is wrong with it."""
+
+    def take(self, name: str, first: int, rows: Tensor) -> None:
+        """Take the bytes of some rows of a tensor, uint8 [n, bytes of a row], which are valid during the call only."""
+
+
+def from_batches(where: str, schema: Any, batches: Iterable[Any], most_bytes: int, sink: Sink | None = None) -> Message:
     """Return the message of a schema and its batches, which are read to their end.
 
     Args:
         most_bytes: of all tensors.
+        sink: takes the rows of all tensors; then the message that is returned has none.
     Raises:
         BadMessage: A column of another type, a dtype or shape that no tensor has, more bytes or fewer than the shape
             says, a batch that Arrow's full validation refuses, a header that is not strict JSON.
@@ -65,12 +76,17 @@ def from_batches(where: str, schema: Any, batches: Iterable[Any], most_bytes: in
     pa = arrow(where)
     arriving = _arriving(where, pa, schema, most_bytes)
     header = _header(where, schema.metadata)
+    if sink is not None:
+        sink.begin(header, {each.name: (each.dtype, each.shape) for each in arriving})
+        for each in arriving:
+            each.sink = sink
     for number, batch in enumerate(batches):
         _check_batch(where, pa, schema, batch)
         taken = sum(each.take(_value_of(column)) for each, column in zip(arriving, batch.columns, strict=True))
         if taken == 0 and number > 0:
             raise BadMessage(f"{where}: found a batch without a byte after others.")
-    return Message(header, {each.name: each.whole() for each in arriving})
+    tensors = {each.name: each.whole() for each in arriving}
+    return Message(header, tensors if sink is None else {})
 
 
 class _Arriving:
@@ -81,13 +97,16 @@ class _Arriving:
         self.num_bytes, self.done = bytes_of(shape, dtype), 0
         self.piece: Any = None  # the whole, if it came as one
         self.joined: Tensor | None = None
+        self.sink: Sink | None = None
 
     def take(self, piece: Any) -> int:
         """Take the next bytes; return how many they are."""
         count = int(piece.size)
         if count > self.num_bytes - self.done:
             raise self._wrong(f"{self.done + count} or more")
-        if count == self.num_bytes:
+        if self.sink is not None:
+            self._pass_on(self.sink, piece, count)
+        elif count == self.num_bytes:
             self.piece = piece
         elif count > 0:
             if self.joined is None:  # recycled memory: fresh memory takes longer to get than to fill
@@ -96,10 +115,25 @@ class _Arriving:
         self.done += count
         return count
 
+    def _pass_on(self, sink: Sink, piece: Any, count: int) -> None:
+        unit = bytes_of(self.shape[1:], self.dtype)
+        if count == 0:
+            return
+        if count % unit != 0 or len(self.shape) == 0:
+            raise BadMessage(f"{self.where}: {shown(self.name)} is cut within a row, at byte {self.done + count}.")
+        rows = view_of(self.where, self.name, piece, torch.uint8, (count,))
+        try:
+            refuse_other_bools(self.where, self.name, rows, self.dtype)
+        except ValueError as error:
+            raise BadMessage(str(error)) from error
+        sink.take(self.name, self.done // unit, rows.view(-1, unit))
+
     def whole(self) -> Tensor:
         """Return the tensor, all of which must have come."""
         if self.done != self.num_bytes:
             raise self._wrong(str(self.done))
+        if self.sink is not None:
+            return torch.empty(0)
         try:
             if self.joined is not None:
                 return shaped(self.where, self.name, self.joined, self.dtype, self.shape)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest
+from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest, TakeRows
 
 
 class Peers(Protocol):
@@ -20,8 +20,8 @@ class Peers(Protocol):
     def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
         """Ask a part for a hop; return at once."""
 
-    def rows(self, part: int, request: RowsRequest) -> Future[list[Tensor]]:
-        """Ask a part for rows of features; return at once."""
+    def rows(self, part: int, request: RowsRequest, take: TakeRows | None = None) -> Future[list[Tensor]]:
+        """Ask a part for rows of features; return at once. With `take` the rows go there, and the answer is []."""
 
     def close(self) -> None:
         """End all connections of this process; may be called twice. The next request connects again."""

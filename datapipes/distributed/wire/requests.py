@@ -6,6 +6,7 @@ Ids are those of the whole graph. In a graph without types the one node type and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,3 +85,8 @@ class RowsRequest:
 
 
 Request = DrawRequest | RowsRequest
+
+# Takes rows of an answer as they arrive: the number of the tensor in the answer, its first row, and the bytes of the
+# rows, uint8 [n, bytes of a row], which are valid during the call only. Rows may come more than once, if the request is
+# asked again; the calls come from several threads.
+TakeRows = Callable[[int, int, Tensor], None]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
+from datapipes.distributed.wire.envelope import Meant, answer_header, check_versions, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.request_parts import ids_of, own_values
-from datapipes.distributed.wire.requests import Rows, RowsRequest
+from datapipes.distributed.wire.requests import Rows, RowsRequest, TakeRows
 from datapipes.distributed.wire.types_json import edge_type_of, list_of, node_type_of, type_to_json
+
+Forms = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def rows_to_message(request: RowsRequest, meant: Meant) -> Message:
@@ -56,23 +61,43 @@ def answered_rows_to_message(rows: list[Tensor]) -> Message:
 def answered_rows_from_message(
     where: str, message: Message, request: RowsRequest, facts: PartitionFacts
 ) -> list[Tensor]:
-    """Return the answer to a request.
+    """Return the answer to a request; the errors are those of `check_answered_rows`."""
+    forms = {name: (each.dtype, tuple(each.shape)) for name, each in message.tensors.items()}
+    check_answered_rows(where, forms, request, facts)
+    return [*message.tensors.values()]
+
+
+class RowsSink:
+    """Passes the rows of an answer on as they arrive, once the answer has the form that the request and the facts
+    promise.
+    """
+
+    def __init__(self, where: str, request: RowsRequest, facts: PartitionFacts, take: TakeRows) -> None:
+        self._where, self._request, self._facts, self._take = where, request, facts, take
+
+    def begin(self, header: dict[str, Any], forms: Forms) -> None:
+        check_versions(self._where, header)
+        check_answered_rows(self._where, forms, self._request, self._facts)
+
+    def take(self, name: str, first: int, rows: Tensor) -> None:
+        self._take(int(name), first, rows)
+
+
+def check_answered_rows(where: str, forms: Forms, request: RowsRequest, facts: PartitionFacts) -> None:
+    """Compare the tensors of an answer, {name: (dtype, shape)}, with the request.
 
     Raises:
         BadMessage: It does not answer the request: other columns, dtypes or shapes than the facts say.
         KeyError: The facts have no such feature.
     """
     wanted = [(each, name) for each in request.rows for name in each.names]
-    if [*message.tensors] != [str(number) for number in range(len(wanted))]:
-        raise BadMessage(
-            f"{where}: the answer has {shown([*message.tensors])}, expected were {len(wanted)} tensors from '0' on."
-        )
-    for found, (each, name) in zip(message.tensors.values(), wanted, strict=True):
+    if [*forms] != [str(number) for number in range(len(wanted))]:
+        raise BadMessage(f"{where}: the answer has {shown([*forms])}, expected were {len(wanted)} tensors from '0' on.")
+    for (dtype, found), (each, name) in zip(forms.values(), wanted, strict=True):
         form = facts.features[each.domain, each.type, name]
         shape = (each.ids.shape[0], *form.shape)
-        if found.dtype != form.dtype or tuple(found.shape) != shape:
+        if dtype != form.dtype or found != shape:
             raise BadMessage(
-                f"{where}: the rows of {shown(name)} are {found.dtype} {list(found.shape)}, expected were {form.dtype} "
+                f"{where}: the rows of {shown(name)} are {dtype} {list(found)}, expected were {form.dtype} "
                 f"{list(shape)}."
             )
-    return [*message.tensors.values()]

@@ -107,6 +107,11 @@ def shaped(where: str, name: str, flat: Tensor, dtype: torch.dtype, shape: tuple
     Raises:
         ValueError: A bool is neither 0 nor 1.
     """
+    refuse_other_bools(where, name, flat, dtype)
+    return flat.view(dtype).reshape(shape)
+
+
+def refuse_other_bools(where: str, name: str, flat: Tensor, dtype: torch.dtype) -> None:
+    """Raise ValueError if bytes, uint8 [n], are no values of `dtype`: a bool is 0 or 1."""
     if dtype == torch.bool and flat.numel() > 0 and int(flat.max()) > 1:
         raise ValueError(f"{where}: {name} has the byte {int(flat.max())} as a bool; allowed are 0 and 1.")
-    return flat.view(dtype).reshape(shape)

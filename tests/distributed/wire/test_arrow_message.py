@@ -34,11 +34,14 @@ def test_every_dtype_and_shape_comes_back_with_its_bits(batch_bytes):
         expect_equal(found.tensors, tensors)
 
 
-def test_batches_are_cut_at_so_many_bytes_and_all_have_some():
+def test_batches_are_cut_between_rows_at_so_many_bytes_and_all_have_some():
     tensors = {"a": torch.arange(5), "b": torch.arange(3, dtype=torch.int8), "c": torch.arange(2)}
     _, batches = to_batches("client", message_of(tensors), 24)
     sizes = [[len(each[0].as_py()) for each in batch.columns] for batch in batches]
-    assert sizes == [[24, 0, 0], [16, 3, 5], [0, 0, 11]]
+    assert sizes == [[24, 0, 0], [16, 3, 0], [0, 0, 16]]
+    wide = {"a": torch.zeros(3, 5, dtype=torch.int64), "b": torch.arange(2)}  # a row does not fit into a batch
+    _, batches = to_batches("client", message_of(wide), 24)
+    assert [[len(each[0].as_py()) for each in batch.columns] for batch in batches] == [[40, 0]] * 3 + [[0, 16]]
 
 
 @pytest.mark.parametrize("tensors", [{}, {"a": torch.empty(0, 3)}, {"a": torch.tensor(7)}], ids=["none", "0", "one"])

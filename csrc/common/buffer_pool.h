@@ -26,7 +26,7 @@ struct Block {
 class BufferPool {
  public:
   static constexpr std::size_t kSmallest = std::size_t{1} << 17;  // malloc itself recycles smaller blocks well
-  static constexpr std::size_t kMostIdle = std::size_t{1} << 32;  // several minibatches in flight take more than 1 GiB
+  static constexpr std::size_t kMostIdle = std::size_t{1} << 30;
 
   struct Stats {
     std::size_t in_use_bytes = 0, idle_bytes = 0, peak_bytes = 0;  // peak: most bytes in use at once

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import share_here
-from datapipes.chain.futures import begun
 from datapipes.chain.off_loop_threads import OffLoopThreads, run_loop
 from datapipes.processes.clone import end_if_clone
 
@@ -44,14 +43,14 @@ class LoopThread:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine; the future carries its result or error."""
-        return begun(_Guarded(coroutine, self._process), self._loop)
+        return asyncio.run_coroutine_threadsafe(_Guarded(coroutine, self._process), self._loop)
 
     def close(self) -> None:
         """Cancel what still runs and end the thread; called once."""
         if os.getpid() != self._process:
             return  # in a forked child there is no thread, and the loop's wake-up pipe is the parent's
         until = time.monotonic() + JOIN_S
-        begun(_cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         if self._thread is threading.current_thread():
             self._beside.close(0.0)
             return  # collected by the loop's own thread, which ends by itself

@@ -22,7 +22,6 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, ends_of, known_edge_type
 from datapipes.chain.asynchronous import off_loop
 from datapipes.chain.functional import register_stage
-from datapipes.chain.futures import awaited
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.distributed.dist_graph import DistGraph
@@ -217,7 +216,7 @@ class DistNeighborSampler(Sampler):
         async def answer(ask: Ask) -> list[Drawn]:
             with _noting(ask):
                 if ask.part in waiting:
-                    return await awaited(waiting[ask.part])
+                    return await asyncio.wrap_future(waiting[ask.part])
                 return await off_loop(self._draw_here, ask)
 
         tasks = [asyncio.ensure_future(answer(ask)) for ask in asked]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from concurrent.futures import as_completed
 from typing import Any
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor
 from datapipes.chain.asynchronous import off_loop
-from datapipes.chain.futures import awaited
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows
 from datapipes.distributed.id_places import IdPlaces
@@ -73,7 +73,7 @@ class RowReader:
         try:
             await off_loop(reading.fill_here)
             for future in reading.sent:
-                if await awaited(future):  # else its rows were put in place as they came
+                if await asyncio.wrap_future(future):  # else its rows were put in place as they came
                     await off_loop(reading.put, future)
         finally:
             reading.cancel()

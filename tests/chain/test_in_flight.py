@@ -1,7 +1,9 @@
 """Asynchronous stages: several minibatches in flight, delivered in order, one event loop in a thread of its own."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -292,3 +294,15 @@ def test_two_asynchronous_stages_work_on_different_minibatches_at_once():
     met = [asyncio.Event()]
     second_waits = Meets(Meets(items(), met, 0, waits=False), met, 0, waits=True)  # for what the first does later
     assert digests(dp.DataLoader(second_waits)) == digests(items())
+
+
+def test_a_minibatch_is_freed_with_its_last_use():
+    stream, seen = iter(Waiting(items())), []
+    gc.collect()
+    gc.disable()  # whatever is freed is in no cycle
+    try:
+        for _ in range(8):
+            seen.append(weakref.ref(next(stream).labels))
+        assert [ref() for ref in seen[:-1]] == [None] * 7
+    finally:
+        gc.enable()

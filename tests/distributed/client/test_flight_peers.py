@@ -15,6 +15,7 @@ from datapipes.distributed.client import cut
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.wire.arrow_message import to_batches
 from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
 from datapipes.partition.native.native_write import write_native
 
@@ -161,3 +162,63 @@ def test_a_draw_that_is_too_large_is_halved_until_the_server_takes_it(part, peer
         peers = peers_of(part, server.address)
         expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
         assert server.asked.count("draw") == 7  # 30, 15, 8, 7, 15, 8, 7
+
+
+# --- rows that are taken as they arrive
+
+
+def taken(peers, request, facts):
+    """The rows of an answer, put together from what arrives."""
+    forms = [
+        (each.ids.shape[0], facts.features[each.domain, each.type, name])
+        for each in request.rows
+        for name in each.names
+    ]
+    whole = [torch.empty(count, *form.shape, dtype=form.dtype) for count, form in forms]
+
+    def take(number, first, rows):
+        table = whole[number].view(torch.uint8).view(whole[number].shape[0], -1)
+        table[first : first + rows.shape[0]] = rows
+
+    assert peers.rows(1, request, take).result(WAIT_S) == []
+    return whole
+
+
+def test_rows_that_are_taken_as_they_arrive_are_those_of_the_answer(part, peers_of, monkeypatch):
+    from datapipes.distributed.wire.refusals import AnswerTooLarge
+
+    def script(message):
+        if message.header["kind"] == "rows" and sum(ids.shape[0] for ids in message.tensors.values()) > 10:
+            raise AnswerTooLarge("10 rows at most")
+        return answer_of(part, message)
+
+    facts = PartitionFacts.of(part)
+    for each in (None, script):
+        with ScriptedServer(part, each) as server:
+            peers = peers_of(part, server.address)
+            expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
+    with ScriptedServer(part) as server:
+        peers = peers_of(part, server.address)
+        monkeypatch.setattr(cut.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
+        expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
+        monkeypatch.setattr(to_batches, "__defaults__", (64,))
+        expect_equal(taken(peers, some_rows(), facts), answer_rows(part, some_rows()))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda tensors: {**tensors, "0": tensors["0"][:-1]}, r"the rows of 'x' are torch.float32 \[29, 3\]"),
+        (lambda tensors: {**tensors, "0": tensors["0"].double()}, r"the rows of 'x' are torch.float64"),
+        (lambda tensors: {"0": tensors["0"]}, "expected were 3 tensors"),
+    ],
+)
+def test_nothing_is_taken_of_an_answer_to_something_else(part, peers_of, change, found):
+    def script(message):
+        answer = answer_of(part, message)
+        return answer._replace(tensors=change(answer.tensors)) if message.header["kind"] == "rows" else answer
+
+    seen = []
+    with ScriptedServer(part, script) as server, pytest.raises(ValueError, match=found):
+        peers_of(part, server.address).rows(1, some_rows(), lambda *given: seen.append(given)).result(WAIT_S)
+    assert seen == []

@@ -6,7 +6,8 @@ DistributedItemSampler, dist_sample_neighbor, fetch_feature over a DistFeatureSt
 sides, all ranks at once, in alternation, two seconds each, median of 5: the undivided graph in the memory of each rank;
 the parts without a cache; the parts with the cache that --cache states. For each: minibatches/s of all ranks, and for
 the parts the requests and bytes a minibatch, and the bytes per second that come from servers. The parts are made by
---method in a temporary folder.
+--method in a temporary folder, and are in memory. With --proxy also: with the cache, behind a TCP proxy that does
+nothing, and behind one that delays each way by 1 ms and stalls 1 % of the requests for 200 ms.
 Run: python benchmarks/distributed.py --graph GRAPH --parts 2
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 0000000): none yet, 0.
 """
@@ -35,6 +36,9 @@ from common import load_graph, parser, report
 import datapipes as dp
 from datapipes import distributed
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from proxy import Proxy
+
 ROUND_S = 2.0
 BOUND_S = 120.0  # for the start of a process and for one measurement
 FANOUTS, BATCH_SIZE = [15, 10, 5], 1024
@@ -47,6 +51,7 @@ def main() -> None:
     arguments.add_argument("--method", default="metis", help="how the graph is cut")
     arguments.add_argument("--cache", default="128MB", help="bytes of hot remote rows that each rank keeps")
     arguments.add_argument("--concurrency", type=int, default=8, help="minibatches that each rank has in flight")
+    arguments.add_argument("--proxy", action="store_true", help="measure behind a TCP proxy too")
     arguments.add_argument("--rank", help=argparse.SUPPRESS)  # what a rank's process is started with, JSON
     args = arguments.parse_args()
     if args.rank is not None:
@@ -62,8 +67,12 @@ def main() -> None:
         del graph, rows
         book = {part: stack.enter_context(server(folder / "parts", part)) for part in range(args.parts)}
         cached = f"parts, cache {args.cache}"
-        sides = {"undivided": None, "parts": 0, cached: args.cache}
-        given = {"folder": str(folder), "book": book, "sides": sides, "concurrency": args.concurrency}
+        sides: dict[str, Any] = {"undivided": None, "parts": (0, book), cached: (args.cache, book)}
+        if args.proxy:
+            for name, disturbance in (("plain proxy", {}), ("disturbed", {"delay": 0.001, "stall": (0.01, 0.2)})):
+                behind = {part: stack.enter_context(Proxy(book[part], **disturbance)).address for part in book}
+                sides[f"{cached}, {name}"] = (args.cache, behind)
+        given = {"folder": str(folder), "sides": sides, "ranks": args.parts, "concurrency": args.concurrency}
         ranks = [stack.enter_context(rank_process({**given, "rank": rank})) for rank in range(args.parts)]
         found = rounds(ranks, list(sides), args.repeats)
     figures: dict[str, float | str] = {"cut edges of all": share}
@@ -75,7 +84,14 @@ def main() -> None:
                 shown = "MB" if what == "bytes" else what
                 figures[f"{name}, {shown} a minibatch"] = median(found[name], what) / rate / unit
             figures[f"{name} (MB/s)"] = median(found[name], "bytes") / 1e6
+    if args.proxy:
+        for name in ("plain proxy", "disturbed"):
+            figures[f"{name}, ratio to {cached}"] = rate_of(figures, f"{cached}, {name}") / rate_of(figures, cached)
     report(figures, args.json)
+
+
+def rate_of(figures: dict[str, float | str], side: str) -> float:
+    return float(figures[f"{side} (minibatches/s)"])
 
 
 def rounds(
@@ -101,22 +117,23 @@ def median(found: list[list[dict[str, float]]], what: str) -> float:
 class Rank:
     """The process of a rank: it measures the side that it is told, one line each."""
 
-    def __init__(self, folder: str, book: dict[str, str], sides: dict[str, Any], concurrency: int, rank: int) -> None:
+    def __init__(self, folder: str, sides: dict[str, Any], ranks: int, concurrency: int, rank: int) -> None:
         torch.set_num_threads(1)
         root = Path(folder) / "parts"
         self.counted: list[Counted] = []
         self.chains: dict[str, dp.Stage] = {}
-        for name, cache in sides.items():
+        for name, side in sides.items():
             own = dp.ItemSet(distributed.Part.open(root, rank, verify=False).node_ids())
             items = dp.DistributedItemSampler(
-                own, BATCH_SIZE, rank=rank, world_size=len(book), local_items=True, shuffle=True, seed=1
+                own, BATCH_SIZE, rank=rank, world_size=ranks, local_items=True, shuffle=True, seed=1
             )
             store: dp.FeatureStore
-            if cache is None:
+            if side is None:
                 whole = dp.CSCGraph.open(Path(folder) / "whole", mmap=False)
                 store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(whole.node_attributes["feat"])})
                 sampled = items.sample_neighbor(whole, FANOUTS, frontier="new")
             else:
+                cache, book = side
                 others = {int(key): address for key, address in book.items() if int(key) != rank}
                 graph = distributed.DistGraph.connect(root, others, local_part=rank, mmap=False)
                 store = distributed.DistFeatureStore(graph, cache_bytes=cache)

@@ -60,6 +60,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--in-memory", action="store_true", help="read the part into memory: answers take less time")
 
 
+LOOK_S = 0.5  # seconds between two looks whether a signal came
+
+
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Serve until a signal comes."""
     # gRPC writes a line for each client that it refuses.
@@ -69,7 +72,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     with _log_on_stderr(), _signals_set(stop):
         try:
             print(f"ready {server.start()}", flush=True)
-            stop.wait()
+            while not stop.wait(LOOK_S):  # a signal that another thread takes wakes no wait without an end
+                pass
             server.stop(arguments.grace)
         finally:
             server.stop(0.0)

@@ -46,6 +46,8 @@ def check_security(where: str, tls: Any, insecure: Any, deadline: Any) -> Securi
             f"{where}: deadline must be seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(deadline)}. It "
             "bounds each request in all; 30 is a good value."
         )
+    if tls is not None:
+        tls.check_pair(where)
     return Security(tls, insecure, float(deadline))
 
 

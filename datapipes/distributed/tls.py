@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,22 @@ class TLSConfig:
             ValueError: A file is not PEM.
         """
         return Pem(*(_read(where, name, Path(getattr(self, name))) for name in Pem._fields))
+
+    def check_pair(self, where: str) -> None:
+        """Refuse a key that does not belong to the certificate: the handshakes would only say that they failed.
+
+        Raises:
+            OSError: A file cannot be read; the message names it.
+            ValueError: A file is not PEM, or certificate and key do not belong together.
+        """
+        self.read(where)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise ValueError(
+                f"{where}: {self.cert} and {self.key} of the TLSConfig cannot be used together: {error}. Give a "
+                "certificate and its own private key, without a password."
+            ) from error
 
 
 def check_tls(where: str, tls: Any, insecure: Any) -> None:

@@ -58,3 +58,9 @@ def test_a_client_whom_the_server_refuses_is_told_where_to_look(address, ours, t
 def test_a_server_without_tls_is_refused_at_once(root, ours):
     with WarmServer(root, 0) as server, pytest.raises(PermissionError, match=r"TLS: .*or no TLS"):
         connect({0: server.address}, tls=ours.client, deadline=WAIT_S)
+
+
+def test_a_key_of_another_certificate_is_refused_before_anything_is_sent(ours):
+    mixed = TLSConfig(ours.client.cert, ours.server.key, ours.ca)
+    with pytest.raises(ValueError, match=r"client.pem and .*server.key of the TLSConfig cannot be used together"):
+        connect({0: "127.0.0.1:9"}, tls=mixed, deadline=WAIT_S)

@@ -8,6 +8,7 @@ them, and no more; its further requests wait while those of others are worked on
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -103,9 +104,10 @@ class Admission:
         return ended
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the threads have ended, after `close`; in all up to so many seconds for each."""
+        """Wait until the threads have ended, after `close`; up to so many seconds for all of them together."""
+        until = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(max(until - time.monotonic(), 0.0))
 
     def _enqueue(self, task: _Task) -> None:
         if self._is_closing:

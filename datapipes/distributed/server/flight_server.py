@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import socket
+import threading
 from typing import Any
 
 from datapipes.distributed.address import Address
 from datapipes.distributed.forks import note_server
 from datapipes.distributed.needed import arrow_flight
+from datapipes.distributed.server.connections import end_all_connections
 from datapipes.distributed.server.service import Service
 from datapipes.distributed.tls import Pem
 from datapipes.distributed.wire.refusals import Unavailable, error_to_bytes
 
+_FAREWELL_S = 0.5  # for clients to take the end of an answer, and to close their connections, as they are told to
+_EVERY_S = 0.1
 _MOST_TEXT = 500  # characters of an error for clients that read no more than its text
 
 
@@ -44,7 +48,26 @@ def flight_server(where: str, service: Service, address: Address, pem: Pem | Non
 
 def close_flight_server(server: Any) -> None:
     """End a server and its connections. All of its answers must have ended."""
-    server.shutdown()
+    port, ended = server.port, threading.Event()
+
+    def end_connections() -> None:
+        pause = _FAREWELL_S
+        while not ended.wait(pause):
+            end_all_connections(port)
+            pause = _EVERY_S
+
+    # Arrow waits for every client to close its connection; one that is stopped, or says nothing, never does.
+    thread = threading.Thread(target=end_connections, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # there are no threads any more: the interpreter ends
+        end_all_connections(port)
+    try:
+        server.shutdown()
+    finally:
+        ended.set()
+        if thread.ident is not None:
+            thread.join()
     server.service = None  # the part is closed with its last reference
 
 

@@ -419,6 +419,17 @@ def test_stopping_does_not_wait_for_a_client_that_does_not_read(root):
             stream.read_all()
 
 
+@pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)])
+def test_stopping_does_not_wait_for_a_connection_that_says_nothing_more(root, said):
+    server = PartitionServer(root, 1)
+    host, _, port = server.start().rpartition(":")
+    with ThreadPoolExecutor(1) as threads, socket.create_connection((host, int(port)), timeout=BOUND_S) as silent:
+        silent.sendall(said)
+        with PlainClient(server.address) as client:
+            client.say("health")  # the silent one came before
+        threads.submit(server.stop, 0.0).result(BOUND_S)
+
+
 def test_an_answer_that_the_client_gives_up_is_no_longer_in_flight(root):
     with PartitionServer(root, 1) as server, PlainClient(server.address) as client:
         client.hello()

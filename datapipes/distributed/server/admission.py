@@ -65,7 +65,7 @@ class Admission:
         self._queues: dict[str, deque[_Task]] = {}  # in the order in which clients are next; none is empty
         self._held: dict[str, int] = {}
         self.num_waiting = self.num_working = self.num_bytes = 0
-        self._is_closing = self._is_closed = False
+        self._is_closing = self.is_closed = False
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(concurrency)]
         for thread in self._threads:
             thread.start()
@@ -94,7 +94,7 @@ class Admission:
         with self._changed:
             self._is_closing = True
             ended = self._changed.wait_for(lambda: not (self.num_waiting or self.num_working or self._held), grace_s)
-            self._is_closed = True
+            self.is_closed = True
             rest = [task for queue in self._queues.values() for task in queue]
             self._queues.clear()
             self.num_waiting = 0
@@ -129,7 +129,7 @@ class Admission:
     def _serve(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._next_client() is not None)
+                self._changed.wait_for(lambda: self.is_closed or self._next_client() is not None)
                 client = self._next_client()
                 if client is None:
                     return

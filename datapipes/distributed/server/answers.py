@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from datapipes.base.checks import shown
@@ -11,15 +13,21 @@ from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRe
 from datapipes.partition.native.part import Part
 
 
-def answer_draw(part: Part, request: DrawRequest, *, num_threads: int = 1) -> list[Drawn]:
+def answer_draw(
+    part: Part, request: DrawRequest, *, num_threads: int = 1, go_on: Callable[[], None] | None = None
+) -> list[Drawn]:
     """Return what each of the request's draws gives.
 
+    Args:
+        go_on: called before each draw; may raise what ends the work, such as that the client has gone.
     Raises:
         IndexError: A node is not the part's; the message names the first one, and its owner.
         ValueError: There is no such type, or a fanout is below -1.
     """
     answer = []
     for each in request.draws:
+        if go_on is not None:
+            go_on()
         ids = request.ids[ends_of(each.edge_type)[1]]
         drawn = part.draw(
             ids,

@@ -151,13 +151,20 @@ class Service:
         request = draw_from_message(self.where, message)
         num_bytes = most_draw_bytes(request, self.facts)
 
+        def go_on() -> None:
+            if is_cancelled():
+                raise Unavailable(f"{self.where}: the client has given up.")
+            if self.admission.is_closed:
+                raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
+
         def count() -> int:
             with threads_of_kernels(self.limits.num_threads):
-                return draw_bytes(self.part, request, self.facts)
+                return draw_bytes(self.part, request, self.facts, go_on)
 
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
-                return drawn_to_message(answer_draw(self.part, request, num_threads=self.limits.num_threads))
+                drawn = answer_draw(self.part, request, num_threads=self.limits.num_threads, go_on=go_on)
+                return drawn_to_message(drawn)
 
         if num_bytes is None or num_bytes > self.limits.max_answer_bytes:
             num_bytes, _ = self.admission.run(peer, 0, count, is_cancelled)

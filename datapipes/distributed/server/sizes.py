@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from datapipes.base.types import ends_of
@@ -24,18 +26,23 @@ def most_draw_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
     )
 
 
-def draw_bytes(part: Part, request: DrawRequest, facts: PartitionFacts) -> int:
+def draw_bytes(
+    part: Part, request: DrawRequest, facts: PartitionFacts, go_on: Callable[[], None] = lambda: None
+) -> int:
     """Return how many bytes the answer has, by the degrees of the nodes.
 
+    Args:
+        go_on: called before each draw is counted; see answer_draw.
     Raises:
         IndexError: A node is not the part's.
         ValueError: There is no such type.
     """
-    edge_bytes = _edge_bytes(request, facts)
-    return sum(
-        _INT64_BYTES * (request.ids[ends_of(each.edge_type)[1]].shape[0] + 1) + edge_bytes * _edges(part, request, each)
-        for each in request.draws
-    )
+    edge_bytes, total = _edge_bytes(request, facts), 0
+    for each in request.draws:
+        go_on()
+        count = request.ids[ends_of(each.edge_type)[1]].shape[0]
+        total += _INT64_BYTES * (count + 1) + edge_bytes * _edges(part, request, each)
+    return total
 
 
 def _edges(part: Part, request: DrawRequest, draw: Draw) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -45,8 +47,7 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
         BadRequest: It says none.
     """
     try:
-        names = ("ids", "draws", "replace", "edge_ids")
-        ids, draws, replace, edge_ids = own_values(message, "draw", names)
+        ids, draws, replace, edge_ids = own_values(message, "draw", ("ids", "draws", "replace", "edge_ids"))
         types = [node_type_of(each) for each in list_of("ids", ids)]
         if len({*types}) < len(types):
             raise ValueError("a node type has ids twice")
@@ -59,6 +60,9 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
             replace,
             edge_ids,
         )
+        drawn = [each.edge_type or () for each in request.draws]
+        if any(one >= after for one, after in pairwise(drawn)):
+            raise ValueError(f"the edge types of the draws are {shown(drawn)}; each comes once, in sorted order")
         missing = [each.edge_type for each in request.draws if ends_of(each.edge_type)[1] not in request.ids]
         if missing:
             raise ValueError(f"there are no ids for the draw of {shown(missing[0])}")
@@ -118,6 +122,8 @@ def _draw(value: object) -> Draw:
     if len(parts) != 3:
         raise ValueError(f"a draw is {shown(parts)}, it must be edge type, fanout and key")
     edge_type, fanout, key = parts
+    if fanout == 0 and type(fanout) is int:
+        raise ValueError("a fanout is 0, allowed are -1 and whole numbers above 0; leave the edge type out")
     return Draw(
         edge_type_of(edge_type),
         whole_number("a fanout", fanout, -1, 2**62),

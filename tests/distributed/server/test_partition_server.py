@@ -19,6 +19,7 @@ from datapipes.distributed.server import memory_watch, service
 from datapipes.distributed.server.answers import answer_draw, answer_rows
 from datapipes.distributed.server.memory_watch import own_memory
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
+from datapipes.distributed.wire.draw_codec import draw_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
@@ -373,6 +374,24 @@ def test_stopping_answers_what_is_under_way_and_refuses_the_rest(root, monkeypat
         go_on.set()
         assert torch.equal(asked.result(BOUND_S)[0], answer_rows(Part.open(root, 1), request)[0])
         stopped.result(BOUND_S)
+
+
+@pytest.mark.parametrize("fanout", [3, -1])  # one is drawn at once, the other is counted before
+def test_a_draw_that_the_client_gives_up_ends_before_the_next_edge_type(typed_root, fanout):
+    part = Part.open(typed_root, 0)
+    ids, asked = {kind: part.node_ids(kind) for kind in part.node_types}, []
+    request = DrawRequest(ids, tuple(Draw(key, fanout, 0) for key in RELATIONS))
+
+    def given_up() -> bool:
+        asked.append(True)
+        return len(asked) > 3
+
+    with PartitionServer(typed_root, 0) as server:
+        ticket = to_bytes("client", draw_to_message(request, server._service.meant))
+        with pytest.raises(Unavailable, match="the client has given up"):
+            server._service.answer("client", ticket, given_up)
+        assert len(asked) == 4
+        until(lambda: server.statistics()["bytes_in_flight"] == 0, "bytes stay in flight")
 
 
 def big_rows(root, megabytes: int) -> RowsRequest:

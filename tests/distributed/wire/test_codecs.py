@@ -175,6 +175,13 @@ WRONG_DRAWS = {
     "draw of a text": ({"draws": [["author:knows:author", 3, 0]]}, "the edge type 'author:knows:author'"),
     "draw without ids": ({"draws": [[["a", "b", "c"], 3, 0]]}, "there are no ids for the draw of ('a', 'b', 'c')"),
     "fanout": ({"draws": [[[*WRITES], -2, 0]]}, "a fanout is -2, allowed are whole numbers in [-1, "),
+    "fanout 0": ({"draws": [[[*WRITES], 0, 0]]}, "a fanout is 0, allowed are -1 and whole numbers above 0"),
+    "draw twice": ({"draws": [[[*WRITES], 1, 0], [[*WRITES], 1, 0]]}, "each comes once, in sorted order"),
+    "draws not sorted": (
+        {"draws": [[[*WRITES], 1, 0], [["author", "knows", "author"], 1, 0]]},
+        "each comes once, in sorted order",
+    ),
+    "draw of None twice": ({"draws": [[None, 1, 0], [None, 1, 0]]}, "each comes once, in sorted order"),
     "fanout true": ({"draws": [[[*WRITES], True, 0]]}, "a fanout is True"),
     "key": ({"draws": [[[*WRITES], 1, 2**64]]}, "a key is 18446744073709551616"),
     "replace": ({"replace": 1}, "replace and edge_ids are 1 and True"),

@@ -50,7 +50,13 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--concurrency", type=int, metavar="N", help="requests worked on at once; default: all cores")
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="further requests wait; default: 256")
     parser.add_argument("--max-request", default="64MB", metavar="SIZE", help="largest request; default: 64MB")
-    parser.add_argument("--max-memory", metavar="SIZE", help="memory at which all connections end; default: none")
+    parser.add_argument(
+        "--max-memory",
+        default="auto",
+        metavar="SIZE",
+        help="memory at which all connections end; default: what it has at the start, 2 x --max-in-flight and "
+        "16 x --max-request",
+    )
     parser.add_argument("--max-answer", default="256MB", metavar="SIZE", help="largest answer; default: 256MB")
     parser.add_argument(
         "--max-in-flight", default="1GB", metavar="SIZE", help="all answers that are made or sent at once; default: 1GB"

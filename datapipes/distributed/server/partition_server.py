@@ -23,6 +23,7 @@ from datapipes.partition.native.part import Part, open_book
 __all__ = ["PartitionServer"]
 
 _WHERE = "PartitionServer"
+_AUTO = "auto"
 
 
 class PartitionServer:
@@ -50,7 +51,9 @@ class PartitionServer:
             requests wait. At least four times `max_answer_bytes`.
         stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. gRPC
             itself ends answers whose client has died, or whose deadline has passed.
-        max_memory: of the whole process, without mapped files; None for no bound. Beyond it all connections end, and
+        max_memory: of the whole process, without mapped files; None for no bound, since a process that does other
+            work too has memory that is not the server's; "auto", for a process that only serves: what it has at the
+            start, twice `max_bytes_in_flight`, and 16 times `max_request_bytes`. Beyond it all connections end, and
             clients connect again. A soft bound: gRPC takes a request whole, and about six times its size, before it
             can be refused.
         metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
@@ -110,7 +113,9 @@ class PartitionServer:
                 f"{_WHERE}: max_bytes_in_flight must be at least 4 times max_answer_bytes "
                 f"({self._limits.max_answer_bytes}), got {shown(self._limits.max_bytes_in_flight)}. Raise it."
             )
-        self._max_memory = None if max_memory is None else parse_size(_WHERE, "max_memory", max_memory)
+        self._max_memory: int | str | None = max_memory
+        if max_memory is not None and max_memory != _AUTO:
+            self._max_memory = parse_size(_WHERE, "max_memory", max_memory)
         self._watch: MemoryWatch | None = None
         self._service: Service | None = None
         self._server: Any = None
@@ -133,15 +138,16 @@ class PartitionServer:
         Raises:
             FileNotFoundError: `root` holds no native partition, or the part's files are not there.
             ValueError: The partition has several parts and none was named, there is no such part, or a file is not
-                valid; a certificate is not; `max_memory` is less than what is needed.
+                valid; a certificate is not; `max_memory` is less than what is needed, the part included.
             OSError: Nothing can listen at the address: it is in use, or none of this machine; the message names it.
             RuntimeError: It was started already.
         """
         if self._service is not None:
             raise RuntimeError(f"{_WHERE}: it listens on {self.address} already. Call stop() first.")
         pem = None if self.tls is None else self.tls.read(_WHERE)
-        self._check_memory()
-        service = Service(self._open(), self._limits)
+        part = self._open()
+        max_memory = self._memory_bound()
+        service = Service(part, self._limits)
         try:
             if self._asked_metrics is not None:
                 self._metrics = MetricsServer(_WHERE, service, self._asked_metrics)
@@ -151,8 +157,8 @@ class PartitionServer:
             self._close_metrics()
             raise
         self._service, self._address = service, Address(self._asked.host, self._server.port)
-        if self._max_memory is not None:
-            self._watch = MemoryWatch(self._address.port, self._max_memory, service.statistics)
+        if max_memory is not None:
+            self._watch = MemoryWatch(self._address.port, max_memory, service.statistics)
         atexit.register(self.stop, 0.0)
         logger.info("%s listens on %s: %r", service.where, self._address, service.part)
         if self._metrics is not None:
@@ -186,13 +192,18 @@ class PartitionServer:
         """
         return self._running().numbers()
 
-    def _check_memory(self) -> None:
-        least = own_memory() + self._limits.max_bytes_in_flight + self._limits.max_request_bytes
+    def _memory_bound(self) -> int | None:
+        """Return `max_memory` in bytes; the part is open."""
+        own, limits = own_memory(), self._limits
+        if isinstance(self._max_memory, str):
+            return own + 2 * limits.max_bytes_in_flight + 16 * limits.max_request_bytes
+        least = own + limits.max_bytes_in_flight + limits.max_request_bytes
         if self._max_memory is not None and self._max_memory < least:
             raise ValueError(
                 f"{_WHERE}: max_memory must be at least {least}: what the process has now, max_bytes_in_flight and "
                 f"max_request_bytes; got {self._max_memory}. Raise it, or lower the others."
             )
+        return self._max_memory
 
     def _close_metrics(self) -> None:
         metrics, self._metrics = self._metrics, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ class Service:
         self.statistics = Statistics()
         self.admission = Admission(self.where, limits.concurrency, limits.max_waiting, limits.max_bytes_in_flight)
         self.answers = Answers(self.statistics, limits.stall_s)
+        # gRPC has a thread for each call; without a bound all of them could read at once.
+        self._reading = threading.BoundedSemaphore(limits.concurrency)
         self.is_stopping = False
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
@@ -73,7 +76,7 @@ class Service:
         began, kind, result, sent = time.monotonic(), "unknown", "error", 0
         hold: Hold | None = None
         try:
-            message = self._read(ticket)
+            message = self._read(ticket, is_cancelled)
             kind = kind_of(self.where, message.header)
             check_meant(self.where, message.header, self.meant)
             answer, hold = self._answer(kind, peer, message, is_cancelled)
@@ -113,11 +116,13 @@ class Service:
             "bytes_in_flight": self.admission.num_bytes,
         }
 
-    def _read(self, ticket: bytes) -> Message:
-        try:
-            message = from_bytes(self.where, ticket, self.limits.max_request_bytes)
-        except BadMessage as error:
-            raise BadRequest(str(error)) from error
+    def _read(self, ticket: bytes, is_cancelled: Callable[[], bool]) -> Message:
+        with self._reading:
+            self._refuse_given_up(is_cancelled)
+            try:
+                message = from_bytes(self.where, ticket, self.limits.max_request_bytes)
+            except BadMessage as error:
+                raise BadRequest(str(error)) from error
         check_versions(self.where, message.header)
         return message
 
@@ -138,7 +143,8 @@ class Service:
         return self._draw(peer, message, is_cancelled)
 
     def _rows(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
-        request = rows_from_message(self.where, message)
+        with self._reading:
+            request = rows_from_message(self.where, message)
         num_bytes = self._within(rows_bytes(request, self.facts), "rows")
 
         def work() -> Message:
@@ -148,12 +154,12 @@ class Service:
         return self.admission.run(peer, num_bytes, work, is_cancelled)
 
     def _draw(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
-        request = draw_from_message(self.where, message)
+        with self._reading:
+            request = draw_from_message(self.where, message)
         num_bytes = most_draw_bytes(request, self.facts)
 
         def go_on() -> None:
-            if is_cancelled():
-                raise Unavailable(f"{self.where}: the client has given up.")
+            self._refuse_given_up(is_cancelled)
             if self.admission.is_closed:
                 raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
 
@@ -169,6 +175,10 @@ class Service:
         if num_bytes is None or num_bytes > self.limits.max_answer_bytes:
             num_bytes, _ = self.admission.run(peer, 0, count, is_cancelled)
         return self.admission.run(peer, self._within(num_bytes, "edges"), work, is_cancelled)
+
+    def _refuse_given_up(self, is_cancelled: Callable[[], bool]) -> None:
+        if is_cancelled():
+            raise Unavailable(f"{self.where}: the client has given up.")
 
     def _within(self, num_bytes: int, what: str) -> int:
         if num_bytes > self.limits.max_answer_bytes:

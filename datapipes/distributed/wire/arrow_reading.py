@@ -22,7 +22,8 @@ from datapipes.distributed.wire.ipc_form import refuse_compression
 from datapipes.distributed.wire.tensor_buffers import bytes_of, check_form, refuse_other_bools, shaped, view_of
 
 MOST_COLUMNS = 2**16
-MOST_HEADER_BYTES = 16 * 2**20
+MOST_HEADER_BYTES = 16 * 2**20  # of an answer: a handshake names all types and features
+MOST_REQUEST_HEADER_BYTES = 256 * 2**10  # JSON takes up to a hundred times its size when it is read, under the GIL
 MOST_SHAPE_CHARACTERS = 64 * 21
 
 
@@ -31,7 +32,7 @@ class BadMessage(ValueError):
 
 
 def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
-    """Return the message in one Arrow stream; its tensors view `data`.
+    """Return the message in one Arrow stream, a request; its tensors view `data`.
 
     Args:
         data: bytes, or a buffer of Arrow.
@@ -46,7 +47,7 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
     try:
         refuse_compression(pa, buffer)  # before Arrow makes room for what the stream promises
         with pa.ipc.open_stream(buffer) as reader:
-            return from_batches(where, reader.schema, reader, most_bytes)
+            return from_batches(where, reader.schema, reader, most_bytes, most_header_bytes=MOST_REQUEST_HEADER_BYTES)
     except BadMessage:
         raise
     except (pa.ArrowException, ValueError, OSError, OverflowError, MemoryError, EOFError) as error:
@@ -63,19 +64,28 @@ class Sink(Protocol):
         """Take the bytes of some rows of a tensor, uint8 [n, bytes of a row], which are valid during the call only."""
 
 
-def from_batches(where: str, schema: Any, batches: Iterable[Any], most_bytes: int, sink: Sink | None = None) -> Message:
+def from_batches(
+    where: str,
+    schema: Any,
+    batches: Iterable[Any],
+    most_bytes: int,
+    sink: Sink | None = None,
+    *,
+    most_header_bytes: int = MOST_HEADER_BYTES,
+) -> Message:
     """Return the message of a schema and its batches, which are read to their end.
 
     Args:
         most_bytes: of all tensors.
         sink: takes the rows of all tensors; then the message that is returned has none.
+        most_header_bytes: of the header.
     Raises:
         BadMessage: A column of another type, a dtype or shape that no tensor has, more bytes or fewer than the shape
             says, a batch that Arrow's full validation refuses, a header that is not strict JSON.
     """
     pa = arrow(where)
     arriving = _arriving(where, pa, schema, most_bytes)
-    header = _header(where, schema.metadata)
+    header = _header(where, schema.metadata, most_header_bytes)
     if sink is not None:
         sink.begin(header, {each.name: (each.dtype, each.shape) for each in arriving})
         for each in arriving:
@@ -178,12 +188,12 @@ def _form(where: str, pa: Any, field: Any) -> _Arriving:
     return _Arriving(where, name, *form)
 
 
-def _header(where: str, metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
+def _header(where: str, metadata: Mapping[bytes, bytes] | None, most_bytes: int) -> dict[str, Any]:
     if metadata is None or metadata.keys() != {HEADER}:
         raise BadMessage(f"{where}: found the metadata {shown([*(metadata or {})])}, not one header.")
     data = metadata[HEADER]
-    if len(data) > MOST_HEADER_BYTES:
-        raise BadMessage(f"{where}: found a header of {len(data)} bytes; at most {MOST_HEADER_BYTES} are allowed.")
+    if len(data) > most_bytes:
+        raise BadMessage(f"{where}: found a header of {len(data)} bytes; at most {most_bytes} are allowed.")
     try:
         header = parse_strict(data.decode("ascii"), floats=True)  # statistics have seconds
     except (ValueError, RecursionError) as error:

@@ -15,9 +15,10 @@ from plain_clients import RELATIONS, PlainClient, in_parts, plain_graph, typed_g
 
 from datapipes.distributed import Part, PartitionServer, TLSConfig
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server import memory_watch, service
+from datapipes.distributed.server import memory_watch, partition_server, service
 from datapipes.distributed.server.answers import answer_draw, answer_rows
 from datapipes.distributed.server.memory_watch import own_memory
+from datapipes.distributed.wire import arrow_reading
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.draw_codec import draw_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
@@ -236,6 +237,31 @@ def test_a_request_that_is_too_large_is_refused(root):
             client.draw(draw_of(own(root).repeat(30)))
 
 
+def test_a_request_with_a_large_header_is_refused_before_it_is_parsed(served, monkeypatch):
+    monkeypatch.setattr(arrow_reading, "parse_strict", lambda *_, **__: pytest.fail("parsed"))
+    message = Message({"x": "[]," * 100_000}, {})
+    with pytest.raises(BadRequest, match=r"found a header of \d+ bytes; at most 262144 are allowed"):
+        served[1].ask(message)
+
+
+def test_no_more_requests_are_read_at_once_than_worked_on(root, monkeypatch):
+    reading, most, begun, real = [0], [0], threading.Event(), service.from_bytes
+
+    def counted(*arguments):
+        reading[0] += 1
+        most[0] = max(most[0], reading[0])
+        begun.wait(0.02)  # the others may come meanwhile
+        reading[0] -= 1
+        return real(*arguments)
+
+    monkeypatch.setattr(service, "from_bytes", counted)
+    with PartitionServer(root, 1, concurrency=1) as server, ThreadPoolExecutor(6) as threads:
+        ticket = to_bytes("client", Message(request_header("health", Meant()), {}))
+        answers = [threads.submit(server._service.answer, "client", ticket, lambda: False) for _ in range(6)]
+        assert all(each.result(BOUND_S) for each in answers)
+    assert most == [1]
+
+
 def test_other_methods_of_flight_are_refused(served):
     client = served[1].client
     descriptor = flight.FlightDescriptor.for_path("x")
@@ -428,6 +454,17 @@ def test_above_its_memory_a_server_ends_all_connections_and_goes_on(root, monkey
             assert other.say("health")["status"] == "serving"
 
 
+def test_the_automatic_bound_of_memory_follows_the_limits(root, monkeypatch):
+    bounds = []
+    monkeypatch.setattr(partition_server, "own_memory", lambda: 5)
+    real = partition_server.MemoryWatch
+    monkeypatch.setattr(partition_server, "MemoryWatch", lambda *given: bounds.append(given[1]) or real(*given))
+    with PartitionServer(root, 1, max_memory="auto", max_bytes_in_flight="2GB", max_request_bytes="1GB"):
+        assert bounds == [5 + 2 * 2 * 2**30 + 16 * 2**30]
+    with PartitionServer(root, 1):
+        assert len(bounds) == 1
+
+
 def test_stopping_does_not_wait_for_a_client_that_does_not_read(root):
     server = PartitionServer(root, 1)
     with PlainClient(server.start()) as client, ThreadPoolExecutor(1) as threads:
@@ -438,7 +475,9 @@ def test_stopping_does_not_wait_for_a_client_that_does_not_read(root):
             stream.read_all()
 
 
-@pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)])
+@pytest.mark.parametrize(
+    "said", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)]
+)
 def test_stopping_does_not_wait_for_a_connection_that_says_nothing_more(root, said):
     server = PartitionServer(root, 1)
     host, _, port = server.start().rpartition(":")

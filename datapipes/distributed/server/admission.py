@@ -1,8 +1,13 @@
 """Admission: how many requests are worked on at once, who is next, and how many bytes of answers may be in flight.
 
-Waiting requests are taken from client to client in turn, so one that asks much does not delay the others. The bytes of
-an answer count from before it is made until it is sent or given up. A client that reads slowly holds its own share of
-them, and no more; its further requests wait while those of others are worked on.
+A client is a connection: all trainers of one machine may come from one host, so turns by host would give a machine
+with eight of them no more than one with a single one. Waiting requests are taken from client to client in turn, so one
+that asks much does not delay the others.
+
+The bytes of an answer count from before it is made until it is sent or given up. A client that reads slowly holds its
+own share of them, or one answer if that is larger; its further requests wait while those of others are worked on. One
+trainer has several connections, which may all stop reading; so a host has a share too, the half, and never keeps other
+hosts from their answers.
 """
 
 from __future__ import annotations
@@ -15,7 +20,13 @@ from typing import Any
 
 from datapipes.distributed.wire.refusals import Unavailable
 
-CLIENTS_SHARE = 4  # a client holds at most one in so many of the bytes in flight
+CLIENTS_SHARE = 16  # a client holds at most one in so many of the bytes in flight, or one answer
+HOSTS_SHARE = 2  # all clients of a host; an answer has at most a quarter, so it always fits
+
+
+def host_of(client: str) -> str:
+    """Return the host of a client, which gRPC names "ipv4:HOST:PORT"."""
+    return client.rpartition(":")[0] or client
 
 
 class Hold:
@@ -63,7 +74,8 @@ class Admission:
         self.where, self.max_waiting, self.max_bytes = where, max_waiting, max_bytes
         self._changed = threading.Condition()
         self._queues: dict[str, deque[_Task]] = {}  # in the order in which clients are next; none is empty
-        self._held: dict[str, int] = {}
+        self._held: dict[str, int] = {}  # bytes by client
+        self._held_by_hosts: dict[str, int] = {}
         self.num_waiting = self.num_working = self.num_bytes = 0
         self._is_closing = self.is_closed = False
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(concurrency)]
@@ -151,9 +163,14 @@ class Admission:
 
     def _next_client(self) -> str | None:
         """Return whose request is next. One that waits for bytes of others stays first, or small ones would pass it."""
+        full = set()  # hosts whose next request waits for bytes of their own
         for client, queue in self._queues.items():
-            wanted, held = queue[0].num_bytes, self._held.get(client, 0)
-            if held and held + wanted > self.max_bytes // CLIENTS_SHARE:
+            wanted, held, host = queue[0].num_bytes, self._held.get(client, 0), host_of(client)
+            if host in full or (held and held + wanted > self.max_bytes // CLIENTS_SHARE):
+                continue
+            on_host = self._held_by_hosts.get(host, 0)
+            if on_host and on_host + wanted > self.max_bytes // HOSTS_SHARE:
+                full.add(host)
                 continue
             return client if self.num_bytes + wanted <= self.max_bytes or not self.num_bytes else None
         return None
@@ -166,8 +183,7 @@ class Admission:
         self.num_waiting -= 1
         self.num_working += 1
         if task.num_bytes:
-            self._held[client] = self._held.get(client, 0) + task.num_bytes
-            self.num_bytes += task.num_bytes
+            self._count(client, task.num_bytes)
         task.hold = Hold(self, client, task.num_bytes)
         return task
 
@@ -175,10 +191,13 @@ class Admission:
         # Also called where the garbage collector ends an answer, in any thread: the lock may be this thread's already.
         with self._changed:
             num_bytes, hold.num_bytes = hold.num_bytes - kept, kept
-            self.num_bytes -= num_bytes
-            left = self._held.get(hold.client, 0) - num_bytes
-            if left > 0:
-                self._held[hold.client] = left
-            else:
-                self._held.pop(hold.client, None)
+            self._count(hold.client, -num_bytes)
             self._changed.notify_all()
+
+    def _count(self, client: str, num_bytes: int) -> None:
+        """Count bytes that a client now holds, or gives back if they are negative."""
+        self.num_bytes += num_bytes
+        for held, name in ((self._held, client), (self._held_by_hosts, host_of(client))):
+            held[name] = held.get(name, 0) + num_bytes
+            if held[name] <= 0:
+                del held[name]

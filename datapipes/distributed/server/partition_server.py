@@ -47,10 +47,12 @@ class PartitionServer:
             again. Clients take turns.
         max_request_bytes: of a request; a number, or a text such as "64MB".
         max_answer_bytes: of an answer; a larger one is refused before it is made, and clients ask for less at once.
-        max_bytes_in_flight: of all answers that are being made or sent; a client holds at most a quarter. Further
-            requests wait. At least four times `max_answer_bytes`.
-        stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. gRPC
-            itself ends answers whose client has died, or whose deadline has passed.
+        max_bytes_in_flight: of all answers that are being made or sent; a connection holds a sixteenth, or one answer
+            if that is larger, and all of a host together hold at most half. Further requests wait. At least four times
+            `max_answer_bytes`.
+        stall_s: seconds after which the connection of a client is ended that has taken nothing of its answer. More
+            than it takes for 1 MiB, and less than the deadline of clients, 30 s: those who wait for what a stalled one
+            holds must still get theirs. gRPC itself ends answers whose client has died, or whose deadline has passed.
         max_memory: of the whole process, without mapped files; None for no bound, since a process that does other
             work too has memory that is not the server's; "auto", for a process that only serves: what it has at the
             start, twice `max_bytes_in_flight`, and 16 times `max_request_bytes`. Beyond it all connections end, and
@@ -79,7 +81,7 @@ class PartitionServer:
         max_request_bytes: int | str = "64MB",
         max_answer_bytes: int | str = "256MB",
         max_bytes_in_flight: int | str = "1GB",
-        stall_s: float = 60.0,
+        stall_s: float = 10.0,
         max_memory: int | str | None = None,
         metrics: str | None = None,
         verify: bool = True,

@@ -131,6 +131,35 @@ def test_a_client_that_holds_its_share_waits_while_others_go_on():
         assert more.result(BOUND_S)[0] == "more"
 
 
+def test_the_connections_of_one_host_hold_half_and_those_of_others_go_on():
+    with Asking(max_bytes=1000) as asking:
+        slow = [asking.admission.run(f"ipv4:10.0.0.1:{port}", 250, lambda: None, never)[1] for port in range(2)]
+        (large,) = asking.wait_asking("ipv4:10.0.0.1:3", 1, 250, lambda: "large", never)
+        (small,) = asking.wait_asking("ipv4:10.0.0.1:4", 1, 1, lambda: "small", never)
+        for port in range(5):
+            asking.admission.run(f"ipv4:10.0.0.2:{port}", 250, lambda: None, never)[1].release()
+        assert not large.done()
+        assert not small.done()  # it does not pass the large one of its own host
+        slow[0].release()
+        assert large.result(BOUND_S)[0] == "large"
+        slow[1].release()
+        small.result(BOUND_S)[1].release()
+        large.result(BOUND_S)[1].release()
+        assert (asking.admission.num_bytes, asking.admission._held, asking.admission._held_by_hosts) == (0, {}, {})
+
+
+def test_a_connection_with_several_answers_holds_a_sixteenth():
+    with Asking(max_bytes=1600) as asking:
+        _, first = asking.admission.run("ipv4:10.0.0.1:1", 60, lambda: None, never)
+        _, second = asking.admission.run("ipv4:10.0.0.1:1", 40, lambda: None, never)
+        (third,) = asking.wait_asking("ipv4:10.0.0.1:1", 1, 1, lambda: None, never)
+        asking.admission.run("ipv4:10.0.0.1:2", 400, lambda: None, never)[1].release()
+        assert not third.done()
+        second.release()
+        third.result(BOUND_S)[1].release()
+        first.release()
+
+
 def test_a_large_answer_is_not_passed_by_small_ones_of_others():
     with Asking(max_bytes=1000) as asking:
         holds = [asking.admission.run(f"c{number}", 250, lambda: None, never)[1] for number in range(4)]

@@ -63,6 +63,8 @@ class Reading:
 
     def __init__(self, peers: Peers, wanted: Sequence[Wanted], counts: RowCounts) -> None:
         self.wanted, self.peers, self._counts = wanted, peers, counts
+        # Not where a caller gave the memory: it must not change any more once an error was raised.
+        self._on_arrival = all(each.out is None for each in wanted)
         self.outs: list[Tensor] = []
         self.sent: dict[Future[list[Tensor]], int] = {}
         self._groups: list[_Group] = []
@@ -118,11 +120,8 @@ class Reading:
                     put_rows(out, split.hot.places, places.hot.tables[name], split.hot.rows, num_threads())
 
     def _taking(self, part: int) -> TakeRows | None:
-        """Return what puts rows of a part in their places as they arrive.
-
-        None if a caller gave the memory: it must not change any more once an error was raised.
-        """
-        if any(each.out is not None for each in self.wanted):
+        """Return what puts rows of a part in their places as they arrive; None if they must come whole."""
+        if not self._on_arrival:
             return None
         asked = [(byte_rows(self.outs[number]), places.numpy()) for number, places in self._asked[part]]
         counts = self._counts
@@ -146,7 +145,7 @@ class Reading:
             self._put_one(self.sent[future], future.result())
 
     def _put_one(self, part: int, answer: list[Tensor]) -> None:
-        if len(answer) == 0:
+        if len(answer) == 0 and self._on_arrival:
             return  # all rows were put in place as they arrived
         asked = self._asked[part]
         if len(answer) != len(asked):

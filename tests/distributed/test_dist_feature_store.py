@@ -239,6 +239,15 @@ def test_other_rows_than_asked_for_are_an_error(tmp_path, change, found, is_asyn
     dist_graph.close()
 
 
+def test_an_empty_answer_is_an_error_where_the_caller_gave_the_memory(tmp_path):
+    dist_graph = parts_of_graph(tmp_path, 2, 0)
+    dist_graph.peers = CountingPeers(dist_graph.peers, lambda rows: [])
+    ids = torch.arange(200)
+    with pytest.raises(ValueError, match="answered 0 tensors to a request for 1"):
+        DistFeatureStore(dist_graph).read("node", None, "x", ids, out=torch.empty(200, 5))
+    dist_graph.close()
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_error_of_a_part_reaches_the_caller(tmp_path, is_async):
     class Broken(CountingPeers):

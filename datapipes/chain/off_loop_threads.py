@@ -50,7 +50,11 @@ class OffLoopThreads:
         self._ended = False
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Make a call in one of the threads; only the loop's own thread may ask for it."""
+        """Make a call in one of the threads; only the loop's own thread may ask for it.
+
+        Raises:
+            RuntimeError: There is no thread, and none can be started. A later call tries again.
+        """
         if self._under_way >= len(self._threads) and len(self._threads) < MOST:
             self._start_one()
         self._under_way += 1
@@ -70,8 +74,13 @@ class OffLoopThreads:
     def _start_one(self) -> None:
         name = f"{THREADS}-{len(self._threads) + 1}"
         thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the process may have no more threads
+            if len(self._threads) == 0:
+                raise  # else the call waits for the one there is
+        else:
+            self._threads.append(thread)
 
     def _serve(self) -> None:
         with threads_of_kernels(self._kernel_threads):

@@ -11,6 +11,7 @@ import datapipes as dp
 from datapipes.base.threads import num_threads, threads_of_kernels
 from datapipes.chain.asynchronous import is_async, off_loop
 from datapipes.chain.in_flight import LoopThread
+from datapipes.chain.off_loop_threads import THREADS
 
 BOUND_S = 20.0
 
@@ -121,6 +122,23 @@ def test_threads_are_few_and_end_with_their_loop():
     assert len({call.result(BOUND_S) for call in calls}) <= 2
     loop.close()
     assert set(threading.enumerate()) <= before
+
+
+def test_a_call_whose_thread_cannot_be_started_raises_and_later_calls_run(monkeypatch):
+    refused, start = [True], threading.Thread.start
+
+    def start_or_fail(thread):
+        if thread.name.startswith(THREADS) and refused:
+            refused.pop()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    loop = LoopThread()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        loop.submit(off_loop(int, "3")).result(BOUND_S)
+    assert loop.submit(off_loop(int, "3")).result(BOUND_S) == 3
+    loop.close()
 
 
 def test_close_drops_calls_that_wait_and_ends_with_the_one_under_way():

@@ -25,7 +25,8 @@ class Connections:
         self._live: list[Connection] = []
         self._opening = 0
         self._attempts = 0  # to connect, that have ended
-        self._failure: BaseException | None = None  # of the last one
+        self._waiting = 0  # threads that wait for an attempt
+        self._failure: BaseException | None = None  # of the last one, while threads wait that must hear of it
         self._closed = False
 
     def take(self, timeout: float) -> Connection:
@@ -44,13 +45,27 @@ class Connections:
                     return best
                 if best is not None or self._opening == 0:
                     break
-                before = self._attempts
-                if not self._changed.wait_for(lambda: self._attempts != before, ends - time.monotonic()):  # noqa: B023
-                    raise TimeoutError("connecting took too long")
-                if self._failure is not None and not self._live:
-                    raise self._failure
+                failure = self._waited(ends)
+                if failure is not None and not self._live:
+                    try:
+                        raise failure
+                    finally:
+                        del failure  # its traceback would hold itself
             self._opening += 1
         return self._opened(ends)
+
+    def _waited(self, ends: float) -> BaseException | None:
+        """Wait until an attempt to connect has ended; return what prevented the last one."""
+        before = self._attempts
+        self._waiting += 1
+        try:
+            if not self._changed.wait_for(lambda: self._attempts != before, ends - time.monotonic()):
+                raise TimeoutError("connecting took too long")
+            return self._failure
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self._failure = None  # its traceback holds the threads' owner, who would never be dropped
 
     def _opened(self, ends: float) -> Connection:
         connection, failure = None, None
@@ -64,13 +79,14 @@ class Connections:
             with self._changed:
                 self._opening -= 1
                 self._attempts += 1
-                self._failure = failure
+                self._failure = failure if self._waiting > 0 else None
                 if connection is not None:
                     connection.in_flight = 1
                     connection.retired = self._closed
                     if not self._closed:
                         self._live.append(connection)
                 self._changed.notify_all()
+            del failure
 
     def give_back(self, connection: Connection, *, renew: bool) -> None:
         """Take a connection back; after `renew` nobody gets it again, and it ends with the last request on it."""

@@ -142,7 +142,7 @@ class _Here:
         self._changing = threading.Lock()
         self._closed = False
         # Before the interpreter ends, or a thread would be caught inside the library.
-        weakref.finalize(peers, self.close)
+        self._end = weakref.finalize(peers, self.close)
 
     def part(self, part: int) -> RemotePart:
         with self._changing:
@@ -166,6 +166,7 @@ class _Here:
             each.stop()
         for each in parts:
             each.close()
+        self._end.detach()  # or it would keep this until the peers end, which may connect and close many times
 
     def _connecting(self, part: int) -> Callable[[float], Connection]:
         where, address = f"part {part} at {self._addresses[part]}", self._addresses[part]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol, TypeVar
 
-from datapipes.base.errors import ServerUnavailable
+from datapipes.base.errors import ServerUnavailable, add_note
 from datapipes.base.log import logger
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection
@@ -86,8 +86,12 @@ class RemotePart:
             else:
                 future.set_result(answer)
 
-        if not self._threads.run(work):
-            future.set_exception(self._closed())
+        try:
+            if not self._threads.run(work):
+                future.set_exception(self._closed())
+        except RuntimeError as error:  # no thread can be started
+            add_note(error, f"asking {self.where}")
+            future.set_exception(error)
         return future
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ import multiprocessing.resource_tracker
 import os
 import socket
 import threading
+import weakref
 from concurrent.futures import wait
 
 import pyarrow.flight as flight
@@ -300,3 +301,24 @@ def test_peers_that_nobody_holds_any_more_end_their_threads_and_connections(noth
         )
         expect_answer(peers.draw(1, REQUEST), part)
         del peers
+
+
+def test_peers_whose_server_could_not_be_reached_end_with_their_last_holder_too(nothing_left, part):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = parse_address("test", "address", f"127.0.0.1:{taken.getsockname()[1]}")
+    peers = FlightPeers({1: address}, PartitionFacts.of(part), tls=None, deadline=SHORT_S)
+    wait([peers.draw(1, REQUEST) for _ in range(3)], WAIT_S)
+    held = weakref.ref(peers)
+    del peers
+    assert settled(lambda: gc.collect() >= 0 and held() is None, 5.0)
+
+
+def test_peers_that_are_closed_and_connect_again_keep_nothing_of_it(peers_of, part):
+    with ScriptedServer(part) as server:
+        peers = peers_of(server.address)
+        before = len(weakref.finalize._registry)
+        for _ in range(5):
+            expect_answer(peers.draw(1, REQUEST), part)
+            peers.close()
+        gc.collect()
+        assert len(weakref.finalize._registry) <= before

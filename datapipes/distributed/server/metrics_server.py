@@ -1,4 +1,8 @@
-"""The metrics port: GET /metrics for Prometheus, GET /health for probes. Plain HTTP, a thread for each request."""
+"""The metrics port: GET /metrics for Prometheus, GET /health for probes. Plain HTTP, a thread for each request.
+
+It may listen where other machines reach it, without TLS: probes of an orchestrator come from there and have no
+certificate, and what it tells has no data of the graph. A few connections at once are served, the rest are closed.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from datapipes.distributed.server.metrics_page import CONTENT_TYPE, metrics_page
 from datapipes.distributed.server.service import Service
 
 _TIMEOUT_S = 10.0  # for a client that sends nothing
+MOST_CONNECTIONS = 16
 
 
 class MetricsServer:
@@ -43,6 +48,26 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     service: Service
     request_queue_size = 8
+
+    def __init__(self, *arguments: Any) -> None:
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could start
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("the metrics port has met an error of %s", client_address, exc_info=True)

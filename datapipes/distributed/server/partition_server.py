@@ -59,7 +59,8 @@ class PartitionServer:
             clients connect again. A soft bound: gRPC takes a request whole, and about six times its size, before it
             can be refused.
         metrics: "host:port" to tell Prometheus and probes how it is, on plain HTTP (/metrics, /health); None for not.
-            Port 0 lets the system choose. What is told has no data of the graph.
+            Port 0 lets the system choose. It may be reached by other machines, also without `insecure`: what is told
+            has no data of the graph, and probes have no certificate. 16 connections at once are served.
         verify: compare the files with their hashes; reads all of them once.
         mmap: leave the part on disk, see Part.open; without it the part is in memory, and answers take less time.
     Raises:

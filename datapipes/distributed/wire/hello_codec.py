@@ -31,7 +31,7 @@ _FIELDS = (
     "content_id",
     "features",
 )
-_INT64_MAX = 2**63 - 1
+_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 
 
 def hello_to_message(meant: Meant) -> Message:
@@ -79,6 +79,9 @@ def _facts(value: Any) -> PartitionFacts:
             raise ValueError(f"{name} is {shown(text)}, allowed are texts")
     num_nodes = dict(_counted("num_nodes", entry, node_type_of) for entry in list_of("num_nodes", nodes))
     num_edges = dict(_counted("num_edges", entry, edge_type_of) for entry in list_of("num_edges", edges))
+    many = [count for count in num_nodes.values() if index == "int32" and count > _INT32_MAX]
+    if many:
+        raise ValueError(f"there are {many[0]} nodes of one type, and index_dtype is int32, which holds {_INT32_MAX}")
     # Without types there is one of each kind, None; with types there is no None.
     if (None in num_nodes or None in num_edges) and ([*num_nodes], [*num_edges]) != ([None], [None]):
         raise ValueError(f"the types are {shown([*num_nodes])} and {shown([*num_edges])}, partly without names")

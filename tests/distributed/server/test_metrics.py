@@ -1,6 +1,9 @@
 """The metrics port: text that Prometheus reads, and the health of the server."""
 
+import contextlib
 import re
+import socket
+import threading
 import urllib.error
 import urllib.request
 
@@ -9,6 +12,7 @@ import torch
 from plain_clients import PlainClient, in_parts, plain_graph
 
 from datapipes.distributed import PartitionServer
+from datapipes.distributed.server.metrics_server import MOST_CONNECTIONS
 from datapipes.distributed.wire.requests import Rows, RowsRequest
 
 LINE = re.compile(r'([a-z_]+)(\{[a-z_]+="[^"\n]*"(?:,[a-z_]+="[^"\n]*")*\})? (-?[0-9.e+-]+)')
@@ -79,3 +83,29 @@ def test_health_and_other_paths(server):
     assert read(server, "/") == (404, "there are /metrics and /health\n")
     server._service.is_stopping = True
     assert read(server, "/health?probe=1") == (503, "stopping\n")
+
+
+def test_connections_that_say_nothing_are_few_and_the_rest_is_closed(server):
+    host, _, port = server.metrics_address.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        silent = []
+        for number in range(MOST_CONNECTIONS):
+            silent.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=5)))
+            until(lambda left=MOST_CONNECTIONS - number - 1: server._metrics._server._free._value == left)
+        with socket.create_connection((host, int(port)), timeout=5) as further:
+            assert further.recv(1) == b""
+        for each in silent:
+            each.shutdown(socket.SHUT_WR)
+        assert [each.recv(1) for each in silent] == [b""] * MOST_CONNECTIONS
+    until(lambda: server._metrics._server._free._value == MOST_CONNECTIONS)
+    assert read(server, "/health")[0] == 200
+
+
+def until(is_so) -> None:
+    """Wait for what a thread of the server does; bounded."""
+    ended = threading.Event()
+    for _ in range(1000):
+        if is_so():
+            return
+        ended.wait(0.01)
+    raise AssertionError("it did not come to this")

@@ -271,6 +271,11 @@ def test_an_answer_that_does_not_fit_the_rows_is_refused():
         ("num_nodes", [[None, 3]], "partly without names"),
         ("num_nodes", [["paper", 3]], "an edge type ends at 'author', which is no node type"),
         ("index_dtype", "uint8", "index_dtype is 'uint8', allowed are int32 and int64"),
+        (
+            "num_nodes",
+            [["author", 5], ["paper", 2**31]],
+            "there are 2147483648 nodes of one type, and index_dtype is int32",
+        ),
         ("content_id", None, "content_id is None, allowed are texts"),
         ("features", [["node", "nobody", "x", "float32", []]], "which is no node type"),
         ("features", [["node", "paper", "x", "qint8", []]], "has the dtype 'qint8'"),

@@ -14,7 +14,7 @@ from datapipes.distributed.wire.arrow_reading import Sink, from_batches
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.refusals import error_from_bytes
 
-MOST_BYTES = 2**31  # of one answer; a server sends less
+SLACK_BYTES = 2**16  # more than an answer should have: a wrong one so small is refused by what is wrong with it
 
 
 class Connection:
@@ -25,12 +25,13 @@ class Connection:
     Args:
         connect_s: seconds that connecting may take, TLS included.
     Attributes:
-        in_flight, retired: kept by Connections.
+        in_flight, retired, greeted: kept by Connections.
     """
 
     def __init__(self, where: str, address: Address, tls: TLSConfig | None, connect_s: float) -> None:
         refuse_forked(where)
         self.where, self.in_flight, self.retired = where, 0, False
+        self.greeted = 0.0  # when the server had greeted, by time.monotonic()
         self._flight = arrow_flight(where)
         options: list[tuple[str, int | str]] = [
             ("grpc.use_local_subchannel_pool", 1),  # or channels to one address would share one TCP connection
@@ -45,10 +46,11 @@ class Connection:
         self._client = self._flight.FlightClient(address.uri(tls=tls is not None), generic_options=options, **pem)
         note_client(self._client)
 
-    def ask(self, request: Message, timeout: float, sink: Sink | None = None) -> Message:
+    def ask(self, request: Message, timeout: float, most_bytes: int, sink: Sink | None = None) -> Message:
         """Return the answer to a request, or raise what prevented it; `timeout` seconds at most.
 
         Args:
+            most_bytes: of the tensors of the answer, but for some slack.
             sink: takes the tensors of the answer as they arrive; see from_batches.
 
         Raises:
@@ -62,7 +64,7 @@ class Connection:
         chunks = _Chunks()
         try:
             chunks.reader = self._client.do_get(ticket, options)
-            answer = from_batches(self.where, chunks.reader.schema, chunks, MOST_BYTES, sink)
+            answer = from_batches(self.where, chunks.reader.schema, chunks, most_bytes + SLACK_BYTES, sink)
         except Exception as failure:
             told = error_from_bytes(getattr(failure, "extra_info", None) or b"")
             if told is None:

@@ -71,6 +71,7 @@ class Connections:
         connection, failure = None, None
         try:
             connection = self._connect(ends - time.monotonic())
+            connection.greeted = time.monotonic()
             return connection
         except BaseException as error:
             failure = error

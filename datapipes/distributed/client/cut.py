@@ -10,11 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest, TakeRows
 
 ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
 MOST_IDS = 2**20  # that one request has
+MOST_BYTES = 2**31  # of one answer; a server sends less
 
 
 class Piece(NamedTuple):
@@ -71,10 +73,14 @@ def cut_rows(request: RowsRequest, facts: PartitionFacts, most_bytes: int = ANSW
     return found
 
 
+def bytes_of_rows(request: RowsRequest, facts: PartitionFacts) -> int:
+    """Return the bytes of the answer to a request."""
+    return sum(_row_bytes(rows, facts) * rows.ids.shape[0] for rows in request.rows)
+
+
 def halves_of_rows(request: RowsRequest, facts: PartitionFacts) -> list[Piece]:
     """Return pieces of a request, each with half of the bytes or less; one if it cannot be cut."""
-    total = sum(_row_bytes(rows, facts) * rows.ids.shape[0] for rows in request.rows)
-    return cut_rows(request, facts, max(total // 2, 1))
+    return cut_rows(request, facts, max(bytes_of_rows(request, facts) // 2, 1))
 
 
 def join_rows(request: RowsRequest, pieces: Sequence[Piece], answers: Sequence[list[Tensor]]) -> list[Tensor]:
@@ -86,6 +92,18 @@ def join_rows(request: RowsRequest, pieces: Sequence[Piece], answers: Sequence[l
             for of_name in found[number]:
                 of_name.append(next(tensors))
     return [each[0] if len(each) == 1 else torch.cat(each) for of_entry in found for each in of_entry]
+
+
+def most_bytes_of_draw(request: DrawRequest, facts: PartitionFacts) -> int:
+    """Return how many bytes the answer to a request may have; with all in-edges, what a server sends at most."""
+    edge_bytes, found = facts.index_dtype.itemsize + (8 if request.edge_ids else 0), 0
+    for draw in request.draws:
+        if draw.fanout < 0:
+            return MOST_BYTES
+        ids = request.ids.get(ends_of(draw.edge_type)[1])
+        num_nodes = 0 if ids is None else ids.shape[0]  # the server says what is missing
+        found += 8 * (num_nodes + 1) + num_nodes * draw.fanout * edge_bytes
+    return min(found, MOST_BYTES)
 
 
 def cut_draw(request: DrawRequest, most_ids: int = MOST_IDS) -> list[DrawRequest]:

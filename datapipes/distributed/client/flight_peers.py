@@ -15,7 +15,16 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection
-from datapipes.distributed.client.cut import cut_draw, cut_rows, halves, halves_of_rows, join_draws, join_rows
+from datapipes.distributed.client.cut import (
+    bytes_of_rows,
+    cut_draw,
+    cut_rows,
+    halves,
+    halves_of_rows,
+    join_draws,
+    join_rows,
+    most_bytes_of_draw,
+)
 from datapipes.distributed.client.futures import joined
 from datapipes.distributed.client.greeting import greet
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
@@ -74,13 +83,13 @@ class FlightPeers:
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
         """Ask a server what it says of itself, "health" or "statistics"; return at once."""
         message = Message(request_header(kind, self._meant(part)), {})
-        return self._ask(part, lambda send: send(message).header)
+        return self._ask(part, lambda send: send(message, 0).header)
 
     def close(self) -> None:
         """End all connections and threads of this process; may be called twice. The next request connects again.
 
-        Requests in flight end with an error, or with their answer. Those whose server stands still are waited for, a
-        third of the deadline at most.
+        Requests in flight end with an error, or with their answer. Those whose server stands still are waited for, two
+        thirds of the deadline at most.
         """
         here = self._here.pop(os.getpid(), None)
         if here is not None:
@@ -94,7 +103,7 @@ class FlightPeers:
 
     def _drawn(self, part: int, request: DrawRequest, send: Send) -> list[Drawn]:
         try:
-            answer = send(draw_to_message(request, self._meant(part)))
+            answer = send(draw_to_message(request, self._meant(part)), most_bytes_of_draw(request, self.facts))
         except AnswerTooLarge:
             cut = halves(request)
             if len(cut) == 1:
@@ -106,7 +115,7 @@ class FlightPeers:
         where = self._where(part)
         sink = None if take is None else RowsSink(where, request, self.facts, take)
         try:
-            answer = send(rows_to_message(request, self._meant(part)), sink)
+            answer = send(rows_to_message(request, self._meant(part)), bytes_of_rows(request, self.facts), sink)
         except AnswerTooLarge:
             cut = halves_of_rows(request, self.facts)
             if len(cut) == 1:

@@ -26,7 +26,7 @@ def greet(
     """
     where = connection.where
     meant = Meant(part, partition_id, None if facts is None else facts.content_id)
-    theirs, found = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout))
+    theirs, found = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
     if theirs != part:
         raise _other(where, "part", theirs, part)
     if partition_id is not None and found.partition_id != partition_id:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol, TypeVar
@@ -14,7 +13,7 @@ from datapipes.base.log import logger
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.connections import Connections
-from datapipes.distributed.client.retry import Pauses, Verdict, judge, reason
+from datapipes.distributed.client.retry import Failures, Pauses, judge
 from datapipes.distributed.client.threads import Threads
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
@@ -23,7 +22,9 @@ _Answer = TypeVar("_Answer")
 
 CONNECTIONS = 4  # to one server
 REQUESTS = 16  # to one server at a time; more wait for a thread
-TRIES = 3  # an attempt may take so large a share of the deadline, so that one that stands still is not the only one
+# An attempt may take so large a share of the deadline, so that one that stands still is not the only one. After it the
+# next has all that is left, for an answer that takes long.
+TRIES = 3
 MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; a channel that is given up meanwhile stays so long
 
 
@@ -38,8 +39,13 @@ class Limits(NamedTuple):
 
     @property
     def attempt_s(self) -> float:
-        """Seconds of one attempt."""
+        """Seconds of one attempt, until one has ended for want of time."""
         return self.deadline / TRIES
+
+    @property
+    def last_s(self) -> float:
+        """Seconds of an attempt after one that has ended for want of time."""
+        return self.deadline - self.attempt_s
 
     @property
     def connect_s(self) -> float:
@@ -50,7 +56,7 @@ class Limits(NamedTuple):
 class Send(Protocol):
     """Sends a request on a connection and returns the answer; see Connection.ask."""
 
-    def __call__(self, message: Message, sink: Sink | None = None) -> Message: ...
+    def __call__(self, message: Message, most_bytes: int, sink: Sink | None = None) -> Message: ...
 
 
 class RemotePart:
@@ -102,42 +108,41 @@ class RemotePart:
     def close(self) -> None:
         """End all threads and connections; requests in flight end with an error, or with the answer if one is due."""
         self.stop()
-        if not self._threads.close(self._limits.attempt_s + 1):
+        if not self._threads.close(self._limits.last_s + 1):
             logger.warning("%s: a request did not end in time, so its thread is left behind.", self.where)
 
     def _until_answered(self, ask: Callable[[Send], _Answer], begun: float) -> _Answer:
-        ends, pauses, last = begun + self._limits.deadline, Pauses(), "it waited for others and was not sent"
-        attempts: Counter[Verdict] = Counter()
+        ends, pauses, failures = begun + self._limits.deadline, Pauses(), Failures()
         while (left := ends - time.monotonic()) > 0 and not self._stop.is_set():
             try:
-                return self._attempt(ask, min(left, self._limits.attempt_s))
+                return self._attempt(ask, left if failures.slow else min(left, self._limits.attempt_s), failures)
             except Exception as failure:
                 verdict, error = judge(self.where, failure)
-                last = reason(error)
-            attempts[verdict] += 1
-            if verdict.most is not None and attempts[verdict] > verdict.most:
+            if failures.add(verdict, error):
                 raise error
             del error  # its traceback holds what the attempt used
             self._stop.wait(max(min(pauses.next(), ends - time.monotonic()), 0.0))
-        raise self._closed() if self._stop.is_set() else self._unavailable(attempts.total(), last)
+        raise self._closed() if self._stop.is_set() else self._unavailable(failures)
 
-    def _attempt(self, ask: Callable[[Send], _Answer], timeout: float) -> _Answer:
-        ends, renew = time.monotonic() + timeout, False
-        connection = self._connections.take(timeout)
+    def _attempt(self, ask: Callable[[Send], _Answer], timeout: float, failures: Failures) -> _Answer:
+        ends, renew, failures.greeted = time.monotonic() + timeout, False, None
+        connection = self._connections.take(min(timeout, self._limits.attempt_s))
+        failures.greeted = connection.greeted
         try:
-            return ask(lambda message, sink=None: connection.ask(message, ends - time.monotonic(), sink))
+            return ask(lambda message, most, sink=None: connection.ask(message, ends - time.monotonic(), most, sink))
         except Exception as failure:
             renew = judge(self.where, failure)[0].renew
             raise
         finally:
             self._connections.give_back(connection, renew=renew)
 
-    def _unavailable(self, attempts: int, last: str) -> ServerUnavailable:
+    def _unavailable(self, failures: Failures) -> ServerUnavailable:
+        slow = "The server was reached and had not answered yet: if it needs longer, raise deadline. Else start it"
         return ServerUnavailable(
-            f"{self.where}: no answer within {self._limits.deadline:g} s; it was asked {attempts} times, and the last "
-            f"attempt ended with: {last}. Start the server again at this address (datapipes serve ROOT --part "
-            f"{self._part} --address {self._address}), or correct the namebook. A server "
-            "also ends connections without TLS, or with a certificate, that it does not accept."
+            f"{self.where}: no answer within {self._limits.deadline:g} s; it was asked {failures.count} times, and the "
+            f"last attempt ended with: {failures.last}. {slow if failures.slow else 'Start the server'} again at this "
+            f"address (datapipes serve ROOT --part {self._part} --address {self._address}), or correct the namebook. "
+            "A server also ends connections without TLS, or with a certificate, that it does not accept."
         )
 
     def _closed(self) -> RuntimeError:

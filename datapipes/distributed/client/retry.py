@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
+from collections import Counter
 from typing import NamedTuple
 
 from datapipes.base.errors import RemoteError, add_note, text_of
@@ -15,28 +18,40 @@ class Verdict(NamedTuple):
     """What follows from a failure.
 
     Attributes:
-        most: how often such a failure is asked again; None for as often as the deadline allows.
+        most: how often such a failure is asked again; None for as often as the deadline allows. A failure that may be
+            of the connection counts only if it ended one that was made, and greeted, after the one before: if none can
+            be made, the server is away, and the deadline holds.
         renew: whether the connection is given up. The next attempt makes another channel: gRPC's own waits longer and
             longer before it connects again.
         raised: what the caller gets after that; None for the failure itself.
         why: the reason, for whoever reads the table.
+        of_connection: whether the failure may be of the connection.
+        slow: whether there was only not enough time; the next attempt has all that is left.
     """
 
     most: int | None
     renew: bool
     raised: type[Exception] | None
     why: str
+    of_connection: bool = False
+    slow: bool = False
 
 
 # By the name of the class, since pyarrow is imported by few. Bases count, the first that is named.
 TABLE = {
     "FlightUnavailableError": Verdict(None, True, None, "no connection: the server is away, or the network cut it"),
-    "FlightTimedOutError": Verdict(None, True, None, "server or connection stand still; another one may not"),
+    "FlightTimedOutError": Verdict(
+        None,
+        True,
+        None,
+        "server or connection stand still, where another one may not; or the answer takes long",
+        slow=True,
+    ),
     "FlightCancelledError": Verdict(None, True, None, "a server that stops drops what it has not answered"),
     "Unavailable": Verdict(None, False, None, "the server answers, but is full or stops"),
     "TimeoutError": Verdict(None, False, None, "another thread connects, and has not come to an end"),
-    "FlightInternalError": Verdict(FEW, True, RemoteError, "the stream was reset, or a bug of gRPC"),
-    "FlightServerError": Verdict(FEW, True, RemoteError, "ended without a reason: a server that dies, or a bug of it"),
+    "FlightInternalError": Verdict(FEW, True, RemoteError, "the stream was reset, or a bug of gRPC", True),
+    "FlightServerError": Verdict(FEW, True, RemoteError, "ended without a reason: a server that dies, or a bug", True),
     "FlightUnauthenticatedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "FlightUnauthorizedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "ArrowNotImplementedError": Verdict(0, True, ConnectionError, "what listens there is no partition server"),
@@ -66,6 +81,34 @@ def reason(failure: BaseException) -> str:
     _, _, told = text.partition(", with message: ")
     line = " ".join((told or text).split()).rstrip(".")
     return line[:500] or type(failure).__name__
+
+
+class Failures:
+    """The failures of one request.
+
+    Attributes:
+        count: how many there were.
+        slow: whether the last one was for want of time.
+        last: what the last one says.
+        greeted: when the server greeted on the connection of the attempt, by time.monotonic(); None: there is none.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.slow, self.last = 0, False, "it waited for others and was not sent"
+        self.greeted: float | None = None
+        self._counted: Counter[Verdict] = Counter()
+        self._when = -math.inf  # the last one of a connection
+
+    def add(self, verdict: Verdict, error: Exception) -> bool:
+        """Note the failure of an attempt; return whether it is final."""
+        self.count, self.slow, self.last = self.count + 1, verdict.slow and self.greeted is not None, reason(error)
+        if verdict.of_connection:
+            counts = self.greeted is not None and self.greeted > self._when
+            self._when = time.monotonic()
+            if not counts:
+                return False
+        self._counted[verdict] += 1
+        return verdict.most is not None and self._counted[verdict] > verdict.most
 
 
 class Pauses:

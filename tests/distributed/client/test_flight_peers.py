@@ -16,6 +16,7 @@ from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.server.answers import answer_draw, answer_rows
 from datapipes.distributed.wire.arrow_message import to_batches
+from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
 from datapipes.partition.native.native_write import write_native
 
@@ -222,3 +223,28 @@ def test_nothing_is_taken_of_an_answer_to_something_else(part, peers_of, change,
     with ScriptedServer(part, script) as server, pytest.raises(ValueError, match=found):
         peers_of(part, server.address).rows(1, some_rows(), lambda *given: seen.append(given)).result(WAIT_S)
     assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask"),
+    [("draw", lambda peers: peers.draw(1, a_draw())), ("rows", lambda peers: peers.rows(1, some_rows()))],
+)
+def test_an_answer_larger_than_the_request_can_give_is_refused_by_its_size(part, peers_of, kind, ask):
+    def script(message):
+        answer = answer_of(part, message)
+        if message.header["kind"] != kind:
+            return answer
+        return answer._replace(tensors={**answer.tensors, [*answer.tensors][-1]: torch.zeros(2**20)})
+
+    message = "part 1 at .*: found tensors of 4[0-9]{6} bytes; at most [0-9]{5} are allowed"
+    with ScriptedServer(part, script) as server, pytest.raises(BadMessage, match=message):
+        ask(peers_of(part, server.address)).result(WAIT_S)
+
+
+def test_a_draw_with_all_edges_or_of_several_types_is_bounded_by_its_own_size(part):
+    facts = PartitionFacts.of(part)
+    edge_bytes = facts.index_dtype.itemsize
+    assert cut.most_bytes_of_draw(a_draw(), facts) == 8 * 31 + 30 * 3 * (edge_bytes + 8)
+    twice = DrawRequest({None: OWN}, (Draw(None, 3, 7), Draw(None, 2, 8)), replace=True)
+    assert cut.most_bytes_of_draw(twice, facts) == 2 * 8 * 31 + 30 * (3 + 2) * edge_bytes
+    assert cut.most_bytes_of_draw(DrawRequest({None: OWN}, (Draw(None, -1, 7),)), facts) == cut.MOST_BYTES

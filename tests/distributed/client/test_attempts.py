@@ -1,0 +1,106 @@
+"""The attempts of one request, on connections that a test makes up: what is asked again, how often, how long."""
+
+from concurrent.futures import Future
+
+import pyarrow.flight as flight
+import pytest
+
+import datapipes as dp
+from datapipes.distributed.address import parse_address
+from datapipes.distributed.client.remote_part import Limits, RemotePart
+from datapipes.distributed.wire.arrow_message import Message
+
+WAIT_S = 60.0
+SHORT_S = 0.3  # a deadline that a test waits for
+ADDRESS = parse_address("test", "address", "127.0.0.1:1")
+ANSWER = Message({"kind": "made up"}, {})
+
+
+class MadeUp:
+    """A connection on which `ask(timeout)` is the answer."""
+
+    def __init__(self, ask):
+        self.in_flight, self.retired, self.greeted, self.answer = 0, False, 0.0, ask
+
+    def ask(self, message, timeout, most_bytes, sink=None):
+        return self.answer(timeout)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def asked():
+    """Asks a part whose connections come from `connect(timeout)`; in the end it is closed."""
+    made = []
+
+    def ask(connect, deadline=WAIT_S) -> Future:
+        made.append(RemotePart(1, ADDRESS, Limits(deadline), connect))
+        return made[-1].submit(lambda send: send(ANSWER, 0))
+
+    yield ask
+    for each in made:
+        each.close()
+
+
+def raised(error):
+    raise error
+
+
+def reset(timeout):
+    raise flight.FlightInternalError("stream reset")
+
+
+def test_after_one_that_took_too_long_an_attempt_has_all_the_time_that_is_left(asked):
+    given = []
+
+    def answer(timeout):
+        given.append(timeout)
+        return ANSWER if len(given) > 1 else raised(flight.FlightTimedOutError("Deadline Exceeded"))
+
+    assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
+    assert given[0] <= WAIT_S / 3 < WAIT_S / 2 < given[1]
+
+
+def test_an_attempt_after_another_failure_has_its_share_of_the_time(asked):
+    given = []
+
+    def answer(timeout):
+        given.append(timeout)
+        return ANSWER if len(given) > 1 else raised(flight.FlightUnavailableError("cut"))
+
+    assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
+    assert max(given) <= WAIT_S / 3
+
+
+def test_the_error_names_the_deadline_where_time_was_the_reason(asked):
+    def late(timeout):
+        raise flight.FlightTimedOutError("Deadline Exceeded")
+
+    with pytest.raises(dp.ServerUnavailable, match=r"Deadline Exceeded\. .* if it needs longer, raise deadline"):
+        asked(lambda timeout: MadeUp(late), SHORT_S).result(WAIT_S)
+    with pytest.raises(dp.ServerUnavailable) as caught:
+        asked(late, SHORT_S).result(WAIT_S)  # nothing was reached
+    assert "raise deadline" not in str(caught.value)
+
+
+def test_a_stream_that_every_new_connection_resets_is_given_up(asked):
+    made = []
+
+    def connect(timeout):
+        made.append(timeout)
+        return MadeUp(reset)
+
+    with pytest.raises(dp.RemoteError, match=r"part 1 at 127\.0\.0\.1:1: .*stream reset"):
+        asked(connect).result(WAIT_S)
+    assert len(made) == 3
+
+
+def test_resets_do_not_count_while_nothing_greets(asked):
+    steps = [reset, None, None, None, None, reset, None, None, lambda timeout: ANSWER]
+
+    def connect(timeout):
+        step = steps.pop(0)
+        return reset(timeout) if step is None else MadeUp(step)
+
+    assert asked(connect).result(WAIT_S) is ANSWER

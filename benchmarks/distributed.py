@@ -9,10 +9,11 @@ the parts the requests and bytes a minibatch, and the bytes per second that come
 --method in a temporary folder, and are in memory. With --proxy also: with the cache, behind a TCP proxy that does
 nothing, and behind one that delays each way by 1 ms and stalls 1 % of the requests for 200 ms.
 Run: python benchmarks/distributed.py --graph GRAPH --parts 2 --proxy
-Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, METIS, 39 % of the edges cut, commits 6278edc and
-9b597f7), three runs: undivided 48, 26 and 45 minibatches/s of both ranks; parts 15.6, 12.3 and 13.1 (0.33, 0.46 and
-0.29 of it), 3 requests and 38 MB a minibatch; with 128 MB of 400 MB of rows cached 25.5, 14.4 and 18.1 (0.53, 0.54 and
-0.40), 5.8 MB a minibatch. Behind the proxy that disturbs 0.78 and 1.2 times as many as behind the one that does not.
+Result (2-core AMD EPYC VM, 1M nodes / 20M edges, METIS, 39 % of the edges cut), at commit c520d3d, quiet:
+--cache 200MB (of 400 MB of rows): undivided 55.2 minibatches/s of both ranks, parts 17.2 (0.31 of it; 3 requests and 39
+MB a minibatch), with the cache 31.1 (0.56; 3.1 MB). Commits 6278edc and 9b597f7, machine busy, three runs with 128MB:
+0.33, 0.46 and 0.29 without the cache, 0.53, 0.54 and 0.40 with it; behind the proxy that disturbs 0.78 and 1.2 times as
+many as behind the one that does not.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def connect_parts(
     where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security, *, mmap: bool
 ) -> Parts:
     """Return the parts of a partition: that of this process opened, the others to be asked when they are needed."""
-    book, part = _book_and_part(where, root_or_book, local_part, mmap)
+    book, part = _book_and_part(where, root_or_book, local_part, check_bool(where, "mmap", mmap))
     wanted = [number for number in range(book.num_parts) if number != local_part]
     if isinstance(namebook, str) and namebook == TORCHRUN:
         addresses = published_addresses(where, wanted, security.deadline)
@@ -97,6 +97,7 @@ def _book_and_part(where: str, root_or_book: Any, local_part: Any, mmap: bool) -
                 f"{where}: local_part {shown(local_part)} is read from the folder of the partition, but a book was "
                 "given. Pass the folder, or leave local_part out."
             )
+        _refuse_no_part(where, mmap)
         return root_or_book, None
     if not isinstance(root_or_book, (str, Path)):
         raise TypeError(
@@ -105,9 +106,18 @@ def _book_and_part(where: str, root_or_book: Any, local_part: Any, mmap: bool) -
         )
     book = open_book(root_or_book)
     if local_part is None:
+        _refuse_no_part(where, mmap)
         return book, None
     check_int(where, "local_part", local_part, 0, book.num_parts - 1)
-    return book, Part.open(root_or_book, local_part, book=book, mmap=check_bool(where, "mmap", mmap))
+    return book, Part.open(root_or_book, local_part, book=book, mmap=mmap)
+
+
+def _refuse_no_part(where: str, mmap: bool) -> None:
+    if not mmap:
+        raise ValueError(
+            f"{where}: mmap=False reads the local part into memory, but there is none. Give local_part, or leave mmap "
+            "out."
+        )
 
 
 def _facts_of_servers(

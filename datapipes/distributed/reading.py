@@ -45,7 +45,6 @@ class _Group(NamedTuple):
     """Features that are read at the same ids."""
 
     places: IdPlaces
-    ids: Tensor
     split: Split
     members: list[int]  # numbers of the wanted
 
@@ -106,12 +105,12 @@ class Reading:
         groups = []
         for numbers in members.values():
             first = self.wanted[numbers[0]]
-            groups.append(_Group(first.places, first.ids, first.places.split(first.text, first.ids), numbers))
+            groups.append(_Group(first.places, first.places.split(first.text, first.ids), numbers))
         return groups
 
     def fill_here(self) -> None:
         """Gather the rows of the local part and of the cache."""
-        for places, _, split, members in self._groups:
+        for places, split, members in self._groups:
             for number in members:
                 name, out = self.wanted[number].name, self.outs[number]
                 if split.own.places.numel() > 0:
@@ -134,17 +133,14 @@ class Reading:
 
         return take
 
-    def put(self, *answers: Future[list[Tensor]]) -> None:
-        """Put the rows that other parts answered in their places.
+    def put(self, future: Future[list[Tensor]]) -> None:
+        """Put the rows of an answer in their places, unless they were put there as they arrived.
 
         Raises:
-            ValueError: An answer has other rows than were asked for.
-            The error of an answer.
+            ValueError: The answer has other rows than were asked for.
+            The error of the answer.
         """
-        for future in answers:
-            self._put_one(self.sent[future], future.result())
-
-    def _put_one(self, part: int, answer: list[Tensor]) -> None:
+        part, answer = self.sent[future], future.result()
         if len(answer) == 0 and self._on_arrival:
             return  # all rows were put in place as they arrived
         asked = self._asked[part]

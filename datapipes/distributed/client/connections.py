@@ -48,7 +48,7 @@ class Connections:
                 failure = self._waited(ends)
                 if failure is not None and not self._live:
                     try:
-                        raise failure
+                        raise _own(failure)
                     finally:
                         del failure  # its traceback would hold itself
             self._opening += 1
@@ -110,3 +110,13 @@ class Connections:
             ended = [connection for connection in live if connection.in_flight == 0]
         for connection in ended:
             connection.close()
+
+
+def _own(failure: BaseException) -> BaseException:
+    """Return an error like this one for another thread: each adds notes on its own request."""
+    try:
+        own = type(failure)(*failure.args)
+    except Exception:  # its constructor takes other arguments
+        return failure
+    own.__cause__ = failure.__cause__
+    return own

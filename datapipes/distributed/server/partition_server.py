@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from datapipes.base.checks import MOST_SECONDS, check_int, shown
+from datapipes.base.checks import MOST_SECONDS, check_bool, check_int, shown
 from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.distributed.address import Address, parse_address
@@ -90,7 +90,7 @@ class PartitionServer:
     ) -> None:
         arrow_flight(_WHERE)
         self.root, self.part, self.tls = Path(root), part, tls
-        self.verify, self.mmap = verify, mmap
+        self.verify, self.mmap = check_bool(_WHERE, "verify", verify), check_bool(_WHERE, "mmap", mmap)
         if part is not None:
             check_int(_WHERE, "part", part, 0)
         check_tls(_WHERE, tls, insecure)

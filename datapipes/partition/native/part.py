@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_index_tensor, check_int, shown
+from datapipes.base.checks import check_bool, check_index_tensor, check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, known_edge_type, known_node_type
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
@@ -125,7 +125,7 @@ class Part:
                 valid; the book is of another partition, or the partition of another graph.
             OSError: No descriptor is left. A part keeps one, a book too.
         """
-        wanted = _digest_of(fingerprint)
+        wanted, mmap = _digest_of(fingerprint), check_bool(_OPEN, "mmap", mmap)
         with opened_manifest(_OPEN, root) as manifest:
             identity = manifest.identity
             check_int(_OPEN, "part", part, 0, identity.num_parts - 1)

@@ -30,16 +30,6 @@ FEW = 8  # minibatches of an epoch
 
 
 @pytest.fixture(scope="module")
-def graph():
-    return a_graph()
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory, graph):
-    return write(tmp_path_factory.mktemp("parts") / "root", graph)
-
-
-@pytest.fixture(scope="module")
 def namebook(root):
     with WarmServer(root, 0) as first, WarmServer(root, 1) as second:
         yield {0: first.address, 1: second.address}
@@ -135,6 +125,12 @@ def test_two_servers_with_different_content_are_refused_with_both(tmp_path, root
         ({"root_or_book": "/nowhere"}, FileNotFoundError, "/nowhere"),
         ({"local_part": 2}, ValueError, r"local_part must be in \[0, 1\], got 2"),
         ({"deadline": 0}, ValueError, "deadline must be seconds above 0"),
+        (
+            {"mmap": False},
+            ValueError,
+            "mmap=False reads the local part into memory, but there is none. Give local_part",
+        ),
+        ({"mmap": 0, "local_part": 0}, TypeError, "mmap must be True or False"),
         ({"deadline": None}, ValueError, "deadline must be seconds above 0"),
         ({"tls": "cert"}, TypeError, "tls must be a TLSConfig or None"),
         ({"tls": TLSConfig("a", "b", "c"), "insecure": True}, ValueError, "exclude each other"),

@@ -18,16 +18,6 @@ LOADERS = {
 
 
 @pytest.fixture(scope="module")
-def graph():
-    return a_graph()
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory, graph):
-    return write(tmp_path_factory.mktemp("parts") / "root", graph)
-
-
-@pytest.fixture(scope="module")
 def servers(root):
     with supervised(root, 2) as servers:
         yield servers

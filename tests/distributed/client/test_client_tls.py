@@ -1,7 +1,6 @@
 """TLS as the client sees it: who is trusted, and what is said where nobody is."""
 
 import pytest
-from certificates import make_certificates
 from parts_on_disk import a_graph, write
 from warm_servers import WarmServer
 
@@ -10,16 +9,6 @@ from datapipes.distributed import TLSConfig, connect
 
 SHORT_S = 1.5  # a deadline that a test waits for
 WAIT_S = 60.0  # for what comes at once, on a busy machine
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("ours") / "ca")
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("theirs") / "ca")
 
 
 @pytest.fixture(scope="module")

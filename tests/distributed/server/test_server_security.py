@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow.flight as flight
 import pytest
 import torch
-from certificates import make_certificates
 from partition_servers import ServerProcess
 from plain_clients import PlainClient, in_parts, plain_graph
 
@@ -17,16 +16,6 @@ from datapipes.distributed.wire.refusals import OtherPartition
 from datapipes.distributed.wire.requests import Rows, RowsRequest
 
 GROWTH = 32 * 2**20  # bytes
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("ours") / "tls")
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("theirs") / "tls")
 
 
 @pytest.fixture(scope="module")

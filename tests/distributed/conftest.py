@@ -1,0 +1,29 @@
+"""What several tests of distributed/ start from; a file may have a fixture of its own under the same name."""
+
+import pytest
+from certificates import Certificates, make_certificates
+from parts_on_disk import a_graph, write
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """A small graph without types, with features of nodes and edges."""
+    return a_graph()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, graph):
+    """The folder of the graph in two parts."""
+    return write(tmp_path_factory.mktemp("parts") / "root", graph)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory) -> Certificates:
+    """Certificates of the authority that is trusted."""
+    return make_certificates(tmp_path_factory.mktemp("ours") / "tls")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory) -> Certificates:
+    """Certificates of another authority."""
+    return make_certificates(tmp_path_factory.mktemp("theirs") / "tls")

@@ -62,8 +62,8 @@ def train(args: argparse.Namespace, rank: int, world_size: int, graph: DistGraph
     batch_size = max(settings.batch_size // world_size, 1)
     num_steps = agreed(-(-len(data.train_set) // batch_size), dist.ReduceOp.MAX)
     if rank == 0:
-        print(f"{graph}, {data.num_classes} classes, {num_steps} steps; {settings}")
-    print(f"rank {rank}: {len(data.train_set)} training nodes of its own", flush=True)
+        say(f"{graph}, {data.num_classes} classes, {num_steps} steps; {settings}")
+    say(f"rank {rank}: {len(data.train_set)} training nodes of its own")
 
     torch.manual_seed(args.seed)  # equal first weights on all ranks
     model = make_model(data, settings)
@@ -80,7 +80,7 @@ def train(args: argparse.Namespace, rank: int, world_size: int, graph: DistGraph
     best, best_validation = model, -1.0
     with dp.DataLoader(chain(data, seeds, settings.fanouts), num_workers=args.workers) as loader:
         if rank == 0:
-            print(loader.explain(), flush=True)
+            say(loader.explain())
         for epoch in range(settings.epochs):
             began = time.perf_counter()
             loss, accuracy = train_epoch(trained, loader, optimizer, schedule, f"epoch {epoch}")
@@ -89,13 +89,13 @@ def train(args: argparse.Namespace, rank: int, world_size: int, graph: DistGraph
             if rank == 0:
                 seconds = time.perf_counter() - began
                 shown = f"loss {loss:.4f}  train {accuracy:.4f}  validation {validation:.4f}  {seconds:.1f} s"
-                print(f"epoch {epoch:3d}  {shown}", flush=True)
+                say(f"epoch {epoch:3d}  {shown}")
             if not validation < best_validation:  # equal on all ranks
                 best, best_validation = copy.deepcopy(averaged.module), validation
         test_score = evaluate(best, data, data.test_set)
-    print(f"rank {rank}: {data.features.stats()}", flush=True)
+    say(f"rank {rank}: {data.features.stats()}")
     if rank == 0:
-        print(f"test accuracy {test_score:.4f}", flush=True)
+        say(f"test accuracy {test_score:.4f}")
 
 
 def data_of(graph: DistGraph, features: DistFeatureStore) -> dp.datasets.Dataset:
@@ -144,6 +144,11 @@ def agreed(number: int, how: dist.ReduceOp) -> int:
     value: Tensor = torch.tensor(number)
     dist.all_reduce(value, how)
     return int(value)
+
+
+def say(text: str) -> None:
+    """Print in one write, also where Python's output is unbuffered: the ranks share their standard output."""
+    print(f"{text}\n", end="", flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -100,6 +100,7 @@ def test_node_classification_trains_on_a_file_and_prints_the_chosen_metric(tmp_p
 
 def test_two_ranks_train_on_two_parts_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setenv("DATAPIPES_TEST", mark := str(uuid.uuid4()))
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # also then the lines of two ranks do not mix
     path = write_ring(tmp_path / "ring.npz", 400)
     arguments = ["--data", str(path), "--method", "fennel", "--cache", "2KB"]
     output = output_of("launch_local.py", *arguments, "--", "--workers", "0", "--epochs", "2")

@@ -37,6 +37,11 @@ class Statistics:
             for way, num_bytes in (("received", received), ("sent", sent)):
                 self._bytes[kind, way] = self._bytes.get((kind, way), 0) + num_bytes
 
+    def num_requests(self) -> int:
+        """Return how many requests were counted."""
+        with self._lock:
+            return sum(self._requests.values())
+
     def count_stalled(self) -> None:
         """Count a connection that was ended since its client did not read."""
         with self._lock:

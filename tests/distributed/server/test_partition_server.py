@@ -454,6 +454,24 @@ def test_above_its_memory_a_server_ends_all_connections_and_goes_on(root, monkey
             assert other.say("health")["status"] == "serving"
 
 
+def test_what_is_freed_goes_back_before_connections_end_and_when_nobody_asks(root, monkeypatch):
+    memory = own_memory()
+    held, backs = [memory + 2**33], []
+
+    def give_back():
+        held[0] = memory
+        backs.append(memory)
+
+    monkeypatch.setattr(memory_watch, "own_memory", lambda: held[0])
+    monkeypatch.setattr(memory_watch, "give_back", give_back)
+    with PartitionServer(root, 1, max_memory=memory + 2**32) as server, PlainClient(server.address) as client:
+        until(lambda: len(backs) == 1, "nothing goes back above the bound")
+        client.hello()
+        until(lambda: len(backs) == 2, "nothing goes back after the request")
+        assert client.say("health")["status"] == "serving"
+        assert server.statistics()["memory_sheds"] == 0
+
+
 def test_the_automatic_bound_of_memory_follows_the_limits(root, monkeypatch):
     bounds = []
     monkeypatch.setattr(partition_server, "own_memory", lambda: 5)

@@ -1,12 +1,13 @@
 """Kernels of the C++ core on NumPy arrays; the contracts stand in the headers under csrc/."""
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import Buffer
 
 _I32 = NDArray[np.int32]
 _I64 = NDArray[np.int64]
@@ -173,6 +174,16 @@ def read_lines(memory: NDArray[np.uint8], lines: NDArray[np.uint32], *, num_thre
 def send_futex_hops(word: mmap.mmap, hops: int, pace_s: float) -> list[float]: ...
 def receive_futex_hops(word: mmap.mmap, hops: int, had: int = 0) -> list[float]: ...
 def memory_left(root: str = "") -> tuple[int, str]: ...
+def crc32c(data: Buffer, crc: int = 0) -> int: ...
+def record_length(data: Buffer) -> int: ...  # with framing; -1 where fewer than 12 bytes are there
+def scan_records(data: Buffer, check_data: bool) -> tuple[int, int, str]: ...  # records, bytes, problem
+
+# key, "int64" or "float32", number of values, default value or values; None: the key must be there
+_Column = tuple[bytes, str, int, float | Sequence[float] | None]
+
+class ExampleParser:
+    def __init__(self, columns: Sequence[_Column]) -> None: ...
+    def parse(self, data: Buffer, targets: Sequence[NDArray[Any]], first_row: int) -> tuple[int, int, str]: ...
 
 class SharedMemory:
     @staticmethod

@@ -318,7 +318,7 @@ def stored(column: Column, value: Any, dtype: np.dtype) -> Any:
 
 
 def column_values(column: Column, data: bytes) -> list[Any]:
-    """Return the values of a column in one record. The last entry of a key counts; of earlier ones nothing is looked at."""
+    """Return the values of a column in one record. The last entry of a key counts; earlier ones are not looked into."""
     kind, values = 0, []
     found = entries(data)
     of_key = [value for key, value in found if key == column.key]

@@ -8,6 +8,7 @@
 #include "bindings/partition.cpp"
 #include "bindings/random.cpp"
 #include "bindings/sampling.cpp"
+#include "bindings/tfrecord.cpp"
 #include "bindings/topology.cpp"
 
 namespace datapipes {
@@ -23,5 +24,6 @@ PYBIND11_MODULE(_core, m) {
   datapipes::bind_memory(m);
   datapipes::bind_partition(m);
   datapipes::bind_distributed(m);
+  datapipes::bind_tfrecord(m);
   datapipes::bind_shm(m);
 }

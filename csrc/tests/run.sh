@@ -12,6 +12,6 @@ for flags in "-fsanitize=address,undefined" "-fsanitize=thread" "-fsanitize=unde
   # shellcheck disable=SC2086  # flags are several words
   "${CXX:-g++}" -std=c++20 -O1 -g -Icsrc -Wall -Wextra -Werror -pthread -DDATAPIPES_SHM_STEPS \
     $flags -fno-sanitize-recover=all \
-    csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph,limits,partition,distributed,shm}/*.cpp -o "$build/test_kernels"
+    csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph,limits,partition,distributed,tfrecord,shm}/*.cpp -o "$build/test_kernels"
   "$build/test_kernels"
 done

@@ -1,0 +1,61 @@
+#include "tfrecord/example.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "tfrecord/any_example.h"
+#include "tfrecord/store.h"
+
+namespace datapipes::tfrecord {
+namespace {
+
+[[noreturn]] void wrong_targets(const std::string& what) { throw std::invalid_argument("ExampleParser.parse: " + what); }
+
+std::vector<Store> stores_of(const Columns& columns, std::span<const Target> targets, std::int64_t first_row) {
+  if (targets.size() != columns.size()) {
+    wrong_targets(std::to_string(targets.size()) + " targets for " + std::to_string(columns.size()) +
+                  " columns. Pass one for each.");
+  }
+  std::vector<Store> stores;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i].num_rows != targets[0].num_rows) {
+      wrong_targets("target " + std::to_string(i) + " has " + std::to_string(targets[i].num_rows) + " rows, target 0 has " +
+                    std::to_string(targets[0].num_rows) + ".");
+    }
+    stores.push_back(store_of(columns[i].kind, targets[i].dtype));
+    if (stores.back().entry_bytes == 0) {
+      wrong_targets("target " + std::to_string(i) + " is " + name_of(targets[i].dtype) +
+                    "; a float32 column takes float16, float32 or float64.");
+    }
+  }
+  if (first_row < 0 || first_row > targets[0].num_rows) {
+    wrong_targets("first_row is " + std::to_string(first_row) + ", must be in [0, " + std::to_string(targets[0].num_rows) + "].");
+  }
+  return stores;
+}
+
+}  // namespace
+
+Extent ExampleParser::parse(Bytes data, std::span<const Target> targets, std::int64_t first_row) const {
+  const auto stores = stores_of(columns_, targets, first_row);
+  AnyExample any(columns_, targets, stores);
+  Extent extent;
+  try {
+    for (;;) {
+      const std::uint64_t length = record_length(data);
+      if (length == 0 || length > data.size()) return extent;
+      const std::int64_t row = first_row + extent.records;
+      if (row == targets[0].num_rows) throw Problem("there are more records than rows (" + std::to_string(row) + ")");
+      check_data_crc(data, length);
+      any.read(data_of(data, length), row);
+      ++extent.records;
+      extent.bytes += static_cast<std::int64_t>(length);
+      data = data.subspan(length);
+    }
+  } catch (const Problem& problem) {
+    extent.problem = problem.what();
+  }
+  return extent;
+}
+
+}  // namespace datapipes::tfrecord

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tfrecord/columns.h"
-#include "tfrecord/store.h"
+#include "tfrecord/packed.h"
 #include "tfrecord/wire.h"
 
 namespace datapipes::tfrecord {

@@ -4,7 +4,8 @@
 #include <string>
 
 #include "tfrecord/any_example.h"
-#include "tfrecord/store.h"
+#include "tfrecord/packed.h"
+#include "tfrecord/usual_example.h"
 
 namespace datapipes::tfrecord {
 namespace {
@@ -38,6 +39,7 @@ std::vector<Store> stores_of(const Columns& columns, std::span<const Target> tar
 
 Extent ExampleParser::parse(Bytes data, std::span<const Target> targets, std::int64_t first_row) const {
   const auto stores = stores_of(columns_, targets, first_row);
+  UsualExample usual(columns_, targets, stores, data.data() + data.size());
   AnyExample any(columns_, targets, stores);
   Extent extent;
   try {
@@ -47,7 +49,8 @@ Extent ExampleParser::parse(Bytes data, std::span<const Target> targets, std::in
       const std::int64_t row = first_row + extent.records;
       if (row == targets[0].num_rows) throw Problem("there are more records than rows (" + std::to_string(row) + ")");
       check_data_crc(data, length);
-      any.read(data_of(data, length), row);
+      const Bytes example = data_of(data, length);
+      if (!usual.read(example, row)) any.read(example, row);
       ++extent.records;
       extent.bytes += static_cast<std::int64_t>(length);
       data = data.subspan(length);

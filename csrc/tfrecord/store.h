@@ -102,22 +102,4 @@ inline const char* name_of(DType dtype) {
   return kNames[static_cast<int>(dtype)];
 }
 
-// How the values of one column reach one target.
-struct Store {
-  bool (*float_value)(float, std::byte*) = nullptr;  // of a float column; int_value is nullptr then
-  bool (*int_value)(std::int64_t, std::byte*) = nullptr;
-  std::size_t entry_bytes = 0;
-};
-
-inline Store store_of(Kind kind, DType dtype) {
-  return with_type(dtype, [kind]<class T>(T) -> Store {
-    if (kind == Kind::kInt64) return {nullptr, store_int<T>, sizeof(T)};
-    if constexpr (std::is_integral_v<T>) {
-      return {};
-    } else {
-      return {store_float<T>, nullptr, sizeof(T)};
-    }
-  });
-}
-
 }  // namespace datapipes::tfrecord

@@ -78,6 +78,7 @@ check: build
 	$(VENV)/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	$(RUN) -m pytest -q tests/test_layers.py
 	CXX=$${CXX:-g++} bash csrc/tests/run.sh
+	bash csrc/tests/fuzz.sh 20
 
 # The system's compiler builds the sdist's wheel.
 package: build
@@ -109,6 +110,7 @@ soak: build
 	$(RUN) tests/soak_server.py --minutes $(MINUTES)
 	$(RUN) tests/soak_launcher.py --minutes $(MINUTES)
 	$(RUN) tests/soak_distributed.py --kills 50 --minutes $(MINUTES)
+	bash csrc/tests/fuzz.sh $$(($(MINUTES) * 60))
 	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build

@@ -481,6 +481,7 @@ int main() {
   test_memory();
   test_partition();
   test_shm();
+  test_tfrecord();
   test_threads();
   std::printf("%d failed checks\n", failed_checks);
   return failed_checks == 0 ? 0 : 1;

@@ -2,8 +2,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,23 +50,34 @@ py::str text_of(const std::string& text) {
 
 py::tuple tuple_of(const Extent& extent) { return py::make_tuple(extent.records, extent.bytes, text_of(extent.problem)); }
 
+// Returns one or several numbers as T; throws pybind11's cast error, as for arguments, if they are none or too large.
 template <class T>
 std::vector<T> default_of(const py::object& given, std::int64_t width) {
   if (!py::isinstance<py::iterable>(given)) return std::vector<T>(static_cast<std::size_t>(width), given.cast<T>());
-  return given.cast<std::vector<T>>();
+  std::vector<T> values;
+  for (const py::handle each : given) values.push_back(each.cast<T>());
+  return values;
 }
 
-Column column_of(const std::string& key, const std::string& kind, std::int64_t width, const py::object& given) {
-  if (kind != "int64" && kind != "float32") {
-    throw py::value_error("ExampleParser: a column is 'int64' or 'float32', got '" + kind + "'.");
-  }
+Column column_of(std::size_t number, const std::string& key, const std::string& kind, std::int64_t width,
+                 const py::object& given) {
+  const std::string where = "ExampleParser: column " + std::to_string(number);
+  if (kind != "int64" && kind != "float32") throw py::value_error(where + " must be 'int64' or 'float32', got '" + kind + "'.");
   Column column{.key = key, .kind = kind == "int64" ? Kind::kInt64 : Kind::kFloat32, .width = width};
   column.has_default = !given.is_none();
   if (!column.has_default || width < 1) return column;
-  if (column.kind == Kind::kInt64) {
-    column.default_ints = default_of<std::int64_t>(given, width);
-  } else {
-    column.default_floats = default_of<float>(given, width);
+  try {
+    if (column.kind == Kind::kInt64) {
+      column.default_ints = default_of<std::int64_t>(given, width);
+    } else {
+      for (const double value : default_of<double>(given, width)) {
+        const auto narrow = static_cast<float>(value);
+        if (std::isinf(narrow) && !std::isinf(value)) throw py::cast_error();
+        column.default_floats.push_back(narrow);
+      }
+    }
+  } catch (const py::cast_error&) {
+    throw py::type_error(where + " has default values " + py::repr(given).cast<std::string>() + ", must be " + kind + ".");
   }
   return column;
 }
@@ -148,7 +163,8 @@ void bind_tfrecord(py::module_& m) {
   py::class_<ExampleParser>(m, "ExampleParser")
       .def(py::init([](const std::vector<std::tuple<py::bytes, std::string, std::int64_t, py::object>>& given) {
              std::vector<Column> columns;
-             for (const auto& [key, kind, width, value] : given) columns.push_back(column_of(key, kind, width, value));
+             for (const auto& [key, kind, width, value] : given)
+               columns.push_back(column_of(columns.size(), key, kind, width, value));
              return std::make_unique<ExampleParser>(std::move(columns));
            }),
            py::arg("columns"))

@@ -1,8 +1,12 @@
 """The TFRecord kernels against their plain twin: records in every form, damaged ones, wrong arguments."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+import pytest
 import slow_tfrecord as twin
-from hypothesis import given
+import tfrecord_corpus
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_tfrecord import BYTES, FIXED32, FIXED64, VARINT, Column
 
@@ -110,6 +114,7 @@ def column_sets(draw):
 examples = st.one_of(usual_examples(), odd_examples())
 
 
+@settings(max_examples=200)
 @given(st.lists(examples, max_size=4), column_sets(), st.integers(0, 4))
 def test_columns_are_those_of_the_twin(written, chosen, first_row):
     assert_same(b"".join(map(twin.record, written)), *chosen, first_row=first_row)
@@ -131,11 +136,13 @@ def damaged(draw, data):
     return bytes(data)
 
 
+@settings(max_examples=200)
 @given(st.data(), examples, column_sets())
 def test_damage_inside_a_record_is_judged_as_by_the_twin(data, written, chosen):
     assert_same(twin.record(data.draw(damaged(written))), *chosen)
 
 
+@settings(max_examples=200)
 @given(st.data(), st.lists(usual_examples(), min_size=1, max_size=3), st.booleans())
 def test_damage_to_a_file_is_judged_as_by_the_twin(data, written, check_data):
     broken = data.draw(damaged(b"".join(map(twin.record, written))))
@@ -147,3 +154,193 @@ def test_damage_to_a_file_is_judged_as_by_the_twin(data, written, check_data):
 def test_any_bytes_are_judged_as_by_the_twin(data, chosen):
     assert _core.scan_records(data, True) == twin.scan_records(data, True)
     assert_same(twin.record(data), *chosen)
+
+
+# --- What is said, and what is allowed
+
+ID, F = Column(b"id", "int64", 1), Column(b"f", "float32", 3)
+NODE = {"id": [5], "f": [1.0, 2.0, 3.0]}
+GOOD = twin.record(twin.example(NODE))
+
+
+def problem_with(data, column=ID, dtype="int64"):
+    """Return the problem of the second record, whose data is given."""
+    (records, size, problem), _ = assert_same(GOOD + twin.record(data) + GOOD, [column], [dtype])
+    assert (records, size) == (1, len(GOOD))
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("data", "column", "dtype", "problem"),
+    [
+        (twin.example({"f": [1.0], "k": [2]}), ID, "int64", "key 'id' is missing; its keys are 'f', 'k'"),
+        (b"", ID, "int64", "key 'id' is missing; its keys are none"),
+        (twin.example({f"k{i}": [i] for i in range(10)}), ID, "int64", "'k7' and 2 more"),
+        (twin.example({"\n" + "é" * 30: [1]}), ID, "int64", r"its keys are '\x0a" + "é" * 19 + r"\xc3'..."),
+        (twin.example({"id": []}), ID, "int64", "key 'id' has no values"),
+        (twin.field(1, twin.entry("id", twin.field(3, b""))), ID, "int64", "key 'id' has 0 values, must have 1"),
+        (twin.example({"id": [1, 2]}), ID, "int64", "key 'id' has 2 values, must have 1"),
+        (twin.example({"f": [1.0] * 4}), F, "float32", "key 'f' has 4 values, must have 3"),
+        (twin.example({"id": [1.0]}), ID, "int64", "key 'id' has float32 values, must have int64"),
+        (twin.example({"f": [b"x"]}), F, "float32", "key 'f' has bytes values, must have float32"),
+        (twin.example({"id": [300]}), ID, "int8", "key 'id': the int64 300 does not fit into int8"),
+        (twin.example({"id": [2**24 + 1]}), ID, "float32", "key 'id': the int64 16777217 does not fit into float32"),
+        (
+            twin.example({"f": [0.0, -65520.0, 0.0]}),
+            F,
+            "float16",
+            "the float32 -65520 becomes infinite as float16",
+        ),
+        (b"\x0b", ID, "int64", "no tf.train.Example: a group at byte 0 of its data"),
+        (b"\x0e", ID, "int64", "wire type 6 at byte 0"),
+        (b"\x02\x00", ID, "int64", "a field of number 0 at byte 0"),
+        (b"\x0a\x05\x0a", ID, "int64", "a length of 5 bytes, of which 1 are there, at byte 1"),
+        (b"\x20" + b"\x80" * 10 + b"\x00", ID, "int64", "a varint of more than 10 bytes at byte 1"),
+        (b"\x20" + b"\xff" * 9 + b"\x02", ID, "int64", "a varint of more than 64 bits at byte 1"),
+        (b"\x20\x80", ID, "int64", "a varint without an end at byte 1"),
+        (b"\xff\xff\xff\xff\x7f", ID, "int64", "a tag of more than 32 bits at byte 0"),
+        (
+            twin.field(1, twin.entry("f", twin.field(2, twin.field(1, b"12345")))),
+            F,
+            "float32",
+            "floats of 5 bytes",
+        ),
+    ],
+)
+def test_a_problem_says_what_was_found_and_what_must_be(data, column, dtype, problem):
+    assert problem in problem_with(data, column, dtype)
+
+
+def test_more_records_than_rows_are_a_problem():
+    (records, size, problem), _ = assert_same(3 * GOOD, [ID, F], ["int64", "float32"], rows=2)
+    assert (records, size, problem) == (2, 2 * len(GOOD), "there are more records than rows (2)")
+    assert assert_same(GOOD[:-1], [ID], ["int64"], rows=0)[0] == (0, 0, "")
+
+
+def test_wrong_crcs_are_problems_of_their_record():
+    broken = bytearray(GOOD + GOOD)
+    broken[len(GOOD) + 20] ^= 1
+    assert _core.scan_records(broken, check_data=False) == (2, len(broken), "")
+    records, size, problem = _core.scan_records(broken, check_data=True)
+    assert (records, size) == (1, len(GOOD))
+    stored = int.from_bytes(GOOD[-4:], "little")
+    computed = twin.masked(twin.crc32c(bytes(broken[len(GOOD) + 12 : -4])))
+    assert problem == f"the CRC of its data is wrong: 0x{stored:08x} is stored, 0x{computed:08x} computed"
+    broken[len(GOOD) + 3] = 1
+    records, size, problem = _core.scan_records(broken, check_data=False)
+    assert (records, size) == (1, len(GOOD))
+    assert problem.startswith("the CRC of its length is wrong: 0x")
+
+
+def test_the_length_of_a_record_is_known_from_its_first_bytes():
+    assert _core.record_length(GOOD) == _core.record_length(GOOD[:12]) == len(GOOD)
+    assert _core.record_length(GOOD[:11]) == _core.record_length(b"") == -1
+    with pytest.raises(ValueError, match="the CRC of its length is wrong"):
+        _core.record_length(b"\x01" + GOOD[1:])
+    length = (2**63).to_bytes(8, "little")
+    with pytest.raises(ValueError, match="its length of 9223372036854775808 bytes is not possible"):
+        _core.record_length(length + twin.masked(twin.crc32c(length)).to_bytes(4, "little"))
+
+
+def test_crcs_are_the_published_ones_and_can_go_on():
+    assert _core.crc32c(b"123456789") == 0xE3069283
+    assert _core.crc32c(b"") == 0
+    data = np.random.default_rng(0).bytes(1000)
+    assert _core.crc32c(data) == twin.crc32c(data) == _core.crc32c(data[333:], _core.crc32c(data[:333]))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
+def test_any_contiguous_buffer_is_read(kind):
+    got = fresh_targets([ID], ["int64"], 1)
+    assert _core.ExampleParser([ID]).parse(kind(GOOD), got, 0) == (1, len(GOOD), "")
+    assert got[0].item() == 5
+
+
+def test_rows_may_lie_at_any_distance_and_address():
+    edges = np.zeros((2, 3), np.int64)
+    columns = [Column(b"src", "int64", 1), Column(b"dst", "int64", 1)]
+    data = twin.records([{"src": [i], "dst": [10 + i]} for i in range(3)])
+    assert _core.ExampleParser(columns).parse(data, [edges[0][:, None], edges[1][:, None]], 0)[2] == ""
+    assert edges.tolist() == [[0, 1, 2], [10, 11, 12]]
+
+    memory = np.zeros(200, np.uint8)
+    wide = memory[1:161].view(np.float32).reshape(4, 10)  # not aligned
+    assert _core.ExampleParser([F, ID]).parse(3 * GOOD, [wide[::-1, 2:5], wide[:, 7:8]], 1) == (3, 3 * len(GOOD), "")
+    assert wide[:3, 2:5].tolist() == [[1, 2, 3]] * 3
+    assert wide[1:, 7].tolist() == [5, 5, 5]
+    assert wide.sum() == 3 * (6 + 5)
+
+
+def test_one_parser_serves_many_threads():
+    parser = _core.ExampleParser([ID, F])
+    pieces = [twin.records([{"id": [i], "f": [float(i)] * 3}] * 50) for i in range(8)]
+    targets = [np.zeros((400, 1), np.int64), np.zeros((400, 3), np.float16)]
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = list(threads.map(lambda i: parser.parse(pieces[i], targets, 50 * i), range(8)))
+    assert outcomes == [(50, len(piece), "") for piece in pieces]
+    assert targets[0][:, 0].tolist() == targets[1][:, 2].tolist() == [i // 50 for i in range(400)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "said"),
+    [
+        ([], ValueError, "needs 1 column or more"),
+        ([(b"k", "int32", 1, None)], ValueError, "column 0 must be 'int64' or 'float32', got 'int32'"),
+        ([ID, (b"k", "int64", 0, None)], ValueError, "column 1 has 0 values, must have 1 or more"),
+        ([(b"k", "int64", 2, [1])], ValueError, "column 0 has 1 default values, must have 2"),
+        ([(b"k", "int64", 1, 0.5)], TypeError, "column 0 has default values 0.5, must be int64"),
+        ([(b"k", "int64", 1, 2**63)], TypeError, "column 0 has default values 9223372036854775808, must be int64"),
+        ([(b"k", "float32", 1, 1e39)], TypeError, r"column 0 has default values 1e\+39, must be float32"),
+        ([(b"k", "float32", 1, ["x"])], TypeError, r"column 0 has default values \['x'\], must be float32"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(columns, error, said):
+    with pytest.raises(error, match=said):
+        _core.ExampleParser(columns)
+
+
+@pytest.mark.parametrize("given", [7, np.int64(7), [7, 7], (7, 7), np.array([7, 7]), np.array(7)])
+def test_a_default_is_one_number_or_all(given):
+    target = np.zeros((1, 2), np.float32)
+    for kind in ("int64", "float32"):
+        parser = _core.ExampleParser([(b"absent", kind, 2, given)])
+        assert parser.parse(GOOD, [target], 0) == (1, len(GOOD), "")
+        assert target.tolist() == [[7, 7]]
+
+
+def _read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("targets", "first_row", "error", "said"),
+    [
+        ([np.zeros((2, 1), int)], 0, ValueError, "1 targets for 2 columns. Pass one for each"),
+        ([np.zeros((2, 1), int), np.zeros((2, 4))], 0, ValueError, r"target 1 has shape \(2, 4\), must be \(rows, 3\)"),
+        ([np.zeros(2, int), np.zeros((2, 3))], 0, ValueError, r"target 0 has shape \(2,\), must be \(rows, 1\)"),
+        ([np.zeros((2, 1), int), np.zeros((3, 3))], 0, ValueError, "target 1 has 3 rows, target 0 has 2"),
+        (
+            [np.zeros((2, 1), int), np.zeros((2, 6))[:, ::2]],
+            0,
+            ValueError,
+            "target 1 has values of a row that are not",
+        ),
+        ([np.zeros((2, 1), bool), np.zeros((2, 3))], 0, TypeError, "target 0 has dtype bool, must be float16, float32"),
+        ([np.zeros((2, 1), ">i8"), np.zeros((2, 3))], 0, TypeError, "target 0 has dtype >i8"),
+        ([np.zeros((2, 1), int), np.zeros((2, 3), int)], 0, ValueError, "target 1 is int64; a float32 column takes"),
+        ([np.zeros((2, 1), int), _read_only(np.zeros((2, 3)))], 0, ValueError, "not writeable"),
+        ([np.zeros((2, 1), int), np.zeros((2, 3))], 3, ValueError, r"first_row is 3, must be in \[0, 2\]"),
+        ([np.zeros((2, 1), int), np.zeros((2, 3))], -1, ValueError, r"first_row is -1, must be in \[0, 2\]"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(targets, first_row, error, said):
+    with pytest.raises(error, match=said):
+        _core.ExampleParser([ID, F]).parse(GOOD, targets, first_row)
+
+
+def test_the_corpus_of_the_fuzzer_is_what_the_twin_writes():
+    files = {path.name: path.read_bytes() for path in tfrecord_corpus.FOLDER.iterdir()}
+    made = {name: data for name, data in files.items() if not name.startswith("found-")}
+    assert made == dict(tfrecord_corpus.inputs())
+    assert len(files) < 80

@@ -44,9 +44,13 @@ def inputs() -> Iterator[tuple[str, bytes]]:
         yield f"node-as-{dtypes}", framed(node, twin.example({"id": [300], "f": [2.0**-14, -1e5, 3.0]}), TWO, dtypes)
     yield "node-not-packed", framed(twin.example(NODE, packed=False), node)
     yield "edge", framed(edge, twin.example({"dst": [1], "src": [300]}), EDGES)
-    yield "defaults", framed(twin.example({"other": [b"x"]}), twin.example({"id": [1, 2]}), DEFAULTS, 8)
-    many = {"": [1.0, 2.0], "a longer name": [9], "id": [4], "f": [1.0, 2.0, 3.0]}
+    absent = twin.example({"other": [b"x"]}), twin.example({"id": [1, 2]})
+    yield "defaults", framed(*absent, DEFAULTS, 4)
+    yield "defaults-that-do-not-fit", framed(*absent, DEFAULTS, 8)
+    many = {"": [1.0, 2.0], "the longest name of all": [9], "id": [4], "f": [1.0, 2.0, 3.0]}
     yield "many", framed(twin.example(many), twin.example(dict(reversed(many.items()))), MANY)
+    alike = twin.example({"the longest name of ALL": [1], **many})  # the key that stood there but for its end
+    yield "many-alike", framed(twin.example(dict(sorted(many.items(), key=lambda item: -len(item[0])))), alike, MANY)
     yield "key-twice", framed(field(1, ID + F + entry("id", feature([8]))), node)
     yield "key-missing", framed(twin.example({"id": [1], **{f"k{i}": [i] for i in range(9)}}))
     yield "key-not-text", framed(field(1, F + entry(b"\x00\xff" * 30, feature([1]))))
@@ -71,6 +75,9 @@ def inputs() -> Iterator[tuple[str, bytes]]:
         1, field(1, b"f") + other + field(2, feature([1.0, 2.0, 3.0]))
     )
     yield "unknown-fields", framed(other + field(1, other + spread + other) + other, node)
+    lists = field(3, other + twin.int64_list([7]) + other), field(2, other + twin.float_list([1.0, 2.0, 3.0]) + other)
+    yield "unknown-fields-in-lists", framed(field(1, entry("id", lists[0]) + entry("f", lists[1])), node)
+    yield "unknown-fields-and-no-id", framed(field(1, other + F) + other)
     yield "group", framed(node + b"\x0b\x0c", node)
     yield "wire-type-6", framed(node + b"\x0e", node)
     yield "field-0", framed(node + b"\x02\x00", node)

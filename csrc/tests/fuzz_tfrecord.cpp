@@ -31,7 +31,7 @@ const std::vector<Column>& columns_for(unsigned choice) {
       {ints("src", 1), ints("dst", 1)},
       {{.key = "id", .kind = Kind::kInt64, .width = 2, .has_default = true, .default_ints = {300, -1}},
        {.key = "f", .kind = Kind::kFloat32, .width = 1, .has_default = true, .default_floats = {1e6F}}},
-      {floats("", 2), ints("id", 1), floats("f", 3), ints("id", 2), ints("a longer name", 1)},
+      {floats("", 2), ints("id", 1), floats("f", 3), ints("id", 1), ints("the longest name of all", 1)},
   }};
   return sets[choice % sets.size()];
 }

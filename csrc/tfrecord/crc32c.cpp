@@ -6,6 +6,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <nmmintrin.h>
 #endif
 
@@ -52,12 +53,22 @@ std::uint32_t crc32c_by_table(Bytes data, std::uint32_t crc) {
 
 #if defined(__x86_64__)
 
+// Asks the processor: __builtin_cpu_supports always says no with the runtime of `make wheel`.
 bool has_crc_instruction() {
-  static const bool has = __builtin_cpu_supports("sse4.2") != 0;
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_2) != 0;
+  }();
   return has;
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t crc32c_by_instruction(Bytes data, std::uint32_t crc) {
+#if defined(__clang__)
+#define DATAPIPES_WITH_CRC32 __attribute__((target("sse4.2,crc32")))  // newer ones count the instruction for itself
+#else
+#define DATAPIPES_WITH_CRC32 __attribute__((target("sse4.2")))
+#endif
+
+DATAPIPES_WITH_CRC32 std::uint32_t crc32c_by_instruction(Bytes data, std::uint32_t crc) {
   const std::uint8_t *at = data.data(), *const end = at + data.size();
   std::uint64_t wide = ~crc;
   for (; end - at >= 8; at += 8) wide = _mm_crc32_u64(wide, word_at(at));

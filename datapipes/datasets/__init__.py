@@ -3,10 +3,19 @@
 from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.opening import debian_packages, open
 from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
+from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
+from datapipes.datasets.tfrecord.options import TFDatasetOptions
 
 __all__ = [
+    "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
+    "DEFAULT_HOMOGENEOUS_NODE_TYPE",
     "Dataset",
     "DatasetFormatError",
+    "SerializedGraphMetadata",
+    "SerializedTFRecordInfo",
+    "TFDatasetOptions",
     "debian_packages",
     "open",
 ]

@@ -1,0 +1,203 @@
+"""SerializedTFRecordInfo: where the records of one entity lie, and which of their keys are loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from datapipes.base.checks import check_int, shown
+from datapipes.datasets.tfrecord.spec import INT64, MOST_VALUES, key_spec
+
+__all__ = ["SerializedTFRecordInfo"]
+
+FEATURE_DTYPES = (
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
+
+
+@dataclass(frozen=True)
+class SerializedTFRecordInfo:
+    """The TFRecord files of one entity: the nodes of a type, the edges of a type, or their positive or negative labels.
+
+    Fields and defaults are GiGL's; `feature_dtype` is added. Sequences become tuples.
+
+    Attributes:
+        tfrecord_uri_prefix: the folder of the files: a str, a path, or an object with `.uri`. It must be local.
+        feature_keys: keys to load as features, in this order of columns. A key with k values takes k columns.
+        feature_spec: {key: any object with shape and dtype}, such as `tf.io.FixedLenFeature`; dtype is int64 or
+            float32, as TensorFlow, torch or NumPy write it, or as text. All feature keys and label keys must be in it;
+            entity keys may be left out. A `default_value` stands for the key in records without it. None: the first
+            record of the first file says which kind and how many values each key has.
+        feature_dim: columns of all feature keys together; checked against the spec.
+        entity_key: key of the node id, or (key of the source, key of the destination): one int64 each. A str means
+            that these are nodes.
+        label_keys: keys to load as labels, in this order of columns.
+        tfrecord_uri_pattern: regular expression for the names of the files in the folder, from their first character.
+        packed_feature_key, packed_feature_dim: features that GiGL has quantised; not read here. Leave them out.
+        feature_dtype: dtype of the features: float16, float32, float64, or an integer of 8 to 64 bits. A value that it
+            cannot hold is an error; floats are rounded to a narrower float, but integers must fit exactly.
+    Raises:
+        KeyError: feature_spec lacks a feature key or a label key.
+        TypeError, ValueError: A field has a value that is not allowed.
+    """
+
+    tfrecord_uri_prefix: Any
+    feature_keys: Sequence[str]
+    feature_spec: Mapping[str, Any] | None
+    feature_dim: int
+    entity_key: str | tuple[str, str]
+    label_keys: Sequence[str] = ()
+    tfrecord_uri_pattern: str = r".*-of-.*\.tfrecord(\.gz)?$"
+    packed_feature_key: str | None = None
+    packed_feature_dim: int = 0
+    feature_dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        _path_text(where, self.tfrecord_uri_prefix)
+        _set(self, "feature_keys", _keys(where, "feature_keys", self.feature_keys))
+        _set(self, "label_keys", _keys(where, "label_keys", self.label_keys))
+        _set(self, "entity_key", _entity_key(where, self.entity_key))
+        _refuse_double(where, [*self.entity_keys, *self.feature_keys, *self.label_keys])
+        check_int(where, "feature_dim", self.feature_dim, 0, MOST_VALUES)
+        _check_pattern(where, self.tfrecord_uri_pattern)
+        if self.packed_feature_key is not None or self.packed_feature_dim != 0:
+            raise ValueError(
+                f"{where}: packed_feature_key={shown(self.packed_feature_key)} and packed_feature_dim="
+                f"{shown(self.packed_feature_dim)} ask for quantised features, which are not read here; only None and "
+                "0 are allowed. Write the features as numbers, and name their keys in feature_keys."
+            )
+        if self.feature_dtype not in FEATURE_DTYPES:
+            raise ValueError(
+                f"{where}: feature_dtype must be one of {list(FEATURE_DTYPES)}, got {shown(self.feature_dtype)}. "
+                "Choose one of these, and convert the loaded features."
+            )
+        if self.feature_spec is not None:
+            self._check_spec(where, self.feature_spec)
+
+    @property
+    def is_node_entity(self) -> bool:
+        """Whether the entity is nodes; otherwise it is edges, or labels, which are edges too."""
+        return isinstance(self.entity_key, str)
+
+    @property
+    def entity_keys(self) -> tuple[str, ...]:
+        """The key of the node id, or the keys of source and destination."""
+        return (self.entity_key,) if isinstance(self.entity_key, str) else self.entity_key
+
+    @property
+    def folder(self) -> str:
+        """The folder of the files, as text."""
+        return _path_text(type(self).__name__, self.tfrecord_uri_prefix)
+
+    def _check_spec(self, where: str, feature_spec: Any) -> None:
+        if not isinstance(feature_spec, Mapping):
+            raise TypeError(
+                f"{where}: feature_spec must be a dict by key, or None, got {shown(feature_spec)}. Pass one."
+            )
+        features = [key_spec(where, feature_spec, key) for key in self.feature_keys]
+        for key in self.label_keys:
+            key_spec(where, feature_spec, key)
+        for key in self.entity_keys:
+            if key in feature_spec:
+                check_entity_key(where, key_spec(where, feature_spec, key))
+        check_features(where, features, self.feature_dim, self.feature_dtype)
+
+
+def check_entity_key(where: str, found: Any) -> None:
+    """Refuse an entity key that does not have one int64 in a record; `found` is its KeySpec."""
+    if (found.kind, found.width) != (INT64, 1):
+        raise ValueError(
+            f"{where}: the entity key {found.key!r} has {found.width} values of {found.kind}; one of int64 is needed. "
+            "Name the key of the ids."
+        )
+
+
+def check_features(where: str, features: Sequence[Any], feature_dim: int, feature_dtype: torch.dtype) -> None:
+    """Refuse features, a KeySpec each, that have other columns than `feature_dim` or do not fit `feature_dtype`."""
+    width = sum(each.width for each in features)
+    if width != feature_dim:
+        found = ", ".join(f"{each.key!r}: {each.width}" for each in features)
+        raise ValueError(
+            f"{where}: feature_dim is {feature_dim}, but the feature keys have {width} values in a record ({found}). "
+            f"Set feature_dim to {width}, or correct the keys."
+        )
+    for each in features:
+        if each.kind != INT64 and not feature_dtype.is_floating_point:
+            raise ValueError(
+                f"{where}: feature_dtype is {feature_dtype}, but the feature key {each.key!r} holds {each.kind}. "
+                "Choose a float, or load only keys of int64."
+            )
+
+
+def _set(info: SerializedTFRecordInfo, name: str, value: Any) -> None:
+    object.__setattr__(info, name, value)  # the dataclass is frozen
+
+
+def _path_text(where: str, given: Any) -> str:
+    found = getattr(given, "uri", given)
+    if not isinstance(found, (str, os.PathLike)) or isinstance(text := os.fspath(found), bytes):
+        raise TypeError(
+            f"{where}: tfrecord_uri_prefix must be a str, a path, or an object with .uri, got {shown(given)}. Pass the "
+            "folder."
+        )
+    if "://" in text:
+        raise ValueError(
+            f"{where}: tfrecord_uri_prefix must be a folder of this machine, got {shown(text)}. Copy the files here, "
+            "or mount their store, and pass the path."
+        )
+    if not text:
+        raise ValueError(f"{where}: tfrecord_uri_prefix is empty; a folder is needed. Pass its path.")
+    return text
+
+
+def _keys(where: str, name: str, given: Any) -> tuple[str, ...]:
+    # A str is a sequence of texts, but one key was meant.
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(key, str) for key in given):
+        raise TypeError(f"{where}: {name} must be a list of str, got {shown(given)}. Write ['age'].")
+    return tuple(given)
+
+
+def _entity_key(where: str, given: Any) -> str | tuple[str, str]:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, Sequence) or len(given) != 2 or not all(isinstance(key, str) for key in given):
+        raise TypeError(
+            f"{where}: entity_key must be a str (nodes) or two str (source, destination), got {shown(given)}. Name the "
+            "keys of the ids."
+        )
+    return given[0], given[1]
+
+
+def _refuse_double(where: str, keys: Sequence[str]) -> None:
+    double = sorted({key for key in keys if keys.count(key) > 1})
+    if double:
+        raise ValueError(
+            f"{where}: the keys {double} are named more than once among entity_key, feature_keys and label_keys; each "
+            "key is loaded once. Name it in one place."
+        )
+
+
+def _check_pattern(where: str, pattern: Any) -> None:
+    try:
+        re.compile(pattern)
+    except (TypeError, re.error) as error:
+        raise ValueError(
+            f"{where}: tfrecord_uri_pattern must be a regular expression, got {shown(pattern)} ({error}). Write one "
+            "for the names of the files."
+        ) from error

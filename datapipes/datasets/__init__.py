@@ -7,6 +7,7 @@ from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_T
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
+from datapipes.datasets.tfrecord.share_memory import share_memory
 
 __all__ = [
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
@@ -18,6 +19,7 @@ __all__ = [
     "TFDatasetOptions",
     "debian_packages",
     "open",
+    "share_memory",
 ]
 
 

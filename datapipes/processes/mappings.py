@@ -45,8 +45,9 @@ Mapped = Any  # memory that another process can map too: an mmap.mmap of a file,
 class Mapping:
     """The address and size of a mapping in this process, and the file it maps (None for a SharedMemory)."""
 
-    def __init__(self, mapped: Mapped, file: File | None = None, offset: int = 0) -> None:
-        self.address = np.frombuffer(mapped, np.uint8).ctypes.data
+    def __init__(self, mapped: Mapped, file: File | None = None, offset: int = 0, address: int | None = None) -> None:
+        # Given for memory whose tensors lie in a second mapping of it.
+        self.address = np.frombuffer(mapped, np.uint8).ctypes.data if address is None else address
         self.num_bytes = len(mapped)
         self.file = file
         self.offset = offset  # of the first byte within the file

@@ -1,0 +1,136 @@
+"""Tensors in memory that torch.multiprocessing and our handles both pass on without a copy."""
+
+import gc
+import multiprocessing
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing
+from channels import num_descriptors
+
+import datapipes as dp
+from datapipes import _core
+from datapipes.processes import torch_memory
+from datapipes.processes.mappings import mapping_of
+from datapipes.processes.sharing import Packed, pack
+from datapipes.processes.torch_memory import shared_empty, shared_tensor
+
+START_S = 100.0  # longest wait for a child that imports torch first
+SHAPE = (300, 70)  # larger than what travels by value
+WAYS = ["argument of a process", "queue of torch", "MpChannel", "handle"]
+
+
+def write_in_child(argument: torch.Tensor, queue: Any, channel: dp.MpChannel, packed: Packed, answers: Any) -> None:
+    """Write 1, 2, 3, 4 into the first rows of what came by each way, and tell what became of the first tensor."""
+    came = [argument, queue.get(timeout=START_S), channel.recv(timeout=START_S)["x"], packed.unpack()["x"]]
+    for row, tensor in enumerate(came):
+        tensor[row] = row + 1
+    adopted = shared_tensor(argument, "test")
+    packed_again = pack(argument)
+    packed_again.unpack()[len(WAYS)] = 5
+    answers.send((adopted is argument, len(packed_again.memories)))
+
+
+def test_a_child_writes_into_the_same_memory_whichever_way_it_came():
+    context = torch.multiprocessing.get_context("spawn")
+    tensor = shared_empty(SHAPE, torch.float32, "test")
+    queue, (here, there) = context.Queue(), multiprocessing.Pipe(duplex=False)
+    with dp.MpChannel() as channel:
+        queue.put(tensor)
+        channel.send({"x": tensor})
+        child = context.Process(target=write_in_child, args=(tensor, queue, channel, pack({"x": tensor}), there))
+        child.start()
+        try:
+            assert here.poll(START_S)
+            assert here.recv() == (True, 1), "the child takes the memory for its own kind, and packs it as it is"
+        finally:
+            child.join(START_S)
+            child.kill()
+    assert child.exitcode == 0
+    rows = len(WAYS) + 1  # the last came into the child by torch, and was packed there
+    assert torch.equal(tensor[:rows, 0], torch.arange(1.0, rows + 1))
+    assert torch.equal(tensor[:rows], tensor[:rows, :1].expand(rows, SHAPE[1]))
+    assert not tensor[rows:].any()
+
+
+def test_a_new_tensor_is_zero_contiguous_and_shared():
+    tensor = shared_empty((3, 5), torch.int16, "test")
+    assert (tensor.shape, tensor.dtype, tensor.is_contiguous(), tensor.is_shared()) == ((3, 5), torch.int16, True, True)
+    assert not tensor.any()
+    assert shared_tensor(tensor, "test") is tensor
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 7)])
+def test_a_tensor_without_values_is_an_ordinary_one(shape):
+    before = num_descriptors()
+    tensor = shared_empty(shape, torch.int64, "test")
+    assert tensor.shape == shape
+    assert num_descriptors() == before
+
+
+def test_any_part_of_it_is_found_by_handles():
+    tensor = shared_empty((1000, 10), torch.float32, "test")
+    for part in (tensor, tensor[5:], tensor[:, 3], tensor.T, tensor[999:, 9]):
+        assert len(pack(part).memories) == 1
+        assert shared_tensor(part, "test") is part
+
+
+def test_memory_and_descriptors_go_with_the_last_tensor():
+    before = num_descriptors()
+    tensor = shared_empty((1000, 10), torch.float32, "test")
+    part = tensor[5:]
+    part += 1
+    del tensor
+    gc.collect()
+    assert num_descriptors() > before
+    found = mapping_of(part)
+    assert found is not None
+    assert torch.equal(pack(part).unpack(), part)
+    del found, part
+    gc.collect()
+    assert num_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(lambda: torch.arange(12).reshape(3, 4), id="ordinary"),
+        pytest.param(lambda: torch.arange(12).reshape(4, 3).T, id="transposed"),
+        pytest.param(lambda: torch.arange(12).share_memory_(), id="in the memory of torch"),
+        pytest.param(lambda: torch.tensor(7), id="one value"),
+    ],
+)
+def test_other_tensors_are_copied(given):
+    tensor = given()
+    shared = shared_tensor(tensor, "test")
+    assert torch.equal(shared, tensor)
+    assert shared.is_contiguous()
+    assert shared.is_shared()
+    assert mapping_of(shared) is not None
+    shared.zero_()
+    assert tensor.any(), "it is a copy"
+
+
+def test_too_large_a_tensor_is_refused_before_memory_is_taken():
+    with pytest.raises(MemoryError, match=r"^load: \d+ bytes of shared memory were asked for, \d+ are left by"):
+        shared_empty((2**48,), torch.int64, "load")
+
+
+@pytest.mark.parametrize(("strategy", "is_taken"), [("file_descriptor", True), ("file_system", False)])
+def test_memory_that_is_not_registered_is_taken_where_torch_gives_its_descriptor(monkeypatch, strategy, is_taken):
+    tensor = shared_empty(SHAPE, torch.float32, "test")
+    monkeypatch.setattr(torch_memory, "mapping_of", lambda tensor: None)
+    monkeypatch.setattr(torch.multiprocessing, "get_sharing_strategy", lambda: strategy)
+    assert (shared_tensor(tensor, "test") is tensor) == is_taken
+
+
+def test_the_address_of_a_mapping_is_that_of_the_tensor():
+    tensor = shared_empty(SHAPE, torch.float32, "test")
+    found = mapping_of(tensor)
+    assert found is not None
+    memory, mapping = found
+    assert isinstance(memory, _core.SharedMemory)
+    assert (mapping.address, mapping.num_bytes) == (tensor.data_ptr(), tensor.nbytes)
+    assert os.fstat(memory.descriptor).st_size == tensor.nbytes

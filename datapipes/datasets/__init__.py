@@ -3,7 +3,9 @@
 from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.opening import debian_packages, open
 from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.tfrecord.data_loader import TFRecordDataLoader
 from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
+from datapipes.datasets.tfrecord.entity import LoadedEntityTensors
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
@@ -14,9 +16,11 @@ __all__ = [
     "DEFAULT_HOMOGENEOUS_NODE_TYPE",
     "Dataset",
     "DatasetFormatError",
+    "LoadedEntityTensors",
     "SerializedGraphMetadata",
     "SerializedTFRecordInfo",
     "TFDatasetOptions",
+    "TFRecordDataLoader",
     "debian_packages",
     "open",
     "share_memory",

@@ -1,6 +1,8 @@
 """Graphs in TFRecord files: what GiGL loads, read without TensorFlow."""
 
+from datapipes.datasets.tfrecord.data_loader import TFRecordDataLoader
 from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
+from datapipes.datasets.tfrecord.entity import LoadedEntityTensors
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
@@ -9,9 +11,11 @@ from datapipes.datasets.tfrecord.share_memory import share_memory
 __all__ = [
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
     "DEFAULT_HOMOGENEOUS_NODE_TYPE",
+    "LoadedEntityTensors",
     "SerializedGraphMetadata",
     "SerializedTFRecordInfo",
     "TFDatasetOptions",
+    "TFRecordDataLoader",
     "share_memory",
 ]
 

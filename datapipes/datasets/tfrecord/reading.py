@@ -1,0 +1,199 @@
+"""Read files of records side by side: a file goes to one thread, from its first record to its last.
+
+Files are read twice: once to count their records, so that the result is allocated once and as large as it will be, and
+once to parse each into its rows. Which thread reads a file changes nothing. Every error names the entity, the file and
+the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from datapipes import _core
+from datapipes.base.errors import text_of
+from datapipes.base.log import logger
+from datapipes.datasets.raw import DatasetFormatError
+from datapipes.datasets.tfrecord.peek import WrongRecord
+from datapipes.datasets.tfrecord.streams import StreamBroken, opened
+from datapipes.datasets.tfrecord.window import RecordTooLong, Window
+
+_T = TypeVar("_T")
+_Use = Callable[[memoryview, int], tuple[int, int, str]]  # content, records before it -> records, bytes, problem
+
+
+class Reader:
+    """Reads the files of one entity.
+
+    Args:
+        where: begins the messages; it names the entity.
+        most_bytes: of one record, framing included.
+        num_threads: files that are read at the same time.
+        log_every: records between two lines of the log.
+    """
+
+    def __init__(self, where: str, most_bytes: int, num_threads: int, log_every: int) -> None:
+        self._where = where
+        self._most_bytes = most_bytes
+        self._num_threads = num_threads
+        self._log_every = log_every
+        self._lock = threading.Lock()
+        self._num_parsed = 0
+        self._stopped = threading.Event()
+
+    def counts(self, files: Sequence[Path]) -> list[int]:
+        """Return the number of records of each file.
+
+        Raises:
+            DatasetFormatError: A file is broken.
+            OSError: A file cannot be read.
+        """
+        return self._side_by_side(self._count, [(file,) for file in files])
+
+    def parse(
+        self, parser: _core.ExampleParser, files: Sequence[Path], counts: Sequence[int], targets: Sequence[NDArray[Any]]
+    ) -> None:
+        """Parse the files into consecutive rows of the targets.
+
+        Args:
+            counts: records of each file; together as many as the targets have rows.
+            targets: as `ExampleParser.parse` takes them.
+        Raises:
+            DatasetFormatError: A file is broken, does not hold what the parser asks for, or has changed since it was
+                counted.
+            OSError: A file cannot be read.
+        """
+        jobs, begin, total = [], 0, sum(counts)
+        for file, count in zip(files, counts, strict=True):
+            jobs.append((parser, file, [target[begin : begin + count] for target in targets], count, total))
+            begin += count
+        self._side_by_side(self._parse, jobs)
+
+    def _count(self, file: Path) -> int:
+        return self._read(file, lambda content, _: _core.scan_records(content, False))
+
+    def _parse(
+        self, parser: _core.ExampleParser, file: Path, targets: Sequence[NDArray[Any]], count: int, total: int
+    ) -> None:
+        def use(content: memoryview, done: int) -> tuple[int, int, str]:
+            found = parser.parse(content, targets, done)
+            # A problem behind the last row is one of a record that was not there.
+            if found[2] and done + found[0] == count:
+                raise self._changed(file, count, "more")
+            self._tell(found[0], total)
+            return found
+
+        if (found := self._read(file, use)) != count:
+            raise self._changed(file, count, str(found))
+
+    def first(self, file: Path, look: Callable[[memoryview], _T]) -> _T | None:
+        """Return what `look` makes of the first record of a file, framing included; None if the file has none.
+
+        Raises:
+            DatasetFormatError: The file is broken, or `look` raises WrongRecord.
+            OSError: The file cannot be read.
+        """
+        found: list[_T] = []
+
+        def use(content: memoryview, done: int) -> tuple[int, int, str]:
+            records, num_bytes, problem = _core.scan_records(content, False)
+            if records == 0:
+                return 0, num_bytes, problem
+            try:
+                found.append(look(content[: _core.record_length(content)]))
+            except WrongRecord as error:
+                return 0, 0, text_of(error)
+            raise _Stopped
+
+        with contextlib.suppress(_Stopped):
+            self._read(file, use)
+        return found[0] if found else None
+
+    def _read(self, file: Path, use: _Use) -> int:
+        """Read a file from its begin to its end; return the number of its records."""
+        done = 0
+        try:
+            with opened(file) as stream:
+                window = Window(stream, self._most_bytes)
+                try:
+                    while window.fill():
+                        if self._stopped.is_set():
+                            raise _Stopped
+                        records, num_bytes, problem = use(window.content, done)
+                        done += records
+                        window.use_up(num_bytes)
+                        if problem:
+                            raise self._broken(file, done, window.at, problem)
+                except (StreamBroken, RecordTooLong) as error:
+                    raise self._broken(file, done, window.at, text_of(error)) from error
+                rest = len(window.content)
+                if rest > 0:
+                    raise self._broken(file, done, window.at, f"the file ends inside it, after {_of_whole(window)}")
+        except OSError as error:
+            # A subclass of OSError comes of the number, such as PermissionError.
+            raise OSError(
+                error.errno, f"{self._where}: the file cannot be read ({error.strerror}). Check it", str(file)
+            ) from error
+        except DatasetFormatError:
+            raise
+        except ValueError as error:
+            raise DatasetFormatError(f"{self._where}: {text_of(error)}") from error
+        return done
+
+    def _broken(self, file: Path, record: int, at: int, problem: str) -> DatasetFormatError:
+        place = " of the unpacked content" if file.name.endswith(".gz") else ""
+        if problem.startswith("key "):
+            remedy = "Correct the keys and the spec that are asked for, or write the file again."
+        elif "file_buffer_size" in problem:
+            remedy = "Raise file_buffer_size, or write shorter records."
+        else:
+            remedy = "Write or copy the file again."
+        return DatasetFormatError(
+            f"{self._where}: {file}, record {record}, which begins at byte {at}{place}: {problem}. {remedy}"
+        )
+
+    def _changed(self, file: Path, count: int, found: str) -> DatasetFormatError:
+        return DatasetFormatError(
+            f"{self._where}: {file} had {count} records when they were counted, and {found} when they were read; it "
+            "must not change meanwhile. Load again when it is whole."
+        )
+
+    def _tell(self, count: int, total: int) -> None:
+        with self._lock:
+            before = self._num_parsed // self._log_every
+            self._num_parsed += count
+            if self._num_parsed // self._log_every > before:
+                logger.info("%s: %d of %d records are read", self._where, self._num_parsed, total)
+
+    def _side_by_side(self, call: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what the calls give; at the first error the others stop, and it is raised."""
+        self._stopped.clear()
+        num_threads = min(self._num_threads, len(jobs))
+        if num_threads <= 1:
+            return [call(*job) for job in jobs]
+        with ThreadPoolExecutor(num_threads, "datapipes-tfrecord") as pool:
+            futures = [pool.submit(call, *job) for job in jobs]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            finally:  # also at Ctrl-C: else the pool would wait for whole files
+                self._stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+            for future in futures:
+                if future in done and (error := future.exception()) is not None and not isinstance(error, _Stopped):
+                    raise error
+            return [future.result() for future in futures]
+
+
+class _Stopped(Exception):
+    """The rest of a file is not needed: its first record was found, or another thread has failed."""
+
+
+def _of_whole(window: Window) -> str:
+    length = _core.record_length(window.content)
+    return f"{len(window.content)} of {length} bytes" if length >= 0 else f"{len(window.content)} bytes"

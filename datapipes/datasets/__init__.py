@@ -10,6 +10,7 @@ from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
 from datapipes.datasets.tfrecord.share_memory import share_memory
+from datapipes.datasets.tfrecord.writing import write_tf_records
 
 __all__ = [
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
@@ -24,6 +25,7 @@ __all__ = [
     "debian_packages",
     "open",
     "share_memory",
+    "write_tf_records",
 ]
 
 

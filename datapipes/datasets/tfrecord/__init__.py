@@ -7,6 +7,7 @@ from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
 from datapipes.datasets.tfrecord.share_memory import share_memory
+from datapipes.datasets.tfrecord.writing import write_tf_records
 
 __all__ = [
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
@@ -17,6 +18,7 @@ __all__ = [
     "TFDatasetOptions",
     "TFRecordDataLoader",
     "share_memory",
+    "write_tf_records",
 ]
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.checks import dtype_name
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
 from datapipes.datasets.tfrecord.spec import INT64, KeySpec, key_spec
-from datapipes.processes.torch_memory import shared_empty
+from datapipes.datasets.tfrecord.tables import Table
+from datapipes.processes.torch_memory import shared_unreserved
 
 
 @dataclass(frozen=True)
@@ -29,26 +31,29 @@ class Columns:
         """Return the parser of these columns."""
         return _core.ExampleParser([(each.key.encode(), each.kind, each.width, each.default) for each in self._all])
 
-    def tensors(self, num_records: int, where: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return ids, features and labels for so many records, in shared memory; features and labels may be None.
+    def tables(self, num_records: int, where: str) -> tuple[Tensor, Tensor | None, Tensor | None, list[Table]]:
+        """Return ids, features and labels for so many records, and the tables of their memory.
+
+        Features and labels are None where there are no keys. There are no tables if there are no records.
 
         Raises:
             MemoryError: Too little memory is left; the message begins with `where`.
         """
-        ids_shape = (num_records,) if len(self.entities) == 1 else (len(self.entities), num_records)
-        ids = shared_empty(ids_shape, torch.int64, where)
-        features = _table(num_records, self.features, self.feature_dtype, where)
+        num_entities = len(self.entities)
+        ids_shape = (num_records,) if num_entities == 1 else (num_entities, num_records)
+        ids, tables = _made(ids_shape, torch.int64, [[each] for each in self.entities], where)
         whole = all(each.kind == INT64 for each in self.labels)
-        labels = _table(num_records, self.labels, torch.int64 if whole else torch.float32, where)
-        return ids, features, labels
-
-    def targets(self, ids: Tensor, features: Tensor | None, labels: Tensor | None) -> list[NDArray[Any]]:
-        """Return the arrays that the parser writes to, one for each column, which view the tensors."""
-        arrays: list[NDArray[Any]] = [row.unsqueeze(1).numpy() for row in ids.view(len(self.entities), -1)]
-        for table, keys in ((features, self.features), (labels, self.labels)):
-            if table is not None:
-                arrays += [part.numpy() for part in torch.split(table, [each.width for each in keys], dim=1)]
-        return arrays
+        rest: list[Tensor | None] = []
+        label_dtype = torch.int64 if whole else torch.float32
+        for keys, dtype in ((self.features, self.feature_dtype), (self.labels, label_dtype)):
+            if not keys:
+                rest.append(None)
+                continue
+            shape = (num_records, sum(each.width for each in keys))
+            made, more = _made(shape, dtype, [keys], where)
+            rest.append(made)
+            tables += more
+        return ids, rest[0], rest[1], tables
 
     @property
     def _all(self) -> list[KeySpec]:
@@ -86,7 +91,14 @@ def columns_without_records(info: SerializedTFRecordInfo) -> Columns:
     return Columns(tuple(one[:count]), features, tuple(one[count:]), info.feature_dtype)
 
 
-def _table(num_records: int, keys: tuple[KeySpec, ...], dtype: torch.dtype, where: str) -> Tensor | None:
-    if not keys:
-        return None
-    return shared_empty((num_records, sum(each.width for each in keys)), dtype, where)
+def _made(
+    shape: tuple[int, ...], dtype: torch.dtype, keys: Sequence[Sequence[KeySpec]], where: str
+) -> tuple[Tensor, list[Table]]:
+    """Return a tensor in shared memory, and a table for each group of keys; the tables stand one after the other."""
+    if math.prod(shape) == 0:
+        return torch.empty(shape, dtype=dtype), []
+    tensor, memory = shared_unreserved(shape, dtype, where)
+    size = len(memory) // len(keys)
+    widths = [[each.width for each in group] for group in keys]
+    numpy_dtype = np.dtype(dtype_name(dtype))
+    return tensor, [Table(memory, place * size, numpy_dtype, group) for place, group in enumerate(widths)]

@@ -61,10 +61,10 @@ def load_entity(
     )
     own = share_of_rank(files, rank, world_size)
     counts = reader.counts(own)
-    tensors = columns.tensors(sum(counts), where)
-    if sum(counts) > 0:
-        reader.parse(columns.parser(), own, counts, columns.targets(*tensors))
-    return LoadedEntityTensors(*tensors)
+    ids, features, labels, tables = columns.tables(sum(counts), where)
+    if tables:
+        reader.parse(columns.parser(), own, counts, tables)
+    return LoadedEntityTensors(ids, features, labels)
 
 
 def _columns_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: list[Path]) -> Columns:

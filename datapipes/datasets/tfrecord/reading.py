@@ -1,20 +1,19 @@
 """Read files of records side by side: a file goes to one thread, from its first record to its last.
 
 Files are read twice: once to count their records, so that the result is allocated once and as large as it will be, and
-once to parse each into its rows. Which thread reads a file changes nothing. Every error names the entity, the file and
-the record.
+once to parse each into its rows of shared memory. Which thread reads a file changes nothing. Every error names the
+entity, the file and the record.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
-
-from numpy.typing import NDArray
 
 from datapipes import _core
 from datapipes.base.errors import text_of
@@ -22,6 +21,7 @@ from datapipes.base.log import logger
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.tfrecord.peek import WrongRecord
 from datapipes.datasets.tfrecord.streams import StreamBroken, opened
+from datapipes.datasets.tfrecord.tables import Staging, Table
 from datapipes.datasets.tfrecord.window import RecordTooLong, Window
 
 _T = TypeVar("_T")
@@ -44,7 +44,7 @@ class Reader:
         self._num_threads = num_threads
         self._log_every = log_every
         self._lock = threading.Lock()
-        self._num_parsed = 0
+        self._num_parsed = self._num_records = 0
         self._stopped = threading.Event()
 
     def counts(self, files: Sequence[Path]) -> list[int]:
@@ -57,37 +57,43 @@ class Reader:
         return self._side_by_side(self._count, [(file,) for file in files])
 
     def parse(
-        self, parser: _core.ExampleParser, files: Sequence[Path], counts: Sequence[int], targets: Sequence[NDArray[Any]]
+        self, parser: _core.ExampleParser, files: Sequence[Path], counts: Sequence[int], tables: Sequence[Table]
     ) -> None:
-        """Parse the files into consecutive rows of the targets.
+        """Parse the files into consecutive rows of the tables.
 
         Args:
-            counts: records of each file; together as many as the targets have rows.
-            targets: as `ExampleParser.parse` takes them.
+            counts: records of each file; together as many as the tables have rows.
+            tables: they have the columns of the parser, in its order.
         Raises:
             DatasetFormatError: A file is broken, does not hold what the parser asks for, or has changed since it was
                 counted.
             OSError: A file cannot be read.
+            MemoryError: Too little memory is left.
         """
-        jobs, begin, total = [], 0, sum(counts)
-        for file, count in zip(files, counts, strict=True):
-            jobs.append((parser, file, [target[begin : begin + count] for target in targets], count, total))
-            begin += count
+        begins = itertools.accumulate(counts, initial=0)
+        jobs = [(parser, file, count, begin, tables) for file, count, begin in zip(files, counts, begins, strict=False)]
+        self._num_records = sum(counts)
         self._side_by_side(self._parse, jobs)
 
     def _count(self, file: Path) -> int:
         return self._read(file, lambda content, _: _core.scan_records(content, False))
 
     def _parse(
-        self, parser: _core.ExampleParser, file: Path, targets: Sequence[NDArray[Any]], count: int, total: int
+        self, parser: _core.ExampleParser, file: Path, count: int, first_row: int, tables: Sequence[Table]
     ) -> None:
+        staging = Staging(self._where, tables)
+
         def use(content: memoryview, done: int) -> tuple[int, int, str]:
-            found = parser.parse(content, targets, done)
-            # A problem behind the last row is one of a record that was not there.
-            if found[2] and done + found[0] == count:
-                raise self._changed(file, count, "more")
-            self._tell(found[0], total)
-            return found
+            records = num_bytes = 0
+            while True:
+                more, size, problem = parser.parse(content[num_bytes:], staging.targets, 0)
+                if done + records + more > count:  # the next rows belong to another file
+                    raise self._changed(file, count, "more")
+                staging.write(first_row + done + records, more)
+                records, num_bytes = records + more, num_bytes + size
+                if more < staging.num_rows:  # otherwise the problem may be that no row is left
+                    self._tell(records)
+                    return records, num_bytes, problem
 
         if (found := self._read(file, use)) != count:
             raise self._changed(file, count, str(found))
@@ -164,12 +170,12 @@ class Reader:
             "must not change meanwhile. Load again when it is whole."
         )
 
-    def _tell(self, count: int, total: int) -> None:
+    def _tell(self, count: int) -> None:
         with self._lock:
             before = self._num_parsed // self._log_every
             self._num_parsed += count
             if self._num_parsed // self._log_every > before:
-                logger.info("%s: %d of %d records are read", self._where, self._num_parsed, total)
+                logger.info("%s: %d of %d records are read", self._where, self._num_parsed, self._num_records)
 
     def _side_by_side(self, call: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return what the calls give; at the first error the others stop, and it is raised."""

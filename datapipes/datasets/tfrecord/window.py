@@ -5,7 +5,7 @@ from __future__ import annotations
 from datapipes import _core
 from datapipes.datasets.tfrecord.streams import Stream
 
-_FIRST_BYTES = 2**20  # of the window; so it stays in the cache
+_FIRST_BYTES = 2**18  # of the window; so it stays in the cache
 
 
 class RecordTooLong(Exception):

@@ -190,9 +190,12 @@ class Reader:
             finally:  # also at Ctrl-C: else the pool would wait for whole files
                 self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-            for future in futures:
-                if future in done and (error := future.exception()) is not None and not isinstance(error, _Stopped):
+            error = next((each.exception() for each in futures if each in done and each.exception()), None)
+            if error is not None:
+                try:
                     raise error
+                finally:  # it refers to this frame; without this, the memory of the result would stay with both
+                    del error, futures, done
             return [future.result() for future in futures]
 
 

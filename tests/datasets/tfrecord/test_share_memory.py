@@ -1,4 +1,4 @@
-"""share_memory: tensors that other processes map without a copy; tests/processes/test_torch_memory.py writes from both."""
+"""share_memory: tensors that other processes map without a copy; test_torch_memory.py writes from several processes."""
 
 import pytest
 import torch

@@ -7,6 +7,7 @@ from datapipes.datasets.tfrecord.data_loader import TFRecordDataLoader
 from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from datapipes.datasets.tfrecord.entity import LoadedEntityTensors
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
 from datapipes.datasets.tfrecord.share_memory import share_memory
@@ -18,6 +19,7 @@ __all__ = [
     "Dataset",
     "DatasetFormatError",
     "LoadedEntityTensors",
+    "LoadedGraphTensors",
     "SerializedGraphMetadata",
     "SerializedTFRecordInfo",
     "TFDatasetOptions",

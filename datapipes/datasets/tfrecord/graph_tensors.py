@@ -1,0 +1,49 @@
+"""GraphTensors: the fields of a graph that was loaded from TFRecords, as they are before a graph is built of them.
+
+The modules that turn these fields into something else (label_edges.py, to_dataset.py, to_partition.py) stand between
+this class and LoadedGraphTensors, whose methods call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.types import EdgeType, NodeType
+
+ByNode = Tensor | dict[NodeType, Tensor]
+ByEdge = Tensor | dict[EdgeType, Tensor]
+
+
+@dataclass(eq=False)
+class GraphTensors:
+    """The fields of LoadedGraphTensors, and which rank of how many has loaded them."""
+
+    node_ids: ByNode
+    node_features: ByNode | None
+    node_labels: ByNode | None
+    edge_index: ByEdge
+    edge_features: ByEdge | None
+    positive_label: ByEdge | None
+    negative_label: ByEdge | None
+    edge_weights: ByEdge | None = None
+    node_quantized_features: None = None
+    edge_quantized_features: None = None
+    _rank: int = field(default=0, init=False, repr=False)
+    _num_ranks: int = field(default=1, init=False, repr=False)
+
+    def by_type(self, name: str) -> dict[Any, Tensor]:
+        """Return the field `name` as {type: tensor}: {None: tensor} for a tensor, {} for None."""
+        value = getattr(self, name)
+        return {} if value is None else dict(value) if isinstance(value, dict) else {None: value}
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all tensors, field by field."""
+        for name in FIELDS:
+            yield from self.by_type(name).values()
+
+
+FIELDS = tuple(name for name in GraphTensors.__dataclass_fields__ if not name.startswith("_"))  # in GiGL's order

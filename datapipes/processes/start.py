@@ -40,7 +40,7 @@ def prepare_server(context: Context) -> None:
             forkserver.ensure_running()
 
 
-def require_descriptors(where: str) -> None:
+def require_descriptors(where: str, remedy: str = "use fewer workers, or worker_method='thread'") -> None:
     """Raise OSError if this process may not open the file descriptors that starting another process takes.
 
     Without them multiprocessing would fail in the middle, and could leave a process behind that nobody knows.
@@ -55,7 +55,7 @@ def require_descriptors(where: str) -> None:
         raise OSError(
             error.errno,
             f"{where}: it needs {DESCRIPTORS} file descriptors, and {len(opened)} are left (this process may open "
-            f"{os.sysconf('SC_OPEN_MAX')}). Raise the limit (ulimit -n), use fewer workers, or worker_method='thread'.",
+            f"{os.sysconf('SC_OPEN_MAX')}). Raise the limit (ulimit -n), {remedy}.",
         ) from None
     finally:
         for descriptor in opened:

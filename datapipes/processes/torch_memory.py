@@ -58,6 +58,25 @@ def shared_unreserved(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> t
     return _tensor_of(memory, shape, dtype), memory
 
 
+def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return the contiguous tensor that lies `offset` bytes from the begin of a memory of another process of ours.
+
+    Args:
+        descriptor: of the memory; it stays the caller's.
+    Raises:
+        ValueError: It names no such memory, or the tensor does not fit.
+        OSError, RuntimeError: The system refuses, such as for want of descriptors.
+    """
+    memory = _core.SharedMemory.attach(os.dup(descriptor))
+    made: Any = torch.UntypedStorage  # the stub lacks what torch.multiprocessing calls
+    storage: torch.UntypedStorage = made._new_shared_fd_cpu(memory.descriptor, len(memory))
+    if offset % dtype.itemsize or offset + math.prod(shape) * dtype.itemsize > len(memory):
+        raise ValueError(f"datapipes: {list(shape)} {dtype} at byte {offset} of {len(memory)} bytes does not fit.")
+    _know(memory, storage)
+    form = torch.empty(shape, dtype=dtype, device="meta")
+    return torch.empty(0, dtype=dtype).set_(storage, offset // dtype.itemsize, form.shape, form.stride())
+
+
 def shared_tensor(tensor: Tensor, who: str) -> Tensor:
     """Return the values of a dense tensor in such memory: `tensor` itself if it lies there, otherwise a copy.
 

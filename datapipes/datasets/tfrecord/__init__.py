@@ -3,7 +3,9 @@
 from datapipes.datasets.tfrecord.data_loader import TFRecordDataLoader
 from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from datapipes.datasets.tfrecord.entity import LoadedEntityTensors
+from datapipes.datasets.tfrecord.errors import TFRecordLoadError
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.load import load_torch_tensors_from_tf_record
 from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
@@ -19,6 +21,8 @@ __all__ = [
     "SerializedTFRecordInfo",
     "TFDatasetOptions",
     "TFRecordDataLoader",
+    "TFRecordLoadError",
+    "load_torch_tensors_from_tf_record",
     "share_memory",
     "write_tf_records",
 ]

@@ -21,13 +21,13 @@ NAMES = ("__main__", "__mp_main__")  # the main module, here and in a process th
 _Conditional = (ast.If, ast.While, ast.Match)
 
 
-def refuse_missing_main() -> None:
+def refuse_missing_main(where: str = "data_loader", remedy: str = REMEDY) -> None:
     """Raise RuntimeError if the main module is to be imported from a file that is not there, such as "<stdin>"."""
     path = _path()
     if path is not None and _module_name() is None and not os.path.exists(path):
         raise RuntimeError(
-            f"data_loader: worker processes import the main module again, but there is no file {path!r}; a program "
-            f"read from stdin has none. Save the program as a file and run that, or {REMEDY}"
+            f"{where}: worker processes import the main module again, but there is no file {path!r}; a program "
+            f"read from stdin has none. Save the program as a file and run that, or {remedy}"
         )
 
 
@@ -44,7 +44,9 @@ def refuse_hidden(what: str, name: str) -> None:
         raise TypeError(f"data_loader: {what} cannot be passed on to a worker process: {name} {place}. {remedy}")
 
 
-def refuse_repetition(*, is_building: bool) -> None:
+def refuse_repetition(
+    *, is_building: bool, where: str = "data_loader", what: str = "the loader", remedy: str = REMEDY
+) -> None:
     """Raise RuntimeError if workers would run again the statement of the main module that is running.
 
     While a loader is built, a guard anywhere in the module counts: the epochs may begin below it.
@@ -54,9 +56,9 @@ def refuse_repetition(*, is_building: bool) -> None:
     if line is None or (is_building and _has_guard(source)) or not _runs_always(source, line):
         return
     raise RuntimeError(
-        f"data_loader: worker processes import the main module again, and would run line {line} of {_path()} again, "
-        "with the loader in it. Put the statements that are to run once below `if __name__ == '__main__':`, or "
-        f"{REMEDY}"
+        f"{where}: worker processes import the main module again, and would run line {line} of {_path()} again, "
+        f"with {what} in it. Put the statements that are to run once below `if __name__ == '__main__':`, or "
+        f"{remedy}"
     )
 
 

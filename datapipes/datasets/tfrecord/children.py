@@ -1,0 +1,232 @@
+"""The processes that load entities, as their parent sees them: started, listened to, and ended, whatever happens.
+
+Once an entity has failed, the others get a moment to say that they failed too. Then they are terminated, and killed if
+that does not help. A call of `load_all` leaves no process, no descriptor and no memory behind, but for its result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from typing import Any
+
+from datapipes.base.log import logger
+from datapipes.base.threads import share_of
+from datapipes.datasets.tfrecord.child import ChildStart, main
+from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded
+from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
+from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors
+from datapipes.loader.workers.main_module import refuse_missing_main, refuse_repetition
+from datapipes.processes.endings import how_it_exited
+from datapipes.processes.sharing import Packed, pack
+from datapipes.processes.start import Context, context_of, no_interrupt, prepare_server, require_descriptors
+from datapipes.processes.watch import Watch
+
+LOOK_S = 0.1  # seconds between two looks whether a process lives, and whether to go on
+GRACE_S = 0.25  # seconds in which others may fail too, after the first failure
+END_S = 0.5  # seconds that a process may take to end after a signal
+_UNKNOWN = 255  # exit code of a process whose exit status was collected elsewhere
+_REMEDY = "run it in a notebook or by `python -c`."
+
+
+def load_all(
+    tasks: Sequence[EntityTask], *, in_parallel: bool, go_on: Callable[[], None] = lambda: None
+) -> dict[str, Loaded]:
+    """Load entities, each in a process of its own: all at once, or one after another in the order given.
+
+    Args:
+        go_on: called every LOOK_S; what it raises ends the processes and the call.
+    Raises:
+        TFRecordLoadError: Entities have failed; all are named that did so by themselves.
+        TypeError: A loader cannot be passed on to a process.
+        RuntimeError: This process may have no children, or they could not import the main module.
+        OSError: Too few descriptors are left.
+    """
+    context = context_of(None)
+    _refuse_no_children()
+    packed = [_packed(task) for task in tasks]
+    prepare_server(context)
+    loaded: dict[str, Loaded] = {}
+    pairs = list(zip(tasks, packed, strict=True))
+    for group in [pairs] if in_parallel else [[pair] for pair in pairs]:
+        children: list[Child] = []
+        try:
+            for task, its in group:
+                children.append(Child.started(context, task, its, share_of(len(group))))
+            wait_for_all(children, go_on)
+            loaded.update({child.task.entity: child.loaded for child in children if child.loaded is not None})
+        except BaseException:
+            loaded.clear()  # the traceback keeps this frame, and so would the memory be kept
+            raise
+        finally:
+            end_all(children)
+    return loaded
+
+
+class Child:
+    """A process that loads an entity: what it has told, and whether it lives.
+
+    Attributes:
+        loaded: the tensors, once they have come.
+        failure: how it failed, once it has.
+    """
+
+    def __init__(self, task: EntityTask, process: Any, pipe: Connection) -> None:
+        self.task = task
+        self.pid: int = process.pid
+        self.pipe = pipe
+        self.watch = Watch(process)
+        self.loaded: Loaded | None = None
+        self.failure: str | None = None
+        self._process = process
+        self._place = ""
+
+    @classmethod
+    def started(cls, context: Context, task: EntityTask, packed: Packed, num_threads: int) -> Child:
+        """Start the process."""
+        require_descriptors(f"{WHERE}: the process for {task.entity} cannot be started", "or close some files")
+        here, there = context.Pipe(duplex=True)
+        try:
+            start = ChildStart(there, packed, num_threads, logger.getEffectiveLevel())
+            try:
+                process = _begun(context, task.entity, start)
+            except (EOFError, ConnectionError):  # the fork server has ended; this starts another
+                process = _begun(context, task.entity, start)
+        except BaseException:
+            here.close()
+            raise
+        finally:
+            there.close()
+        return cls(task, process, here)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has loaded or failed."""
+        return self.loaded is not None or self.failure is not None
+
+    def listen(self) -> None:
+        """Read what it has told; notice if it has ended without a result."""
+        has_ended = self.watch.has_ended()  # first: what it told before its end is in the pipe then
+        try:
+            while not self.is_done and self.pipe.poll(0):
+                self._take(*self.pipe.recv())
+        except (EOFError, OSError) as error:
+            has_ended = self.watch.wait(END_S)
+            if not has_ended:
+                self._fail(f"its pipe broke while it ran ({type(error).__name__}: {error}).")
+        if has_ended and not self.is_done:
+            self._fail(f"{_ending_text(self.watch.exit_code())}.")
+
+    def _take(self, kind: str, *said: Any) -> None:
+        if kind == "at":
+            self._place = said[0]
+        elif kind == "log":
+            logger.log(said[0], "%s", said[1])
+        elif kind == "failed":
+            self._fail(f"it raised an error.\n{said[0]}")
+        else:
+            assert kind == "loaded"
+            try:
+                self.loaded = _received(self.pipe, said[0])
+            except (EOFError, OSError, RuntimeError, ValueError) as error:
+                self._fail(f"its result could not be taken over: {error}.")
+
+    def _fail(self, how: str) -> None:
+        place = f", at {self._place}" if self._place else ""
+        self.failure = f"process {self.pid}{place}: {how}"
+
+    def forget(self) -> None:
+        """Give back all that this object holds, once the process has ended."""
+        self.loaded = None
+        self.pipe.close()
+        if self.watch.has_ended() and self.watch.exit_code() is None:
+            self._process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
+        self.watch.close()
+        with contextlib.suppress(ValueError):  # it was killed and still runs: the system holds it
+            self._process.close()
+
+
+def wait_for_all(children: Sequence[Child], go_on: Callable[[], None]) -> None:
+    """Wait until all have loaded; raise TFRecordLoadError soon after one has failed."""
+    _listen_until(children, lambda: any(child.failure for child in children), go_on)
+    if any(child.failure for child in children):
+        ends = time.monotonic() + GRACE_S
+        _listen_until(children, lambda: time.monotonic() > ends, lambda: None)
+        failures = {child.task.entity: child.failure for child in children if child.failure}
+        stopped = [child.task.entity for child in children if not child.is_done]
+        raise TFRecordLoadError.of_entities(children[0].task.rank, failures, stopped)
+
+
+def end_all(children: Sequence[Child]) -> None:
+    """End all processes; those that have told their result end by themselves."""
+    wanted = {child.pid: END_S if child.is_done else 0.0 for child in children}
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        running = [child for child in children if not child.watch.has_ended()]
+        ends = time.monotonic() + END_S
+        for child in running:
+            if number is not None:
+                child.watch.send(number)
+        for child in running:
+            left = max(ends - time.monotonic(), 0.0)
+            child.watch.wait(left if number is not None else min(left, wanted[child.pid]))
+    for child in children:
+        child.forget()
+
+
+def _listen_until(children: Sequence[Child], is_over: Callable[[], bool], go_on: Callable[[], None]) -> None:
+    """Listen until all children are done, or something is over."""
+    while not is_over() and (waiting := [child for child in children if not child.is_done]):
+        connection.wait([child.pipe for child in waiting], LOOK_S)
+        go_on()
+        for child in waiting:
+            child.listen()
+
+
+def _received(pipe: Connection, forms: dict[tuple[str, Any], Form]) -> Loaded:
+    loaded: Loaded = {}
+    for (name, kind), tensor in zip(forms, receive_tensors(pipe, [*forms.values()]), strict=True):
+        loaded.setdefault(name, {})[kind] = tensor
+    return loaded
+
+
+def _begun(context: Context, entity: str, start: ChildStart) -> Any:
+    name = f"datapipes-load-{entity}"
+    process = context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
+    with no_interrupt():
+        process.start()
+    return process
+
+
+def _packed(task: EntityTask) -> Packed:
+    try:
+        return pack(task)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"{WHERE}: the loader, or what the metadata holds, cannot be passed on to a process, since it cannot be "
+            f"pickled: {error}. Define its class at the top of a module."
+        ) from error
+
+
+def _refuse_no_children() -> None:
+    if multiprocessing.current_process().daemon:
+        raise RuntimeError(
+            f"{WHERE}: this is a daemonic process, such as a worker, which may have no processes of its own. Load the "
+            "graph in the process that started it, and pass the tensors on."
+        )
+    refuse_missing_main(WHERE, _REMEDY)
+    refuse_repetition(is_building=False, where=WHERE, what="this call", remedy=_REMEDY)
+
+
+def _ending_text(code: int | None) -> str:
+    if code == -signal.SIGKILL:
+        return (
+            "it was killed by SIGKILL, probably out of memory. Load on more ranks, with fewer features or a narrower "
+            "feature_dtype, or give the machine more memory"
+        )
+    return f"{how_it_exited(code)} without a result"

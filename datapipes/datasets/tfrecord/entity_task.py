@@ -1,0 +1,110 @@
+"""One entity of a graph, loaded: all its types, one after another. This runs in a process of its own (child.py).
+
+The weight of an edge is read as if it were a label of the edge: so it comes in a tensor of its own, and the features
+need no second copy without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.log import logger
+from datapipes.base.types import type_text
+from datapipes.datasets.tfrecord.errors import WHERE
+from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.options import TFDatasetOptions
+
+Loaded = dict[str, dict[Any, Tensor]]  # {"ids", "features", "labels" or "weights": {type, None without types: tensor}}
+
+
+@dataclass(frozen=True)
+class EntityTask:
+    """What is to be loaded of an entity.
+
+    Attributes:
+        entity: "node", "edge", "positive_label" or "negative_label".
+        infos: {type: info}; the type is None in a graph without types.
+        weight_keys: {edge type: key of its weights}, for the types that have some.
+        loader: a TFRecordDataLoader, or an object with the same method.
+        rank: for the log.
+    """
+
+    entity: str
+    infos: Mapping[Any, SerializedTFRecordInfo]
+    options: TFDatasetOptions
+    loader: Any
+    rank: int
+    weight_keys: Mapping[Any, str] = field(default_factory=dict)
+
+
+def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
+    """Return the tensors of an entity by field and type; a field holds only the types that have it.
+
+    Args:
+        begins: called before each type with a text that names it and its folder.
+    """
+    loaded: Loaded = {"ids": {}, "features": {}, "labels": {}, "weights": {}}
+    for kind, info in task.infos.items():
+        begins(f"{place_text(task.entity, kind)} from {info.folder}")
+        began = time.monotonic()
+        weight_key = task.weight_keys.get(kind)
+        result = task.loader.load_as_torch_tensors(_info_to_load(task.entity, info, weight_key), task.options)
+        ids, features = result
+        found = {"ids": ids, "features": features, "labels": getattr(result, "labels", None)}
+        if weight_key is not None:
+            found["weights"] = weights_of(weight_key, found.pop("labels"))
+        for name, tensor in found.items():
+            if tensor is not None:
+                loaded[name][kind] = tensor
+        shapes = ", ".join(f"{name} {list(each.shape)}" for name, each in found.items() if each is not None)
+        logger.info(
+            "%s: rank %d loaded %s from %s: %s in %.2f s",
+            WHERE,
+            task.rank,
+            place_text(task.entity, kind),
+            info.folder,
+            shapes,
+            time.monotonic() - began,
+        )
+    return loaded
+
+
+def place_text(entity: str, kind: Any) -> str:
+    """Return how messages name a type of an entity: "edge", or "edge user:buys:item"."""
+    return entity if kind is None else f"{entity} {type_text(kind)}"
+
+
+def _info_to_load(entity: str, info: SerializedTFRecordInfo, weight_key: str | None) -> SerializedTFRecordInfo:
+    if entity.endswith("label") and info.feature_keys:
+        return replace(info, feature_keys=(), feature_dim=0)  # a label is a pair of nodes, and no more
+    if weight_key is None:
+        return info
+    rest = tuple(key for key in info.feature_keys if key != weight_key)
+    return replace(info, feature_keys=rest, feature_dim=info.feature_dim - 1, label_keys=(weight_key,))
+
+
+def weights_of(key: str, column: Tensor | None) -> Tensor:
+    """Return the column [E, 1] of a weight as float32 [E]; without a copy if it is float32.
+
+    Raises:
+        ValueError: There is not one number for each edge, or float32 cannot hold one.
+    """
+    if column is None or column.ndim != 2 or column.shape[1] != 1:
+        found = "none" if column is None else f"shape {list(column.shape)}"
+        raise ValueError(
+            f"{WHERE}: the weight {key!r} must be one number for each edge, found {found}. Name a feature of one value "
+            "in weight_edge_feat_name."
+        )
+    weights = column.view(-1).to(torch.float32)
+    if not column.is_floating_point() and not torch.equal(weights.to(column.dtype), column.view(-1)):
+        raise ValueError(
+            f"{WHERE}: the weight {key!r} has whole numbers that float32 cannot hold; they must be within 2**24 of 0. "
+            "Write it as float32."
+        )
+    return weights

@@ -1,0 +1,176 @@
+"""load_torch_tensors_from_tf_record: a graph of several entities, in parallel, over all ranks or on none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from datapipes.base.checks import check_bool, check_int, shown
+from datapipes.base.log import logger
+from datapipes.base.types import EdgeType, check_edge_type, type_text
+from datapipes.datasets.tfrecord.children import load_all
+from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE
+from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, place_text
+from datapipes.datasets.tfrecord.errors import WHERE
+from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
+from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
+from datapipes.datasets.tfrecord.options import TFDatasetOptions
+from datapipes.datasets.tfrecord.ranks import Ranks, check_rank_timeout
+from datapipes.datasets.tfrecord.spec import key_spec
+
+__all__ = ["load_torch_tensors_from_tf_record"]
+
+_DEFAULT_OPTIONS = TFDatasetOptions()
+_ENTITIES = ("edge", "node", "positive_label", "negative_label")  # in the order in which they are loaded one by one
+_FIELDS = {
+    ("node", "ids"): "node_ids",
+    ("node", "features"): "node_features",
+    ("node", "labels"): "node_labels",
+    ("edge", "ids"): "edge_index",
+    ("edge", "features"): "edge_features",
+    ("edge", "weights"): "edge_weights",
+    ("positive_label", "ids"): "positive_label",
+    ("negative_label", "ids"): "negative_label",
+}
+
+
+def load_torch_tensors_from_tf_record(
+    tf_record_dataloader: Any,
+    serialized_graph_metadata: SerializedGraphMetadata,
+    should_load_tensors_in_parallel: bool,
+    rank: int = 0,
+    node_tf_dataset_options: TFDatasetOptions = _DEFAULT_OPTIONS,
+    edge_tf_dataset_options: TFDatasetOptions = _DEFAULT_OPTIONS,
+    weight_edge_feat_name: str | Mapping[EdgeType, str] | None = None,
+    *,
+    rank_timeout_s: float = 60.0,
+) -> LoadedGraphTensors:
+    """Load the tensors of a graph from TFRecords; each of its entities in a process of its own.
+
+    The processes are started by a fork server, so they inherit nothing of this one. They read straight into memory
+    that this process then maps too, a memfd for each tensor: no tensor exists twice. The memory passes to further
+    processes without a copy, as that of `share_memory` does, and is freed with the last tensor in it. A script that
+    calls this needs `if __name__ == "__main__":`, as with any process that is not forked.
+
+    Where torch.distributed is initialised, all ranks must call this. They return together, or all of them raise.
+
+    Args:
+        tf_record_dataloader: a TFRecordDataLoader; or any object that can be pickled and has its method
+            `load_as_torch_tensors`.
+        serialized_graph_metadata: where the records of each entity lie.
+        should_load_tensors_in_parallel: True: nodes, edges, positive and negative labels at once, each with its share
+            of the threads of torch. False: one after another, each with all threads: edges, nodes, positive and
+            negative labels; less memory is in use meanwhile for what a loader of your own holds beside its result.
+        rank: of this process, for the log.
+        node_tf_dataset_options: how the records of nodes are read.
+        edge_tf_dataset_options: how those of edges and of labels are read.
+        weight_edge_feat_name: the feature key, of one value, that becomes `edge_weights` and leaves `edge_features`;
+            {edge type: key} where there are several edge types.
+        rank_timeout_s: seconds without a sign of life after which a rank counts as failed. All ranks must begin within
+            this time, too.
+    Returns:
+        The tensors of this rank's share of the files; see LoadedGraphTensors. Features of labels are not read.
+    Raises:
+        TFRecordLoadError: Entities have failed: the message names each, with the traceback of its process, or with the
+            signal that killed it. Or other ranks have. All processes have ended then, and their memory is free.
+        TypeError, ValueError, KeyError: An argument is not allowed.
+        RuntimeError: This process may not start others, or they could not import the main module.
+        OSError: Too few file descriptors are left. A tensor takes two.
+    """
+    timeout_s = check_rank_timeout(rank_timeout_s)
+    with Ranks(timeout_s) as ranks:
+        began = time.monotonic()
+        check_int(WHERE, "rank", rank, 0)
+        check_bool(WHERE, "should_load_tensors_in_parallel", should_load_tensors_in_parallel)
+        if not isinstance(serialized_graph_metadata, SerializedGraphMetadata):
+            raise TypeError(
+                f"{WHERE}: serialized_graph_metadata must be a SerializedGraphMetadata, got "
+                f"{shown(serialized_graph_metadata)}. Make one."
+            )
+        weight_keys = _weight_keys(serialized_graph_metadata, weight_edge_feat_name)
+        tasks = []
+        for entity in _ENTITIES:
+            infos = _by_type(getattr(serialized_graph_metadata, f"{entity}_entity_info"))
+            _refuse_labels_of_edges(entity, infos)
+            options = node_tf_dataset_options if entity == "node" else edge_tf_dataset_options
+            keys = weight_keys if entity == "edge" else {}
+            if infos:
+                tasks.append(EntityTask(entity, infos, options, tf_record_dataloader, rank, keys))
+        loaded = load_all(tasks, in_parallel=should_load_tensors_in_parallel, go_on=ranks.go_on)
+        try:
+            ranks.agree()
+        except BaseException:
+            loaded.clear()  # the traceback keeps this frame, and so would the memory be kept
+            raise
+        graph = _graph_of(loaded)
+        graph._rank = int(getattr(tf_record_dataloader, "rank", ranks.rank))
+        graph._num_ranks = int(getattr(tf_record_dataloader, "world_size", ranks.count))
+        num_bytes = sum(tensor.nbytes for tensor in graph.tensors())
+        logger.info("%s: rank %d has all, %d bytes, in %.2f s", WHERE, rank, num_bytes, time.monotonic() - began)
+        return graph
+
+
+def _by_type(infos: Any) -> dict[Any, SerializedTFRecordInfo]:
+    return {} if infos is None else dict(infos) if isinstance(infos, Mapping) else {None: infos}
+
+
+def _refuse_labels_of_edges(entity: str, infos: Mapping[Any, SerializedTFRecordInfo]) -> None:
+    for kind, info in infos.items():
+        if entity != "node" and info.label_keys:
+            raise ValueError(
+                f"{WHERE}: {place_text(entity, kind)} has label_keys {list(info.label_keys)}; only nodes have labels. "
+                "Load them as features, with feature_keys."
+            )
+
+
+def _weight_keys(metadata: SerializedGraphMetadata, given: Any) -> dict[Any, str]:
+    """Return {type as in _by_type: feature key of the weights}."""
+    infos = _by_type(metadata.edge_entity_info)
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        if len(infos) > 1:
+            raise ValueError(
+                f"{WHERE}: weight_edge_feat_name is {given!r}, and there are {len(infos)} edge types; which of them "
+                "have it cannot be told. Give a dict {edge type: key}."
+            )
+        keys: dict[Any, Any] = dict.fromkeys(infos, given)
+    elif isinstance(given, Mapping):
+        keys = {check_edge_type(f"{WHERE}, weight_edge_feat_name", kind): key for kind, key in given.items()}
+        if None in infos and DEFAULT_HOMOGENEOUS_EDGE_TYPE in keys:
+            keys[None] = keys.pop(DEFAULT_HOMOGENEOUS_EDGE_TYPE)
+    else:
+        raise TypeError(
+            f"{WHERE}: weight_edge_feat_name must be a str, a dict {{edge type: str}} or None, got {shown(given)}. "
+            "Name a feature key."
+        )
+    for kind, key in keys.items():
+        if kind not in infos:
+            raise ValueError(
+                f"{WHERE}: weight_edge_feat_name names the edge type {type_text(kind)}; edge_entity_info has "
+                f"{shown([type_text(each) for each in infos])}. Name one of these."
+            )
+        _check_weight(place_text("edge", kind), infos[kind], key)
+    return keys
+
+
+def _check_weight(place: str, info: SerializedTFRecordInfo, key: Any) -> None:
+    if key not in info.feature_keys:
+        raise ValueError(
+            f"{WHERE}: weight_edge_feat_name of {place} is {shown(key)}; its feature_keys are "
+            f"{shown(list(info.feature_keys))}. Name one of these, or add the key and count it in feature_dim."
+        )
+    if info.feature_spec is not None and (width := key_spec(WHERE, info.feature_spec, key).width) != 1:
+        raise ValueError(
+            f"{WHERE}: the weight {key!r} of {place} has {width} values in a record; one is needed. Name another key."
+        )
+
+
+def _graph_of(loaded: Mapping[str, Loaded]) -> LoadedGraphTensors:
+    fields: dict[str, Any] = dict.fromkeys(_FIELDS.values())
+    for (entity, name), field in _FIELDS.items():
+        by_type = loaded.get(entity, {}).get(name, {})
+        fields[field] = by_type.get(None, by_type or None)
+    return LoadedGraphTensors(**fields)

@@ -1,0 +1,115 @@
+"""Ranks load together or not at all: one that fails, or is killed, ends the load of the others within the bound."""
+
+import os
+import re
+import select
+
+import pytest
+import torch
+from tfrecord_loaders import Columns, Faulty, edges, info, make_pipes, pid_of
+from tfrecord_ranks import BOUND_S, RankGroup, work
+
+from datapipes.datasets import SerializedGraphMetadata, TFRecordLoadError, load_torch_tensors_from_tf_record
+from datapipes.processes.endings import runs
+
+FOLDERS = {
+    "nodes": {"id": torch.arange(3), "x": torch.arange(3.0)},
+    "edges": {"src": torch.tensor([0, 1]), "dst": torch.tensor([1, 2])},
+}
+METADATA = SerializedGraphMetadata(info("nodes", "x"), edges("edges"))
+LONG_S, SHORT_S = 60.0, 4.0
+
+
+def load(pipe, loader, timeout_s):
+    loaded = load_torch_tensors_from_tf_record(loader, METADATA, True, loader.rank, rank_timeout_s=timeout_s)
+    return loaded.node_features.tolist(), loaded._rank, loaded._num_ranks
+
+
+def has_ended(pid):
+    """Wait until a process that is no child of this one has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], BOUND_S)[0])
+    finally:
+        os.close(descriptor)
+
+
+def test_two_ranks_load_together_or_not_at_all(tmp_path):
+    rows = [[0.0], [1.0], [2.0]]
+    good = [Columns(FOLDERS, rank, 2) for rank in range(2)]
+    with RankGroup(2) as group:
+        for rank in range(2):
+            group.order([rank], load, good[rank], LONG_S)
+        assert [group.answer(rank) for rank in range(2)] == [(rows, 0, 2), (rows, 1, 2)]
+
+        for folder in ("first", "second"):
+            (tmp_path / folder).mkdir()
+            make_pipes(tmp_path / folder, "nodes", "edges")
+        group.order([0], load, Faulty(FOLDERS, 0, 2, {"nodes": "wait"}, str(tmp_path / "first")), LONG_S)
+        waits = pid_of(tmp_path / "first", "nodes")
+        group.order([1], load, Faulty(FOLDERS, 1, 2, {"edges": "raise"}), LONG_S)
+        own, other = group.answer(1), group.answer(0)
+        assert isinstance(own, TFRecordLoadError)
+        assert list(own.failures) == ["edge"]
+        assert isinstance(other, TFRecordLoadError)
+        assert str(other).startswith(
+            "load_torch_tensors_from_tf_record: rank 1 failed to load, so rank 0 has stopped too."
+        )
+        assert "edges: record 12345 lacks the key 'age'" in other.failed_ranks[1]
+        assert not runs(waits)
+
+        for rank in range(2):  # the next load knows nothing of that
+            group.order([rank], load, good[rank], LONG_S)
+        assert [group.answer(rank)[0] for rank in range(2)] == [rows, rows]
+
+        group.order([1], load, Faulty(FOLDERS, 1, 2, {"nodes": "wait"}, str(tmp_path / "second")), LONG_S)
+        waits = pid_of(tmp_path / "second", "nodes")
+        group.order([0], load, good[0], SHORT_S)
+        group.kill(1)
+        error = group.answer(0)
+        assert isinstance(error, TFRecordLoadError)
+        assert "rank 1: it has given no sign of life for" in str(error)
+        assert has_ended(waits)  # its children end with it
+
+
+def began(group, ranks, timeout_s):
+    group.order(ranks, work, timeout_s)
+    assert [group.answer(rank) for rank in ranks] == ["began"] * len(ranks)
+
+
+def test_three_ranks_hear_of_each_other_through_a_store_that_outlives_them():
+    with RankGroup(3, own_store=False) as group:
+        for failing in (2, 0):
+            began(group, [0, 1, 2], LONG_S)
+            if failing == 2:
+                group.tell(1, "done")  # one that has loaded hears of it too
+            group.tell(failing, "fail")
+            errors = [group.answer(rank) for rank in range(3)]
+            assert errors[failing].failures == {"node": "its record 7 is broken"}
+            for rank in {0, 1, 2} - {failing}:
+                assert errors[rank].failed_ranks == {failing: "TFRecordLoadError: node could not be loaded"}
+        began(group, [0, 1], SHORT_S)
+        for rank in range(2):
+            assert "rank 2: it has not begun this load for" in str(group.answer(rank))
+
+
+@pytest.mark.parametrize(
+    ("own_store", "text"),
+    [
+        (True, "the store of torch.distributed is gone"),
+        (False, r"it has (given no sign of life|not begun this load) for \d+ s"),  # it may not have begun to beat
+    ],
+)
+def test_the_rank_that_gives_the_verdict_is_killed(own_store, text):
+    with RankGroup(3 if own_store else 2, own_store=own_store) as group:
+        others = range(1, len(group.processes))
+        began(group, [0, *others], SHORT_S)
+        group.tell(1, "done")
+        group.kill(0)
+        for rank in others:
+            error = group.answer(rank)
+            assert list(error.failed_ranks) == [0]
+            assert re.search(text, str(error))

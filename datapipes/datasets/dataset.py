@@ -35,8 +35,9 @@ class Dataset(OtherNames):
         class_names: one for each class; numbers as text if the files name none.
         normalize_features, largest_component: what `open` did to the files; the repr shows both.
         task: "node_classification": seeds are nodes, labels int64 [n] are classes, or [n, k] for k tasks of two
-            classes. "link_prediction": seeds are pairs [n, 2]; labels, where there are some, are 1 for an edge that
-            exists and 0 for one that does not; without labels all exist; seeds of one value of "indexes" are to be
+            classes. "node_regression": seeds are nodes, labels float32 [n] or [n, k]. "all_nodes": seeds are nodes,
+            without labels. "link_prediction": seeds are pairs [n, 2]; labels, where there are some, are 1 for an edge
+            that exists and 0 for one that does not; without labels all exist; seeds of one value of "indexes" are to be
             ranked together. "edge_regression": seeds are edges [n, 2], labels float32 [n]. "timestamps", where there
             are some, are the times of the seeds.
         training_graph: the graph with the edges that are known in training. Of a temporal edge list these are the edges

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.tfrecord import label_edges
 from datapipes.datasets.tfrecord.graph_tensors import GraphTensors
+from datapipes.datasets.tfrecord.to_dataset import to_dataset
 
 __all__ = ["LoadedGraphTensors"]
 
@@ -46,3 +48,32 @@ class LoadedGraphTensors(GraphTensors):
                 edge type of that name is there already. Then nothing has changed.
         """
         label_edges.treat_labels_as_edges(self, edge_dir)
+
+    def to_dataset(self, name: str = "tfrecords") -> Dataset:
+        """Return the graph as a Dataset, as `dp.datasets.open` returns one: graph, features and a task.
+
+        The graph is a CSCGraph, or a HeteroCSCGraph where there are types; in-edges keep the order of the records, and
+        the id of an edge is its place in `edge_index`. Weights are the edge attribute "weight". Features are called
+        "feat", for nodes and for edges.
+
+        The task is the first of these that the graph has:
+          * "node_classification": labels are whole numbers. `train_set` has the nodes with labels >= 0 in all columns,
+            with labels [n], or [n, k] of k columns.
+          * "node_regression": labels are float32; `train_set` has the nodes without NaN.
+          * "link_prediction": `train_set` has the positive pairs, [n, 2]. Where there are negative ones too, they
+            follow, and labels are 1 for positive pairs and 0 for negative ones.
+          * "all_nodes": `train_set` has all nodes, without labels.
+
+        The other two sets are empty; `Dataset.with_validation` cuts one.
+
+        Args:
+            name: the name of the data set, for messages.
+        Returns:
+            Rows of nodes are in the order of their ids. Where `node_ids` are in order, features and labels are those of
+            this object, not copies; otherwise they are copied into shared memory. O(nodes + edges).
+        Raises:
+            ValueError: Node ids of a type are not 0 .. n - 1, each once, in any order; an edge or a label ends at no
+                node; or this is the share of one of several ranks: call `to_partition` then.
+            MemoryError: Too little memory is left for the graph.
+        """
+        return to_dataset(self, name)

@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from datapipes.base.log import logger
-from datapipes.base.threads import share_of
 from datapipes.datasets.tfrecord.child import ChildStart, main
 from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded
 from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors
+from datapipes.datasets.tfrecord.thread_shares import thread_shares
 from datapipes.loader.workers.main_module import refuse_missing_main, refuse_repetition
 from datapipes.processes.endings import how_it_exited
 from datapipes.processes.sharing import Packed, pack
@@ -57,8 +57,8 @@ def load_all(
     for group in [pairs] if in_parallel else [[pair] for pair in pairs]:
         children: list[Child] = []
         try:
-            for task, its in group:
-                children.append(Child.started(context, task, its, share_of(len(group))))
+            for (task, its), num_threads in zip(group, thread_shares([task for task, _ in group]), strict=True):
+                children.append(Child.started(context, task, its, num_threads))
             wait_for_all(children, go_on)
             loaded.update({child.task.entity: child.loaded for child in children if child.loaded is not None})
         except BaseException:

@@ -60,9 +60,9 @@ def load_torch_tensors_from_tf_record(
         tf_record_dataloader: a TFRecordDataLoader; or any object that can be pickled and has its method
             `load_as_torch_tensors`.
         serialized_graph_metadata: where the records of each entity lie.
-        should_load_tensors_in_parallel: True: nodes, edges, positive and negative labels at once, each with its share
-            of the threads of torch. False: one after another, each with all threads: edges, nodes, positive and
-            negative labels; less memory is in use meanwhile for what a loader of your own holds beside its result.
+        should_load_tensors_in_parallel: True: nodes, edges, positive and negative labels at once; they share the
+            threads of torch in proportion to the bytes of their files. False: one after another, each with all threads:
+            edges, nodes, positive and negative labels.
         rank: of this process, for the log.
         node_tf_dataset_options: how the records of nodes are read.
         edge_tf_dataset_options: how those of edges and of labels are read.

@@ -92,18 +92,21 @@ class Child:
         """Start the process."""
         require_descriptors(f"{WHERE}: the process for {task.entity} cannot be started", "or close some files")
         here, there = context.Pipe(duplex=True)
+        start = ChildStart(there, packed, num_threads, logger.getEffectiveLevel())
+        process = _process(context, task.entity, start)
         try:
-            start = ChildStart(there, packed, num_threads, logger.getEffectiveLevel())
             try:
-                process = _begun(context, task.entity, start)
+                process = _begun(process)
             except (EOFError, ConnectionError):  # the fork server has ended; this starts another
-                process = _begun(context, task.entity, start)
-        except BaseException:
+                process = _begun(_process(context, task.entity, start))
+            return cls(task, process, here)
+        except BaseException:  # an interrupt, too
             here.close()
+            if process.pid is not None:
+                process.kill()
             raise
         finally:
             there.close()
-        return cls(task, process, here)
 
     @property
     def is_done(self) -> bool:
@@ -195,9 +198,12 @@ def _received(pipe: Connection, forms: dict[tuple[str, Any], Form]) -> Loaded:
     return loaded
 
 
-def _begun(context: Context, entity: str, start: ChildStart) -> Any:
+def _process(context: Context, entity: str, start: ChildStart) -> Any:
     name = f"datapipes-load-{entity}"
-    process = context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
+    return context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
+
+
+def _begun(process: Any) -> Any:
     with no_interrupt():
         process.start()
     return process

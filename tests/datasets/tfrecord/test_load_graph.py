@@ -1,6 +1,7 @@
 """A graph of several entities is loaded by a process for each; the result lies in memory that others map."""
 
 import logging
+import os
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from datapipes.datasets import (
     SerializedGraphMetadata,
     TFDatasetOptions,
     load_torch_tensors_from_tf_record,
+    share_memory,
 )
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
@@ -204,6 +206,24 @@ def test_the_result_lies_in_memory_that_passes_to_processes_without_a_copy():
     assert process.exitcode == 0
     assert torch.equal(loaded.node_features, features + 1)  # by torch.multiprocessing
     assert torch.equal(loaded.node_ids, ids + 1)  # by a handle of ours
+
+
+def inode(tensor):
+    return os.fstat(mapping_of(tensor)[0].descriptor).st_ino
+
+
+class Inodes(Columns):
+    """Returns a tensor in shared memory, and what identifies that memory."""
+
+    def load_as_torch_tensors(self, info, options):
+        features = share_memory(floats(3, 4))
+        return torch.tensor([inode(features)]), features
+
+
+def test_what_a_loader_has_shared_is_taken_over_and_not_copied():
+    loaded = load_torch_tensors_from_tf_record(Inodes({}), SerializedGraphMetadata(NODES, edges("edges")), True)
+    assert inode(loaded.node_features) == int(loaded.node_ids)
+    assert torch.equal(loaded.edge_features, floats(3, 4))
 
 
 def test_many_types_take_several_messages_of_descriptors():

@@ -22,7 +22,7 @@ import torch
 
 from datapipes.base.log import logger
 from datapipes.datasets.tfrecord.entity_task import load_entity
-from datapipes.datasets.tfrecord.errors import WHERE
+from datapipes.datasets.tfrecord.errors import WHERE, ends_of
 from datapipes.datasets.tfrecord.tensor_passing import send_descriptors, shared_forms
 from datapipes.processes.parent import end_with_parent
 from datapipes.processes.sharing import Packed
@@ -61,7 +61,7 @@ def main(start: ChildStart) -> None:
     except (BrokenPipeError, ConnectionResetError):
         os._exit(FAILED)  # the parent wants nothing any more
     except BaseException:
-        teller.tell("failed", traceback.format_exc())
+        teller.tell("failed", ends_of(traceback.format_exc()))
         raise SystemExit(FAILED) from None
 
 
@@ -85,4 +85,4 @@ class _Teller(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # the parent has ended; then this process does, too
-            self.tell("log", record.levelno, record.getMessage())
+            self.tell("log", record.levelno, ends_of(record.getMessage()))

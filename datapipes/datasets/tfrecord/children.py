@@ -137,7 +137,9 @@ class Child:
             assert kind == "loaded"
             try:
                 self.loaded = _received(self.pipe, said[0])
-            except (EOFError, OSError, RuntimeError, ValueError) as error:
+            except (EOFError, ConnectionError):  # it died before it had sent all
+                raise
+            except (OSError, RuntimeError, ValueError) as error:  # of this process, such as too few descriptors
                 self._fail(f"its result could not be taken over: {error}.")
 
     def _fail(self, how: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 __all__ = ["TFRecordLoadError"]
 
 WHERE = "load_torch_tensors_from_tf_record"
+MOST_TEXT = 10_000  # characters of each end of a text that goes to another process
 
 
 class TFRecordLoadError(ValueError):
@@ -44,3 +45,8 @@ class TFRecordLoadError(ValueError):
         names = ", ".join(f"rank {each}" for each in failed)
         head = f"{WHERE}: {names} failed to load, so rank {rank} has stopped too. Correct what the texts below name."
         return cls("\n\n".join([head, *(f"rank {each}: {text}" for each, text in failed.items())]), None, failed)
+
+
+def ends_of(text: str) -> str:
+    """Return a text for another process, short enough for a pipe to take at once: nobody waits for its rest."""
+    return text if len(text) <= 2 * MOST_TEXT else f"{text[:MOST_TEXT]}\n...\n{text[-MOST_TEXT:]}"

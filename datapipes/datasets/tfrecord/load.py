@@ -63,7 +63,7 @@ def load_torch_tensors_from_tf_record(
         should_load_tensors_in_parallel: True: nodes, edges, positive and negative labels at once; they share the
             threads of torch in proportion to the bytes of their files. False: one after another, each with all threads:
             edges, nodes, positive and negative labels.
-        rank: of this process, for the log.
+        rank: of this process, for log and errors; where torch.distributed has several ranks, its own counts.
         node_tf_dataset_options: how the records of nodes are read.
         edge_tf_dataset_options: how those of edges and of labels are read.
         weight_edge_feat_name: the feature key, of one value, that becomes `edge_weights` and leaves `edge_features`;
@@ -83,6 +83,7 @@ def load_torch_tensors_from_tf_record(
     with Ranks(timeout_s) as ranks:
         began = time.monotonic()
         check_int(WHERE, "rank", rank, 0)
+        rank = ranks.rank if ranks.count > 1 else rank
         check_bool(WHERE, "should_load_tensors_in_parallel", should_load_tensors_in_parallel)
         if not isinstance(serialized_graph_metadata, SerializedGraphMetadata):
             raise TypeError(

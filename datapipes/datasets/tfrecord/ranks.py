@@ -20,12 +20,11 @@ from typing import Any
 import torch.distributed
 
 from datapipes.base.checks import check_positive_timeout, shown
-from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
+from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError, ends_of
 
 LOOK_S = 1.0  # seconds between two looks at the store
 SOON_S = 0.02  # the first look of a rank that waits for the others; the next ones come later and later
 LEAVE_S = 10.0  # seconds that a rank waits at most until others know that it has failed
-MOST_TEXT = 10_000  # characters of each end of a rank's error, for the others
 
 Failed = dict[int, str]  # {rank: reason}
 
@@ -232,11 +231,7 @@ def _default_store() -> Any:
 
 
 def _dumped(failed: Failed) -> str:
-    return json.dumps({rank: _ends_of(reason) for rank, reason in failed.items()})
-
-
-def _ends_of(text: str) -> str:
-    return text if len(text) <= 2 * MOST_TEXT else f"{text[:MOST_TEXT]}\n...\n{text[-MOST_TEXT:]}"
+    return json.dumps({rank: ends_of(reason) for rank, reason in failed.items()})
 
 
 def _first_line(error: BaseException) -> str:

@@ -18,10 +18,11 @@ FOLDERS = {
 }
 METADATA = SerializedGraphMetadata(info("nodes", "x"), edges("edges"))
 LONG_S, SHORT_S = 60.0, 4.0
+SILENT = r"it has (given no sign of life|not begun this load) for \d+ s"  # a rank may die before its first heartbeat
 
 
 def load(pipe, loader, timeout_s):
-    loaded = load_torch_tensors_from_tf_record(loader, METADATA, True, loader.rank, rank_timeout_s=timeout_s)
+    loaded = load_torch_tensors_from_tf_record(loader, METADATA, True, rank_timeout_s=timeout_s)
     return loaded.node_features.tolist(), loaded._rank, loaded._num_ranks
 
 
@@ -54,6 +55,7 @@ def test_two_ranks_load_together_or_not_at_all(tmp_path):
         own, other = group.answer(1), group.answer(0)
         assert isinstance(own, TFRecordLoadError)
         assert list(own.failures) == ["edge"]
+        assert "rank 1 could not load edge" in str(own)
         assert isinstance(other, TFRecordLoadError)
         assert str(other).startswith(
             "load_torch_tensors_from_tf_record: rank 1 failed to load, so rank 0 has stopped too."
@@ -71,7 +73,7 @@ def test_two_ranks_load_together_or_not_at_all(tmp_path):
         group.kill(1)
         error = group.answer(0)
         assert isinstance(error, TFRecordLoadError)
-        assert "rank 1: it has given no sign of life for" in str(error)
+        assert re.search(f"rank 1: {SILENT}", str(error))
         assert has_ended(waits)  # its children end with it
 
 
@@ -100,7 +102,7 @@ def test_three_ranks_hear_of_each_other_through_a_store_that_outlives_them():
     ("own_store", "text"),
     [
         (True, "the store of torch.distributed is gone"),
-        (False, r"it has (given no sign of life|not begun this load) for \d+ s"),  # it may not have begun to beat
+        (False, SILENT),
     ],
 )
 def test_the_rank_that_gives_the_verdict_is_killed(own_store, text):

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -184,8 +184,9 @@ class Reader:
         if num_threads <= 1:
             return [call(*job) for job in jobs]
         with ThreadPoolExecutor(num_threads, "datapipes-tfrecord") as pool:
-            futures = [pool.submit(call, *job) for job in jobs]
+            futures: list[Future[Any]] = []
             try:
+                futures += [pool.submit(call, *job) for job in jobs]
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             finally:  # also at Ctrl-C: else the pool would wait for whole files
                 self._stopped.set()

@@ -9,13 +9,14 @@ import pytest
 import torch
 import torch.multiprocessing
 from channels import num_descriptors
+from pipelines import refused
 
 import datapipes as dp
 from datapipes import _core
 from datapipes.processes import torch_memory
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import Packed, pack
-from datapipes.processes.torch_memory import shared_empty, shared_tensor
+from datapipes.processes.torch_memory import shared_empty, shared_tensor, shared_unreserved
 
 START_S = 100.0  # longest wait for a child that imports torch first
 SHAPE = (300, 70)  # larger than what travels by value
@@ -23,8 +24,9 @@ WAYS = ["argument of a process", "queue of torch", "MpChannel", "handle"]
 
 
 def write_in_child(argument: torch.Tensor, queue: Any, channel: dp.MpChannel, packed: Packed, answers: Any) -> None:
-    """Write 1, 2, 3, 4 into the first rows of what came by each way, and tell what became of the first tensor."""
+    """Check what came by each way, write 1, 2, 3, 4 into the first rows, and tell what became of the first tensor."""
     came = [argument, queue.get(timeout=START_S), channel.recv(timeout=START_S)["x"], packed.unpack()["x"]]
+    assert all((tensor == 9).all() for tensor in came)
     for row, tensor in enumerate(came):
         tensor[row] = row + 1
     adopted = shared_tensor(argument, "test")
@@ -35,7 +37,8 @@ def write_in_child(argument: torch.Tensor, queue: Any, channel: dp.MpChannel, pa
 
 def test_a_child_writes_into_the_same_memory_whichever_way_it_came():
     context = torch.multiprocessing.get_context("spawn")
-    tensor = shared_empty(SHAPE, torch.float32, "test")
+    tensor, memory = shared_unreserved(SHAPE, torch.float32, "test")
+    os.pwrite(memory.descriptor, torch.full(SHAPE, 9.0).numpy().data, 0)
     queue, (here, there) = context.Queue(), multiprocessing.Pipe(duplex=False)
     with dp.MpChannel() as channel:
         queue.put(tensor)
@@ -52,7 +55,7 @@ def test_a_child_writes_into_the_same_memory_whichever_way_it_came():
     rows = len(WAYS) + 1  # the last came into the child by torch, and was packed there
     assert torch.equal(tensor[:rows, 0], torch.arange(1.0, rows + 1))
     assert torch.equal(tensor[:rows], tensor[:rows, :1].expand(rows, SHAPE[1]))
-    assert not tensor[rows:].any()
+    assert (tensor[rows:] == 9).all()
 
 
 def test_a_new_tensor_is_zero_contiguous_and_shared():
@@ -116,6 +119,24 @@ def test_other_tensors_are_copied(given):
 def test_too_large_a_tensor_is_refused_before_memory_is_taken():
     with pytest.raises(MemoryError, match=r"^load: \d+ bytes of shared memory were asked for, \d+ are left by"):
         shared_empty((2**48,), torch.int64, "load")
+
+
+def test_memory_that_is_not_reserved_holds_what_is_written_to_its_descriptor():
+    tensor, memory = shared_unreserved((5, 3), torch.int64, "test")
+    assert os.pwrite(memory.descriptor, torch.arange(3).numpy().data, 24) == 24
+    assert tensor.tolist() == [[0, 0, 0], [0, 1, 2], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert shared_tensor(tensor, "test") is tensor
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.descriptor, 8)
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.descriptor, 1000)
+
+
+def test_more_than_the_memory_is_refused_before_anything_is_made():
+    before = num_descriptors()
+    with refused(MemoryError, stage="load: the result", found=r"needs \d+ bytes", allowed=r"\d+ are left by"):
+        shared_unreserved((2**48,), torch.int64, "load")
+    assert num_descriptors() == before
 
 
 @pytest.mark.parametrize(("strategy", "is_taken"), [("file_descriptor", True), ("file_system", False)])

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from datapipes.base.files import open_regular
 
 _CHUNK = 2**17  # packed bytes that are read at once
+_MOST_UNPACKED = 2**20  # bytes that are unpacked at once
 _GZIP = 31  # tells zlib that the largest window and the head of gzip are to be expected
 
 
@@ -54,7 +55,7 @@ class GzipStream(Stream):
         while self._more():
             assert self._member is not None
             try:
-                unpacked = self._member.decompress(self._packed, len(view))
+                unpacked = self._member.decompress(self._packed, min(len(view), _MOST_UNPACKED))
             except zlib.error as error:
                 raise StreamBroken(f"its gzip data is broken ({error})") from error
             if self._member.eof:

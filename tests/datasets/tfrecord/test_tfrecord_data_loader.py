@@ -1,5 +1,6 @@
 """TFRecordDataLoader: the rows of any files on any ranks are those that were written, and the memory is shared."""
 
+import errno
 import itertools
 import logging
 import os
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from pipelines import BOUND_S, refused
 from record_files import columns, edge_info, edges, node_info, nodes, spec, write_file, write_files
 
+from datapipes import _core
 from datapipes.base.threads import threads_of_kernels
 from datapipes.datasets import LoadedEntityTensors, TFDatasetOptions, TFRecordDataLoader, write_tf_records
 from datapipes.datasets.tfrecord.window import Window
@@ -301,13 +303,31 @@ def test_descriptors_go_with_the_tensors(folders):
     assert num_descriptors() == before
 
 
-def test_a_result_larger_than_the_memory_is_refused(tmp_path):
-    width = 2**24  # of a default value, so a small file may ask for much
-    write_file(tmp_path, 0, 1, [{"node_id": [i]} for i in range(2**12)])
-    info = node_info(tmp_path, feature_keys=["x"], feature_dim=width, label_keys=[],
-                     feature_spec={"x": spec("float32", width, default_value=0)})  # fmt: skip
-    with refused(MemoryError, stage="load_as_torch_tensors: node", found=r"needs \d+ bytes", allowed="are left by"):
+def test_a_result_larger_than_the_memory_is_refused(tmp_path, monkeypatch):
+    width = 2**24  # of a default value, so a small file asks for much
+    write_file(tmp_path, 0, 1, [{"node_id": [i]} for i in range(4)])
+    info = node_info(
+        tmp_path,
+        feature_keys=["x"],
+        feature_dim=width,
+        label_keys=[],
+        feature_spec={"x": spec("float32", width, default_value=0)},
+    )
+    monkeypatch.setattr(_core, "memory_left", lambda: (10**6, "this test"))
+    found = f"needs {4 * 4 * width} bytes"
+    with refused(MemoryError, stage="load_as_torch_tensors: node: ", found=found, allowed="1000000 are left"):
         load(info)
+
+
+def test_memory_that_runs_out_meanwhile_is_an_error(folders, monkeypatch):
+    def full(descriptor, data, at):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with refused(
+        MemoryError, stage="load_as_torch_tensors: node: ", found="too little memory", allowed="for the result"
+    ):
+        load(node_info(folders[0]))
 
 
 PEAK = """

@@ -28,7 +28,7 @@ LEAVE_S = 10.0  # seconds that a rank waits at most until others know that it ha
 
 Failed = dict[int, str]  # {rank: reason}
 
-_HOLDER = "the process that holds it, mostly rank 0, has probably ended."
+_HOLDER = "the process that holds it, mostly rank 0,"
 
 
 class Ranks:
@@ -110,7 +110,8 @@ class _Talk:
         with self._changed:
             silent_s = time.monotonic() - self._looked
             if self._verdict is None and silent_s > self._timeout_s:
-                self._verdict = {0: f"the store of torch.distributed has not answered for {silent_s:.0f} s; {_HOLDER}"}
+                reason = f"the store of torch.distributed has not answered for {silent_s:.0f} s; {_HOLDER} is stopped."
+                self._verdict = {0: reason}
                 self._is_over = True  # nothing can be told any more
             return self._verdict
 
@@ -142,7 +143,8 @@ class _Talk:
                 else:
                     pause = min(1.5 * pause, self._look_s)
         except Exception as error:  # torch raises RuntimeError and its kin where the store is gone
-            reason = f"the store of torch.distributed is gone ({type(error).__name__}: {_first_line(error)}); {_HOLDER}"
+            what = f"{type(error).__name__}: {_first_line(error)}"
+            reason = f"the store of torch.distributed is gone ({what}); {_HOLDER} has probably ended."
             self._decide({0: reason})
             self._end()
 

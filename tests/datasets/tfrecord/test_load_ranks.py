@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import signal
 
 import pytest
 import torch
@@ -115,3 +116,12 @@ def test_the_rank_that_gives_the_verdict_is_killed(own_store, text):
             error = group.answer(rank)
             assert list(error.failed_ranks) == [0]
             assert re.search(text, str(error))
+
+
+def test_a_store_that_hangs_is_not_waited_for_without_end():
+    with RankGroup(2) as group:
+        began(group, [0, 1], SHORT_S)
+        group.tell(1, "done")
+        os.kill(group.processes[0].pid, signal.SIGSTOP)
+        assert re.search(r"rank 0: the store of torch.distributed has not answered for \d+ s", str(group.answer(1)))
+        group.kill(0)  # it would not end by itself

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tfrecord_loaders import Spec
 
+import datapipes as dp
 from datapipes.datasets import (
     SerializedGraphMetadata,
     SerializedTFRecordInfo,
@@ -96,6 +97,18 @@ def test_a_graph_with_types_goes_from_files_into_a_data_set(root):
     assert_equal(relation.edge_attributes["weight"], EDGES["w"][relation.edge_ids])
     assert data.train_set.types == ("item",)
     assert len(data.train_set) == 32
+
+
+def test_workers_make_the_same_minibatches_of_a_loaded_graph(root):
+    data = load(SerializedGraphMetadata(nodes(root), edges(root))).to_dataset()
+    chain = dp.ItemSampler(data.train_set, 8, shuffle=True, seed=0).sample_neighbor(data.graph, [2, 2])
+    chain = chain.fetch_feature(data.features, node_feature_keys=["feat"])
+    found = []
+    for num_workers in (0, 2):
+        with dp.DataLoader(chain, num_workers=num_workers) as loader:
+            found.append([minibatch.digest() for minibatch in loader])
+    assert found[0] == found[1]
+    assert len(found[0]) == 4
 
 
 def test_a_file_that_ends_too_early_is_named_with_entity_and_record(tmp_path):

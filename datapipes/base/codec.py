@@ -7,9 +7,11 @@ together with the stream version.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -73,7 +75,19 @@ def digest_message(message: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def probe_digest(tensors: Iterable[torch.Tensor | None], *, as_int64: bool = False) -> str:
+class Probed(NamedTuple):
+    """What `probe_digest` reads of a tensor that nobody need hold as a whole.
+
+    Attributes:
+        shape: that of the tensor.
+        rows: the rows that `probed_rows` names, in its order.
+    """
+
+    shape: tuple[int, ...]
+    rows: torch.Tensor
+
+
+def probe_digest(tensors: Iterable[torch.Tensor | Probed | None], *, as_int64: bool = False) -> str:
     """Return a quick digest of tensors (16 hexadecimal digits), to tell one data set from another.
 
     A tensor of up to two million values is read completely; of a larger one only the shape and 4,096 evenly spaced
@@ -84,12 +98,21 @@ def probe_digest(tensors: Iterable[torch.Tensor | None], *, as_int64: bool = Fal
         if tensor is None:
             digest.update(b"none;")
             continue
-        digest.update(f"{'' if as_int64 else dtype_name(tensor.dtype)} {list(tensor.shape)};".encode())
-        if tensor.numel() > PROBED_WHOLE:
-            count = min(PROBED_ROWS, tensor.shape[0])
-            tensor = tensor[torch.arange(count) * (tensor.shape[0] - 1) // max(count - 1, 1)]
-        digest.update(tensor_bytes(tensor.long() if as_int64 else tensor))
+        if isinstance(tensor, torch.Tensor):
+            wanted = probed_rows(tensor.shape)
+            tensor = Probed(tuple(tensor.shape), tensor if wanted is None else tensor[wanted])
+        rows = tensor.rows
+        digest.update(f"{'' if as_int64 else dtype_name(rows.dtype)} {list(tensor.shape)};".encode())
+        digest.update(tensor_bytes(rows.long() if as_int64 else rows))
     return digest.hexdigest()
+
+
+def probed_rows(shape: Sequence[int]) -> torch.Tensor | None:
+    """Return the rows that `probe_digest` reads of a tensor of this shape, int64, ascending; None for all of them."""
+    if math.prod(shape) <= PROBED_WHOLE:
+        return None
+    count = min(PROBED_ROWS, shape[0])
+    return torch.arange(count) * (shape[0] - 1) // max(count - 1, 1)
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:

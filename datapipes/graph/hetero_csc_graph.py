@@ -7,8 +7,6 @@ constructor reads O(1) values of each relation; `validate()` reads the whole gra
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +35,7 @@ from datapipes.graph.typed_relation import (
     check_relation,
     of_known_edge_types,
     refuse_mixed_dtypes,
+    typed_digest,
 )
 from datapipes.processes.sharing import Together
 
@@ -226,11 +225,11 @@ class HeteroCSCGraph(Graph):
         Computed once.
         """
         if self._digest is None:
-            digest = hashlib.blake2b(json.dumps(list(self._num_nodes.items())).encode(), digest_size=8)
-            for edge_type, each in self._relations.items():
-                digest.update(json.dumps(edge_type).encode())
-                digest.update(probe_digest((each.indptr, each.indices, each.edge_ids), as_int64=True).encode())
-            self._digest = digest.hexdigest()
+            probed = {
+                edge_type: probe_digest((each.indptr, each.indices, each.edge_ids), as_int64=True)
+                for edge_type, each in self._relations.items()
+            }
+            self._digest = typed_digest(self._num_nodes, probed)
         return self._digest
 
     # --- converters and storage, implemented in convert_hetero*.py and hetero_storage.py

@@ -52,7 +52,7 @@ def new_folder(
     path = check_place(where, root)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(where, path):
-        new = _beside(path, _NEW)
+        new = new_beside(path)
         _restore(where, path, foreign)
         _refuse_others(where, path, foreign)
         _clear(where, new)  # of what a killed writer left
@@ -62,7 +62,7 @@ def new_folder(
             if path.exists():
                 os.chmod(new, stat.S_IMODE(path.stat().st_mode))
             yield new
-            _sync(new)
+            sync_files(new)
             if check_place(where, root) != path:
                 raise FileExistsError(
                     f"{where}: {root} has become a link to another folder, which is not overwritten. Choose a new one."
@@ -140,6 +140,11 @@ def _refuse_others(where: str, path: Path, foreign: Foreign) -> None:
         )
 
 
+def new_beside(root: Path) -> Path:
+    """Return the hidden folder that `new_folder` gives for the path `root`, as `check_root` returns it."""
+    return _beside(root, _NEW)
+
+
 def _beside(root: Path, name: str) -> Path:
     return root.parent / f".{root.name}.{name}"
 
@@ -187,7 +192,7 @@ def _check_space(root: Path, num_bytes: int) -> None:
         raise OSError(errno.ENOSPC, f"about {num_bytes} bytes are needed, {left} are left", str(root))
 
 
-def _sync(folder: Path) -> None:
+def sync_files(folder: Path) -> None:
     """Bring all files to the disk, so that the new name never outlives their content when the machine stops."""
     for base, _, files in os.walk(folder):
         for file in files:

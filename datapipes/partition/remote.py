@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from datapipes.base.types import EdgeType, NodeType, ends_of
-from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.row_chunks import PartRows, refuse_other_book
 from datapipes.partition.source import Source
@@ -34,22 +33,22 @@ def remote_sources(source: Source, book: PartitionBook, part: int) -> dict[NodeT
     own = {node_type: book.nodes(node_type).ids_of(part) for node_type in graph.node_types}
     found = {}
     for source_type in sorted(edge_types, key=lambda each: each or ""):
-        counts = torch.zeros(graph.num_nodes_of(source_type), dtype=_dtype_of(graph, edge_types[source_type]))
+        num_edges = sum(graph.num_edges_of(edge_type) for edge_type in edge_types[source_type])
+        counts = torch.zeros(graph.num_nodes_of(source_type), dtype=counts_dtype(num_edges))
         for edge_type in edge_types[source_type]:
             for sources in PartRows(graph, edge_type, own[ends_of(edge_type)[1]]).indices():
                 counts.index_add_(0, sources, torch.ones_like(sources, dtype=counts.dtype))
         counts[own[source_type]] = 0
-        found[source_type] = _by_count(counts)
+        found[source_type] = by_count(counts)
     return found
 
 
-def _dtype_of(graph: Graph, edge_types: list[EdgeType | None]) -> torch.dtype:
+def counts_dtype(num_edges: int) -> torch.dtype:
     """Return a dtype that holds the number of all edges."""
-    num_edges = sum(graph.num_edges_of(edge_type) for edge_type in edge_types)
     return torch.int32 if num_edges <= _MOST else torch.int64
 
 
-def _by_count(counts: Tensor) -> tuple[Tensor, Tensor]:
+def by_count(counts: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ids with a count, and the counts, by descending count, then ascending id."""
     ids = counts.nonzero().flatten()
     if counts.dtype == torch.int32 and counts.shape[0] <= _MOST + 1:

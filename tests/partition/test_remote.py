@@ -7,7 +7,7 @@ from partitions import books, graphs, slow_remote, source_of
 from pipelines import graph_of, refused
 
 from datapipes.distributed import PartitionBook
-from datapipes.partition.remote import _by_count, remote_sources
+from datapipes.partition.remote import by_count, remote_sources
 
 
 @settings(max_examples=50)
@@ -48,7 +48,7 @@ def test_a_corrupt_graph_and_another_book_are_refused():
 
 @given(st.lists(st.integers(0, 3), max_size=8))
 def test_counts_too_large_for_one_key_give_the_same_order(counts):
-    plain = _by_count(torch.tensor(counts, dtype=torch.int64))
-    packed = _by_count(torch.tensor(counts, dtype=torch.int32))
+    plain = by_count(torch.tensor(counts, dtype=torch.int64))
+    packed = by_count(torch.tensor(counts, dtype=torch.int32))
     assert [each.tolist() for each in packed] == [each.tolist() for each in plain]
     assert [each.dtype for each in packed] == [torch.int64, torch.int64]

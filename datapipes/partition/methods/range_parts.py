@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,34 +21,66 @@ def range_parts(nodes: AllNodes, num_parts: int) -> dict[NodeType | None, IdMap]
 
     O(num_nodes), in 8 bytes a part for the result and 16 MiB.
     """
-    maps: dict[NodeType | None, IdMap] = {}
+    return {
+        node_type: RangeMap(bounds)
+        for node_type, bounds in range_bounds(nodes.counts, num_parts, lambda key: _cut(nodes, key, num_parts)).items()
+    }
+
+
+def range_bounds(
+    counts: Mapping[NodeType | None, int], num_parts: int, cut: Callable[[NodeType | None], NDArray[np.int64]]
+) -> dict[NodeType | None, NDArray[np.int64]]:
+    """Return the offsets of the parts of each type, int64 [num_parts + 1].
+
+    Args:
+        counts: {node type: number of nodes}, sorted.
+        cut: returns the offsets of a type that has as many nodes as parts, or more.
+    """
+    found = {}
     turn = 0
-    for node_type in nodes.types:
-        count = nodes.counts[node_type]
+    for node_type, count in counts.items():
         if count < num_parts:
             sizes = np.zeros(num_parts, dtype=np.int64)
             sizes[(turn + np.arange(count)) % num_parts] = 1
             turn += count
-            bounds = np.concatenate(([0], np.cumsum(sizes)))
+            found[node_type] = np.concatenate(([0], np.cumsum(sizes)))
         else:
-            bounds = _cut(nodes, node_type, num_parts)
-        maps[node_type] = RangeMap(bounds)
-    return maps
+            found[node_type] = cut(node_type)
+    return found
 
 
 def _cut(nodes: AllNodes, node_type: NodeType | None, num_parts: int) -> NDArray[np.int64]:
     """Return the offsets of the parts, int64 [num_parts + 1]."""
-    count = nodes.counts[node_type]
     total = sum(int(weights.sum()) for weights in nodes.weights(node_type))
+    bounds, _ = cut_by_weight(nodes.weights(node_type), total, num_parts)
+    return with_a_node_each(bounds, nodes.counts[node_type])
+
+
+def cut_by_weight(
+    weights: Iterable[NDArray[np.int64]], total: int, num_parts: int, before: int = 0, first: int = 0
+) -> tuple[NDArray[np.int64], int]:
+    """Return where the parts begin among some nodes of a type, int64 [num_parts + 1], and the weight up to their end.
+
+    Args:
+        weights: of the nodes from number `first` on, in pieces.
+        total: of all nodes of the type.
+        before: weight of the nodes before `first`.
+    Returns:
+        Where a part begins elsewhere, its entry is 0.
+    """
     # The weight before the first node of each part: Python's integers, since total * num_parts may exceed int64.
     wanted = np.array([-(-total * part // num_parts) for part in range(num_parts + 1)], dtype=np.int64)
     bounds = np.zeros(num_parts + 1, dtype=np.int64)
-    before, first = 0, 0
-    for weights in nodes.weights(node_type):
-        upto = before + np.cumsum(weights)
+    for some in weights:
+        upto = before + np.cumsum(some)
         here = (wanted > before) & (wanted <= upto[-1])
         bounds[here] = first + np.searchsorted(upto, wanted[here]) + 1
-        before, first = int(upto[-1]), first + len(weights)
+        before, first = int(upto[-1]), first + len(some)
+    return bounds, before
+
+
+def with_a_node_each(bounds: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
+    """Return offsets moved as little as needed for each part to have a node; there are as many nodes as parts."""
+    num_parts = len(bounds) - 1
     turns = np.arange(num_parts + 1)
-    bounds = np.maximum.accumulate(bounds - turns) + turns  # at least one node in each part
-    return np.minimum(bounds, count - num_parts + turns)
+    return np.minimum(np.maximum.accumulate(bounds - turns) + turns, num_nodes - num_parts + turns)

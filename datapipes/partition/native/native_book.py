@@ -17,6 +17,7 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import probe_digest
+from datapipes.base.types import EdgeType, NodeType
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap, smallest_dtype
@@ -61,13 +62,27 @@ def content_id_of(graph: Graph, node_time_attr: str | None) -> str:
     The order in which attributes were given does not count. It reads samples of large ones (codec.probe_digest), so it
     takes well below a second for each, and is no proof that two are equal.
     """
-    digest = hashlib.blake2b(json.dumps([graph.digest(), node_time_attr]).encode(), digest_size=8)
-    of_nodes = [(node_type, graph.node_attributes_of(node_type)) for node_type in graph.node_types]
-    of_edges = [(edge_type, graph.relation(edge_type).edge_attributes) for edge_type in graph.edge_types]
-    for kind, of_types in (("nodes", of_nodes), ("edges", of_edges)):
-        for key, attributes in of_types:
-            probed = [[name, probe_digest([attributes[name]])] for name in sorted(attributes)]
-            digest.update(json.dumps([kind, key, probed]).encode())
+    of_nodes = {node_type: _probed(graph.node_attributes_of(node_type)) for node_type in graph.node_types}
+    of_edges = {edge_type: _probed(graph.relation(edge_type).edge_attributes) for edge_type in graph.edge_types}
+    return content_digest(graph.digest(), node_time_attr, of_nodes, of_edges)
+
+
+def _probed(attributes: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: probe_digest([values]) for name, values in attributes.items()}
+
+
+def content_digest(
+    fingerprint: str,
+    node_time_attr: str | None,
+    of_nodes: Mapping[NodeType | None, Mapping[str, str]],
+    of_edges: Mapping[EdgeType | None, Mapping[str, str]],
+) -> str:
+    """Return the content id of a graph, given {type, sorted: {name of an attribute: its `probe_digest`}}."""
+    digest = hashlib.blake2b(json.dumps([fingerprint, node_time_attr]).encode(), digest_size=8)
+    given: tuple[tuple[str, Mapping[Any, Mapping[str, str]]], ...] = (("nodes", of_nodes), ("edges", of_edges))
+    for kind, of_types in given:
+        for key, attributes in of_types.items():
+            digest.update(json.dumps([kind, key, [[name, attributes[name]] for name in sorted(attributes)]]).encode())
     return digest.hexdigest()
 
 

@@ -1,0 +1,217 @@
+"""Placement: where the rows of all ranks belong, and the way there, a window of rows at a time.
+
+Each row has an owner, a rank, and a place among the owner's rows. A rank keeps the numbers of its rows in ascending
+order of (owner, place). So what it has of any window of places is contiguous there, and all ranks send the rows of the
+first window of every owner, then those of the second, and so on. An owner never holds more than a window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.base.rows import put_rows
+from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
+from datapipes.partition.row_chunks import rows_at
+
+SENT_BYTES = 2**26  # that a rank sends in one window, at most, if no row is larger
+LEAST_BYTES = 2**20  # of a window, whatever the number of ranks
+_PLACE_BYTES = 4
+
+
+class Column(NamedTuple):
+    """Values of the rows of this rank; `of` returns those of some rows, given their numbers, int64."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]  # of a row
+    of: Callable[[Tensor], Tensor]
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def column_of(values: Tensor) -> Column:
+    """Return the column whose row i is values[i]."""
+
+    def of(numbers: Tensor) -> Tensor:
+        some = [*rows_at(values, [numbers])]
+        return some[0] if len(some) == 1 else torch.cat([values[:0], *some])
+
+    return Column(values.dtype, tuple(values.shape[1:]), of)
+
+
+class Placement:
+    """Where the rows of this rank belong.
+
+    Args:
+        order: int64 [n], the numbers of the rows by ascending (owner, place).
+        places: int64 [n], the place of each of these.
+        bounds: [ranks + 1], which of these belong to each owner.
+        counts: number of rows of each owner, of all ranks together; each place has one row.
+    """
+
+    def __init__(
+        self, ranks: Exchange, order: Tensor, places: Tensor, bounds: Sequence[int], counts: Sequence[int]
+    ) -> None:
+        self.ranks, self.order, self.places = ranks, order, places
+        self.bounds, self.counts = [*bounds], [*counts]
+
+    @property
+    def num_own(self) -> int:
+        """Number of rows that this rank owns."""
+        return self.counts[self.ranks.rank]
+
+    def pieces(self, column: Column) -> Iterator[Tensor]:
+        """Yield the rows that this rank owns by ascending place, in pieces; all ranks must go through all of them."""
+        for _, count, messages in self._windows(column):
+            if count > 0:
+                yield rows_from(messages, count, column.dtype, column.shape)
+
+    def times_there(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
+        """Yield, of each window, its first place, how often each place is there, int64, and the places of each rank."""
+        nothing = Column(torch.uint8, (0,), lambda numbers: torch.empty((numbers.shape[0], 0), dtype=torch.uint8))
+        for first, count, messages in self._windows(nothing):
+            places = [_split(message, 0)[0] for message in messages]
+            yield first, torch.bincount(torch.cat(places), minlength=count), places
+
+    def at(self, owner: int, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which of the wanted places of an owner this rank has rows for, and the numbers of these rows."""
+        begin, end = self.bounds[owner], self.bounds[owner + 1]
+        found = torch.searchsorted(self.places[begin:end], wanted)
+        here = found < end - begin
+        here &= self.places[begin:end][found.clamp(max=max(end - begin - 1, 0))] == wanted if end > begin else here
+        return here.nonzero().flatten(), self.order[begin:end][found[here]]
+
+    def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
+        """Yield the first place of each window, how many this rank owns from there on, and what came from each rank."""
+        most = window(self.ranks.size, column.row_bytes + _PLACE_BYTES)
+        for first in range(0, max(self.counts), most):
+            messages = [self._message(owner, first, first + most, column) for owner in range(self.ranks.size)]
+            yield first, min(max(self.num_own - first, 0), most), self.ranks.to_each(messages)
+
+    def _message(self, owner: int, first: int, last: int, column: Column) -> Tensor:
+        begin, end = self.bounds[owner], self.bounds[owner + 1]
+        ends = torch.tensor([first, last])
+        low, high = (begin + int(each) for each in torch.searchsorted(self.places[begin:end], ends))
+        return message_of(self.places[low:high] - first, column.of(self.order[low:high]))
+
+
+def window(num_ranks: int, row_bytes: int) -> int:
+    """Return how many rows of each owner are sent at a time."""
+    return max(max(SENT_BYTES // num_ranks, LEAST_BYTES) // row_bytes, 1)
+
+
+def message_of(places: Tensor, rows: Tensor) -> Tensor:
+    """Return rows and the places where they belong as the bytes that `rows_from` reads."""
+    return torch.cat([places.int().view(torch.uint8), as_bytes(rows)])
+
+
+def rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    """Return [count, *shape], whose rows came in messages; each place has one row."""
+    row_bytes = math.prod(shape) * dtype.itemsize
+    table = torch.empty((count, row_bytes), dtype=torch.uint8)
+    for message in messages:
+        places, rows = _split(message, row_bytes)
+        put_rows(table, places, rows)
+    return (table.view(dtype) if table.numel() > 0 else torch.empty(0, dtype=dtype)).reshape(count, *shape)
+
+
+def as_bytes(rows: Tensor) -> Tensor:
+    """Return the values of rows, one after the other, as uint8 [n]."""
+    if rows.numel() == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    return rows.contiguous().reshape(-1).view(torch.uint8)
+
+
+def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> Placement:
+    """Place rows by their ids: rank r owns the ids in [offsets[r], offsets[r + 1]). O(n log n), 16 bytes a row."""
+    places, order = ids.sort()
+    bounds = torch.searchsorted(places, torch.tensor(offsets)).tolist()
+    for owner, first in enumerate(offsets[:-1]):
+        places[bounds[owner] : bounds[owner + 1]] -= first
+    return Placement(ranks, order, places, bounds, np.diff(offsets).tolist())
+
+
+def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequence[int]) -> tuple[Placement, Tensor]:
+    """Place edges as a CSC has them: by destination, then by the rank that has them, then in the order of that rank.
+
+    O(n log n), 16 bytes an edge, and 8 for each node that this rank owns.
+
+    Args:
+        destinations: int64 [n], in [0, offsets[-1]).
+        offsets: the nodes that each rank owns, which owns their edges.
+    Returns:
+        The placement, and indptr: int64 [own nodes + 1], from 0.
+    """
+    places, order = destinations.sort(stable=True)  # destinations first; each window of nodes puts places over them
+    bounds: list[int] = torch.searchsorted(places, torch.tensor(offsets)).tolist()
+    next_edges, most = bounds[:-1], window(ranks.size, 16)
+    indptr, num_edges = [torch.zeros(1, dtype=torch.int64)], 0
+    for first in range(0, max(np.diff(offsets).tolist()), most):
+        rows = [_rows_of(places, bounds, next_edges, owner, offsets, first, most) for owner in range(ranks.size)]
+        counts = ranks.to_each([as_bytes(torch.stack((each.rows, each.counts))) for each in rows])
+        degrees, starts = _starts(counts, min(max(offsets[ranks.rank + 1] - offsets[ranks.rank] - first, 0), most))
+        answers = ranks.to_each([as_bytes(each + num_edges) for each in starts])
+        indptr.append(num_edges + degrees.cumsum(0))
+        num_edges = int(indptr[-1][-1]) if degrees.shape[0] > 0 else num_edges
+        for owner, (each, answer) in enumerate(zip(rows, answers, strict=True)):
+            end = next_edges[owner] + int(each.counts.sum())
+            places[next_edges[owner] : end] = _ranges(answer.clone().view(torch.int64), each.counts)
+            next_edges[owner] = end
+    return Placement(ranks, order, places, bounds, ranks.gather(num_edges)), torch.cat(indptr)
+
+
+class _Rows(NamedTuple):
+    rows: Tensor  # of an owner, from the first of a window on, distinct, ascending
+    counts: Tensor  # of edges into each
+
+
+def _rows_of(
+    destinations: Tensor,
+    bounds: list[int],
+    begins: list[int],
+    owner: int,
+    offsets: Sequence[int],
+    first: int,
+    most: int,
+) -> _Rows:
+    some = destinations[begins[owner] : bounds[owner + 1]]
+    first_node = offsets[owner] + first
+    end = int(torch.searchsorted(some, first_node + most))
+    rows, counts = torch.unique_consecutive(some[:end], return_counts=True)
+    return _Rows(rows - first_node, counts)
+
+
+def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
+    """Return the number of edges into each node of a window, and for each rank where its edges into each begin."""
+    given = [message.clone().view(torch.int64).view(2, -1) for message in messages]
+    degrees = torch.zeros(count, dtype=torch.int64)
+    for rows, counts in given:
+        degrees[rows] += counts
+    next_places = degrees.cumsum(0) - degrees
+    starts = []
+    for rows, counts in given:
+        starts.append(next_places[rows])
+        next_places[rows] += counts
+    return degrees, starts
+
+
+def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
+    """Return start, start + 1 ... for each start, as many as its count says, one after the other."""
+    before = starts - (counts.cumsum(0) - counts)
+    repeated = torch.from_numpy(np.repeat(before.numpy(), counts.numpy()))
+    return repeated.add_(torch.arange(repeated.shape[0]))
+
+
+def _split(message: Tensor, row_bytes: int) -> tuple[Tensor, Tensor]:
+    """Return the places of a message, int64 [n], and the rows, uint8 [n, row_bytes]."""
+    count = message.shape[0] // (_PLACE_BYTES + row_bytes)
+    places = message[: _PLACE_BYTES * count].clone().view(torch.int32)  # a copy, since a view may not be aligned
+    return places.long(), message[_PLACE_BYTES * count :].view(count, row_bytes)

@@ -1,0 +1,75 @@
+"""One folder for the ranks of a machine, or of a disk that they share: it appears whole or not at all.
+
+Ranks that see the same folder elect the lowest of them, which makes and renames it (partition/folder.py). Where each
+machine has a disk of its own, each gets a folder with the parts of its ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
+from datapipes.partition.folder import new_beside, new_folder
+
+
+class SharedRoot(NamedTuple):
+    """The hidden folder that is to become the root.
+
+    Attributes:
+        folder: where this rank writes its part.
+        leaders: of each rank the one that makes its folder.
+    """
+
+    folder: Path
+    leaders: list[int]
+
+
+@contextmanager
+def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], int]) -> Iterator[SharedRoot]:
+    """Give the ranks their folder; when the block ends without an error on its leader, it becomes `path`.
+
+    The caller sees to it that all ranks have written before the leader leaves the block.
+
+    Args:
+        path: as `check_root` returns it.
+        num_bytes: about what the given ranks will write.
+    Raises:
+        FileNotFoundError: This rank does not see the folder that its leader has made.
+        Others: those of `new_folder`, on the leader.
+    """
+    leaders = _leaders(ranks, path)
+    mine = leaders[ranks.rank]
+    with contextlib.ExitStack() as stack:
+        folder = new_beside(path)
+        if mine == ranks.rank:
+            members = [rank for rank, leader in enumerate(leaders) if leader == mine]
+            folder = stack.enter_context(new_folder(ranks.where, path, num_bytes(members)))
+        ranks.vote()
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"{ranks.where}: {folder}, which rank {mine} has made, is not there for rank {ranks.rank}. Choose a "
+                "folder on a disk that shows all ranks the same, or one on each machine."
+            )
+        yield SharedRoot(folder, leaders)
+
+
+def _leaders(ranks: Exchange, path: Path) -> list[int]:
+    """Return of each rank the lowest one that sees the same place. Each rank puts a mark there, and looks for others.
+
+    A mark is a new name each time, so no disk remembers that it was missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = f".{path.name}.datapipes-rank-{secrets.token_hex(8)}"
+    mark = path.parent / name
+    try:
+        mark.touch()
+        names = ranks.gather(name)
+        seen = next(rank for rank, each in enumerate(names) if (path.parent / each).exists())
+        return ranks.gather(seen)  # after it nobody looks any more
+    finally:
+        mark.unlink(missing_ok=True)

@@ -57,28 +57,37 @@ def new_folder(
         _refuse_others(where, path, foreign)
         _clear(where, new)  # of what a killed writer left
         try:
-            _check_space(path, num_bytes)
-            new.mkdir()
-            if path.exists():
-                os.chmod(new, stat.S_IMODE(path.stat().st_mode))
-            yield new
-            sync_files(new)
-            if check_place(where, root) != path:
-                raise FileExistsError(
-                    f"{where}: {root} has become a link to another folder, which is not overwritten. Choose a new one."
-                )
-            _refuse_others(where, path, foreign)
-            _put(where, new, path, foreign)
-        except OSError as error:
-            if error.errno in _FULL:
-                raise OSError(
-                    error.errno,
-                    f"{where}: no room to write {error.filename or path}: {error.strerror}. Nothing at {path} was "
-                    "changed. Free some space, or choose another folder",
-                ) from error
-            raise
+            with room_told(where, path):
+                _check_space(path, num_bytes)
+                new.mkdir()
+                if path.exists():
+                    os.chmod(new, stat.S_IMODE(path.stat().st_mode))
+                yield new
+                sync_files(new)
+                if check_place(where, root) != path:
+                    raise FileExistsError(
+                        f"{where}: {root} has become a link to another folder, which is not overwritten. Choose a new "
+                        "one."
+                    )
+                _refuse_others(where, path, foreign)
+                _put(where, new, path, foreign)
         finally:
             _remove(new)  # a failed one, or the older one
+
+
+@contextmanager
+def room_told(where: str, path: Path) -> Iterator[None]:
+    """Let the error of a full disk say what was to be written, and what to do; `path` is the folder's place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise OSError(
+                error.errno,
+                f"{where}: no room to write {error.filename or path}: {error.strerror}. Nothing at {path} was "
+                "changed. Free some space, or choose another folder",
+            ) from error
+        raise
 
 
 def check_root(where: str, root: str | Path, *, foreign: Foreign = not_of_a_partition) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
-from datapipes.partition.folder import new_beside, new_folder
+from datapipes.partition.folder import new_beside, new_folder, room_told
 
 
 class SharedRoot(NamedTuple):
@@ -49,13 +49,20 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
         if mine == ranks.rank:
             members = [rank for rank, leader in enumerate(leaders) if leader == mine]
             folder = stack.enter_context(new_folder(ranks.where, path, num_bytes(members)))
+        else:
+            stack.enter_context(room_told(ranks.where, path))
         ranks.vote()
         if not folder.is_dir():
             raise FileNotFoundError(
                 f"{ranks.where}: {folder}, which rank {mine} has made, is not there for rank {ranks.rank}. Choose a "
                 "folder on a disk that shows all ranks the same, or one on each machine."
             )
-        yield SharedRoot(folder, leaders)
+        try:
+            yield SharedRoot(folder, leaders)
+        except FileNotFoundError:
+            if mine != ranks.rank and not folder.is_dir():
+                ranks.vote()  # the leader has failed and removed it; this raises its reason
+            raise
 
 
 def _leaders(ranks: Exchange, path: Path) -> list[int]:

@@ -1,6 +1,7 @@
 """Graphs whose shards lie on several ranks; the slow equivalent of what the ranks write together; ranks as threads."""
 
 import json
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ def graph_without_types(num_nodes: int, num_edges: int, rng_seed: int = 0, *, ki
         given.node_labels = torch.randint(-2, 3, (num_nodes, 1), generator=made)
     if kind == "tasks":
         given.node_labels = torch.randint(-1, 2, (num_nodes, 3), generator=made).float()
+        given.node_labels[torch.rand(num_nodes, 3, generator=made) < 0.2] = torch.nan
     if kind == "links":
         given.positive_label = torch.randint(0, num_nodes, (2, 7), generator=made)
         given.negative_label = torch.randint(0, num_nodes, (2, 4), generator=made)
@@ -141,7 +143,8 @@ def whole_dataset(graph: LoadedGraphTensors) -> dp.datasets.Dataset:
 
 
 def _labelled(labels: Tensor) -> dp.ItemSet:
-    ids = torch.tensor([node for node, row in enumerate(labels.tolist()) if min(row) >= 0], dtype=torch.int64)
+    has_label = math.isfinite if labels.is_floating_point() else lambda label: label >= 0
+    ids = torch.tensor([node for node, row in enumerate(labels.tolist()) if all(map(has_label, row))], dtype=torch.int64)
     rows = labels[ids]
     return dp.ItemSet((ids, rows[:, 0] if labels.shape[1] == 1 else rows), ("seeds", "labels"))
 

@@ -81,7 +81,7 @@ def room_told(where: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in _FULL and not str(error.strerror).startswith(where):  # told already
             raise OSError(
                 error.errno,
                 f"{where}: no room to write {error.filename or path}: {error.strerror}. Nothing at {path} was "

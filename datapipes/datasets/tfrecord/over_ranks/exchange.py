@@ -90,6 +90,12 @@ class Exchange:
             TFRecordLoadError: One of them has failed or has ended.
         """
 
+    def go_on(self) -> None:
+        """Return if nobody is known to have failed; errors as those of `vote`. Other ranks need not call it."""
+
+    def tell_failure(self, error: BaseException) -> None:
+        """Let the others know why this rank leaves. Only the first failure of all counts."""
+
     def to_each(self, messages: Sequence[Tensor]) -> list[Tensor]:
         """Send a message to each rank, uint8 [n]; return those that came, by rank, which share one memory.
 
@@ -136,6 +142,11 @@ class _OverGloo(Exchange):
         if count >= _FAILED:
             raise self._told_failure()
 
+    def go_on(self) -> None:
+        """See Exchange."""
+        if self._add("ready", 0) >= _FAILED:
+            raise self._told_failure()
+
     def leave(self) -> None:
         """Wait until all ranks have seen the last vote: the store may be gone after it."""
         with self._carrying():
@@ -154,7 +165,7 @@ class _OverGloo(Exchange):
         return [*torch.split(received, counts)]
 
     def tell_failure(self, error: BaseException) -> None:
-        """Let the others know why this rank leaves. Only the first failure of all counts."""
+        """See Exchange."""
         failed = {self.rank: f"{type(error).__name__}: {text_of(error)}"}
         if isinstance(error, TFRecordLoadError) and error.failed_ranks:
             failed = error.failed_ranks

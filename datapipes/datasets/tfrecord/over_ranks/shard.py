@@ -20,7 +20,6 @@ from datapipes.datasets.tfrecord.graph_tensors import GraphTensors
 
 TRAIN_MASK = "train_mask"
 _NO_ITEMS = ("val_mask", "test_mask")
-_TO_DATASET = "the files hold no validation and no test nodes"
 
 
 @dataclass(eq=False)
@@ -85,6 +84,11 @@ def shard_of(where: str, graph: GraphTensors) -> Shard:
     links = graph.by_type("positive_label")
     num_links = None
     if labels:
+        if len({rows.dtype.is_floating_point for rows in labels.values()}) > 1:
+            raise ValueError(
+                f"{where}: the labels of node types are {shown({kind: rows.dtype for kind, rows in labels.items()})}; "
+                "all must be whole numbers, which are classes, or all floats. Set node_labels to those of one task."
+            )
         for kind, rows in labels.items():
             of_nodes[kind].update(_of_labels(rows))
     elif links:
@@ -96,11 +100,11 @@ def shard_of(where: str, graph: GraphTensors) -> Shard:
 
 
 def _of_labels(labels: Tensor) -> dict[str, Tensor]:
-    """Return the masks and the labels "y" of nodes: those with labels of 0 and above are to be trained on."""
+    """Return the masks and the labels "y" of nodes: to be trained on are those without NaN, or with labels >= 0."""
     rows = labels if labels.ndim == 2 else labels[:, None]
-    trained = (rows >= 0).all(dim=1)
-    missing = float("nan") if rows.dtype.is_floating_point else -1
-    dtype = rows.dtype if rows.dtype.is_floating_point else torch.int64
+    is_float = rows.dtype.is_floating_point
+    trained = (~rows.isnan() if is_float else rows >= 0).all(dim=1)
+    dtype, missing = (rows.dtype, float("nan")) if is_float else (torch.int64, -1)
     known = rows.to(dtype).where(trained[:, None], torch.tensor(missing, dtype=dtype))
     return {**_masks(trained), "y": known[:, 0] if known.shape[1] == 1 else known}
 

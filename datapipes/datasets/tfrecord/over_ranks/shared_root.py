@@ -6,10 +6,9 @@ machine has a disk of its own, each gets a folder with the parts of its ranks.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,25 +42,24 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
         Others: those of `new_folder`, on the leader.
     """
     leaders = _leaders(ranks, path)
-    mine = leaders[ranks.rank]
-    with contextlib.ExitStack() as stack:
-        folder = new_beside(path)
-        if mine == ranks.rank:
-            members = [rank for rank, leader in enumerate(leaders) if leader == mine]
-            folder = stack.enter_context(new_folder(ranks.where, path, num_bytes(members)))
-        else:
-            stack.enter_context(room_told(ranks.where, path))
-        ranks.vote()
-        if not folder.is_dir():
-            raise FileNotFoundError(
-                f"{ranks.where}: {folder}, which rank {mine} has made, is not there for rank {ranks.rank}. Choose a "
-                "folder on a disk that shows all ranks the same, or one on each machine."
-            )
+    mine, hidden = leaders[ranks.rank], new_beside(path)
+    members = [rank for rank, leader in enumerate(leaders) if leader == mine]
+    is_leader = mine == ranks.rank
+    with new_folder(ranks.where, path, num_bytes(members)) if is_leader else nullcontext(hidden) as folder:
         try:
-            yield SharedRoot(folder, leaders)
+            with room_told(ranks.where, path):
+                ranks.vote()
+                if not folder.is_dir():
+                    raise FileNotFoundError(
+                        f"{ranks.where}: {folder}, which rank {mine} has made, is not there for rank {ranks.rank}. "
+                        "Choose a folder on a disk that shows all ranks the same, or one on each machine."
+                    )
+                yield SharedRoot(folder, leaders)
         except FileNotFoundError:
-            if mine != ranks.rank and not folder.is_dir():
-                ranks.vote()  # the leader has failed and removed it; this raises its reason
+            ranks.go_on()  # a leader that failed has removed it
+            raise
+        except BaseException as error:
+            ranks.tell_failure(error)  # before the folder goes, which another rank might notice first
             raise
 
 

@@ -144,7 +144,9 @@ def whole_dataset(graph: LoadedGraphTensors) -> dp.datasets.Dataset:
 
 def _labelled(labels: Tensor) -> dp.ItemSet:
     has_label = math.isfinite if labels.is_floating_point() else lambda label: label >= 0
-    ids = torch.tensor([node for node, row in enumerate(labels.tolist()) if all(map(has_label, row))], dtype=torch.int64)
+    ids = torch.tensor(
+        [node for node, row in enumerate(labels.tolist()) if all(map(has_label, row))], dtype=torch.int64
+    )
     rows = labels[ids]
     return dp.ItemSet((ids, rows[:, 0] if labels.shape[1] == 1 else rows), ("seeds", "labels"))
 

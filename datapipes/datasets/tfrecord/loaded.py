@@ -81,7 +81,7 @@ class LoadedGraphTensors(GraphTensors):
         """
         return to_dataset(self, name)
 
-    def to_partition(self, root: str | Path, *, timeout_s: float = 60.0) -> PartitionReport:
+    def to_partition(self, root: str | Path, *, rank_timeout_s: float = 60.0) -> PartitionReport:
         """Write the graph of all ranks as a partition with a part for each rank; all ranks call it together.
 
         The folder is that which `Partitioner(data, world size, root, method="range", layouts=("native",))` would write
@@ -99,8 +99,8 @@ class LoadedGraphTensors(GraphTensors):
         4 bytes for each node of all ranks.
 
         Args:
-            timeout_s: after so many seconds without a sign of life a rank is taken for dead; also the bound on how late
-                a rank may come.
+            rank_timeout_s: after so many seconds without a sign of life a rank is taken for dead; also the bound on how
+                late a rank may come.
         Returns:
             What the parts look like, the same on all ranks.
         Raises:
@@ -110,4 +110,4 @@ class LoadedGraphTensors(GraphTensors):
             OSError: The disk is full, or the folder cannot be written.
             TFRecordLoadError: Another rank has failed, has ended, or did not come. `failed_ranks` has its reason.
         """
-        return to_partition(self, root, timeout_s)
+        return to_partition(self, root, rank_timeout_s)

@@ -20,7 +20,7 @@ from datapipes.datasets.tfrecord.over_ranks.placed_book import write_placed_book
 from datapipes.datasets.tfrecord.over_ranks.placed_graph import PlacedGraph, place
 from datapipes.datasets.tfrecord.over_ranks.placed_identity import identity_of_placed
 from datapipes.datasets.tfrecord.over_ranks.placed_part import arrays_of_part, report_of, sources_of_part
-from datapipes.datasets.tfrecord.over_ranks.shard import Shard, refuse_other_forms, shard_of
+from datapipes.datasets.tfrecord.over_ranks.shard import Shard, form_of, refuse_other_forms, shard_of
 from datapipes.datasets.tfrecord.over_ranks.shared_root import shared_root
 from datapipes.partition.cost import Cost
 from datapipes.partition.folder import check_root, sync_files
@@ -32,11 +32,11 @@ from datapipes.partition.report import PartitionReport
 _WHERE = "to_partition"
 
 
-def to_partition(graph: GraphTensors, root: str | Path, timeout_s: float) -> PartitionReport:
+def to_partition(graph: GraphTensors, root: str | Path, rank_timeout_s: float) -> PartitionReport:
     """Write the shards of all ranks as a partition; see LoadedGraphTensors.to_partition."""
-    bound_s = check_positive_timeout(_WHERE, timeout_s)
+    bound_s = check_positive_timeout(_WHERE, rank_timeout_s)
     if bound_s is None:
-        raise ValueError(f"{_WHERE}: timeout_s must be seconds above 0, got {shown(timeout_s)}. Use 60.")
+        raise ValueError(f"{_WHERE}: rank_timeout_s must be seconds above 0, got {shown(rank_timeout_s)}. Use 60.")
     _refuse_other_ranks(graph)
     with exchange(_WHERE, bound_s) as ranks:
         return write_shards(ranks, graph, root)
@@ -48,8 +48,8 @@ def write_shards(ranks: Exchange, graph: GraphTensors, root: str | Path) -> Part
     The folder is whole when this returns, unless another rank fails.
     """
     path = check_root(_WHERE, root)
+    refuse_other_forms(_WHERE, ranks.gather(form_of(graph)))
     shard = shard_of(_WHERE, graph)
-    refuse_other_forms(_WHERE, ranks.gather(shard.form()))
     with Cost() as cost:
         with cost.step("assign"):
             placed = place(ranks, shard)

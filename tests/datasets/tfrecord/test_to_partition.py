@@ -1,11 +1,18 @@
 """to_partition: what the ranks write together equals what one process writes that has all of the graph."""
 
+import re
 from dataclasses import replace
 
 import pytest
+import torch
+from dist_graphs import LocalPeers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shards import (
+    BUYS,
+    ITEM,
+    LIKES,
+    USER,
     cut,
     files_of,
     graph_with_types,
@@ -14,12 +21,18 @@ from shards import (
     write_whole,
 )
 
+import datapipes as dp
 from datapipes.base import codec
 from datapipes.datasets.tfrecord.over_ranks import placement
+from datapipes.distributed import Part, Partitioner
+from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.facts import PartitionFacts
+
+KINDS = ["all", "tasks", "links", "nothing"]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["all", "tasks", "links", "nothing"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_ranks_write_the_folder_of_one_process(tmp_path, num_ranks, kind):
     graph = graph_without_types(23, 90, rng_seed=num_ranks, kind=kind)
     expected = write_whole(graph, num_ranks, tmp_path / "whole")
@@ -60,3 +73,173 @@ def test_any_shards_give_the_folder_of_one_process(tmp_path_factory, num_ranks, 
         write_whole(graph, num_ranks, root / "whole")
         in_threads(cut(graph, num_ranks, rng_seed), [root / "parts"] * num_ranks)
     assert files_of(root / "parts") == files_of(root / "whole")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_alone_writes_what_a_partitioner_writes_of_its_data_set(tmp_path, kind):
+    graph = graph_without_types(23, 90, kind=kind)
+    graph.to_partition(tmp_path / "parts")
+    Partitioner(graph.to_dataset(), 1, tmp_path / "whole", method="range", layouts=("native",)).generate_partition()
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+
+
+def test_minibatches_over_the_parts_are_those_over_the_data_set(tmp_path):
+    graph = graph_with_types([40, 12, 3], [160, 90])
+    in_threads(cut(graph, 3), [tmp_path] * 3)
+    data = graph.to_dataset()
+    parts = [Part.open(tmp_path, number, fingerprint=data.graph) for number in range(3)]
+    peers = LocalPeers(parts)
+    over_parts = DistGraph(PartitionFacts.of(parts[0]), parts[0].book, peers, parts[1])
+    keys = {"node_feature_keys": {USER: ["feat"], ITEM: ["feat"]}, "edge_feature_keys": {BUYS: ["feat"]}}
+    digests = []
+    for is_dist, given_graph in ((False, data.graph), (True, over_parts)):
+        pipe = dp.ItemSampler(data.train_set, batch_size=5, shuffle=True, seed=3)
+        if is_dist:
+            pipe = pipe.dist_sample_neighbor(given_graph, fanouts=[3, 2], return_edge_ids=True)
+            store = dp.distributed.DistFeatureStore(given_graph)
+        else:
+            pipe = pipe.sample_neighbor(given_graph, fanouts=[3, 2], return_edge_ids=True)
+            store = data.features
+        digests.append([minibatch.digest() for minibatch in pipe.fetch_feature(store, **keys)])
+    peers.close()
+    assert len(digests[0]) > 3
+    assert digests[0] == digests[1]
+
+
+def test_ranks_with_disks_of_their_own_get_their_parts_there(tmp_path):
+    """Ranks 0 and 2 share a disk."""
+    graph = graph_with_types([17, 5, 2], [60, 20])
+    roots = [tmp_path / "one" / "parts", tmp_path / "other" / "parts", tmp_path / "one" / "parts"]
+    in_threads(cut(graph, 3), roots)
+    write_whole(graph, 3, tmp_path / "whole")
+    whole = files_of(tmp_path / "whole")
+    for root, missing in ((roots[0], ["part_1/"]), (roots[1], ["part_0/", "part_2/"])):
+        expected = {name: content for name, content in whole.items() if not name.startswith(tuple(missing))}
+        assert files_of(root) == expected
+        assert [each.name for each in root.parent.iterdir()] == ["parts"]
+    assert [Part.open(root, rank).content_id for rank, root in enumerate(roots)] == [
+        Part.open(tmp_path / "whole", 0).content_id
+    ] * 3
+
+
+# --- what is refused, and nothing is written
+
+
+def change_id(shards, kind, old, new):
+    for shard in shards:
+        ids = shard.node_ids[kind]
+        ids[ids == old] = new
+
+
+def wider(shards):
+    shards[1].node_features[ITEM] = torch.zeros(shards[1].node_ids[ITEM].shape[0], 3).half()
+
+
+def other_dtype(shards):
+    shards[2].edge_weights[BUYS] = shards[2].edge_weights[BUYS].double()
+
+
+def no_labels(shards):
+    shards[1].node_labels = None
+
+
+def other_types(shards):
+    del shards[2].edge_index[LIKES]
+
+
+def outside(shards):
+    change_id(shards, USER, 9, 17)
+
+
+def negative(shards):
+    change_id(shards, ITEM, 2, -1)
+
+
+def twice(shards):
+    change_id(shards, USER, 9, 16)
+
+
+def unknown_source(shards):
+    shards[0].edge_index[LIKES][0, 1] = 17
+
+
+def unknown_destination(shards):
+    shards[1].edge_index[BUYS][1, 0] = -5
+
+
+def wrong_rows(shards):
+    shards[0].node_features[USER] = torch.zeros(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            wider,
+            "node_features of item is float16 [n, 3] on rank 1, float16 [n, 2] on rank 0; all ranks must have the same",
+        ),
+        (other_dtype, "edge_weights of user:buys:item is float64 [n] on rank 2, float32 [n] on rank 0; all ranks"),
+        (no_labels, "node_labels of user is missing on rank 1, int64 [n, 1] on rank 0"),
+        (other_types, "edge_index of user:likes:user is missing on rank 2, int64 [2, n] on rank 0"),
+        (
+            outside,
+            "node 17 of 'user' of rank {} is outside; the 17 nodes of 'user' of all ranks must have the ids 0 to 16",
+        ),
+        (
+            negative,
+            "node -1 of 'item' of rank {} is outside; the 5 nodes of 'item' of all ranks must have the ids 0 to 4",
+        ),
+        (twice, "node (9 of 'user' is missing|16 of 'user' is there 2 times, on the ranks .*); the 17 nodes of 'user'"),
+        (
+            unknown_source,
+            "edge 1 of user:likes:user of rank 0 has the source 17; the ids of nodes of 'user' are in [0, 17)",
+        ),
+        (
+            unknown_destination,
+            "edge 0 of user:buys:item of rank 1 has the destination -5; the ids of nodes of 'item' are",
+        ),
+        (wrong_rows, "node_features of user has the shape [1, 3] for {} rows"),
+    ],
+)
+def test_shards_that_make_no_graph_are_refused(tmp_path, change, text):
+    shards = cut(graph_with_types([17, 5, 2], [60, 20]), 3)
+    change(shards)
+    errors = [each for each in in_threads(shards, [tmp_path / "parts"] * 3) if isinstance(each, ValueError)]
+    pattern = text if change is twice else re.escape(text).replace(r"\{\}", r"\d+")
+    assert errors
+    assert all(re.search(pattern, str(each)) for each in errors), errors
+    assert not any(tmp_path.iterdir())
+
+
+def test_fewer_nodes_than_ranks_are_refused(tmp_path):
+    errors = in_threads(cut(graph_without_types(2, 3), 3), [tmp_path / "parts"] * 3)
+    assert {str(each) for each in errors} == {
+        "to_partition: 2 nodes for 3 ranks; each part needs one. Use at most 2 ranks."
+    }
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "mine").touch()
+    errors = in_threads(cut(graph_without_types(9, 9), 2), [tmp_path / "parts"] * 2)
+    assert any(
+        isinstance(each, FileExistsError) and "holds 'mine', which is not overwritten" in str(each) for each in errors
+    )
+    assert [each.name for each in (tmp_path / "parts").iterdir()] == ["mine"]
+
+
+def test_an_older_partition_is_replaced(tmp_path):
+    graph = graph_without_types(9, 9)
+    write_whole(graph_without_types(12, 5), 3, tmp_path / "parts")
+    write_whole(graph, 2, tmp_path / "whole")
+    in_threads(cut(graph, 2), [tmp_path / "parts"] * 2)
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+
+
+def test_a_shard_without_its_ranks_is_refused(tmp_path):
+    shard = cut(graph_without_types(9, 9), 2)[0]
+    with pytest.raises(ValueError, match=r"loaded by 2 ranks, and torch.distributed is not initialised. Call torch"):
+        shard.to_partition(tmp_path / "parts")
+    with pytest.raises(ValueError, match=r"rank_timeout_s must be seconds above 0, got None. Use 60"):
+        shard.to_partition(tmp_path / "parts", rank_timeout_s=None)
+    assert not any(tmp_path.iterdir())

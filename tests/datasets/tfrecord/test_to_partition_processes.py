@@ -19,7 +19,7 @@ BOUND_S = 3.0  # without a sign of life
 
 
 def write(rank, shard, root, timeout_s=30.0):
-    return shard.to_partition(root, timeout_s=timeout_s)
+    return shard.to_partition(root, rank_timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
@@ -42,7 +42,7 @@ def fail(rank, victim, how, shard, root, timeout_s=BOUND_S):
         _FAILURES[how]()
     begin = time.monotonic()
     with pytest.raises((ValueError, OSError)) as caught:
-        shard.to_partition(root, timeout_s=timeout_s)
+        shard.to_partition(root, rank_timeout_s=timeout_s)
     return caught.value, time.monotonic() - begin
 
 

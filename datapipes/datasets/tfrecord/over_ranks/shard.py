@@ -7,8 +7,8 @@ those of one process that has all of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import ends_of, type_text
-from datapipes.datasets.tfrecord.graph_tensors import GraphTensors
+from datapipes.datasets.tfrecord.graph_tensors import FIELDS, GraphTensors
 
 TRAIN_MASK = "train_mask"
 _NO_ITEMS = ("val_mask", "test_mask")
+_PAIRS = ("edge_index", "positive_label", "negative_label")
 
 
 @dataclass(eq=False)
@@ -31,24 +32,14 @@ class Shard:
         of_nodes: {node type: {name: [n, ...]}}, in the order in which a part has them.
         edges: {edge type or None: int64 [2, E]}, sorted by type.
         of_edges: {edge type: {name: [E, ...]}}.
-        labels: {"positive" or "negative": how many labels of edges there are}, which have no place in a part.
+        num_links: how many labels of edges there are, which have no place in a part; None if the task is another.
     """
 
     ids: dict[Any, Tensor]
     of_nodes: dict[Any, dict[str, Tensor]]
     edges: dict[Any, Tensor]
     of_edges: dict[Any, dict[str, Tensor]]
-    num_links: int | None = field(default=None)
-
-    def form(self) -> dict[str, Any]:
-        """Return, as plain values, what must be equal on all ranks: types, names, dtypes and widths of columns."""
-        return {
-            "node types": [*self.ids],
-            "edge types": [kind and list(kind) for kind in self.edges],
-            "node": [[kind, _form(columns)] for kind, columns in self.of_nodes.items()],
-            "edge": [[kind and list(kind), _form(columns)] for kind, columns in self.of_edges.items()],
-            "labels of edges": self.num_links is not None,
-        }
+    num_links: int | None
 
 
 def shard_of(where: str, graph: GraphTensors) -> Shard:
@@ -58,8 +49,13 @@ def shard_of(where: str, graph: GraphTensors) -> Shard:
         ValueError: Tensors of one type have different lengths, or an edge type is of an unknown node type.
     """
     ids, edges = _sorted(graph.by_type("node_ids")), _sorted(graph.by_type("edge_index"))
-    if None in ids and edges and [*edges] != [None]:
-        raise ValueError(f"{where}: the edges have types {shown([*edges])}, the nodes none. Give both types, or none.")
+    _check_ids(where, "node_ids", ids, 1)
+    _check_ids(where, "edge_index", edges, 2)
+    if (None in ids) != (None in edges):
+        raise ValueError(
+            f"{where}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, or "
+            "both without."
+        )
     for edge_type in edges:
         for end in ends_of(edge_type):
             if end not in ids:
@@ -67,20 +63,20 @@ def shard_of(where: str, graph: GraphTensors) -> Shard:
                     f"{where}: the edge type {type_text(edge_type)} has the node type {shown(end)}, of which no nodes "
                     f"were loaded; there are {shown([*ids])}. Load its nodes."
                 )
-    features, labels = graph.by_type("node_features"), graph.by_type("node_labels")
-    of_edges: dict[Any, dict[str, Tensor]] = {kind: {} for kind in edges}
-    for name, values in (("weight", graph.by_type("edge_weights")), ("feat", graph.by_type("edge_features"))):
-        for kind, rows in values.items():
-            _known(where, f"edge column {name!r}", kind, edges)
-            _check_rows(where, f"edge column {name!r}", kind, rows, int(edges[kind].shape[1]))
-            of_edges[kind][name] = rows
     of_nodes: dict[Any, dict[str, Tensor]] = {kind: {} for kind in ids}
-    for name, values in (("features", features), ("labels", labels)):
-        for kind, rows in values.items():
-            _known(where, f"node {name}", kind, ids)
-            _check_rows(where, f"node {name}", kind, rows, int(ids[kind].shape[0]))
-    for kind, rows in features.items():
-        of_nodes[kind]["feat"] = rows
+    of_edges: dict[Any, dict[str, Tensor]] = {kind: {} for kind in edges}
+    num_nodes = {kind: int(each.shape[0]) for kind, each in ids.items()}
+    num_edges = {kind: int(each.shape[1]) for kind, each in edges.items()}
+    labels = graph.by_type("node_labels")
+    _check_rows(where, "node_labels", labels, num_nodes)
+    for field, name, counts, columns in (
+        ("node_features", "feat", num_nodes, of_nodes),
+        ("edge_weights", "weight", num_edges, of_edges),
+        ("edge_features", "feat", num_edges, of_edges),
+    ):
+        _check_rows(where, field, graph.by_type(field), counts)
+        for kind, rows in graph.by_type(field).items():
+            columns[kind][name] = rows
     links = graph.by_type("positive_label")
     num_links = None
     if labels:
@@ -113,39 +109,55 @@ def _masks(trained: Tensor) -> dict[str, Tensor]:
     return {TRAIN_MASK: trained, **{name: torch.zeros_like(trained) for name in _NO_ITEMS}}
 
 
-def refuse_other_forms(where: str, forms: Iterable[Mapping[str, Any]]) -> None:
-    """Raise ValueError if a rank has other types or columns than rank 0; the message names the first difference."""
-    first, *others = forms
-    for rank, form in enumerate(others, 1):
-        for what, ours in first.items():
-            if form[what] != ours:
+def form_of(graph: GraphTensors) -> dict[str, str]:
+    """Return what must be equal on all ranks: {field and type: dtype and shape}, without the number of rows."""
+    found = {}
+    for name in FIELDS:
+        for kind, values in graph.by_type(name).items():
+            rows = "2, n" if name in _PAIRS else ", ".join(["n", *map(str, values.shape[1:])])
+            found[_text(name, kind)] = f"{dtype_name(values.dtype)} [{rows}]"
+    return found
+
+
+def refuse_other_forms(where: str, forms: Sequence[Mapping[str, str]]) -> None:
+    """Raise ValueError if a rank has other fields, types, dtypes or widths than rank 0; the message names one."""
+    for rank, form in enumerate(forms):
+        for name in sorted({*form, *forms[0]}):
+            ours, first = form.get(name, "missing"), forms[0].get(name, "missing")
+            if ours != first:
                 raise ValueError(
-                    f"{where}: rank {rank} has {what} {_difference(form[what], ours)}, rank 0 has "
-                    f"{_difference(ours, form[what])}; all ranks must have the same. Load all of them with the same "
-                    "metadata."
+                    f"{where}: {name} is {ours} on rank {rank}, {first} on rank 0; all ranks must have the same. Load "
+                    "with the same metadata on all of them."
                 )
-
-
-def _difference(mine: Any, theirs: Any) -> str:
-    if not isinstance(mine, list):
-        return shown(mine)
-    return shown([each for each in mine if each not in theirs])
-
-
-def _form(columns: Mapping[str, Tensor]) -> list[list[Any]]:
-    return [[name, dtype_name(rows.dtype), [*rows.shape[1:]]] for name, rows in columns.items()]
 
 
 def _sorted(given: dict[Any, Tensor]) -> dict[Any, Tensor]:
     return {kind: given[kind] for kind in sorted(given, key=lambda kind: kind or "")}
 
 
-def _known(where: str, what: str, kind: Any, known: Mapping[Any, Tensor]) -> None:
-    if kind not in known:
-        raise ValueError(f"{where}: {what} of the type {shown(kind)}, which has no ids; there are {shown([*known])}.")
+def _check_ids(where: str, name: str, given: Mapping[Any, Tensor], ndim: int) -> None:
+    for kind, ids in given.items():
+        if ids.dtype != torch.int64 or ids.ndim != ndim or (ndim == 2 and ids.shape[0] != 2):
+            wanted = "[n]" if ndim == 1 else "[2, n]"
+            raise ValueError(
+                f"{where}: {_text(name, kind)} is {dtype_name(ids.dtype)} {list(ids.shape)}; it must be int64 "
+                f"{wanted}. Convert it."
+            )
 
 
-def _check_rows(where: str, what: str, kind: Any, rows: Tensor, count: int) -> None:
-    if rows.ndim == 0 or rows.shape[0] != count:
-        of = "" if kind is None else f" of {type_text(kind)}"
-        raise ValueError(f"{where}: {what}{of} has the shape {list(rows.shape)} for {count} rows. Load it again.")
+def _check_rows(where: str, name: str, given: Mapping[Any, Tensor], counts: Mapping[Any, int]) -> None:
+    for kind, rows in given.items():
+        if kind not in counts:
+            raise ValueError(
+                f"{where}: {_text(name, kind)} is there, and no ids of this type; there are {shown([*counts])}. Load "
+                "both together."
+            )
+        if rows.ndim == 0 or rows.shape[0] != counts[kind]:
+            raise ValueError(
+                f"{where}: {_text(name, kind)} has the shape {list(rows.shape)} for {counts[kind]} rows. Load both "
+                "together."
+            )
+
+
+def _text(name: str, kind: Any) -> str:
+    return name if kind is None else f"{name} of {type_text(kind)}"

@@ -94,9 +94,9 @@ class LoadedGraphTensors(GraphTensors):
         with the parts of its ranks. A folder appears whole or not at all, once all ranks have written all; an older
         partition is replaced.
 
-        Cost: every value is sent to its owner once, sources of edges twice, in windows of up to 64 MiB for each rank.
-        Beside the tensors and the windows: 16 bytes for each node and each edge, twice that while they are sorted, and
-        4 bytes for each node of all ranks.
+        Cost: every value is sent to its owner once, sources of edges twice, in windows of 16 MiB. Memory beside the
+        tensors: a few windows; 16 bytes for each node and each edge, twice that while they are sorted; 4 bytes for each
+        node of all ranks. O(n log n).
 
         Args:
             rank_timeout_s: after so many seconds without a sign of life a rank is taken for dead; also the bound on how

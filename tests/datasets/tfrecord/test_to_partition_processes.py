@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -22,8 +23,7 @@ def write(rank, shard, root, timeout_s=30.0):
     return shard.to_partition(root, rank_timeout_s=timeout_s)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
-@pytest.mark.parametrize("make", ["types", "no types"])
+@pytest.mark.parametrize(("make", "num_ranks"), [("no types", 1), ("types", 2), ("no types", 3), ("types", 3)])
 def test_processes_write_the_folder_of_one_process(tmp_path, num_ranks, make):
     graph = graph_with_types([17, 5, 2], [60, 20]) if make == "types" else graph_without_types(23, 90)
     arguments = [(shard, tmp_path / "parts") for shard in cut(graph, num_ranks)]
@@ -54,14 +54,18 @@ def _stopped_when_it_writes():
     to_partition.write_folder = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _killed_when_others_wait_for_its_rows():
+def _killed_when_others_wait_for_its_rows(number=signal.SIGKILL):
     def carry(*arguments, **options):
         if next(calls) == 40:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return plain(*arguments, **options)
 
     calls, plain = itertools.count(), dist.all_to_all_single
     dist.all_to_all_single = carry
+
+
+def _stopped_when_others_wait_for_its_rows():
+    _killed_when_others_wait_for_its_rows(signal.SIGSTOP)
 
 
 def _disk_full():
@@ -71,7 +75,7 @@ def _disk_full():
     to_partition.write_folder = full
 
 
-def _late():
+def _killed_before_it_comes():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -81,8 +85,9 @@ _FAILURES = {
         _killed_when_it_writes,
         _stopped_when_it_writes,
         _killed_when_others_wait_for_its_rows,
+        _stopped_when_others_wait_for_its_rows,
         _disk_full,
-        _late,
+        _killed_before_it_comes,
     )
 }
 
@@ -94,7 +99,8 @@ _FAILURES = {
         (_killed_when_it_writes, 1, "it has given no sign of life for 3 s"),
         (_stopped_when_it_writes, 2, "it has given no sign of life for 3 s"),
         (_killed_when_others_wait_for_its_rows, 1, "it has ended, or does not answer any more"),
-        (_late, 2, "it did not come for 3 s"),
+        (_stopped_when_others_wait_for_its_rows, 1, "it has ended, or does not answer any more"),
+        (_killed_before_it_comes, 2, "it did not come for 3 s"),
         (_disk_full, 0, "no room to write part/arrays.npy: No space left on device. Nothing at "),
         (_disk_full, 2, "no room to write part/arrays.npy: No space left on device. Nothing at "),
     ],
@@ -105,7 +111,7 @@ def test_a_rank_that_fails_ends_the_others(tmp_path, how, victim, reason):
     write_whole(graph, 2, root)  # an older one, which stays
     older = files_of(root)
     arguments = [(victim, how.__name__, shard, root) for shard in cut(graph, num_ranks)]
-    found = run_ranks(fail, arguments, stopped=victim if how is _stopped_when_it_writes else None)
+    found = run_ranks(fail, arguments, stopped=victim if "stopped" in how.__name__ else None)
     for rank in {0, 1, 2} - {victim}:
         error, seconds = found[rank]
         assert isinstance(error, TFRecordLoadError), error
@@ -122,6 +128,26 @@ def test_a_rank_that_fails_ends_the_others(tmp_path, how, victim, reason):
     in_threads(cut(graph, 2), [root] * 2)  # what a killed writer has left is cleared away
     assert files_of(root) == older
     assert [each.name for each in tmp_path.iterdir()] == ["parts"]
+
+
+def work_long(rank, slow, shard, root):
+    """Write the shard; the slow rank takes twice the time after which a rank without a sign of life is dead."""
+
+    def place(ranks, shard):
+        while ranks._add(f"beat/{rank}", 0) < 8:
+            threading.Event().wait(0.05)
+        return plain(ranks, shard)
+
+    plain = to_partition.place
+    if rank == slow:
+        to_partition.place = place
+    shard.to_partition(root, rank_timeout_s=1.0)
+
+
+def test_a_rank_may_work_longer_than_the_bound(tmp_path):
+    graph = graph_without_types(9, 9)
+    assert run_ranks(work_long, [(1, shard, tmp_path / "parts") for shard in cut(graph, 2)]) == [None, None]
+    assert layout_of(tmp_path / "parts") == {"native"}
 
 
 def test_the_end_of_the_store_ends_all_ranks(tmp_path):

@@ -192,9 +192,9 @@ class _OverGloo(Exchange):
         return next(self._failure(int(rank), reason) for rank, reason in found.items())
 
     def _failure(self, rank: int, reason: str) -> TFRecordLoadError:
+        also = f", so rank {self.rank} has stopped too" if rank != self.rank else ""
         return TFRecordLoadError(
-            f"{self.where}: rank {rank} has failed, so rank {self.rank} has stopped too: {reason}. Correct this, and "
-            "call it again on all ranks.",
+            f"{self.where}: rank {rank} has failed{also}: {reason}. Correct this, and call it again on all ranks.",
             None,
             {rank: reason},
         )

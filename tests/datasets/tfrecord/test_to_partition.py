@@ -18,11 +18,13 @@ from shards import (
     graph_with_types,
     graph_without_types,
     in_threads,
+    loaded,
     write_whole,
 )
 
 import datapipes as dp
 from datapipes.base import codec
+from datapipes.datasets import SerializedTFRecordInfo, TFRecordDataLoader, write_tf_records
 from datapipes.datasets.tfrecord.over_ranks import placement
 from datapipes.distributed import Part, Partitioner
 from datapipes.distributed.dist_graph import DistGraph
@@ -104,6 +106,36 @@ def test_minibatches_over_the_parts_are_those_over_the_data_set(tmp_path):
     peers.close()
     assert len(digests[0]) > 3
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_files_that_ranks_share_give_the_parts_of_one_rank(tmp_path, num_ranks):
+    """With four ranks one has no files of nodes."""
+    given = graph_without_types(23, 90)
+    given.edge_features = given.edge_features.float()
+    sources, destinations = given.edge_index
+    nodes = {"id": given.node_ids, "x": given.node_features, "label": given.node_labels}
+    edges = {"src": sources, "dst": destinations, "w": given.edge_features}
+    write_tf_records(tmp_path / "nodes", nodes, num_files=3)
+    write_tf_records(tmp_path / "edges", edges, num_files=5, compress=True)
+    of_nodes = SerializedTFRecordInfo(f"{tmp_path}/nodes", ["x"], None, 3, "id", label_keys=["label"])
+    of_edges = SerializedTFRecordInfo(f"{tmp_path}/edges", ["w"], None, 2, ("src", "dst"))
+
+    def load(rank, size):
+        found = [TFRecordDataLoader(rank, size).load_as_torch_tensors(info) for info in (of_nodes, of_edges)]
+        node, edge = found
+        return loaded(
+            node_ids=node.ids,
+            node_features=node.features,
+            node_labels=node.labels,
+            edge_index=edge.ids,
+            edge_features=edge.features,
+        )
+
+    in_threads([load(rank, num_ranks) for rank in range(num_ranks)], [tmp_path / "parts"] * num_ranks)
+    data = load(0, 1).to_dataset()
+    Partitioner(data, num_ranks, tmp_path / "whole", method="range", layouts=("native",)).generate_partition()
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
 
 
 def test_ranks_with_disks_of_their_own_get_their_parts_there(tmp_path):

@@ -245,7 +245,7 @@ def test_shards_that_make_no_graph_are_refused(tmp_path, change, text):
 
 def test_fewer_nodes_than_ranks_are_refused(tmp_path):
     errors = in_threads(cut(graph_without_types(2, 3), 3), [tmp_path / "parts"] * 3)
-    assert {str(each) for each in errors} == {
+    assert {str(each) for each in errors if isinstance(each, ValueError)} == {  # others may see that a thread has left
         "to_partition: 2 nodes for 3 ranks; each part needs one. Use at most 2 ranks."
     }
 
@@ -264,8 +264,10 @@ def test_an_older_partition_is_replaced(tmp_path):
     graph = graph_without_types(9, 9)
     write_whole(graph_without_types(12, 5), 3, tmp_path / "parts")
     write_whole(graph, 2, tmp_path / "whole")
+    (tmp_path / ".parts.datapipes-rank-0123456789abcdef").touch()  # of a rank that was killed
     in_threads(cut(graph, 2), [tmp_path / "parts"] * 2)
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["parts", "whole"]
 
 
 def test_a_shard_without_its_ranks_is_refused(tmp_path):

@@ -15,11 +15,8 @@ import contextlib
 import datetime
 import itertools
 import json
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +27,9 @@ from torch import Tensor
 
 from datapipes.base.errors import text_of
 from datapipes.datasets.tfrecord.errors import TFRecordLoadError
+from datapipes.datasets.tfrecord.over_ranks.store_thread import StoreThread, beat_key
 
+MOST_TEXT = 20_000  # characters of a rank's error for the others
 _FAILED = 2**40  # what a failed rank adds to the votes
 _PAUSES_S = 0.0002, 0.02  # between two looks at the votes, at first and at most
 _BEATS = 4  # heartbeats in `timeout_s`, at least
@@ -115,7 +114,7 @@ class _OverGloo(Exchange):
     def __init__(self, where: str, timeout_s: float) -> None:
         super().__init__(where, dist.get_rank(), dist.get_world_size())
         self.timeout_s = timeout_s
-        self._store = _Store(_store_of(where), self.rank, beat_s(timeout_s))
+        self._store = StoreThread(_store_of(where), self.rank, beat_s(timeout_s))
         self._group: Any = None
         self._votes = 0
         self._watched = (self.rank + 1) % self.size
@@ -166,7 +165,7 @@ class _OverGloo(Exchange):
 
     def tell_failure(self, error: BaseException) -> None:
         """See Exchange."""
-        failed = {self.rank: f"{type(error).__name__}: {text_of(error)}"}
+        failed = {self.rank: f"{type(error).__name__}: {text_of(error)}"[:MOST_TEXT]}
         if isinstance(error, TFRecordLoadError) and error.failed_ranks:
             failed = error.failed_ranks
         with contextlib.suppress(TFRecordLoadError):
@@ -179,7 +178,7 @@ class _OverGloo(Exchange):
 
     def _watch(self) -> None:
         """Look at the heartbeat of the next rank. If ranks are dead, the rank before one of them lives."""
-        beats = self._add(_beat(self._watched), 0)
+        beats = self._add(beat_key(self._watched), 0)
         now = time.monotonic()
         if beats != self._seen:
             self._seen, self._seen_at = beats, now
@@ -224,54 +223,16 @@ class _OverGloo(Exchange):
     def _broken(self, error: RuntimeError) -> TFRecordLoadError:
         """Return what has happened to a connection: look whose heart stands still, or who tells of a failure."""
         others = [rank for rank in range(self.size) if rank != self.rank]
-        before = {rank: self._add(_beat(rank), 0) for rank in others}
+        before = {rank: self._add(beat_key(rank), 0) for rank in others}
         ends = time.monotonic() + 3 * beat_s(self.timeout_s)
         while time.monotonic() < ends:
             if self._add("ready", 0) >= _FAILED:
                 return self._told_failure()
             time.sleep(_PAUSES_S[1])
-        still = [rank for rank, beats in before.items() if self._add(_beat(rank), 0) == beats]
+        still = [rank for rank, beats in before.items() if self._add(beat_key(rank), 0) == beats]
         if still:
             return self._failure(still[0], "it has ended, or does not answer any more")
         return self._failure(self.rank, f"its connection to another rank is broken ({text_of(error)})")
-
-
-class _Store:
-    """The thread that calls the store, and counts up the heartbeat of its rank."""
-
-    def __init__(self, store: Any, rank: int, beat_s: float) -> None:
-        self._store, self._beat, self._beat_s = store, _beat(rank), beat_s
-        self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="datapipes-exchange", daemon=True).start()
-
-    def ask(self, call: Callable[[Any], Any]) -> Future[Any]:
-        """Let the thread call `call(store)`; return what tells of the result."""
-        future: Future[Any] = Future()
-        self._asked.put((call, future))
-        return future
-
-    def close(self) -> None:
-        """End the thread; one that hangs in the store ends with the process."""
-        self._asked.put(None)
-
-    def _run(self) -> None:
-        next_beat = time.monotonic()
-        while True:
-            if time.monotonic() >= next_beat:
-                next_beat = time.monotonic() + self._beat_s
-                with contextlib.suppress(RuntimeError):  # who asks is told
-                    self._store.add(self._beat, 1)
-            try:
-                asked = self._asked.get(timeout=max(next_beat - time.monotonic(), 0))
-            except queue.Empty:
-                continue
-            if asked is None:
-                return
-            call, future = asked
-            try:
-                future.set_result(call(self._store))
-            except BaseException as error:
-                future.set_exception(error)
 
 
 _HOLDER = "the process that holds the store of torch.distributed, mostly rank 0, has probably ended"
@@ -280,10 +241,6 @@ _HOLDER = "the process that holds the store of torch.distributed, mostly rank 0,
 def beat_s(timeout_s: float) -> float:
     """Return the seconds between two heartbeats."""
     return min(timeout_s / _BEATS, _BEAT_S)
-
-
-def _beat(rank: int) -> str:
-    return f"beat/{rank}"
 
 
 def _store_of(where: str) -> Any:

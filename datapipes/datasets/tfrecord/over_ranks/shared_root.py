@@ -46,6 +46,8 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
     members = [rank for rank, leader in enumerate(leaders) if leader == mine]
     is_leader = mine == ranks.rank
     with new_folder(ranks.where, path, num_bytes(members)) if is_leader else nullcontext(hidden) as folder:
+        if is_leader:
+            _clear_marks(path)
         try:
             with room_told(ranks.where, path):
                 ranks.vote()
@@ -69,12 +71,22 @@ def _leaders(ranks: Exchange, path: Path) -> list[int]:
     A mark is a new name each time, so no disk remembers that it was missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = f".{path.name}.datapipes-rank-{secrets.token_hex(8)}"
-    mark = path.parent / name
+    mark = path.parent / f"{_mark(path)}{secrets.token_hex(8)}"
     try:
         mark.touch()
-        names = ranks.gather(name)
-        seen = next(rank for rank, each in enumerate(names) if (path.parent / each).exists())
-        return ranks.gather(seen)  # after it nobody looks any more
+        names = ranks.gather(mark.name)
+        seen = (rank for rank, each in enumerate(names) if (path.parent / each).exists())
+        return ranks.gather(next(seen, ranks.rank))  # after it nobody looks any more
     finally:
         mark.unlink(missing_ok=True)
+
+
+def _clear_marks(path: Path) -> None:
+    """Remove what ranks have left that were killed while they elected a leader. The holder of the lock does it."""
+    for each in path.parent.iterdir():
+        if each.name.startswith(_mark(path)):
+            each.unlink(missing_ok=True)
+
+
+def _mark(path: Path) -> str:
+    return f".{path.name}.datapipes-rank-"

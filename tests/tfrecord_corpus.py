@@ -47,10 +47,14 @@ def inputs() -> Iterator[tuple[str, bytes]]:
     absent = twin.example({"other": [b"x"]}), twin.example({"id": [1, 2]})
     yield "defaults", framed(*absent, DEFAULTS, 4)
     yield "defaults-that-do-not-fit", framed(*absent, DEFAULTS, 8)
-    many = {"": [1.0, 2.0], "the longest name of all": [9], "id": [4], "f": [1.0, 2.0, 3.0]}
+    long = "the longest name of all"
+    many = {long: [9], "": [1.0, 2.0], "id": [4], "f": [1.0, 2.0, 3.0]}
     yield "many", framed(twin.example(many), twin.example(dict(reversed(many.items()))), MANY)
-    alike = twin.example({"the longest name of ALL": [1], **many})  # the key that stood there but for its end
-    yield "many-alike", framed(twin.example(dict(sorted(many.items(), key=lambda item: -len(item[0])))), alike, MANY)
+    for place in (0, 13, 22):  # a key that differs in one letter from the one that stood there
+        alike = {long[:place] + long[place].upper() + long[place + 1 :]: [9], **many}
+        del alike[long]
+        yield f"many-alike-{place}", framed(twin.example(many), twin.example(alike), MANY)
+    yield "key-twice-another-missing", framed(field(1, ID + ID), node)
     yield "key-twice", framed(field(1, ID + F + entry("id", feature([8]))), node)
     yield "key-missing", framed(twin.example({"id": [1], **{f"k{i}": [i] for i in range(9)}}))
     yield "key-not-text", framed(field(1, F + entry(b"\x00\xff" * 30, feature([1]))))

@@ -189,6 +189,7 @@ void usual_records_take_the_quick_way() {
   CHECK(check_both_ways(usual_record()));
   CHECK(check_both_ways(example(entry("f", floats({1, 2, 3})) + entry("x", {}) + entry("id", ints({1 << 20})))));
   CHECK(!check_both_ways(example(entry("id", ints({1})))));
+  CHECK(!check_both_ways(example(entry("id", ints({1})) + entry("id", ints({1})))));
   CHECK(!check_both_ways(usual_record() + usual_record()));
 }
 

@@ -211,6 +211,79 @@ def test_a_problem_says_what_was_found_and_what_must_be(data, column, dtype, pro
     assert problem in problem_with(data, column, dtype)
 
 
+def id_entry(*parts):
+    """Return an Example of one entry for the key id, with these bytes besides the key."""
+    return twin.field(1, twin.field(1, twin.field(1, b"id") + b"".join(parts)))
+
+
+def in_features(*entries):
+    return twin.field(1, b"".join(entries))
+
+
+SEVEN, EIGHT, TEXT = twin.feature([7]), twin.feature([8]), twin.feature([b"x"])
+
+
+@pytest.mark.parametrize(
+    ("data", "values"),
+    [
+        (in_features(twin.entry("id", EIGHT), twin.entry("id", SEVEN)), [7]),
+        (in_features(twin.entry("id", b"damage"), twin.entry("id", TEXT), twin.entry("id", SEVEN)), [7]),
+        (in_features(twin.entry("id", EIGHT)) + in_features(twin.entry("id", SEVEN)), [7]),
+        (id_entry(twin.field(2, SEVEN + EIGHT)), [7, 8]),
+        (id_entry(twin.field(2, SEVEN), twin.field(2, EIGHT)), [7, 8]),
+        (id_entry(twin.field(2, twin.feature([300, 1]) + twin.feature([1.0]) + SEVEN)), [7]),
+        (id_entry(twin.field(2, twin.feature([7, 8], packed=False) + EIGHT)), [7, 8, 8]),
+        (id_entry(twin.field(2, twin.field(3, twin.int64_list([7]) + twin.int64_list([8], packed=False)))), [7, 8]),
+        (id_entry(twin.field(2, twin.field(3, twin.field(1, b"\x87\x80\x80\x80\x80\x80\x80\x80\x80\x00")))), [7]),
+        (in_features(twin.field(1, twin.field(2, SEVEN) + twin.field(1, b"id"))), [7]),
+        (in_features(twin.field(1, twin.field(1, b"other") + twin.field(1, b"id") + twin.field(2, SEVEN))), [7]),
+    ],
+)
+def test_a_feature_is_put_together_as_protobuf_does(data, values):
+    column = Column(b"id", "int64", len(values))
+    for dtype in ("int64", "int8"):  # 300 does not fit, and does not count
+        outcome, (target,) = assert_same(twin.record(data), [column], [dtype])
+        assert outcome == (1, len(data) + 16, "")
+        assert target[0].tolist() == values
+
+
+@pytest.mark.parametrize("data", [in_features(twin.field(1, twin.field(2, SEVEN))), in_features(twin.entry("", SEVEN))])
+def test_an_entry_without_a_key_has_the_empty_one(data):
+    outcome, (target,) = assert_same(twin.record(data), [Column(b"", "int64", 1)], ["int64"])
+    assert outcome[2] == ""
+    assert target[0, 0] == 7
+
+
+@pytest.mark.parametrize(
+    "data", [b"", id_entry(), id_entry(twin.field(2, b"")), id_entry(twin.field(2, twin.field(9, b"x")))]
+)
+def test_a_feature_without_a_list_counts_as_absent(data):
+    outcome, (target,) = assert_same(twin.record(data), [Column(b"id", "int64", 1, 7)], ["int64"])
+    assert outcome[2] == ""
+    assert target[0, 0] == 7
+
+
+@pytest.mark.parametrize("second", [twin.feature([1.0]), TEXT])
+def test_the_last_kind_of_a_feature_counts(second):
+    assert "must have int64" in problem_with(id_entry(twin.field(2, SEVEN + second)))
+    assert problem_with(id_entry(twin.field(2, twin.feature([300]) + twin.feature([300]))), dtype="int8").endswith(
+        "has 2 values, must have 1"
+    )
+
+
+def test_floats_become_halves_as_in_numpy():
+    bits = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
+    floats = bits.view(np.float32)
+    floats = floats[np.isnan(floats) | np.isinf(floats) | (np.abs(floats) < 65520)]
+    edges = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    floats = np.concatenate([floats, edges, (edges[1:] + edges[:-1]) / 2])
+    column = Column(b"f", "float32", len(floats))
+    data = twin.record(in_features(twin.entry("f", twin.field(2, twin.field(1, floats.tobytes())))))
+    target = np.zeros((1, len(floats)), np.float16)
+    assert _core.ExampleParser([column]).parse(data, [target], 0) == (1, len(data), "")
+    np.testing.assert_array_equal(target[0], floats.astype(np.float16))
+
+
 def test_more_records_than_rows_are_a_problem():
     (records, size, problem), _ = assert_same(3 * GOOD, [ID, F], ["int64", "float32"], rows=2)
     assert (records, size, problem) == (2, 2 * len(GOOD), "there are more records than rows (2)")

@@ -7,7 +7,6 @@ mapping is touched: a page that is touched in two mappings would count twice as 
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 from typing import Any
@@ -16,12 +15,14 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.sizes import check_memory
 from datapipes.processes.mappings import Mapping, mapping_of, remember
 
 
 def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor:
     """Return a contiguous tensor of zeros in new shared memory; an ordinary one if it has no values.
+
+    Its values may be written with `os.pwrite` to the descriptor of the memory (see `mapping_of`). That takes half the
+    time of writing to fresh memory through the tensor: no page is filled with zeros before, and none is mapped.
 
     Args:
         who: names the caller in the error.
@@ -35,29 +36,6 @@ def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor
     return _tensor_of(_core.SharedMemory.create(num_bytes, who), shape, dtype)
 
 
-def shared_unreserved(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> tuple[Tensor, _core.SharedMemory]:
-    """Return a tensor as `shared_empty` does, which has values, and its memory, of which nothing is reserved.
-
-    Write all of it with `os.pwrite` to the descriptor of the memory before the tensor is read. That takes half the time
-    of a write to fresh memory through the mapping: no page is filled with zeros before, and none is mapped by a fault
-    of its own. It raises OSError where memory is short, and a write through the mapping would be a SIGBUS.
-
-    Raises:
-        MemoryError: Less memory is left.
-        OSError: The system refuses.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    check_memory(who, "the result", num_bytes, "Free memory, or load less.")
-    descriptor = os.memfd_create("datapipes", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(descriptor, num_bytes)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        memory = _core.SharedMemory.attach(os.dup(descriptor))
-    finally:
-        os.close(descriptor)
-    return _tensor_of(memory, shape, dtype), memory
-
-
 def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return the contiguous tensor that lies `offset` bytes from the begin of a memory of another process of ours.
 
@@ -68,13 +46,9 @@ def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype:
         OSError, RuntimeError: The system refuses, such as for want of descriptors.
     """
     memory = _core.SharedMemory.attach(os.dup(descriptor))
-    made: Any = torch.UntypedStorage  # the stub lacks what torch.multiprocessing calls
-    storage: torch.UntypedStorage = made._new_shared_fd_cpu(memory.descriptor, len(memory))
     if offset % dtype.itemsize or offset + math.prod(shape) * dtype.itemsize > len(memory):
         raise ValueError(f"datapipes: {list(shape)} {dtype} at byte {offset} of {len(memory)} bytes does not fit.")
-    _know(memory, storage)
-    form = torch.empty(shape, dtype=dtype, device="meta")
-    return torch.empty(0, dtype=dtype).set_(storage, offset // dtype.itemsize, form.shape, form.stride())
+    return _tensor_of(memory, shape, dtype, offset // dtype.itemsize)
 
 
 def shared_tensor(tensor: Tensor, who: str) -> Tensor:
@@ -90,12 +64,14 @@ def shared_tensor(tensor: Tensor, who: str) -> Tensor:
     return shared_empty(tuple(tensor.shape), tensor.dtype, who).copy_(tensor)
 
 
-def _tensor_of(memory: _core.SharedMemory, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _tensor_of(memory: _core.SharedMemory, shape: tuple[int, ...], dtype: torch.dtype, first: int = 0) -> Tensor:
+    """Return a contiguous tensor in a memory, from its value number `first` on."""
     made: Any = torch.UntypedStorage  # the stub lacks what torch.multiprocessing calls
     storage: torch.UntypedStorage = made._new_shared_fd_cpu(memory.descriptor, len(memory))  # duplicates the descriptor
-    _know(memory, storage)
     form = torch.empty(shape, dtype=dtype, device="meta")
-    return torch.empty(0, dtype=dtype).set_(storage, 0, form.shape, form.stride())
+    tensor = torch.empty(0, dtype=dtype).set_(storage, first, form.shape, form.stride())
+    _know(memory, tensor)
+    return tensor
 
 
 def _lies_there(tensor: Tensor) -> bool:
@@ -114,12 +90,13 @@ def _lies_there(tensor: Tensor) -> bool:
         return False
     if len(memory) != num_bytes:
         return False
-    _know(memory, storage)
+    _know(memory, tensor)
     return True
 
 
-def _know(memory: _core.SharedMemory, storage: torch.UntypedStorage) -> None:
-    """Let handles find the memory at the address of the storage, as long as the storage lives."""
+def _know(memory: _core.SharedMemory, tensor: Tensor) -> None:
+    """Let handles find the memory at the address of a tensor's storage, as long as the storage lives."""
+    storage = tensor.untyped_storage()  # of the tensor: older torch drops another object of the same storage
     remember(memory, Mapping(memory, address=storage.data_ptr()))
-    # Torch keeps the object of a storage, with what it refers to, until the last tensor has gone.
+    # Torch keeps this object, with what it refers to, until the last tensor has gone.
     storage._datapipes_memory = memory  # type: ignore[attr-defined]

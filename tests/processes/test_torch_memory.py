@@ -9,18 +9,23 @@ import pytest
 import torch
 import torch.multiprocessing
 from channels import num_descriptors
-from pipelines import refused
 
 import datapipes as dp
 from datapipes import _core
 from datapipes.processes import torch_memory
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import Packed, pack
-from datapipes.processes.torch_memory import shared_empty, shared_tensor, shared_unreserved
+from datapipes.processes.torch_memory import shared_empty, shared_tensor
 
 START_S = 100.0  # longest wait for a child that imports torch first
 SHAPE = (300, 70)  # larger than what travels by value
 WAYS = ["argument of a process", "queue of torch", "MpChannel", "handle"]
+
+
+def memory_of(tensor: torch.Tensor) -> _core.SharedMemory:
+    found = mapping_of(tensor)
+    assert found is not None
+    return found[0]
 
 
 def write_in_child(argument: torch.Tensor, queue: Any, channel: dp.MpChannel, packed: Packed, answers: Any) -> None:
@@ -37,8 +42,8 @@ def write_in_child(argument: torch.Tensor, queue: Any, channel: dp.MpChannel, pa
 
 def test_a_child_writes_into_the_same_memory_whichever_way_it_came():
     context = torch.multiprocessing.get_context("spawn")
-    tensor, memory = shared_unreserved(SHAPE, torch.float32, "test")
-    os.pwrite(memory.descriptor, torch.full(SHAPE, 9.0).numpy().data, 0)
+    tensor = shared_empty(SHAPE, torch.float32, "test")
+    os.pwrite(memory_of(tensor).descriptor, torch.full(SHAPE, 9.0).numpy().data, 0)
     queue, (here, there) = context.Queue(), multiprocessing.Pipe(duplex=False)
     with dp.MpChannel() as channel:
         queue.put(tensor)
@@ -121,22 +126,10 @@ def test_too_large_a_tensor_is_refused_before_memory_is_taken():
         shared_empty((2**48,), torch.int64, "load")
 
 
-def test_memory_that_is_not_reserved_holds_what_is_written_to_its_descriptor():
-    tensor, memory = shared_unreserved((5, 3), torch.int64, "test")
-    assert os.pwrite(memory.descriptor, torch.arange(3).numpy().data, 24) == 24
+def test_what_is_written_to_the_descriptor_is_in_the_tensor():
+    tensor = shared_empty((5, 3), torch.int64, "test")
+    assert os.pwrite(memory_of(tensor).descriptor, torch.arange(3).numpy().data, 24) == 24
     assert tensor.tolist() == [[0, 0, 0], [0, 1, 2], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
-    assert shared_tensor(tensor, "test") is tensor
-    with pytest.raises(PermissionError):
-        os.ftruncate(memory.descriptor, 8)
-    with pytest.raises(PermissionError):
-        os.ftruncate(memory.descriptor, 1000)
-
-
-def test_more_than_the_memory_is_refused_before_anything_is_made():
-    before = num_descriptors()
-    with refused(MemoryError, stage="load: the result", found=r"needs \d+ bytes", allowed=r"\d+ are left by"):
-        shared_unreserved((2**48,), torch.int64, "load")
-    assert num_descriptors() == before
 
 
 @pytest.mark.parametrize(("strategy", "is_taken"), [("file_descriptor", True), ("file_system", False)])
@@ -151,7 +144,5 @@ def test_the_address_of_a_mapping_is_that_of_the_tensor():
     tensor = shared_empty(SHAPE, torch.float32, "test")
     found = mapping_of(tensor)
     assert found is not None
-    memory, mapping = found
-    assert isinstance(memory, _core.SharedMemory)
-    assert (mapping.address, mapping.num_bytes) == (tensor.data_ptr(), tensor.nbytes)
-    assert os.fstat(memory.descriptor).st_size == tensor.nbytes
+    assert (found[1].address, found[1].num_bytes) == (tensor.data_ptr(), tensor.nbytes)
+    assert os.fstat(memory_of(tensor).descriptor).st_size == tensor.nbytes

@@ -15,7 +15,8 @@ from datapipes.base.checks import dtype_name
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
 from datapipes.datasets.tfrecord.spec import INT64, KeySpec, key_spec
 from datapipes.datasets.tfrecord.tables import Table
-from datapipes.processes.torch_memory import shared_unreserved
+from datapipes.processes.mappings import mapping_of
+from datapipes.processes.torch_memory import shared_empty
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,10 @@ def _made(
     """Return a tensor in shared memory, and a table for each group of keys; the tables stand one after the other."""
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype), []
-    tensor, memory = shared_unreserved(shape, dtype, where)
+    tensor = shared_empty(shape, dtype, where)
+    found = mapping_of(tensor)
+    assert found is not None
+    memory = found[0]
     size = len(memory) // len(keys)
     widths = [[each.width for each in group] for group in keys]
     numpy_dtype = np.dtype(dtype_name(dtype))

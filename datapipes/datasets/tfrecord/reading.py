@@ -68,7 +68,6 @@ class Reader:
             DatasetFormatError: A file is broken, does not hold what the parser asks for, or has changed since it was
                 counted.
             OSError: A file cannot be read.
-            MemoryError: Too little memory is left.
         """
         begins = itertools.accumulate(counts, initial=0)
         jobs = [(parser, file, count, begin, tables) for file, count, begin in zip(files, counts, begins, strict=False)]
@@ -81,7 +80,7 @@ class Reader:
     def _parse(
         self, parser: _core.ExampleParser, file: Path, count: int, first_row: int, tables: Sequence[Table]
     ) -> None:
-        staging = Staging(self._where, tables)
+        staging = Staging(tables)
 
         def use(content: memoryview, done: int) -> tuple[int, int, str]:
             records = num_bytes = 0

@@ -5,7 +5,6 @@ A table is one block of rows in shared memory: the ids of nodes, one row of the 
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from numpy.typing import NDArray
 from datapipes import _core
 
 _BYTES = 2**18  # of the small arrays together
-
-_NO_MEMORY = (errno.ENOSPC, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -39,15 +36,12 @@ class Table:
 class Staging:
     """Small arrays for some rows of each table. One thread uses it.
 
-    Args:
-        where: begins the messages.
     Attributes:
         num_rows: rows that fit.
         targets: the arrays that the parser writes to, one for each column of all tables.
     """
 
-    def __init__(self, where: str, tables: Sequence[Table]) -> None:
-        self._where = where
+    def __init__(self, tables: Sequence[Table]) -> None:
         self.num_rows = max(_BYTES // sum(table.row_bytes for table in tables), 1)
         self.targets: list[NDArray[Any]] = []
         self._tables = []
@@ -57,21 +51,9 @@ class Staging:
             self.targets += np.split(rows, np.cumsum(table.widths)[:-1], axis=1)
 
     def write(self, first_row: int, count: int) -> None:
-        """Write the first `count` rows of the arrays to the rows of the tables from `first_row` on.
-
-        Raises:
-            MemoryError: Too little memory is left.
-        """
+        """Write the first `count` rows of the arrays to the rows of the tables from `first_row` on."""
         for table, data in self._tables:
             at, left = table.begin + first_row * table.row_bytes, data[: count * table.row_bytes]
             while left:
-                try:
-                    written = os.pwrite(table.memory.descriptor, left, at)
-                except OSError as error:
-                    if error.errno in _NO_MEMORY:
-                        raise MemoryError(
-                            f"{self._where}: too little memory is left for the result ({error.strerror}). Free memory, "
-                            "or load less."
-                        ) from error
-                    raise
+                written = os.pwrite(table.memory.descriptor, left, at)
                 at, left = at + written, left[written:]

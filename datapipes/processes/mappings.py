@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datapipes.processes.torch_storage import memory_of_storage
+
 _Address = tuple[int, int, int, int]  # identifies the content of a file: device, inode, size, time of change
 
 
@@ -97,7 +99,13 @@ def attached(
 
 
 def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
-    """Return the mapping that holds a tensor, or None if there is none or other processes cannot map it any more."""
+    """Return the mapping that holds a tensor, or None if there is none or other processes cannot map it any more.
+
+    Hold what is returned as long as its descriptor is needed.
+    """
+    memory = memory_of_storage(tensor)
+    if memory is not None:
+        return memory, Mapping(memory, address=tensor.untyped_storage().data_ptr())
     address, num_bytes = tensor.data_ptr(), extent(tensor)
     for reference in _mappings.keyrefs():  # a list, since other threads map and unmap meanwhile
         mapped = reference()

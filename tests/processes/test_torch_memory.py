@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.multiprocessing
 from channels import num_descriptors
+from torch.multiprocessing.reductions import reduce_tensor
 
 import datapipes as dp
 from datapipes import _core
-from datapipes.processes import torch_memory
+from datapipes.processes import torch_storage
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.torch_memory import shared_empty, shared_tensor
@@ -43,7 +44,9 @@ def write_in_child(argument: torch.Tensor, queue: Any, channel: dp.MpChannel, pa
 def test_a_child_writes_into_the_same_memory_whichever_way_it_came():
     context = torch.multiprocessing.get_context("spawn")
     tensor = shared_empty(SHAPE, torch.float32, "test")
-    os.pwrite(memory_of(tensor).descriptor, torch.full(SHAPE, 9.0).numpy().data, 0)
+    memory = memory_of(tensor)
+    os.pwrite(memory.descriptor, torch.full(SHAPE, 9.0).numpy().data, 0)
+    del memory
     queue, (here, there) = context.Queue(), multiprocessing.Pipe(duplex=False)
     with dp.MpChannel() as channel:
         queue.put(tensor)
@@ -128,16 +131,35 @@ def test_too_large_a_tensor_is_refused_before_memory_is_taken():
 
 def test_what_is_written_to_the_descriptor_is_in_the_tensor():
     tensor = shared_empty((5, 3), torch.int64, "test")
-    assert os.pwrite(memory_of(tensor).descriptor, torch.arange(3).numpy().data, 24) == 24
+    memory = memory_of(tensor)
+    assert os.pwrite(memory.descriptor, torch.arange(3).numpy().data, 24) == 24
     assert tensor.tolist() == [[0, 0, 0], [0, 1, 2], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
 
 
-@pytest.mark.parametrize(("strategy", "is_taken"), [("file_descriptor", True), ("file_system", False)])
-def test_memory_that_is_not_registered_is_taken_where_torch_gives_its_descriptor(monkeypatch, strategy, is_taken):
+def test_it_is_found_under_the_strategy_of_files_too(monkeypatch):
+    monkeypatch.setattr(torch_storage, "get_sharing_strategy", lambda: "file_system")
     tensor = shared_empty(SHAPE, torch.float32, "test")
-    monkeypatch.setattr(torch_memory, "mapping_of", lambda tensor: None)
-    monkeypatch.setattr(torch.multiprocessing, "get_sharing_strategy", lambda: strategy)
-    assert (shared_tensor(tensor, "test") is tensor) == is_taken
+    assert shared_tensor(tensor, "test") is tensor
+    assert len(pack(tensor[3:]).memories) == 1
+
+
+def test_memory_that_torch_shares_as_a_file_is_copied(monkeypatch):
+    tensor = shared_empty(SHAPE, torch.float32, "test")
+    monkeypatch.setattr(torch_storage, "get_sharing_strategy", lambda: "file_system")
+    monkeypatch.setattr(torch_storage, "_made", {})
+    assert shared_tensor(tensor, "test") is not tensor
+
+
+def test_memory_goes_though_torch_remembers_what_it_passed_on():
+    before = num_descriptors()
+    tensor = shared_empty(SHAPE, torch.float32, "test")
+    passed_on = reduce_tensor(tensor)
+    del tensor, passed_on
+    gc.collect()
+    assert num_descriptors() == before
+    others = [shared_empty(SHAPE, torch.float32, "test") for _ in range(3)]  # some at the address of the first
+    memories = [memory_of(each) for each in others]
+    assert len({os.fstat(memory.descriptor).st_ino for memory in memories}) == len(others)
 
 
 def test_the_address_of_a_mapping_is_that_of_the_tensor():
@@ -145,4 +167,4 @@ def test_the_address_of_a_mapping_is_that_of_the_tensor():
     found = mapping_of(tensor)
     assert found is not None
     assert (found[1].address, found[1].num_bytes) == (tensor.data_ptr(), tensor.nbytes)
-    assert os.fstat(memory_of(tensor).descriptor).st_size == tensor.nbytes
+    assert os.fstat(found[0].descriptor).st_size == tensor.nbytes

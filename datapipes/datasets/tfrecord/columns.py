@@ -15,8 +15,7 @@ from datapipes.base.checks import dtype_name
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
 from datapipes.datasets.tfrecord.spec import INT64, KeySpec, key_spec
 from datapipes.datasets.tfrecord.tables import Table
-from datapipes.processes.mappings import mapping_of
-from datapipes.processes.torch_memory import shared_empty
+from datapipes.processes.torch_memory import shared_with_memory
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,7 @@ def _made(
     """Return a tensor in shared memory, and a table for each group of keys; the tables stand one after the other."""
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype), []
-    tensor = shared_empty(shape, dtype, where)
-    found = mapping_of(tensor)
-    assert found is not None
-    memory = found[0]
+    tensor, memory = shared_with_memory(shape, dtype, where)
     size = len(memory) // len(keys)
     widths = [[each.width for each in group] for group in keys]
     numpy_dtype = np.dtype(dtype_name(dtype))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,20 +34,22 @@ class Form:
     offset: int = 0  # bytes
 
 
-def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[int], list[Tensor]]:
-    """Return the form of each tensor, the descriptors of their memories, and the tensors that keep these open.
+def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[int], list[Any]]:
+    """Return the form of each tensor, the descriptors of their memories, and the tensors and what keeps these open.
 
     A tensor in ordinary memory, or one that is not contiguous, is copied into shared memory.
     """
     forms: list[Form] = []
     descriptors: list[int] = []
-    kept = [shared_tensor(tensor.contiguous(), who) for tensor in tensors]
-    for tensor in kept:
+    shared = [shared_tensor(each.contiguous(), who) for each in tensors]
+    kept: list[Any] = [*shared]
+    for tensor in shared:
         form = Form(tensor.dtype, tuple(tensor.shape))
         if tensor.numel() > 0:
             found = mapping_of(tensor)
             assert found is not None
             memory, mapping = found
+            kept.append(memory)
             if memory.descriptor not in descriptors:
                 descriptors.append(memory.descriptor)
             number, offset = descriptors.index(memory.descriptor), tensor.data_ptr() - mapping.address

@@ -209,7 +209,8 @@ def test_the_result_lies_in_memory_that_passes_to_processes_without_a_copy():
 
 
 def inode(tensor):
-    return os.fstat(mapping_of(tensor)[0].descriptor).st_ino
+    memory, _ = mapping_of(tensor)
+    return os.fstat(memory.descriptor).st_ino
 
 
 class Inodes(Columns):

@@ -1,0 +1,61 @@
+"""Storages of torch in memory of ours (a memfd, `_core.SharedMemory`): found by asking the storage, never remembered.
+
+Nothing else tells when a storage has gone: torch may keep its Python object, and what that refers to, long after its
+memory was given back, because torch.multiprocessing remembers what it has passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing import get_sharing_strategy
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from datapipes import _core
+
+_Inode = tuple[int, int]  # device and inode
+_made: dict[int, Any] = {}  # {address of the C++ object: weak reference of torch} of the storages made here
+_attached: weakref.WeakValueDictionary[_Inode, _core.SharedMemory] = weakref.WeakValueDictionary()
+
+
+def storage_in(memory: _core.SharedMemory) -> torch.UntypedStorage:
+    """Return a storage that maps all of a memory by a descriptor of its own."""
+    for address, reference in [*_made.items()]:
+        if reference.expired():
+            _made.pop(address, None)
+    make: Any = torch.UntypedStorage  # the stub lacks what torch.multiprocessing calls
+    storage: torch.UntypedStorage = make._new_shared_fd_cpu(memory.descriptor, len(memory))
+    # No other storage has the address as long as the reference is there.
+    _made[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+    return storage
+
+
+def memory_of_storage(tensor: Tensor) -> _core.SharedMemory | None:
+    """Return the memory that the storage of a tensor maps; None if torch or somebody else made it.
+
+    It is the same object as long as somebody holds it. Its descriptor is its own.
+
+    Raises:
+        OSError: This process may open no more descriptors.
+    """
+    if tensor.device.type != "cpu" or not (storage := tensor.untyped_storage()).is_shared():
+        return None
+    # A storage that torch has shared under another strategy has no descriptor, and the next call would copy it.
+    strategy = get_sharing_strategy()  # type: ignore[no-untyped-call]
+    if storage._cdata not in _made and strategy != "file_descriptor":
+        return None
+    descriptor, num_bytes = storage._share_fd_cpu_()  # its own, which it keeps
+    status = os.fstat(descriptor)
+    inode = status.st_dev, status.st_ino
+    memory = _attached.get(inode)
+    if memory is None:
+        try:
+            memory = _core.SharedMemory.attach(os.dup(descriptor))
+        except ValueError:  # memory that torch made: it can be cut, so our handles do not take it
+            return None
+        _attached[inode] = memory
+    return memory if len(memory) == num_bytes else None

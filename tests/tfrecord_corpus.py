@@ -88,6 +88,9 @@ def inputs() -> Iterator[tuple[str, bytes]]:
     yield "long-tag", framed(node + b"\xfa\xff\xff\xff\x7f\x00", node)
     yield "varint-of-11-bytes", framed(field(1, F + entry("id", field(3, field(1, b"\x80" * 10 + b"\x00")))), node)
     yield "varint-of-65-bits", framed(field(1, F + entry("id", field(3, field(1, b"\xff" * 9 + b"\x02")))), node)
+    for size in (6, 11):
+        written = bytes([len(ID + F) | 0x80]) + b"\x80" * (size - 2) + b"\x00"
+        yield f"length-in-{size}-bytes", framed(b"\x0a" + written + ID + F, node)
     yield "varint-without-end", framed(field(1, F + entry("id", field(3, field(1, b"\xff\xff")))), node)
     yield "floats-of-5-bytes", framed(field(1, ID + entry("f", field(2, field(1, b"12345")))), node)
     yield "length-beyond", framed(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" + ID, b"\x0a\x7f" + ID)

@@ -95,6 +95,23 @@ def test_node_classification_trains_on_a_file_and_prints_the_chosen_metric(tmp_p
     assert 0 <= float(re.search(r"^test auc (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
 
 
+def test_training_starts_from_tf_records(tmp_path):
+    ids = torch.arange(400)
+    sections, sets = ids * 2 // 400, ids % 3
+    words = torch.cat([sections[:, None], torch.arange(2, 27).repeat(400, 1)], dim=1)
+    words[:, -1] = 40  # the number of words, which fills up a row
+    nodes = {"id": ids, "words": words, "section": sections, "set": sets}
+    dp.datasets.write_tf_records(tmp_path / "nodes", nodes, num_files=3)
+    edges = {"source": (ids + 1) % 400, "destination": ids, "direction": ids % 2}
+    dp.datasets.write_tf_records(tmp_path / "edges", edges, num_files=2, compress=True)
+    output = output_of("from_tfrecords.py", "--files", str(tmp_path), "--epochs", "2", "--workers", "0")
+    assert "loaded 400 nodes and 400 edges" in output
+    graph = dp.CSCGraph.from_edge_index(torch.stack([edges["source"], ids]), num_nodes=400)
+    assert f"digest {graph.digest()[:16]}, {int((sets == 0).sum())} training nodes" in output
+    assert len(re.findall(r"^epoch +\d+  loss .*  validation \d\.\d{4}", output, re.MULTILINE)) == 2
+    assert 0 <= float(re.search(r"^test accuracy (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
+
+
 # Training on parts; tests/soak_launcher.py kills servers, and the launcher at any moment.
 
 

@@ -38,7 +38,7 @@ from datapipes import _core, datasets
 
 WIDTH = 100  # floats of a node
 LOOK_S = 0.01
-BUFFER = 2**20  # bytes read at once by the side that only checks
+BUFFER = 2**18  # bytes read at once by the side that only checks
 PEER_FILES = 2
 INT, FLOATS = SimpleNamespace(shape=(), dtype="int64"), SimpleNamespace(shape=(WIDTH,), dtype="float32")
 

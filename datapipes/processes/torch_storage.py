@@ -49,6 +49,8 @@ def memory_of_storage(tensor: Tensor) -> _core.SharedMemory | None:
     if storage._cdata not in _made and strategy != "file_descriptor":
         return None
     descriptor, num_bytes = storage._share_fd_cpu_()  # its own, which it keeps
+    if descriptor < 0:  # of torch.from_file
+        return None
     status = os.fstat(descriptor)
     inode = status.st_dev, status.st_ino
     memory = _attached.get(inode)

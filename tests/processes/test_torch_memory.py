@@ -3,8 +3,10 @@
 import gc
 import multiprocessing
 import os
+import tempfile
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
@@ -104,6 +106,13 @@ def test_memory_and_descriptors_go_with_the_last_tensor():
     assert num_descriptors() == before
 
 
+def in_a_file(shared: bool) -> torch.Tensor:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(np.arange(12).tobytes())
+        file.flush()
+        return torch.from_file(file.name, shared=shared, size=12, dtype=torch.int64)
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -111,6 +120,8 @@ def test_memory_and_descriptors_go_with_the_last_tensor():
         pytest.param(lambda: torch.arange(12).reshape(4, 3).T, id="transposed"),
         pytest.param(lambda: torch.arange(12).share_memory_(), id="in the memory of torch"),
         pytest.param(lambda: torch.tensor(7), id="one value"),
+        pytest.param(lambda: in_a_file(shared=False), id="in a file"),
+        pytest.param(lambda: in_a_file(shared=True), id="in a file that others share"),
     ],
 )
 def test_other_tensors_are_copied(given):

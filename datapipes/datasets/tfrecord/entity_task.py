@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datapipes.base.errors import add_note
 from datapipes.base.log import logger
 from datapipes.base.types import type_text
 from datapipes.datasets.tfrecord.errors import WHERE
@@ -54,7 +55,16 @@ def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
         begins(f"{place_text(task.entity, kind)} from {info.folder}")
         began = time.monotonic()
         weight_key = task.weight_keys.get(kind)
-        result = task.loader.load_as_torch_tensors(_info_to_load(task.entity, info, weight_key), task.options)
+        try:
+            result = task.loader.load_as_torch_tensors(_info_to_load(task.entity, info, weight_key), task.options)
+        except ValueError as error:
+            if weight_key is not None and info.feature_spec is None:
+                add_note(
+                    error,
+                    f"The weight {weight_key!r} was taken for one value of a record. So {info.feature_dim - 1} of the "
+                    f"{info.feature_dim} columns of feature_dim are left for the other feature keys.",
+                )
+            raise
         ids, features = result
         found = {"ids": ids, "features": features, "labels": getattr(result, "labels", None)}
         if weight_key is not None:

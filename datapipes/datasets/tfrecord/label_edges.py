@@ -10,6 +10,7 @@ from datapipes.base.checks import check_choice
 from datapipes.base.types import EdgeType, check_edge_type, type_text
 from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from datapipes.datasets.tfrecord.graph_tensors import GraphTensors
+from datapipes.processes.torch_memory import shared_empty
 
 POSITIVE = "_gigl_positive"
 NEGATIVE = "_gigl_negative"
@@ -60,7 +61,9 @@ def _type_of_labels(name: str, given: Any, own_type: EdgeType | None) -> EdgeTyp
 def _label_edges(edge_type: EdgeType, ending: str, pairs: Tensor, edge_dir: str) -> tuple[EdgeType, Tensor]:
     source, relation, target = edge_type
     if edge_dir == "in":  # labels run from the anchor to the target; the edges of such a graph run the other way
-        return (target, relation + ending, source), pairs.flip(0)
+        flipped = shared_empty(tuple(pairs.shape), pairs.dtype, _WHERE)  # as what was loaded: workers map it
+        flipped[0], flipped[1] = pairs[1], pairs[0]
+        return (target, relation + ending, source), flipped
     return (source, relation + ending, target), pairs
 
 

@@ -19,8 +19,9 @@ class TFDatasetOptions:
 
     Attributes:
         batch_size: records per step of the progress log; see `log_every_n_batch`. Memory does not depend on it.
-        file_buffer_size: bytes that a reading thread holds at most; a record that is longer is an error. A buffer
-            begins with 1 MiB, or with this if it is less, and grows for longer records.
+        file_buffer_size: bytes of the longest record that is read, framing included; a longer one is an error. The
+            buffer of a reading thread begins with 256 KiB, or with this if it is less, and doubles for longer records;
+            while it grows, the old one is held too.
         deterministic: the order of rows is always that of the files by name and of the records in them, so both
             values are met.
         use_interleave: read with as many threads as torch uses (`torch.get_num_threads()`), a file each.

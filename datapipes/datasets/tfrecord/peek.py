@@ -40,12 +40,13 @@ def _spec(key: str, found: dict[bytes, bytes]) -> KeySpec:
     if feature is None:
         keys = sorted(each.decode(errors="replace") for each in found)
         raise WrongRecord(f"key {key!r} is missing; its keys are {shown(keys)}")
-    number, values = 0, b""
+    number, pieces = 0, list[bytes]()
     for each, wire_type, content in _fields(feature):
         if each in _KINDS and wire_type == _BYTES:
-            values = values + content if each == number else content  # of two kinds the last one counts
-            number = each
-    width = 0 if number == 0 else _count(_KINDS[number], values)
+            if each != number:  # of two kinds the last one counts
+                number, pieces = each, []
+            pieces.append(content)
+    width = 0 if number == 0 else _count(_KINDS[number], b"".join(pieces))
     if width == 0 or _KINDS[number] not in (INT64, FLOAT32):
         what = f"{_KINDS[number]} values" if width else "no values"
         raise WrongRecord(f"key {key!r} has {what}, must have int64 or float32")

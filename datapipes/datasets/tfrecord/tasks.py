@@ -43,14 +43,24 @@ def task_of(
         labels: [n, k] in the order of the ids.
         positive, negative: pairs [2, number].
     Raises:
-        ValueError: Labels of two types are of two kinds, or too large for classes.
+        ValueError: Labels of two types are of two kinds, or too large for classes; negative labels stand alone.
     """
     if labels:
         return _of_labels(where, labels)
+    refuse_negative_alone(where, positive, negative)
     if positive:
         return _of_pairs(positive, negative)
     items = {kind: ItemSet(count) for kind, count in counts.items()}
     return Task("all_nodes", _set_of(items), _set_of(dict.fromkeys(items, ItemSet(0))))
+
+
+def refuse_negative_alone(where: str, positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) -> None:
+    """Refuse negative labels where there are no positive ones, from which they are to be told."""
+    if negative and not positive:
+        raise ValueError(
+            f"{where}: found negative labels and no positive ones; there is no task with these alone. Load "
+            "positive_label too, or set negative_label to None."
+        )
 
 
 def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> Task:

@@ -22,7 +22,8 @@ __all__ = ["write_tf_records"]
 
 _WHERE = "write_tf_records"
 _MOST_FILES = 99_999  # their names have five digits
-_BATCH_BYTES = 2**22  # about as much is encoded at once
+_BATCH_BYTES = 2**22  # of what encodes some rows at once
+_BYTES_OF_INT, _BYTES_OF_FLOAT, _BYTES_OF_KEY = 100, 8, 64  # that it takes, at most: a varint is made of ten numbers
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTS = (
     *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -58,13 +59,20 @@ def write_tf_records(
     check_bool(_WHERE, "compress", compress)
     suffix = ".tfrecord.gz" if compress else ".tfrecord"
     row_bytes = sum((4 if each.is_floating_point() else 1) * each.shape[1] + len(key) for key, each in given.items())
+    rows = max(_BATCH_BYTES // sum(_room_of(each) for each in given.values()), 1)
     with new_folder(_WHERE, Path(folder), 0 if compress else num_rows * row_bytes, foreign=_any_entry) as new:
         for number in range(num_files):
             begin, end = num_rows * number // num_files, num_rows * (number + 1) // num_files
             with _opened(new / f"data-{number:05}-of-{num_files:05}{suffix}", compress) as file:
-                for first in range(begin, end, rows := max(_BATCH_BYTES // row_bytes, 1)):
+                for first in range(begin, end, rows):
                     last = min(first + rows, end)
                     file.write(records_of([(key.encode(), _values(key, t[first:last])) for key, t in given.items()]))
+
+
+def _room_of(column: Tensor) -> int:
+    """Return the bytes that encode a row of a column, at most."""
+    each = _BYTES_OF_FLOAT if column.is_floating_point() else _BYTES_OF_INT
+    return _BYTES_OF_KEY + each * column.shape[1]
 
 
 def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:

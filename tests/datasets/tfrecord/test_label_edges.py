@@ -8,6 +8,7 @@ from datapipes.datasets import (
     DEFAULT_HOMOGENEOUS_NODE_TYPE,
     LoadedGraphTensors,
 )
+from datapipes.processes.mappings import mapping_of
 
 NODE, (_, TO, _) = DEFAULT_HOMOGENEOUS_NODE_TYPE, DEFAULT_HOMOGENEOUS_EDGE_TYPE
 BUYS, SEES = ("user", "buys", "item"), ("user", "sees", "item")
@@ -64,6 +65,7 @@ def test_in_reverses_type_and_rows():
     assert loaded.edge_index["item", "buys_gigl_positive", "user"].tolist() == [[0, 2], [1, 0]]
     assert loaded.edge_index["item", "sees_gigl_negative", "user"].tolist() == [[2], [1]]
     assert loaded.edge_index[BUYS].tolist() == [[0], [2]]
+    assert mapping_of(loaded.edge_index["item", "buys_gigl_positive", "user"]) is not None  # workers map it
 
 
 def test_a_tensor_of_labels_belongs_to_the_only_edge_type():

@@ -51,6 +51,10 @@ def pids(folder, names):
     return {name: pid_of(folder, name) for name in names}
 
 
+def test_the_others_are_stopped_within_two_seconds_of_an_error():
+    assert children.LOOK_S + children.GRACE_S + 2 * children.END_S < 2
+
+
 def test_a_process_that_raises_is_named_with_its_traceback_and_the_others_are_stopped(tmp_path):
     loader = faulty(tmp_path, nodes="wait", edges="wait and raise", none="wait")
 

@@ -1,5 +1,7 @@
 """A graph in files is loaded whole: with and without types, packed or not, by one rank and by several."""
 
+import sys
+
 import pytest
 import torch
 from tfrecord_loaders import Spec
@@ -109,6 +111,19 @@ def test_workers_make_the_same_minibatches_of_a_loaded_graph(root):
             found.append([minibatch.digest() for minibatch in loader])
     assert found[0] == found[1]
     assert len(found[0]) == 4
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no notes")
+def test_without_a_spec_a_weight_is_taken_for_one_value(tmp_path):
+    write_tf_records(tmp_path / "nodes", {"id": torch.arange(3)})
+    columns = {"src": torch.arange(2), "dst": torch.arange(2), "w": floats(2, 3), "x": floats(2, 2)}
+    write_tf_records(tmp_path / "edges", columns)
+    metadata = SerializedGraphMetadata(
+        SerializedTFRecordInfo(tmp_path / "nodes", [], None, 0, "id"),
+        edges(tmp_path, feature_keys=["w", "x"], feature_spec=None, feature_dim=5),
+    )
+    with pytest.raises(TFRecordLoadError, match=r"'w' was taken for one value of a record\. So 4 of the 5 columns"):
+        load(metadata, weight_edge_feat_name="w")
 
 
 def test_a_file_that_ends_too_early_is_named_with_entity_and_record(tmp_path):

@@ -17,6 +17,7 @@ from torch import Tensor
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import ends_of, type_text
 from datapipes.datasets.tfrecord.graph_tensors import FIELDS, GraphTensors
+from datapipes.datasets.tfrecord.tasks import refuse_negative_alone
 
 TRAIN_MASK = "train_mask"
 _NO_ITEMS = ("val_mask", "test_mask")
@@ -77,7 +78,7 @@ def shard_of(where: str, graph: GraphTensors) -> Shard:
         _check_rows(where, field, graph.by_type(field), counts)
         for kind, rows in graph.by_type(field).items():
             columns[kind][name] = rows
-    links = graph.by_type("positive_label")
+    links, negative = graph.by_type("positive_label"), graph.by_type("negative_label")
     num_links = None
     if labels:
         if len({rows.dtype.is_floating_point for rows in labels.values()}) > 1:
@@ -87,8 +88,9 @@ def shard_of(where: str, graph: GraphTensors) -> Shard:
             )
         for kind, rows in labels.items():
             of_nodes[kind].update(_of_labels(rows))
-    elif links:
-        num_links = sum(int(pairs.shape[1]) for pairs in [*links.values(), *graph.by_type("negative_label").values()])
+    elif links or negative:
+        refuse_negative_alone(where, links, negative)
+        num_links = sum(int(pairs.shape[1]) for pairs in [*links.values(), *negative.values()])
     else:
         for kind, each in ids.items():
             of_nodes[kind].update(_masks(torch.ones(each.shape[0], dtype=torch.bool)))

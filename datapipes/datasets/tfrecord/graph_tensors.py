@@ -18,7 +18,7 @@ ByNode = Tensor | dict[NodeType, Tensor]
 ByEdge = Tensor | dict[EdgeType, Tensor]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GraphTensors:
     """The fields of LoadedGraphTensors, and which rank of how many has loaded them."""
 
@@ -34,6 +34,17 @@ class GraphTensors:
     edge_quantized_features: None = None
     _rank: int = field(default=0, init=False, repr=False)
     _num_ranks: int = field(default=1, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        """Return the shapes of the tensors."""
+        fields = []
+        for name in FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, dict):
+                fields.append(f"{name}={{{', '.join(f'{k!r}: {[*each.shape]}' for k, each in value.items())}}}")
+            elif value is not None:
+                fields.append(f"{name}={[*value.shape]}")
+        return f"{type(self).__name__}({', '.join(fields)})"
 
     def by_type(self, name: str) -> dict[Any, Tensor]:
         """Return the field `name` as {type: tensor}: {None: tensor} for a tensor, {} for None."""

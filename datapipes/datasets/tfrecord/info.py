@@ -40,9 +40,10 @@ class SerializedTFRecordInfo:
         tfrecord_uri_prefix: the folder of the files: a str, a path, or an object with `.uri`. It must be local.
         feature_keys: keys to load as features, in this order of columns. A key with k values takes k columns.
         feature_spec: {key: any object with shape and dtype}, such as `tf.io.FixedLenFeature`; dtype is int64 or
-            float32, as TensorFlow, torch or NumPy write it, or as text. All feature keys and label keys must be in it;
-            entity keys may be left out. A `default_value` stands for the key in records without it. None: the first
-            record of the first file says which kind and how many values each key has.
+            float32, as TensorFlow, torch or NumPy have it, or as the text "int64" or "float32". All feature keys and
+            label keys must be in it; entity keys may be left out. A `default_value`, of one number or of as many as
+            shape says, stands for the key in records without it. None: the first record of the first file says which
+            kind and how many values each key has.
         feature_dim: columns of all feature keys together; checked against the spec.
         entity_key: key of the node id, or (key of the source, key of the destination): one int64 each. A str means
             that these are nodes.
@@ -156,6 +157,7 @@ def _path_text(where: str, given: Any) -> str:
             f"{where}: tfrecord_uri_prefix must be a str, a path, or an object with .uri, got {shown(given)}. Pass the "
             "folder."
         )
+    text = text.removeprefix("file://")
     if "://" in text:
         raise ValueError(
             f"{where}: tfrecord_uri_prefix must be a folder of this machine, got {shown(text)}. Copy the files here, "

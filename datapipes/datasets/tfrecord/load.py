@@ -90,6 +90,7 @@ def load_torch_tensors_from_tf_record(
                 f"{WHERE}: serialized_graph_metadata must be a SerializedGraphMetadata, got "
                 f"{shown(serialized_graph_metadata)}. Make one."
             )
+        _check_reading(tf_record_dataloader, node_tf_dataset_options, edge_tf_dataset_options)
         weight_keys = _weight_keys(serialized_graph_metadata, weight_edge_feat_name)
         tasks = []
         for entity in _ENTITIES:
@@ -111,6 +112,19 @@ def load_torch_tensors_from_tf_record(
         num_bytes = sum(tensor.nbytes for tensor in graph.tensors())
         logger.info("%s: rank %d has all, %d bytes, in %.2f s", WHERE, rank, num_bytes, time.monotonic() - began)
         return graph
+
+
+def _check_reading(loader: Any, *all_options: Any) -> None:
+    if not callable(getattr(loader, "load_as_torch_tensors", None)):
+        raise TypeError(
+            f"{WHERE}: tf_record_dataloader must be a TFRecordDataLoader, or have its method load_as_torch_tensors, "
+            f"got {shown(loader)}. Make one."
+        )
+    for name, options in zip(("node", "edge"), all_options, strict=True):
+        if not isinstance(options, TFDatasetOptions):
+            raise TypeError(
+                f"{WHERE}: {name}_tf_dataset_options must be TFDatasetOptions, got {shown(options)}. Make them."
+            )
 
 
 def _by_type(infos: Any) -> dict[Any, SerializedTFRecordInfo]:
@@ -148,6 +162,11 @@ def _weight_keys(metadata: SerializedGraphMetadata, given: Any) -> dict[Any, str
             "Name a feature key."
         )
     for kind, key in keys.items():
+        if kind not in infos and None in infos:
+            raise ValueError(
+                f"{WHERE}: weight_edge_feat_name names the edge type {type_text(kind)}, and the graph has no types. "
+                "Give the key alone, as a str."
+            )
         if kind not in infos:
             raise ValueError(
                 f"{WHERE}: weight_edge_feat_name names the edge type {type_text(kind)}; edge_entity_info has "

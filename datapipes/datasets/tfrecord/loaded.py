@@ -15,7 +15,7 @@ from datapipes.partition.report import PartitionReport
 __all__ = ["LoadedGraphTensors"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LoadedGraphTensors(GraphTensors):
     """The tensors of a graph, in the order of its files; fields and their order are those of GiGL.
 
@@ -26,7 +26,7 @@ class LoadedGraphTensors(GraphTensors):
     Args:
         node_ids: int64 [n]. Ids of nodes, in the order of the records, which need not be 0 .. n - 1.
         node_features: [n, feature_dim], row i belongs to node_ids[i]; float32 unless the entity asks otherwise.
-        node_labels: [n, number of label keys], int64 or float32.
+        node_labels: [n, columns of all label keys], int64 or float32.
         edge_index: int64 [2, E]; row 0 has the sources, row 1 the destinations.
         edge_features: [E, feature_dim], without the column that became a weight.
         positive_label, negative_label: int64 [2, number of labels], pairs from an anchor to its target.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipes.base.checks import shown
-from datapipes.base.types import EdgeType, NodeType, by_edge_type, check_node_type
+from datapipes.base.types import EdgeType, NodeType, by_edge_type, check_node_type, type_text
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 
 __all__ = ["SerializedGraphMetadata"]
@@ -22,12 +22,13 @@ class SerializedGraphMetadata:
         edge_entity_info: the edges: one info for a graph without types, or a dict by edge type, a tuple (src, rel, dst)
             or the text "src:rel:dst".
         positive_label_entity_info, negative_label_entity_info: pairs of nodes that belong together, or do not: one
-            info, or a dict by edge type; a type whose value is None has none. None: there are no such labels.
+            info, or a dict by edge type; a type whose value is None has none. None: there are no such labels. The types
+            need not be those of edges.
         node_quantization_metadata, edge_quantization_metadata: about features that GiGL has quantised, which are not
             read here. Leave them out.
     Raises:
         TypeError, ValueError: A field has a value that is not allowed; nodes with the keys of edges, or edges with the
-            key of nodes; nodes with types and edges without, or the other way round.
+            key of nodes; types in some of the fields and none in others; an edge type whose nodes are not given.
     """
 
     node_entity_info: SerializedTFRecordInfo | Mapping[NodeType, SerializedTFRecordInfo]
@@ -56,6 +57,25 @@ class SerializedGraphMetadata:
                 f"{where}: one of node_entity_info and edge_entity_info is a dict by type and the other is not. Give "
                 "both by type, or both without types."
             )
+        for name in ("positive_label_entity_info", "negative_label_entity_info"):
+            labels = getattr(self, name)
+            if isinstance(labels, Mapping) and not isinstance(self.edge_entity_info, Mapping):
+                raise ValueError(
+                    f"{where}: {name} is a dict by type, and edge_entity_info is not. Give one info, or nodes "
+                    "and edges by type."
+                )
+            if isinstance(labels, SerializedTFRecordInfo) and isinstance(self.edge_entity_info, Mapping):
+                raise ValueError(
+                    f"{where}: {name} is one info, and edge_entity_info is a dict by type. Give a dict by edge type."
+                )
+        if isinstance(self.node_entity_info, Mapping) and isinstance(self.edge_entity_info, Mapping):
+            for edge_type in self.edge_entity_info:
+                for end in (edge_type[0], edge_type[2]):
+                    if end not in self.node_entity_info:
+                        raise ValueError(
+                            f"{where}: the edge type {type_text(edge_type)} ends at the node type {end!r}; "
+                            f"node_entity_info has {shown([*self.node_entity_info])}. Add its nodes."
+                        )
 
 
 def _entities(where: str, name: str, given: Any) -> Any:

@@ -33,7 +33,7 @@ def share_memory(entity: Any) -> Any:
         entity: a dense tensor in host memory, a dict of them, or None. It is left as it is.
     Returns:
         Tensors of the same shapes and dtypes, in a dict if a dict was given. A tensor that lies in such memory is
-        returned itself, without a copy; so are tensors without values. Copies are contiguous. None for None.
+        returned without a copy; so are tensors without values. Copies are contiguous. None for None.
     Raises:
         TypeError: `entity` is something else, or a tensor is sparse or quantised.
         ValueError: A tensor is not in host memory.

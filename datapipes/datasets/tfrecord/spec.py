@@ -7,7 +7,7 @@ has one that is not None. A record holds only lists of int64 and of float32, so 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,10 @@ def _kind(where: str, dtype: Any) -> str:
 
 
 def _width(where: str, shape: Any) -> int:
+    if not isinstance(shape, (int, np.integer, Iterable)):
+        raise TypeError(
+            f"{where}: shape must be () or whole numbers, got {shown(shape)}. Say how many values there are."
+        )
     sizes = [shape] if isinstance(shape, (int, np.integer)) else list(shape)
     return check_int(
         where, "number of values", math.prod(check_int(where, "shape", s, 1) for s in sizes), 1, MOST_VALUES
@@ -88,5 +92,7 @@ def _default(where: str, value: Any, kind: str, width: int) -> tuple[float | int
         raise ValueError(
             f"{where}: default_value has {len(values)} values; 1 or {width} are needed. Give as many as shape says."
         )
+    if kind == FLOAT32 and bool((np.isfinite(values) & ~np.isfinite(values.astype(np.float32))).any()):
+        raise ValueError(f"{where}: default_value {shown(value)} is beyond the largest float32. Give a smaller one.")
     found: Sequence[float | int] = values.tolist()
     return tuple(found) * (width if len(found) == 1 else 1)

@@ -32,6 +32,9 @@ def to_dataset(graph: GraphTensors, name: str) -> Dataset:
             "TFRecordDataLoader(0, 1)."
         )
     nodes, edges = graph.by_type("node_ids"), graph.by_type("edge_index")
+    for field, given in (("node_ids", graph.node_ids), ("edge_index", graph.edge_index)):
+        if given is None:
+            raise ValueError(f"{WHERE}: {field} is None, it was let go of. Make the data set first, or load again.")
     if (None in nodes) != (None in edges):
         raise ValueError(
             f"{WHERE}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, or "

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -131,10 +132,13 @@ def test_weights_that_cannot_be_told_are_refused(metadata, named, error, message
     [
         ({"rank": -1}, ValueError, r"rank must be 0 or more, got -1"),
         ({"should_load_tensors_in_parallel": 1}, TypeError, r"should_load_tensors_in_parallel must be True or False"),
+        ({"tf_record_dataloader": "x"}, TypeError, "must be a TFRecordDataLoader, or have its method .*, got 'x'"),
+        ({"node_tf_dataset_options": None}, TypeError, "node_tf_dataset_options must be TFDatasetOptions, got None"),
+        ({"edge_tf_dataset_options": 5}, TypeError, "edge_tf_dataset_options must be TFDatasetOptions, got 5"),
         ({"serialized_graph_metadata": NODES}, TypeError, r"must be a SerializedGraphMetadata, got"),
         ({"rank_timeout_s": None}, ValueError, r"rank_timeout_s must be seconds above 0, got None. Use 60"),
         (
-            {"tf_record_dataloader": lambda: 0},
+            {"tf_record_dataloader": SimpleNamespace(load_as_torch_tensors=lambda: 0)},
             TypeError,
             r"cannot be pickled: .*Define its class at the top of a module",
         ),

@@ -186,6 +186,8 @@ TYPED = {
         (of_edges([0, 1], [1, 3]), r"edge_index: edge 1 is 1 -> 3, and there is no node 3; they are 0 \.\. 2\. Write"),
         (of_edges([-1, 1], [1, 2]), "edge 0 is -1 -> 1, and there is no node -1"),
         (graph(positive_label=torch.tensor([[0], [9]])), "positive_label: edge 0 is 0 -> 9"),
+        (graph(node_ids=None), "node_ids is None, it was let go of"),
+        (graph(edge_index=None), "edge_index is None, it was let go of"),
         (graph(negative_label=torch.tensor([[0], [1]])), "found negative labels and no positive ones"),
         (graph(negative_label=torch.tensor([0, 9])), r"negative_label: found shape \[2\]; \[2, number of edges\]"),
         (graph(node_features=torch.ones(2, 1)), r"node_features: found shape \[2, 1\] for 3 nodes"),

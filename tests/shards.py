@@ -174,7 +174,8 @@ class ThreadRanks(Exchange):
     """One of several threads that call the same."""
 
     def __init__(self, rank: int, size: int, barrier: threading.Barrier, sent: list) -> None:
-        super().__init__("to_partition", rank, size)
+        super().__init__("to_partition", BOUND_S)
+        self.rank, self.size = rank, size
         self._barrier, self._sent = barrier, sent
 
     def vote(self) -> None:

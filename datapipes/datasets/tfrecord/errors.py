@@ -40,10 +40,13 @@ class TFRecordLoadError(ValueError):
         return cls("\n\n".join([head, *texts]), failures)
 
     @classmethod
-    def of_ranks(cls, rank: int, failed: Mapping[int, str]) -> TFRecordLoadError:
+    def of_ranks(
+        cls, rank: int, failed: Mapping[int, str], where: str = WHERE, how: str = "failed to load"
+    ) -> TFRecordLoadError:
         """Return the error of a rank that stops since others have failed."""
         names = ", ".join(f"rank {each}" for each in failed)
-        head = f"{WHERE}: {names} failed to load, so rank {rank} has stopped too. Correct what the texts below name."
+        also = f", so rank {rank} has stopped too" if rank not in failed else ""
+        head = f"{where}: {names} {how}{also}. Correct what the texts below name."
         return cls("\n\n".join([head, *(f"rank {each}: {text}" for each, text in failed.items())]), None, failed)
 
 

@@ -17,7 +17,7 @@ from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
-from datapipes.datasets.tfrecord.ranks import Ranks, check_rank_timeout
+from datapipes.datasets.tfrecord.over_ranks.ranks import Ranks
 from datapipes.datasets.tfrecord.spec import key_spec
 
 __all__ = ["load_torch_tensors_from_tf_record"]
@@ -79,39 +79,38 @@ def load_torch_tensors_from_tf_record(
         RuntimeError: This process may not start others, or they could not import the main module.
         OSError: Too few file descriptors are left. A tensor takes two.
     """
-    timeout_s = check_rank_timeout(rank_timeout_s)
-    with Ranks(timeout_s) as ranks:
-        began = time.monotonic()
-        check_int(WHERE, "rank", rank, 0)
-        rank = ranks.rank if ranks.count > 1 else rank
-        check_bool(WHERE, "should_load_tensors_in_parallel", should_load_tensors_in_parallel)
-        if not isinstance(serialized_graph_metadata, SerializedGraphMetadata):
-            raise TypeError(
-                f"{WHERE}: serialized_graph_metadata must be a SerializedGraphMetadata, got "
-                f"{shown(serialized_graph_metadata)}. Make one."
-            )
-        _check_reading(tf_record_dataloader, node_tf_dataset_options, edge_tf_dataset_options)
+    loaded: dict[str, Loaded] = {}
+    began = time.monotonic()
+    try:
+        with Ranks(WHERE, rank_timeout_s, failed="failed to load", absent="has not begun this load") as ranks:
+            check_int(WHERE, "rank", rank, 0)
+            rank = ranks.rank if ranks.size > 1 else rank
+            check_bool(WHERE, "should_load_tensors_in_parallel", should_load_tensors_in_parallel)
+            if not isinstance(serialized_graph_metadata, SerializedGraphMetadata):
+                raise TypeError(
+                    f"{WHERE}: serialized_graph_metadata must be a SerializedGraphMetadata, got "
+                    f"{shown(serialized_graph_metadata)}. Make one."
+                )
+            _check_reading(tf_record_dataloader, node_tf_dataset_options, edge_tf_dataset_options)
         weight_keys = _weight_keys(serialized_graph_metadata, weight_edge_feat_name)
-        tasks = []
-        for entity in _ENTITIES:
-            infos = _by_type(getattr(serialized_graph_metadata, f"{entity}_entity_info"))
-            _refuse_labels_of_edges(entity, infos)
-            options = node_tf_dataset_options if entity == "node" else edge_tf_dataset_options
-            keys = weight_keys if entity == "edge" else {}
-            if infos:
-                tasks.append(EntityTask(entity, infos, options, tf_record_dataloader, rank, keys))
-        loaded = load_all(tasks, in_parallel=should_load_tensors_in_parallel, go_on=ranks.go_on)
-        try:
-            ranks.agree()
-        except BaseException:
-            loaded.clear()  # the traceback keeps this frame, and so would the memory be kept
-            raise
-        graph = _graph_of(loaded)
-        graph._rank = int(getattr(tf_record_dataloader, "rank", ranks.rank))
-        graph._num_ranks = int(getattr(tf_record_dataloader, "world_size", ranks.count))
-        num_bytes = sum(tensor.nbytes for tensor in graph.tensors())
-        logger.info("%s: rank %d has all, %d bytes, in %.2f s", WHERE, rank, num_bytes, time.monotonic() - began)
-        return graph
+            tasks = []
+            for entity in _ENTITIES:
+                infos = _by_type(getattr(serialized_graph_metadata, f"{entity}_entity_info"))
+                _refuse_labels_of_edges(entity, infos)
+                options = node_tf_dataset_options if entity == "node" else edge_tf_dataset_options
+                keys = weight_keys if entity == "edge" else {}
+                if infos:
+                    tasks.append(EntityTask(entity, infos, options, tf_record_dataloader, rank, keys))
+            loaded = load_all(tasks, in_parallel=should_load_tensors_in_parallel, go_on=ranks.go_on)
+    except BaseException:
+        loaded.clear()  # the traceback keeps this frame, and so would the memory be kept
+        raise
+    graph = _graph_of(loaded)
+    graph._rank = int(getattr(tf_record_dataloader, "rank", ranks.rank))
+    graph._num_ranks = int(getattr(tf_record_dataloader, "world_size", ranks.size))
+    num_bytes = sum(tensor.nbytes for tensor in graph.tensors())
+    logger.info("%s: rank %d has all, %d bytes, in %.2f s", WHERE, rank, num_bytes, time.monotonic() - began)
+    return graph
 
 
 def _check_reading(loader: Any, *all_options: Any) -> None:

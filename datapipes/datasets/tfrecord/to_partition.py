@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 import torch.distributed
 
-from datapipes.base.checks import check_positive_timeout, shown
 from datapipes.datasets.tfrecord.graph_tensors import GraphTensors
 from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange, exchange
 from datapipes.datasets.tfrecord.over_ranks.placed_book import write_placed_book
@@ -34,11 +33,8 @@ _WHERE = "to_partition"
 
 def to_partition(graph: GraphTensors, root: str | Path, rank_timeout_s: float) -> PartitionReport:
     """Write the shards of all ranks as a partition; see LoadedGraphTensors.to_partition."""
-    bound_s = check_positive_timeout(_WHERE, rank_timeout_s)
-    if bound_s is None:
-        raise ValueError(f"{_WHERE}: rank_timeout_s must be seconds above 0, got {shown(rank_timeout_s)}. Use 60.")
-    _refuse_other_ranks(graph)
-    with exchange(_WHERE, bound_s) as ranks:
+    with exchange(_WHERE, rank_timeout_s) as ranks:
+        _refuse_other_ranks(graph)
         return write_shards(ranks, graph, root)
 
 

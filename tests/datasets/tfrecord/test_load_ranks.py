@@ -11,6 +11,7 @@ from tfrecord_loaders import Columns, Faulty, edges, info, make_pipes, pid_of
 from tfrecord_ranks import BOUND_S, RankGroup, work
 
 from datapipes.datasets import SerializedGraphMetadata, TFRecordLoadError, load_torch_tensors_from_tf_record
+from datapipes.datasets.tfrecord.over_ranks.ranks import Ranks
 from datapipes.processes.endings import runs
 
 FOLDERS = {
@@ -125,3 +126,12 @@ def test_a_store_that_hangs_is_not_waited_for_without_end():
         os.kill(group.processes[0].pid, signal.SIGSTOP)
         assert re.search(r"rank 0: the store of torch.distributed has not answered for \d+ s", str(group.answer(1)))
         group.kill(0)  # it would not end by itself
+
+
+def test_a_rank_that_loads_seldom_asks_the_store(monkeypatch):
+    looks, ranks = [], Ranks("work", LONG_S)
+    ranks.beat_s = 3600.0
+    monkeypatch.setattr(ranks, "look", lambda: looks.append("look"))
+    for _ in range(100):
+        ranks.go_on()
+    assert looks == ["look"]

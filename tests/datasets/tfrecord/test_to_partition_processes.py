@@ -9,8 +9,8 @@ import time
 
 import pytest
 import torch.distributed as dist
-from gloo_ranks import run_ranks
 from shards import cut, files_of, graph_with_types, graph_without_types, in_threads, write_whole
+from tfrecord_ranks import run_ranks
 
 from datapipes.datasets import TFRecordLoadError
 from datapipes.datasets.tfrecord import to_partition
@@ -160,6 +160,32 @@ def test_the_end_of_the_store_ends_all_ranks(tmp_path):
     assert isinstance(error, TFRecordLoadError)
     assert "the store of torch.distributed is gone" in error.failed_ranks[0]
     assert seconds < 3 * BOUND_S
+
+
+def leave_by_an_error(rank, shard, root):
+    """Rank 0, which holds the store, fails; rank 1 notices it late: two heartbeats of rank 0 later."""
+
+    def place(ranks, shard):
+        if rank == 0:
+            raise OSError("its disk is broken")
+        while ranks._add("ready", 0) < 2**40:
+            threading.Event().wait(0.05)
+        beats = ranks._add("beat/0", 0)
+        while ranks._add("beat/0", 0) < beats + 2:
+            threading.Event().wait(0.05)
+        return plain(ranks, shard)
+
+    plain, to_partition.place = to_partition.place, place
+    with pytest.raises((OSError, TFRecordLoadError)) as caught:
+        shard.to_partition(root, rank_timeout_s=BOUND_S)
+    return caught.value
+
+
+def test_the_rank_that_holds_the_store_leaves_last(tmp_path):
+    arguments = [(shard, tmp_path / "parts") for shard in cut(graph_without_types(9, 9), 2)]
+    own, other = run_ranks(leave_by_an_error, arguments, first_holds_store=True)
+    assert isinstance(own, OSError)
+    assert other.failed_ranks == {0: "OSError: its disk is broken"}
 
 
 # --- what ranks refuse

@@ -58,7 +58,7 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
                     )
                 yield SharedRoot(folder, leaders)
         except FileNotFoundError:
-            ranks.go_on()  # a leader that failed has removed it
+            ranks.look()  # a leader that failed has removed it
             raise
         except BaseException as error:
             ranks.tell_failure(error)  # before the folder goes, which another rank might notice first

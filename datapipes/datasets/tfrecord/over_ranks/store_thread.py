@@ -26,7 +26,8 @@ class StoreThread:
     def __init__(self, store: Any, rank: int, beat_s: float) -> None:
         self._store, self._beat, self._beat_s = store, beat_key(rank), beat_s
         self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="datapipes-exchange", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="datapipes-ranks", daemon=True)
+        self._thread.start()
 
     def ask(self, call: Callable[[Any], Any]) -> Future[Any]:
         """Let the thread call `call(store)`; return what tells of the result."""
@@ -37,6 +38,7 @@ class StoreThread:
     def close(self) -> None:
         """End the thread; one that hangs in the store ends with the process."""
         self._asked.put(None)
+        self._thread.join(self._beat_s)
 
     def _run(self) -> None:
         next_beat = time.monotonic()

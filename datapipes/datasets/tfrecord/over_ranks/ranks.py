@@ -1,0 +1,192 @@
+"""Ranks: what the ranks of torch.distributed tell each other in a call, so that it ends well on all of them or on none.
+
+They write into the store that torch.distributed began with. Each rank has a thread that counts up a number there, its
+heartbeat. A rank votes when it has done its work, and a vote is over when all have come. Who works or waits looks at
+the next rank's heartbeat: where that stands still for `timeout_s`, the rank is taken for dead. A rank that fails writes
+why into the store and makes the votes invalid, so the others stop at once and can say what has happened.
+
+Only that thread calls the store: where its process is stopped, a call may never return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from datapipes.base.checks import check_positive_timeout, shown
+from datapipes.base.errors import text_of
+from datapipes.datasets.tfrecord.errors import TFRecordLoadError, ends_of
+from datapipes.datasets.tfrecord.over_ranks.store_thread import StoreThread, beat_key
+
+LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
+_FAILED = 2**40  # what a failed rank adds to the votes
+_BEATS = 4  # heartbeats in `timeout_s`, at least
+_BEAT_S = 1.0  # between two heartbeats, at most; who waits looks as rarely, in the end
+_PAUSE_S = 0.0002  # between the first two looks
+_LATER = 0.05  # a pause is as long as this part of the time waited
+_HOLDER = "the process that holds it, mostly rank 0,"
+_calls = itertools.count()  # as often on all ranks: each call has keys of its own
+_R = TypeVar("_R", bound="Ranks")
+
+
+class Ranks:
+    """The ranks that make a call together, within a `with` block; all of them leave it together.
+
+    Leaving it by an error tells it to the others; leaving it otherwise is a vote, and raises as `vote` does. A process
+    alone, where torch.distributed is not initialised or has one rank, waits for nobody.
+
+    Args:
+        where: the caller, for messages.
+        timeout_s: seconds without a heartbeat after which a rank is taken for dead; also those that a rank may be late.
+        failed, absent: what a rank has done that failed, and one that did not come, for messages.
+    Attributes:
+        rank: this rank.
+        size: number of ranks.
+    Raises:
+        ValueError: timeout_s is not above 0.
+    """
+
+    def __init__(
+        self, where: str, timeout_s: float, *, failed: str = "has failed", absent: str = "did not come"
+    ) -> None:
+        bound_s = check_positive_timeout(where, timeout_s)
+        if bound_s is None:
+            raise ValueError(f"{where}: rank_timeout_s must be seconds above 0, got {shown(timeout_s)}. Use 60.")
+        self.where, self.timeout_s, self.rank, self.size = where, bound_s, 0, 1
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.beat_s = min(bound_s / _BEATS, _BEAT_S)
+        self._failed, self._absent = failed, absent
+        self._store: StoreThread | None = None
+        self._answer_s = bound_s  # that the store may take
+        self._votes = 0
+        self._known: dict[int, str] = {}  # the failure that counts, once this rank has told one
+        self._seen, self._seen_at, self._next_look = 0, 0.0, 0.0
+
+    def __enter__(self: _R) -> _R:
+        if self.size > 1:
+            store = dist.distributed_c10d._get_default_store()
+            store = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}/{next(_calls)}", store)
+            self._store = StoreThread(store, self.rank, self.beat_s)
+            self._seen_at = time.monotonic()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self.vote()
+            else:
+                self.tell_failure(error)
+        except BaseException as late:
+            self.tell_failure(late)
+            raise
+        finally:
+            self._leave()
+
+    def vote(self) -> None:
+        """Wait until all ranks have come here, however long they work.
+
+        Raises:
+            TFRecordLoadError: One of them has failed, has ended, or did not come; it is named with its reason.
+        """
+        if self._store is None:
+            return
+        self._votes += 1
+        began = time.monotonic()
+        count = self._ready(1)
+        while count < self._votes * self.size:
+            self._watch()
+            time.sleep(min(max(_LATER * (time.monotonic() - began), _PAUSE_S), self.beat_s))
+            count = self._ready(0)
+
+    def go_on(self) -> None:
+        """Return if nobody is known to have failed; errors as those of `vote`. Other ranks need not call it.
+
+        It may be called often: it looks no more than once in the time of a heartbeat.
+        """
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + self.beat_s
+            self.look()
+
+    def look(self) -> None:
+        """As `go_on`, and look in any case."""
+        if self._store is not None:
+            self._ready(0)
+            self._watch()
+
+    def tell_failure(self, error: BaseException) -> None:
+        """Let the others know why this rank leaves. Only the first failure of all counts."""
+        if self._store is None or self._known:
+            return
+        self._known = {self.rank: ends_of(f"{type(error).__name__}: {text_of(error)}")}
+        if isinstance(error, TFRecordLoadError) and error.failed_ranks:
+            self._known = error.failed_ranks
+        with contextlib.suppress(TFRecordLoadError):
+            told = json.dumps(self._known)
+            self._known = _failure_in(self._ask(lambda store: store.compare_set("failure", "", told)))
+            self._add("ready", _FAILED)
+
+    def _leave(self) -> None:
+        """Rank 0 leaves last, since the store is often its own: when those that live know how the call has ended."""
+        if self._store is None:
+            return
+        ends = time.monotonic() + min(LEAVE_S, self.timeout_s)
+        wanted = self.size - len({0, *self._known}) if self.rank == 0 else 0
+        try:
+            left = self._add("left", int(self.rank not in {0, *self._known}))
+            while left < wanted and time.monotonic() < ends:
+                time.sleep(_LATER * self.beat_s)
+                left = self._add("left", 0)
+        except TFRecordLoadError:
+            pass  # nobody can be waited for
+        finally:
+            self._store.close()
+
+    def _ready(self, votes: int) -> int:
+        """Add to the votes and return how many there are; raise if a rank has failed."""
+        count = self._add("ready", votes)
+        if count >= _FAILED:
+            raise self._failure(_failure_in(self._ask(lambda store: store.get("failure"))))
+        return count
+
+    def _watch(self) -> None:
+        """Look at the heartbeat of the next rank. If ranks are dead, the rank before one of them lives."""
+        watched, now = (self.rank + 1) % self.size, time.monotonic()
+        beats = self._add(beat_key(watched), 0)
+        if beats != self._seen:
+            self._seen, self._seen_at = beats, now
+        elif now - self._seen_at > self.timeout_s:
+            found = "has given no sign of life" if beats > 0 else self._absent
+            raise self._failure({watched: f"it {found} for {self.timeout_s:g} s"})
+
+    def _failure(self, failed: dict[int, str]) -> TFRecordLoadError:
+        return TFRecordLoadError.of_ranks(self.rank, failed, self.where, self._failed)
+
+    def _add(self, key: str, count: int) -> int:
+        found: int = self._ask(lambda store: store.add(key, count))
+        return found
+
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
+        """Return what a call of the store returns, within the bound."""
+        assert self._store is not None
+        try:
+            return self._store.ask(call).result(self._answer_s)
+        except NoAnswer as error:
+            self._answer_s = 0.0  # it has had its time
+            found = f"has not answered for {self.timeout_s:g} s; {_HOLDER} is stopped"
+            raise self._failure({0: f"the store of torch.distributed {found}"}) from error
+        except RuntimeError as error:  # DistNetworkError, DistStoreError
+            found = f"is gone ({text_of(error).partition(chr(10))[0]}); {_HOLDER} has probably ended"
+            raise self._failure({0: f"the store of torch.distributed {found}"}) from error
+
+
+def _failure_in(told: bytes) -> dict[int, str]:
+    return {int(rank): reason for rank, reason in json.loads(told).items()}

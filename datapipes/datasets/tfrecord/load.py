@@ -69,7 +69,8 @@ def load_torch_tensors_from_tf_record(
         weight_edge_feat_name: the feature key, of one value, that becomes `edge_weights` and leaves `edge_features`;
             {edge type: key} where there are several edge types.
         rank_timeout_s: seconds without a sign of life after which a rank counts as failed. All ranks must begin within
-            this time, too.
+            this time, too. A rank that is starting its fork server, seconds before the first load, hears of a failure
+            when that is done.
     Returns:
         The tensors of this rank's share of the files; see LoadedGraphTensors. Features of labels are not read.
     Raises:
@@ -92,7 +93,7 @@ def load_torch_tensors_from_tf_record(
                     f"{shown(serialized_graph_metadata)}. Make one."
                 )
             _check_reading(tf_record_dataloader, node_tf_dataset_options, edge_tf_dataset_options)
-        weight_keys = _weight_keys(serialized_graph_metadata, weight_edge_feat_name)
+            weight_keys = _weight_keys(serialized_graph_metadata, weight_edge_feat_name)
             tasks = []
             for entity in _ENTITIES:
                 infos = _by_type(getattr(serialized_graph_metadata, f"{entity}_entity_info"))

@@ -92,7 +92,7 @@ def _default(where: str, value: Any, kind: str, width: int) -> tuple[float | int
         raise ValueError(
             f"{where}: default_value has {len(values)} values; 1 or {width} are needed. Give as many as shape says."
         )
-    if kind == FLOAT32 and bool((np.isfinite(values) & ~np.isfinite(values.astype(np.float32))).any()):
+    if kind == FLOAT32 and bool((np.isfinite(values) & (np.abs(values) > np.finfo(np.float32).max)).any()):
         raise ValueError(f"{where}: default_value {shown(value)} is beyond the largest float32. Give a smaller one.")
     found: Sequence[float | int] = values.tolist()
     return tuple(found) * (width if len(found) == 1 else 1)

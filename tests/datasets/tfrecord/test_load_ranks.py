@@ -98,6 +98,10 @@ def test_three_ranks_hear_of_each_other_through_a_store_that_outlives_them():
         began(group, [0, 1], SHORT_S)
         for rank in range(2):
             assert "rank 2: it has not begun this load for" in str(group.answer(rank))
+        began(group, [0, 1, 2], LONG_S)  # the rank that missed a call is with them again
+        for rank in range(3):
+            group.tell(rank, "done")
+        assert [group.answer(rank) for rank in range(3)] == ["loaded"] * 3
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ BAD_INFO = {
     "shape of a key": ({"feature_spec": {**NODE_SPEC, "one": spec("float32", 0)}}, ValueError, "got 0", "1 or more"),
     "shape that is none": ({"feature_spec": {**NODE_SPEC, "one": spec("float32", None)}}, TypeError, "got None", "()"),
     "default beyond float32": (
-        {"feature_spec": {**NODE_SPEC, "one": spec("float32", default_value=1e300)}},
+        {"feature_spec": {**NODE_SPEC, "wide": spec("float32", 3, default_value=1e300)}},
         ValueError,
         "1e\\+300",
         "float32",

@@ -141,7 +141,7 @@ def work_long(rank, slow, shard, root):
     plain = to_partition.place
     if rank == slow:
         to_partition.place = place
-    shard.to_partition(root, rank_timeout_s=1.0)
+    shard.to_partition(root, rank_timeout_s=2.0)
 
 
 def test_a_rank_may_work_longer_than_the_bound(tmp_path):

@@ -64,9 +64,11 @@ class Exchange(Ranks):
         coming = torch.empty_like(sizes)
         with self._carrying():
             dist.all_to_all_single(coming, sizes, group=self._group)
-            counts: list[int] = coming.tolist()
-            received = torch.empty(sum(counts), dtype=torch.uint8)
-            dist.all_to_all_single(received, torch.cat([*messages]), counts, sizes.tolist(), group=self._group)
+        counts: list[int] = coming.tolist()
+        # Outside: want of memory is a RuntimeError, too.
+        received, sent = torch.empty(sum(counts), dtype=torch.uint8), torch.cat([*messages])
+        with self._carrying():
+            dist.all_to_all_single(received, sent, counts, sizes.tolist(), group=self._group)
         return [*torch.split(received, counts)]
 
     def gather(self, value: Any) -> list[Any]:

@@ -11,8 +11,8 @@ Only that thread calls the store: where its process is stopped, a call may never
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from datapipes.base.checks import check_positive_timeout, shown
+from datapipes.base.checks import shown
 from datapipes.base.errors import text_of
 from datapipes.datasets.tfrecord.errors import TFRecordLoadError, ends_of
 from datapipes.datasets.tfrecord.over_ranks.store_thread import StoreThread, beat_key
@@ -33,7 +33,7 @@ _BEAT_S = 1.0  # between two heartbeats, at most; who waits looks as rarely, in 
 _PAUSE_S = 0.0002  # between the first two looks
 _LATER = 0.05  # a pause is as long as this part of the time waited
 _HOLDER = "the process that holds it, mostly rank 0,"
-_calls = itertools.count()  # as often on all ranks: each call has keys of its own
+_calls: dict[str, tuple[int, int]] = {}  # {where: (failed calls of all ranks, calls since the last of them)}
 _R = TypeVar("_R", bound="Ranks")
 
 
@@ -57,16 +57,16 @@ class Ranks:
     def __init__(
         self, where: str, timeout_s: float, *, failed: str = "has failed", absent: str = "did not come"
     ) -> None:
-        bound_s = check_positive_timeout(where, timeout_s)
-        if bound_s is None:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < math.inf:
             raise ValueError(f"{where}: rank_timeout_s must be seconds above 0, got {shown(timeout_s)}. Use 60.")
-        self.where, self.timeout_s, self.rank, self.size = where, bound_s, 0, 1
+        self.where, self.timeout_s, self.rank, self.size = where, float(timeout_s), 0, 1
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.beat_s = min(bound_s / _BEATS, _BEAT_S)
+        self.beat_s = min(self.timeout_s / _BEATS, _BEAT_S)
         self._failed, self._absent = failed, absent
         self._store: StoreThread | None = None
-        self._answer_s = bound_s  # that the store may take
+        self._of_all_calls: Any = None  # a store
+        self._answer_s = self.timeout_s  # that the store may take
         self._votes = 0
         self._known: dict[int, str] = {}  # the failure that counts, once this rank has told one
         self._seen, self._seen_at, self._next_look = 0, 0.0, 0.0
@@ -74,7 +74,9 @@ class Ranks:
     def __enter__(self: _R) -> _R:
         if self.size > 1:
             store = dist.distributed_c10d._get_default_store()
-            store = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}/{next(_calls)}", store)
+            self._of_all_calls = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}", store)
+            key = self._key_of_call()
+            store = dist.distributed_c10d.PrefixStore(key, self._of_all_calls)
             self._store = StoreThread(store, self.rank, self.beat_s)
             self._seen_at = time.monotonic()
         return self
@@ -90,6 +92,21 @@ class Ranks:
             raise
         finally:
             self._leave()
+
+    def _key_of_call(self) -> str:
+        """Return the key that this call has on all ranks: how many calls have failed, and its number since then.
+
+        So a rank that missed a call, which then failed on the others, is with them again in the next.
+        """
+        self._store = StoreThread(self._of_all_calls, self.rank, self.beat_s)
+        try:
+            failures = self._add("failures", 0)
+        finally:
+            self._store.close()
+        before, calls = _calls.get(self.where, (failures, 0))
+        calls = calls + 1 if before == failures else 1
+        _calls[self.where] = failures, calls
+        return f"{failures}/{calls}"
 
     def vote(self) -> None:
         """Wait until all ranks have come here, however long they work.
@@ -132,6 +149,8 @@ class Ranks:
         with contextlib.suppress(TFRecordLoadError):
             told = json.dumps(self._known)
             self._known = _failure_in(self._ask(lambda store: store.compare_set("failure", "", told)))
+            if self._add("told", 1) == 1:
+                self._ask(lambda _: self._of_all_calls.add("failures", 1))
             self._add("ready", _FAILED)
 
     def _leave(self) -> None:

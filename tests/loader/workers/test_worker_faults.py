@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -359,10 +360,17 @@ def test_a_timeout_names_the_worker_and_the_minibatch(tmp_path, method, overlap)
 
 def test_a_timeout_names_the_stage_after_the_cut(tmp_path):
     chain = ws.Wait(fetched(), 2, str(tmp_path / "go"))
+    told = r"^data_loader: .* Stage 3 \(wait\) has been at minibatch 2 of epoch 0 for"
     with dp.DataLoader(chain, timeout=0.5, **way("fork")) as loader:
-        told = r"^data_loader: .* Stage 3 \(wait\) has been at minibatch 2 of epoch 0 for"
-        with pytest.raises(TimeoutError, match=told):
-            list(loader)
+        iterator, error = iter(loader), ""
+        for _ in range(int(BOUND_S)):  # on a busy machine the earlier minibatches take longer, too
+            try:
+                next(iterator)
+            except TimeoutError as late:
+                error = str(late)
+                if re.match(told, error):
+                    break
+        assert re.match(told, error)
         (tmp_path / "go").touch()
 
 

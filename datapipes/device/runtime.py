@@ -1,0 +1,122 @@
+"""What datapipes asks of CUDA, in one object: streams, events, copies, page-locked memory and kernels.
+
+All other modules ask `cuda()` and never torch.cuda. So the tests put another object in its place, which keeps the order
+of a GPU without one and refuses a read that comes too early. Nothing here initialises CUDA before it is used.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+__all__: list[str] = []
+
+_READ_ONLY = 8  # cudaHostRegisterReadOnly
+_PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device of this process
+_TORCH: Any = torch.cuda  # its functions have no types
+
+
+class Event(Protocol):
+    """A point in the work of a stream, as torch.cuda.Event."""
+
+    def record(self, stream: Any) -> None: ...
+    def query(self) -> bool: ...
+    def synchronize(self) -> None: ...
+
+
+class Stream(Protocol):
+    """A queue of work of one device, as torch.cuda.Stream; its work runs in order."""
+
+    def wait_event(self, event: Any) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class Cuda:
+    """CUDA by way of torch."""
+
+    def __init__(self) -> None:
+        self._launched_on: set[int] = set()
+
+    def device_count(self) -> int:
+        """Return how many CUDA devices torch can use here; 0 without CUDA."""
+        return int(_TORCH.device_count()) if _TORCH.is_available() else 0
+
+    def device(self, device: torch.device) -> torch.device:
+        """Return `device` with its index; without one it is the current device of this thread."""
+        return device if device.index is not None else torch.device("cuda", int(_TORCH.current_device()))
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether a tensor lies in the memory of a device."""
+        return tensor.is_cuda
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Return whether a tensor in host memory is page-locked by torch or by `register`; never initialises CUDA."""
+        return bool(_TORCH.is_initialized()) and tensor.numel() > 0 and tensor.is_pinned()
+
+    def new_stream(self, device: torch.device) -> Stream:
+        """Return a stream of `device` that waits for no other."""
+        return _TORCH.Stream(device)  # type: ignore[no-any-return]
+
+    def current_stream(self, device: torch.device) -> Stream:
+        """Return the stream on which this thread queues work of `device`."""
+        return _TORCH.current_stream(device)  # type: ignore[no-any-return]
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Return a context in which `stream` and its device are those of this thread."""
+        return _TORCH.stream(stream)  # type: ignore[no-any-return]
+
+    def new_event(self) -> Event:
+        """Return an event without timing; it has passed until it is recorded."""
+        return _TORCH.Event()  # type: ignore[no-any-return]
+
+    def copy(self, tensor: Tensor, device: torch.device, *, non_blocking: bool) -> Tensor:
+        """Return a copy on `device`, queued on its current stream; a tensor that is there already is returned as is."""
+        return tensor.to(device, non_blocking=non_blocking)
+
+    def copy_back(self, to: Tensor, tensor: Tensor) -> None:
+        """Queue a copy of a tensor of a device to page-locked host memory, on the device's current stream."""
+        to.copy_(tensor, non_blocking=True)
+
+    def used_on(self, tensor: Tensor, stream: Stream) -> None:
+        """Tell torch that `stream` uses the memory of a tensor: it is recycled only after the work queued there."""
+        tensor.record_stream(stream)  # type: ignore[arg-type]
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return memory of `device`, from torch's cache for its current stream; it holds anything."""
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    def empty_pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return page-locked host memory, from torch's cache; torch recycles it only after the copies from it."""
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
+        """Lock the pages of host memory and map them for all devices; return the CUDA error, 0 for success."""
+        _TORCH.init()
+        return int(_TORCH.cudart().cudaHostRegister(address, num_bytes, _PORTABLE | (_READ_ONLY if read_only else 0)))
+
+    def unregister(self, address: int) -> int:
+        """Undo `register`; return the CUDA error, 0 for success."""
+        return int(_TORCH.cudart().cudaHostUnregister(address))
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], device: torch.device, *args: Any, **constants: Any) -> None:
+        """Queue a Triton kernel on the current stream of `device`. Tensors in `args` may be on the device; host memory
+        is given by its address."""
+        self._launched_on.add(device.index)
+        with _TORCH.device(device):
+            kernel[grid](*args, **constants)
+
+    def synchronize(self) -> None:
+        """Wait for the work of every device that `launch` has used; it starts no other device."""
+        for index in sorted(self._launched_on):
+            _TORCH.synchronize(index)
+
+
+_current = Cuda()
+
+
+def cuda() -> Cuda:
+    """Return CUDA, or what stands in its place."""
+    return _current

@@ -25,9 +25,10 @@ from datapipes.channel.base import ChannelBase
 from datapipes.channel.mp_channel import MpChannel
 from datapipes.channel.shm_channel import ShmChannel
 from datapipes.device.copy_to import CopyTo
-from datapipes.features.feature import Feature, TensorFeature
+from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore
+from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.loader.data_loader import DataLoader

@@ -76,7 +76,7 @@ def _refuse_unknown(where: str, domain: str, kind: Any, name: str, known: Any) -
 def _of_nodes(where: str, text: str, graph: Any, kind: NodeType | None, feature: Feature) -> Tensor:
     count = graph.num_nodes_of(kind)
     _check_count(where, text, feature, count, "nodes")
-    if isinstance(feature, TensorFeature):
+    if isinstance(feature, TensorFeature) and feature.stored_as is None:
         return feature.tensor
     return _read(where, text, feature, torch.arange(count))
 
@@ -84,7 +84,7 @@ def _of_nodes(where: str, text: str, graph: Any, kind: NodeType | None, feature:
 def _of_edges(where: str, text: str, graph: Any, kind: EdgeType | None, feature: Feature) -> Tensor:
     ids = graph.relation(kind).edge_ids
     _check_count(where, text, feature, graph.max_edge_id_of(kind) + 1, "edge ids")
-    if isinstance(feature, TensorFeature) and (ids is None or _counts_up(ids)):
+    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or _counts_up(ids)):
         return feature.tensor
     return _read(where, text, feature, torch.arange(graph.num_edges_of(kind)) if ids is None else ids)
 

@@ -264,3 +264,16 @@ def test_a_feature_has_the_dtype_of_its_rows(dtype):
 
     assert dp.TensorFeature(torch.zeros(3, dtype=dtype)).dtype == dtype
     assert Plain().dtype == dtype
+
+
+@pytest.mark.parametrize("stored_as", [torch.float16, torch.bfloat16, torch.int8])
+def test_rows_stored_with_fewer_bits_are_read_as_float32(stored_as):
+    rows = torch.randn(50, 3, 2, generator=torch.Generator().manual_seed(1))
+    feature, ids = dp.TensorFeature(rows, stored_as=stored_as), torch.tensor([3, 0, 49, 3])
+    read = feature.read(ids)
+    assert (feature.dtype, feature.stored_as, feature.tensor.dtype) == (torch.float32, stored_as, stored_as)
+    assert (feature.count, feature.shape, read.dtype) == (50, (3, 2), torch.float32)
+    assert torch.equal(feature.read_stored(ids), feature.tensor[ids])
+    assert torch.equal(feature.decode(feature.read_stored(ids)), read)
+    assert (feature.scale is None) is (stored_as != torch.int8)
+    torch.testing.assert_close(read, rows[ids], rtol=2**-8, atol=float(rows.abs().max()) / 254)

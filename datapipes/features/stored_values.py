@@ -1,0 +1,131 @@
+"""Values of a feature stored with fewer bits: float32 as float16, bfloat16, or int8 with one scale for each column.
+
+Stored rows are the rule of this module: `encode` makes them, `decode` gives the values that every reader must give, to
+the bit. A column is one place in a row, in every row: rows of shape [3, 4] have 12.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import dtype_name, shown
+
+__all__: list[str] = []
+
+STORED_AS = (torch.float16, torch.bfloat16, torch.int8)
+_LARGEST = 127  # of int8; -128 is left out, so that a value and its negative are stored alike
+_PIECE_BYTES = 1 << 22  # of values in work at once: few enough to stay in the cache
+
+
+def check_stored_as(where: str, stored_as: Any, dtype: torch.dtype) -> torch.dtype | None:
+    """Return the dtype that `stored_as` names, for values of `dtype`; None for None.
+
+    Raises:
+        ValueError: It is another dtype.
+        TypeError: The values are not float32.
+    """
+    if stored_as is None:
+        return None
+    named = {dtype_name(each): each for each in STORED_AS}
+    found = named.get(stored_as) if isinstance(stored_as, str) else stored_as
+    if not isinstance(found, torch.dtype) or found not in STORED_AS:
+        raise ValueError(
+            f"{where}: stored_as must be None, or one of {list(named)} or the torch dtype of such a name, got "
+            f"{shown(stored_as)}. Pass one of them; None stores the values as they are."
+        )
+    if dtype != torch.float32:
+        raise TypeError(
+            f"{where}: stored_as={dtype_name(found)!r} needs values of dtype float32, got {dtype_name(dtype)}. Call "
+            ".float(), or leave out stored_as to store them as they are."
+        )
+    return found
+
+
+def encode(where: str, values: Tensor, stored_as: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Return the stored rows of float32 values [count, *shape], and the scale of each column for int8.
+
+    float16, bfloat16: each value is rounded to the nearest, to even where two are equally near. int8: the scale of a
+    column is the largest |value| over 127, float32, and 0 where all its values are; a value is stored as value / scale,
+    float32, rounded half to even. The values are read in pieces, so that mapped ones are never all in memory.
+    Returns:
+        (rows [count, *shape] of `stored_as`, scale float32 [*shape] or None).
+    Raises:
+        ValueError: A column holds what `stored_as` cannot: for int8 NaN or an infinity, for the others a finite value
+            that would become infinite.
+    """
+    rows = torch.empty(values.shape, dtype=stored_as, device=values.device)
+    scale = _scale_of(where, values) if stored_as == torch.int8 else None
+    for begin, piece in _pieces(values):
+        into = rows[begin : begin + piece.shape[0]]
+        if scale is None:
+            into.copy_(piece)
+            _check_no_overflow(where, piece, into)
+        else:
+            # A tiny scale has few bits, so the quotient may exceed 127; 0 / 0 is NaN.
+            quotient = piece.div(scale).round_().clamp_(-_LARGEST, _LARGEST)
+            into.copy_(quotient.where(scale > 0, 0))
+    return rows, scale
+
+
+def decode(rows: Tensor, scale: Tensor | None) -> Tensor:
+    """Return the float32 values of stored rows, on their device: int8 times the scale, rounded once."""
+    values = rows.to(torch.float32)
+    return values if scale is None else values.mul_(scale)
+
+
+def _scale_of(where: str, values: Tensor) -> Tensor:
+    """Return the scale of each column, float32 [*shape]."""
+    largest = torch.zeros(values.shape[1:], dtype=torch.float32, device=values.device)
+    for _, piece in _pieces(values):
+        largest = torch.maximum(largest, piece.abs().amax(0))  # both keep NaN
+    if not bool(largest.isfinite().all()):
+        bad = ~largest.isfinite()
+        raise ValueError(
+            f"{where}: stored_as='int8' needs finite values, but {_first_column(bad)} has {_first_value(largest, bad)}"
+            f"{_and_others(bad)}. Replace it, with torch.nan_to_num for example, or store the values as 'bfloat16'."
+        )
+    scale = largest / _LARGEST
+    # 127 times the rounded quotient may be above the largest float32; the float32 below it is not.
+    return torch.where((scale * _LARGEST).isinf(), torch.nextafter(scale, torch.zeros_like(scale)), scale)
+
+
+def _check_no_overflow(where: str, values: Tensor, stored: Tensor) -> None:
+    if not bool(stored.isinf().any()):
+        return
+    lost = stored.isinf() & values.isfinite()
+    if bool(lost.any()):
+        columns, name = lost.any(0), dtype_name(stored.dtype)
+        remedy = (
+            "Store the values as 'bfloat16', or scale them" if stored.dtype == torch.float16 else "Scale the values"
+        )
+        raise ValueError(
+            f"{where}: stored_as={name!r} holds values up to {torch.finfo(stored.dtype).max:g}, but "
+            f"{_first_column(columns)} has {_first_value(values, lost)}{_and_others(columns)}. {remedy}."
+        )
+
+
+def _first_column(bad: Tensor) -> str:
+    place = bad.nonzero()[0].tolist()
+    return "it" if not place else f"column {place[0] if len(place) == 1 else place}"
+
+
+def _first_value(values: Tensor, bad: Tensor) -> str:
+    return f"{float(values[bad][0]):g}"
+
+
+def _and_others(bad: Tensor) -> str:
+    others = int(bad.sum()) - 1
+    return f" (so {'has' if others == 1 else 'have'} {others} more)" if others else ""
+
+
+def _pieces(values: Tensor) -> Any:
+    """Give (number of the first row, rows) of pieces of `values`; none of values without bytes."""
+    if values.numel() == 0:
+        return
+    step = max(1, _PIECE_BYTES // (math.prod(values.shape[1:]) * values.element_size()))
+    for begin in range(0, values.shape[0], step):
+        yield begin, values[begin : begin + step]

@@ -40,3 +40,19 @@ class Feature(OtherNames, ABC):
     def dtype(self) -> torch.dtype:
         """Dtype of the values; by default found by reading no rows. Define it if reading is costly."""
         return self.read(torch.empty(0, dtype=torch.int64)).dtype
+
+    def reads_on(self, device: torch.device) -> str | None:
+        """Return how rows are read with ids that lie on `device`, a CUDA device: "uva" (by the GPU, from page-locked
+        host memory) or "device memory"; None if `read` takes only ids in host memory, as by default.
+
+        A feature that returns no None takes such ids in `read`, and gives rows on their device. There an id that is not
+        in [0, count) gives zeros at first; a later `read` or `finish_reads` raises IndexError.
+        """
+        return None
+
+    def finish_reads(self) -> None:
+        """Wait until it is known whether all ids that were read on devices had rows; by default nothing is waited for.
+
+        Raises:
+            IndexError: One had none.
+        """

@@ -100,6 +100,15 @@ class HopsOverParts:
 def gather_rows(
     table: NDArray[np.uint8], ids: _I32 | _I64, *, out: NDArray[np.uint8] | None = None, num_threads: int = 1
 ) -> NDArray[np.uint8]: ...
+def gather_decoded(
+    table: NDArray[np.uint8],
+    ids: _I32 | _I64,
+    *,
+    stored_as: str,
+    scale: NDArray[np.float32] | None = None,
+    out: NDArray[np.uint8] | None = None,
+    num_threads: int = 1,
+) -> NDArray[np.uint8]: ...
 def place_rows(
     table: NDArray[np.uint8],
     rows: _I32 | _I64 | None,

@@ -7,6 +7,7 @@ other arguments. Ids are given as any sequence of integers and returned as lists
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -301,6 +302,83 @@ def coo_to_csc(src: Sequence[int], dst: Sequence[int], num_nodes: int) -> tuple[
 def gather_rows(rows: Sequence[bytes], ids: Sequence[int]) -> list[bytes]:
     """Return the chosen rows."""
     return [rows[int(i)] for i in ids]
+
+
+# --- Values stored with fewer bits: datapipes/features/stored_values.py and csrc/gather/decode.h are the page
+
+
+def float32_bits(value: Fraction) -> int:
+    """Return the bits of the float32 nearest to `value`, of two the even one; a ValueError where it is infinite."""
+    sign, size = int(value < 0), abs(value)
+    exponent = -149  # of the last bit; a normal number has 24
+    if size >= Fraction(1, 2**126):
+        exponent = size.numerator.bit_length() - size.denominator.bit_length() - 24
+        exponent += size >= Fraction(2) ** (exponent + 24)
+    count = round(size / Fraction(2) ** exponent)  # round() of Python is half to even
+    bits = (exponent + 149) * 2**23 + count
+    if bits >= 255 * 2**23:
+        raise ValueError(f"{float(value)} has no float32")
+    return sign * 2**31 + bits
+
+
+def float32_value(bits: int) -> Fraction:
+    """Return the number of the bits of a float32 that is finite."""
+    field, rest = bits // 2**23 % 256, bits % 2**23
+    size = Fraction(rest if field == 0 else rest + 2**23) * Fraction(2) ** (max(field, 1) - 150)
+    return -size if bits >= 2**31 else size
+
+
+def decoded_float16(bits: int) -> int:
+    """Return the bits of the float32 of a float16; a NaN keeps its sign and payload, and is quiet."""
+    sign, field, rest = bits // 2**15, bits // 2**10 % 32, bits % 2**10
+    if field == 31:
+        return sign * 2**31 + 255 * 2**23 + (rest * 2**13 | 2**22 if rest else 0)
+    size = Fraction(rest if field == 0 else rest + 2**10) * Fraction(2) ** (max(field, 1) - 25)
+    return sign * 2**31 + float32_bits(size)
+
+
+def decoded_bfloat16(bits: int) -> int:
+    """Return the bits of the float32 of a bfloat16: the upper half of them."""
+    return bits * 2**16
+
+
+def decoded_int8(number: int, scale: int) -> int:
+    """Return the bits of number * scale, a float32 that is finite and not negative; rounded once."""
+    product = number * float32_value(scale)
+    return float32_bits(product) if number >= 0 or product else 2**31  # a negative one times 0 is -0
+
+
+def encoded_float16(bits: int) -> int:
+    """Return the float16 nearest to a finite float32; a ValueError where it is infinite."""
+    size = abs(float32_value(bits))
+    exponent = -24  # of the last bit; a normal number has 11
+    while size >= Fraction(2) ** (exponent + 11):
+        exponent += 1
+    half = (exponent + 24) * 2**10 + round(size / Fraction(2) ** exponent)
+    if half >= 31 * 2**10:
+        raise ValueError(f"{float(size)} has no float16")
+    return bits // 2**31 * 2**15 + half
+
+
+def encoded_bfloat16(bits: int) -> int:
+    """Return the bfloat16 nearest to a finite float32; a ValueError where it is infinite."""
+    upper = round(Fraction(bits, 2**16))
+    if upper % 2**15 >= 255 * 2**7:
+        raise ValueError(f"{bits:#x} has no bfloat16")
+    return upper
+
+
+def encoded_int8(column: Sequence[int]) -> tuple[list[int], int]:
+    """Return the numbers and the scale of a column of finite float32, all as bits of float32 but the numbers."""
+    values = [float32_value(bits) for bits in column]
+    scale = float32_bits(max(map(abs, values), default=Fraction(0)) / 127)
+    try:
+        decoded_int8(127, scale)
+    except ValueError:
+        scale -= 1  # the float32 below it
+    step = float32_value(scale)
+    quotients = [float32_value(float32_bits(value / step)) if step else Fraction(0) for value in values]
+    return [max(-127, min(127, round(quotient))) for quotient in quotients], scale
 
 
 # --- Partitioning

@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.rows import byte_rows
 
 __all__: list[str] = []
 
@@ -75,6 +79,40 @@ def decode(rows: Tensor, scale: Tensor | None) -> Tensor:
     """Return the float32 values of stored rows, on their device: int8 times the scale, rounded once."""
     values = rows.to(torch.float32)
     return values if scale is None else values.mul_(scale)
+
+
+def take_decoded(
+    table: NDArray[np.uint8],
+    stored_as: torch.dtype,
+    scale: Tensor | None,
+    shape: tuple[int, ...],
+    ids: Tensor,
+    out: Tensor | None = None,
+    num_threads: int = 1,
+) -> Tensor:
+    """Return the values of stored rows: `decode(rows[ids], scale)` for `table = byte_rows(rows)`, in one pass.
+
+    Args:
+        shape: of one row.
+        out: float32 [n, *shape], contiguous, which is filled and returned; by default a new tensor, whose memory may be
+            recycled from earlier ones.
+    Raises:
+        IndexError: An id is outside the rows.
+    """
+    columns = None if scale is None else scale.flatten()[: table.shape[1]]  # a table without rows has none
+    taken = _core.gather_decoded(
+        table,
+        ids.numpy(),
+        stored_as=dtype_name(stored_as),
+        scale=None if columns is None else columns.numpy(),
+        out=None if out is None or out.numel() == 0 else byte_rows(out),
+        num_threads=num_threads,
+    )
+    if out is not None:
+        return out
+    if taken.size == 0:
+        return torch.empty((ids.shape[0], *shape), dtype=torch.float32)
+    return torch.from_numpy(taken).view(torch.float32).reshape(ids.shape[0], *shape)
 
 
 def _scale_of(where: str, values: Tensor) -> Tensor:

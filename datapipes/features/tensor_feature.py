@@ -14,7 +14,7 @@ from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
 from datapipes.features.feature import Feature
 from datapipes.features.given_rows import check_out
-from datapipes.features.stored_values import check_stored_as, decode, encode
+from datapipes.features.stored_values import check_stored_as, decode, encode, take_decoded
 
 __all__ = ["TensorFeature"]
 
@@ -74,8 +74,7 @@ class TensorFeature(Feature):
         wanted = check_index_tensor("TensorFeature", "ids", ids)
         if out is not None:
             check_out("TensorFeature", out, wanted.shape[0], self.shape, self.dtype)
-            return out.copy_(self.decode(self.read_stored(wanted)))
-        return self.decode(self.read_stored(wanted))
+        return take_decoded(self._table, self.stored_as, self.scale, self.shape, wanted, out, num_threads())
 
     def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as they are stored, equal to `tensor[ids]`: of the dtype `stored_as`, if given.

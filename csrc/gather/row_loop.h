@@ -1,0 +1,92 @@
+// row_loop.h: what the row gathers share: which row is the i-th, prefetches, turns of threads, the check of ids.
+//   Internal to gather/.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "common/stream.h"
+#include "common/thread_pool.h"
+#include "gather/gather_rows.h"
+
+namespace datapipes::row_loop {
+
+constexpr std::int64_t kLine = kLineBytes;
+constexpr std::int64_t kPrefetchBytes = 8192;    // to prefetch ahead: keeps a core's miss buffers full
+constexpr std::int64_t kStreamBytes = 8 << 20;   // an output this large exceeds a core's share of the last cache anyway
+constexpr std::int64_t kBytesPerTurn = 1 << 18;  // bytes that one thread writes per turn
+constexpr std::int64_t kParallelBytes = 2 * kBytesPerTurn;  // for fewer bytes, waking a thread costs more than it saves
+
+// Inlined always: GCC takes a function that only prefetches for one without effect, and drops the calls.
+template <int kWrite>
+[[gnu::always_inline]] inline void prefetch_row(const std::byte* row, std::int64_t row_bytes) {
+  // In long rows the hardware prefetcher takes over after the first lines.
+  const std::int64_t end = std::min<std::int64_t>(row_bytes, 16 * kLine);
+  for (std::int64_t at = 0; at < end; at += kLine) __builtin_prefetch(row + at, kWrite, 0);
+  __builtin_prefetch(row + end - 1, kWrite, 0);
+}
+
+// Which row of a table is the i-th: one that an id names, or the i-th itself.
+template <class Id>
+struct Named {
+  std::span<const Id> ids;
+  std::int64_t operator[](std::int64_t i) const { return ids[static_cast<std::size_t>(i)]; }
+  Named from(std::int64_t begin) const { return {ids.subspan(static_cast<std::size_t>(begin))}; }
+};
+struct InOrder {
+  std::int64_t first = 0;
+  std::int64_t operator[](std::int64_t i) const { return first + i; }
+  InOrder from(std::int64_t begin) const { return {first + begin}; }
+};
+
+// Writes `count` rows of `out_bytes` bytes, the i-th from row from[i] of the table to place to[i] of out.
+// copy_row(to, from) writes one.
+template <class From, class To, class CopyRow>
+[[gnu::always_inline]] inline void copy_rows(RowTable table, From from, To to, std::int64_t count, std::byte* out,
+                                             std::int64_t out_bytes, CopyRow&& copy_row) {
+  const auto row = [&](std::int64_t i) { return table.data + from[i] * table.row_stride; };
+  const auto place = [&](std::int64_t i) { return out + to[i] * out_bytes; };
+  const auto prefetch = [&](std::int64_t i) __attribute__((always_inline)) {
+    prefetch_row<0>(row(i), table.row_bytes);
+    if constexpr (!std::is_same_v<To, InOrder>) prefetch_row<1>(place(i), out_bytes);
+  };
+  const std::int64_t distance = std::clamp<std::int64_t>(kPrefetchBytes / std::max(table.row_bytes, kLine), 2, 64);
+  for (std::int64_t i = 0; i < std::min(distance, count); ++i) prefetch(i);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i + distance < count) prefetch(i + distance);
+    copy_row(place(i), row(i));
+  }
+}
+
+// Returns whether rows of `out_bytes` bytes are written past the cache.
+inline bool streams(std::int64_t count, std::int64_t out_bytes, const std::byte* out) {
+  return count * out_bytes >= kStreamBytes && out_bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+}
+
+// Calls work(begin, count) for turns of rows of `out_bytes` bytes, on up to `threads` threads.
+template <class Work>
+void in_turns(std::int64_t count, std::int64_t out_bytes, int threads, Work&& work) {
+  if (threads <= 1 || count * out_bytes < kParallelBytes) return work(std::int64_t{0}, count);
+  const std::int64_t rows_per_turn = std::max<std::int64_t>(1, kBytesPerTurn / out_bytes);
+  parallel_for((count + rows_per_turn - 1) / rows_per_turn, threads, [&](std::int64_t turn) {
+    const std::int64_t begin = turn * rows_per_turn;
+    work(begin, std::min(rows_per_turn, count - begin));
+  });
+}
+
+template <class Id>
+void check_inside(const char* op, const char* what, std::span<const Id> ids, std::int64_t count) {
+  for (const Id id : ids) {
+    if (static_cast<std::uint64_t>(id) >= static_cast<std::uint64_t>(count)) {
+      throw std::out_of_range(std::string(op) + ": " + what + " must be in [0, " + std::to_string(count) + "), got " +
+                              std::to_string(id) + ". Check the ids against the number of rows of the feature.");
+    }
+  }
+}
+
+}  // namespace datapipes::row_loop

@@ -1,0 +1,216 @@
+"""Values stored with fewer bits: what is stored is the twin's to the bit; columns that cannot be are named."""
+
+import copy
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+import twin
+from hypothesis import given
+from hypothesis import strategies as st
+
+import datapipes as dp
+from datapipes.features import stored_values
+
+KINDS = [torch.float16, torch.bfloat16, torch.int8]
+LARGEST = float(np.finfo(np.float32).max)
+SMALLEST = 1.401298464324817e-45
+
+
+def bits_of(values: torch.Tensor) -> list[int]:
+    return [bits % 2**32 for bits in values.view(torch.int32).flatten().tolist()]
+
+
+@contextmanager
+def refused(error: type[Exception], *texts: str) -> Iterator[None]:
+    """Expect an error that says all of `texts`."""
+    with pytest.raises(error) as caught:
+        yield
+    missing = [text for text in texts if text not in str(caught.value)]
+    assert not missing, str(caught.value)
+
+
+def columns(low: int, high: int) -> st.SearchStrategy[list[float]]:
+    """Finite float32 of all sizes between 2^low and 2^high, zeros among them."""
+    sizes = st.builds(
+        lambda m, e, s: s * m * 2.0**e, st.floats(1, 2, width=32), st.integers(low, high), st.sampled_from([-1, 1])
+    )
+    return st.lists(sizes | st.just(0.0), min_size=1, max_size=12)
+
+
+@given(st.data(), st.sampled_from([torch.float16, torch.bfloat16]))
+def test_halves_are_the_nearest_of_the_twin(data, kind):
+    values = torch.tensor(data.draw(columns(-27, 14)))
+    one = twin.encoded_float16 if kind == torch.float16 else twin.encoded_bfloat16
+    feature = dp.TensorFeature(values, stored_as=kind)
+    assert [bits % 2**16 for bits in feature.tensor.view(torch.int16).tolist()] == [
+        one(bits) for bits in bits_of(values)
+    ]
+    back = twin.decoded_float16 if kind == torch.float16 else twin.decoded_bfloat16
+    read = feature.read(torch.arange(len(values)))
+    assert bits_of(read) == [back(one(bits)) for bits in bits_of(values)]
+
+
+@given(st.sampled_from([(-149, -130), (-140, -110), (-3, 3), (100, 127), (-149, 127)]).flatmap(lambda r: columns(*r)))
+def test_int8_and_its_scale_are_those_of_the_twin(column):
+    values = torch.tensor(column, dtype=torch.float32).reshape(-1, 1)
+    feature = dp.TensorFeature(values, stored_as=torch.int8)
+    numbers, scale = twin.encoded_int8(bits_of(values))
+    assert (feature.tensor.flatten().tolist(), bits_of(feature.scale)) == (numbers, [scale])
+    read = feature.read(torch.arange(len(column)))
+    assert [bits % 2**31 for bits in bits_of(read)] == [twin.decoded_int8(abs(number), scale) for number in numbers]
+    assert bool(read.isfinite().all())
+
+
+@pytest.mark.parametrize("value", [LARGEST, SMALLEST, 100 * SMALLEST, 150 * SMALLEST, 0.0])
+def test_a_column_at_either_end_of_float32_stays_finite_in_int8(value):
+    feature = dp.TensorFeature(torch.tensor([[value], [-value], [0.0]]), stored_as="int8")
+    read = feature.read(torch.arange(3)).flatten()
+    assert bool(read.isfinite().all())
+    assert read[2] == 0
+    assert read[0] == -read[1]
+    assert feature.tensor.abs().max() <= 127
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(7,), (7, 1), (7, 3), (7, 2, 5), (0, 4), (7, 0), (0,), (3, 0, 2)])
+def test_every_shape_is_stored_in_as_many_rows(shape, kind):
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+    feature, ids = dp.TensorFeature(values, stored_as=kind), torch.arange(shape[0]).flip(0)
+    assert (feature.tensor.shape, feature.tensor.dtype) == (values.shape, kind)
+    assert (feature.count, feature.shape, feature.dtype) == (shape[0], shape[1:], torch.float32)
+    for found in (ids, ids.int(), ids[:0]):
+        read, out = feature.read(found), torch.full((len(found), *shape[1:]), 5.0)
+        assert torch.equal(feature.read(found, out=out), read)
+        assert read.shape == out.shape
+        assert torch.equal(feature.decode(feature.read_stored(found)), read)
+    if kind == torch.int8:
+        assert (feature.scale.shape, feature.scale.dtype) == (values.shape[1:], torch.float32)
+        assert bool(((feature.read(ids) - values[ids]).abs() <= feature.scale * 0.5001).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_give_what_one_gives(kind, monkeypatch):
+    values = torch.randn(1_000, 7, generator=torch.Generator().manual_seed(3))
+    whole = dp.TensorFeature(values, stored_as=kind)
+    monkeypatch.setattr(stored_values, "_PIECE_BYTES", 100)
+    pieces = dp.TensorFeature(values, stored_as=kind)
+    assert torch.equal(whole.tensor, pieces.tensor)
+    assert kind != torch.int8 or torch.equal(whole.scale, pieces.scale)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_that_lie_apart_and_mapped_files_are_stored_alike(kind, tmp_path):
+    wide = torch.randn(40, 9, generator=torch.Generator().manual_seed(5))
+    np.save(tmp_path / "rows.npy", wide[:, 2:6].numpy())
+    mapped = dp.TensorFeature(np.load(tmp_path / "rows.npy", mmap_mode="r"), stored_as=kind)
+    for given_rows in (wide[:, 2:6], wide[:, 2:6].contiguous()):
+        feature = dp.TensorFeature(given_rows, stored_as=kind)
+        assert torch.equal(feature.tensor, mapped.tensor)
+    wide.zero_()
+    assert bool(feature.read(torch.tensor([3])).any())  # the stored rows are memory of their own
+
+
+def test_names_and_dtypes_say_the_same():
+    values = torch.ones(2, 2)
+    for kind in KINDS:
+        assert dp.TensorFeature(values, stored_as=str(kind).removeprefix("torch.")).stored_as == kind
+    plain = dp.TensorFeature(values)
+    assert (plain.stored_as, plain.scale, plain.tensor.data_ptr()) == (None, None, values.data_ptr())
+    ids = torch.tensor([1])
+    assert torch.equal(plain.read_stored(ids), values[ids])
+    assert plain.decode(values) is values
+
+
+def test_a_feature_given_as_float16_keeps_its_dtype():
+    feature = dp.TensorFeature(torch.ones(2, 2, dtype=torch.float16))
+    assert (feature.dtype, feature.read(torch.tensor([0])).dtype) == (torch.float16, torch.float16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stored_feature_pickles_copies_and_shows_itself(kind):
+    feature, ids = dp.TensorFeature(torch.randn(5, 3), stored_as=kind), torch.tensor([4, 0])
+    for again in (pickle.loads(pickle.dumps(feature)), copy.deepcopy(feature)):
+        assert torch.equal(again.read(ids), feature.read(ids))
+        assert (again.stored_as, again.dtype) == (kind, torch.float32)
+    name = str(kind).removeprefix("torch.")
+    assert repr(feature) == f"TensorFeature(5 rows of float32 [3], stored as {name})"
+    assert len(pickle.dumps(feature)) < len(pickle.dumps(dp.TensorFeature(torch.randn(5, 3)))) + 600
+
+
+@pytest.mark.parametrize(
+    "stored_as", ["float32", "half", torch.float32, torch.float64, torch.uint8, 16, ["int8"], int, b"int8"]
+)
+def test_other_forms_of_storage_are_refused(stored_as):
+    with refused(ValueError, "TensorFeature", "['float16', 'bfloat16', 'int8']", "Pass one of them"):
+        dp.TensorFeature(torch.ones(2, 2), stored_as=stored_as)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+)
+def test_only_float32_is_stored_otherwise(dtype):
+    with refused(TypeError, "TensorFeature", str(dtype).removeprefix("torch."), "float32", "Call .float()"):
+        dp.TensorFeature(torch.ones(2, 2, dtype=dtype), stored_as="int8")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    ("shape", "place", "column"),
+    [((4,), (3,), "it has"), ((4, 3), (1, 2), "column 2 has"), ((4, 3, 2), (3, 1, 0), "column [1, 0] has")],
+)
+def test_int8_refuses_and_names_a_column_that_is_not_finite(value, shape, place, column):
+    values = torch.ones(shape)
+    values[place] = value
+    with refused(ValueError, "TensorFeature", "stored_as='int8' needs finite values", column, "torch.nan_to_num"):
+        dp.TensorFeature(values, stored_as="int8")
+
+
+def test_several_columns_that_are_not_finite_are_counted():
+    values = torch.ones(3, 5)
+    values[0, 1] = values[1, 3] = values[2, 4] = float("nan")
+    with refused(ValueError, "column 1 has nan (so have 2 more)"):
+        dp.TensorFeature(values, stored_as="int8")
+
+
+def test_float16_refuses_and_names_a_column_that_would_become_infinite():
+    values = torch.ones(3, 4)
+    values[2, 3] = -65_520.0
+    with refused(ValueError, "stored_as='float16' holds values up to 65504", "column 3 has -65520", "'bfloat16'"):
+        dp.TensorFeature(values, stored_as="float16")
+    values[2, 3] = 65_519.0  # rounds to the largest
+    assert dp.TensorFeature(values, stored_as="float16").read(torch.tensor([2]))[0, 3] == 65_504
+
+
+def test_bfloat16_refuses_a_value_that_would_become_infinite():
+    with refused(ValueError, "stored_as='bfloat16'", "it has 3.40282e+38", "Scale the values"):
+        dp.TensorFeature(torch.tensor([1.0, LARGEST]), stored_as="bfloat16")
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_halves_keep_nan_and_infinities(kind):
+    read = dp.TensorFeature(torch.tensor([float("nan"), float("inf"), -float("inf")]), stored_as=kind).read(
+        torch.arange(3)
+    )
+    assert bool(read[0].isnan())
+    assert read[1:].tolist() == [float("inf"), -float("inf")]
+
+
+def test_what_read_refuses_is_refused_for_stored_rows():
+    feature, ids = dp.TensorFeature(torch.ones(3, 2), stored_as="float16"), torch.tensor([0, 2])
+    with pytest.raises(IndexError, match=r"row id must be in \[0, 3\), got 3"):
+        feature.read(torch.tensor([3]))
+    with pytest.raises(IndexError, match=r"row id must be in \[0, 3\), got -1"):
+        feature.read_stored(torch.tensor([-1]))
+    with refused(ValueError, "out has shape [2, 2] and dtype float16", "float32"):
+        feature.read(ids, out=torch.empty(2, 2, dtype=torch.float16))
+    with refused(ValueError, "out has shape [2, 2] and dtype float32", "float16"):
+        feature.read_stored(ids, out=torch.empty(2, 2))
+    with refused(TypeError, "decode takes rows of float16", "got float32", "read_stored"):
+        feature.decode(torch.ones(2, 2))
+    out = torch.empty(2, 2, dtype=torch.float16)
+    assert feature.read_stored(ids, out=out) is out
+    assert bool((out == 1).all())

@@ -1,12 +1,18 @@
 """Settings for every test: Hypothesis draws the same examples in every run and keeps no database; children of the fork
-server have torch when they begin; gc.collect looks only at what the tests make; Ctrl-C is not ignored.
+server have torch when they begin; gc.collect looks only at what the tests make; Ctrl-C is not ignored; without a GPU,
+Triton's interpreter runs its kernels.
 """
 
 import gc
 import multiprocessing
+import os
 import signal
 
+import torch
 from hypothesis import HealthCheck, settings
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # it is read when kernels are defined
 
 settings.register_profile(
     "default",

@@ -1,0 +1,139 @@
+"""gather: the rows of a table at ids that lie on a GPU, read by the GPU's own threads.
+
+The table is page-locked host memory, which the GPU reads over its link (UVA), or memory of that GPU. From the host the
+link is the limit, and a few thousand threads fill it; the others would only take the place of what trains. So the grid
+can be capped: its programs then go through the rows in turns.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import dtype_name
+from datapipes.device.missing_ids import MissingIds
+from datapipes.device.runtime import cuda
+
+__all__: list[str] = []
+
+WARP = 32  # threads that load together
+WIDEST_LOAD = 16  # bytes, of one thread
+
+
+class Tile(NamedTuple):
+    """How the work is cut for the programs of a grid."""
+
+    num_warps: int  # of a program
+    bytes_per_thread: int  # that a thread asks for before it waits for the first
+    most_loads: int  # of a thread at once, where its loads are narrow
+
+
+# From the host few programs with many threads: a capped grid then stays on few SMs. 10,240 threads ask for 640 KiB at
+# once; a link of 53 GB/s with an answer after 1.2 us needs 64 KiB. From device memory many small programs, as the
+# hardware spreads them best.
+TILES = {"host": Tile(16, 64, 8), "device": Tile(4, 64, 8)}
+
+
+def gather(
+    table: Tensor,
+    ids: Tensor,
+    *,
+    scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    max_threads: int | None = None,
+    sort_ids: bool = False,
+    missing: MissingIds,
+) -> Tensor:
+    """Return `table[ids]` on the device of `ids`, queued on its current stream; nothing is waited for.
+
+    Args:
+        table: [count, *shape] in page-locked host memory or on the device of `ids`, of any dtype; rows may lie apart,
+            the values of a row are adjacent. It must not be freed before the gather has run.
+        ids: int32 or int64 [n], contiguous, on a device; repeats allowed.
+        scale: float32 [*shape] on the device, contiguous: what the values of an int8 table are multiplied by.
+        dtype: torch.float32 for a table of float16, bfloat16 or int8 that holds float32 values in fewer bits: they are
+            decoded, to the bits of a CPU. None: as they are.
+        max_threads: at most so many threads of the GPU take part (but one warp of 32). None: as many as there is work.
+        sort_ids: read the rows in ascending order of the ids, which may use pages of the host better; the rows
+            returned keep the order of `ids`.
+        missing: counts the ids that are not in [0, count). Their rows are zeros.
+    Returns:
+        [n, *shape] of `dtype`.
+    Raises:
+        ImportError: There is no triton.
+    Cost: rows are read with the widest loads, up to 16 bytes, that address, row size and distance between rows are
+    multiples of. Rows of multiples of 128 bytes at such addresses are the fastest.
+    """
+    from datapipes.device import kernels
+
+    if not kernels.HAS_TRITON:
+        raise ImportError(
+            "Reading features with ids on a GPU needs triton, which is not installed here. Install it: pip install "
+            "datapipes[gpu]. Or fetch before the copy: .fetch_feature(...).copy_to('cuda')."
+        )
+    device, num_ids, count = ids.device, int(ids.shape[0]), int(table.shape[0])
+    decoded = dtype is not None and dtype != table.dtype
+    out = cuda().empty((num_ids, *table.shape[1:]), dtype or table.dtype, device)
+    if num_ids == 0:
+        return out
+    row_bytes = math.prod(table.shape[1:]) * table.itemsize
+    if row_bytes == 0 or count == 0:
+        tile = TILES["device"].num_warps * WARP
+        with missing.counter() as counter:
+            cuda().launch(kernels.check_ids, (-(-num_ids // tile),), device, ids, counter, num_ids, count, TILE=tile)
+        return out.zero_()
+    places = None
+    if sort_ids:
+        ids, places = torch.sort(ids)
+    is_here = cuda().holds(table)
+    step_bytes = table.stride(0) * table.itemsize if count > 1 else row_bytes
+    widest = 4 * table.itemsize if decoded else WIDEST_LOAD  # four float32 values are stored at once
+    unit_bytes = math.gcd(widest, table.data_ptr(), row_bytes, step_bytes)
+    value_bytes = table.itemsize if decoded else min(unit_bytes, 4)
+    units = row_bytes // unit_bytes
+    num_warps, tile, num_tiles, num_programs = _cut(num_ids * units, unit_bytes, is_here, max_threads)
+    with missing.counter() as counter:
+        cuda().launch(
+            kernels.gather_rows,
+            (num_programs,),
+            device,
+            _bytes_of(table, step_bytes) if is_here else table.data_ptr(),
+            ids,
+            out.view(torch.uint8),
+            places,
+            scale if decoded else None,
+            counter,
+            num_ids,
+            count,
+            step_bytes // unit_bytes,
+            num_tiles,
+            UNITS=units,
+            LANES=unit_bytes // value_bytes,
+            BITS=8 * value_bytes,
+            DECODED_FROM=dtype_name(table.dtype) if decoded else "",
+            TILE=tile,
+            num_warps=num_warps,
+            enable_fp_fusion=False,  # one rounding for each value, whatever the version of Triton
+        )
+    return out
+
+
+def _cut(num_units: int, unit_bytes: int, is_here: bool, max_threads: int | None) -> tuple[int, int, int, int]:
+    """Return the warps of a program, the units of a tile, the number of tiles and of programs."""
+    num_warps, bytes_per_thread, most_loads = TILES["device" if is_here else "host"]
+    while max_threads is not None and num_warps > 1 and num_warps * WARP > max_threads:
+        num_warps //= 2
+    threads = num_warps * WARP
+    tile = threads * max(1, min(bytes_per_thread // unit_bytes, most_loads))
+    num_tiles = -(-num_units // tile)
+    num_programs = num_tiles if max_threads is None else min(num_tiles, max(1, max_threads // threads))
+    return num_warps, tile, num_tiles, num_programs
+
+
+def _bytes_of(table: Tensor, step_bytes: int) -> Tensor:
+    """Return the memory from the first row of a table to its last, uint8."""
+    num_values = (table.shape[0] - 1) * (step_bytes // table.itemsize) + math.prod(table.shape[1:])
+    return table.as_strided((num_values,), (1,)).view(torch.uint8)

@@ -1,0 +1,118 @@
+"""The kernels that run on a GPU, in Triton. `datapipes.device.gather` calls them and says what they are for.
+
+The only module that needs triton. It can be imported without; then `HAS_TRITON` is False, and the kernels are plain
+functions that nobody may call. No kernel is specialized for numbers that change from one minibatch to the next: a
+new kernel would be compiled in the middle of an epoch.
+"""
+# No `from __future__ import annotations` here: Triton reads the annotations of a kernel.
+
+from typing import Any
+
+__all__: list[str] = []
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    HAS_TRITON = False
+
+    class tl:
+        """What the signatures below name."""
+
+        constexpr = Any
+
+    def _kernel(*changing: str) -> Any:
+        return lambda function: function
+else:
+    HAS_TRITON = True
+
+    def _kernel(*changing: str) -> Any:
+        """Return a decorator that makes a kernel; it is not specialized for the values of `changing`."""
+        return triton.jit(do_not_specialize=[*changing])
+
+
+@_kernel("ids", "num_ids", "count", "stride", "num_tiles")
+def gather_rows(
+    table,  # address of the first row, or a tensor that begins there
+    ids,  # int32 or int64 [num_ids]
+    out,  # bytes, or float32 if decoded: [num_ids * UNITS * LANES] values
+    places,  # int64 [num_ids]: where the row of each id goes; None: in the order of the ids
+    scale,  # float32 [UNITS * LANES] for int8 that is decoded, else None
+    missing,  # int64 [2]: how many ids were outside, the smallest of them
+    num_ids,
+    count,  # rows of the table
+    stride,  # from one row to the next, in units
+    num_tiles,
+    UNITS: tl.constexpr,  # of a row
+    LANES: tl.constexpr,  # values of a unit
+    BITS: tl.constexpr,  # of a value
+    DECODED_FROM: tl.constexpr,  # "", "float16", "bfloat16" or "int8"
+    TILE: tl.constexpr,  # units that a program copies at once
+):
+    """Copy the rows at `ids`, zeros for an id that is not in [0, count).
+
+    A thread loads one unit of a row with one instruction, the next thread the next unit. Units are as wide as alignment
+    allows; each offset is a number of units times a constant, so that the compiler knows that too.
+    """
+    if BITS == 8:
+        values = table.to(tl.pointer_type(tl.int8))
+        to = out.to(tl.pointer_type(tl.int8))
+    elif BITS == 16:
+        values = table.to(tl.pointer_type(tl.int16))
+        to = out.to(tl.pointer_type(tl.int16))
+    else:
+        values = table.to(tl.pointer_type(tl.int32))
+        to = out.to(tl.pointer_type(tl.int32))
+    if DECODED_FROM != "":
+        to = out.to(tl.pointer_type(tl.float32))
+    values = tl.multiple_of(values, LANES * BITS // 8)
+    lane = tl.arange(0, LANES)
+    for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
+        unit = tl.cast(tile, tl.int64) * TILE + tl.arange(0, TILE)
+        if LANES == 1:
+            unit = tl.max_contiguous(unit, 1)  # neighbours in neighbouring threads: else a thread would take several
+        number = unit // UNITS
+        column = unit - number * UNITS
+        asked = number < num_ids
+        row = tl.load(ids + number, mask=asked, other=0).to(tl.int64)
+        known = asked & (row >= 0) & (row < count)
+        wrong = asked & (column == 0) & ((row < 0) | (row >= count))
+        nothing = unit * 0
+        tl.atomic_add(missing + nothing, nothing + 1, mask=wrong, sem="relaxed")
+        tl.atomic_min(missing + 1 + nothing, row, mask=wrong, sem="relaxed")
+        source = (row * stride + column) * LANES
+        target, values_of = unit * LANES, column * LANES
+        if places is not None:
+            place = tl.load(places + number, mask=asked, other=0)
+            target = (place * UNITS + column) * LANES
+        if LANES > 1:
+            source, target, values_of = source[:, None] + lane, target[:, None] + lane, values_of[:, None] + lane
+            known, asked = known[:, None], asked[:, None]
+        found = tl.load(values + source, mask=known, other=0)
+        if DECODED_FROM == "float16":
+            found = _from_float16(found)
+        elif DECODED_FROM == "bfloat16":
+            found = (found.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+        elif DECODED_FROM == "int8":
+            found = found.to(tl.float32) * tl.load(scale + values_of)
+        tl.store(to + target, found, mask=asked)
+
+
+@_kernel()
+def _from_float16(bits):
+    """Return the float32 values of float16 bits; a NaN keeps its bits and becomes quiet, as on a CPU."""
+    wide = bits.to(tl.int32)
+    nan = ((wide & 0x8000) << 16) | 0x7FC00000 | ((wide & 0x3FF) << 13)
+    value = bits.to(tl.float16, bitcast=True).to(tl.float32)
+    return tl.where((wide & 0x7FFF) > 0x7C00, nan.to(tl.float32, bitcast=True), value)
+
+
+@_kernel("ids", "missing", "num_ids", "count")
+def check_ids(ids, missing, num_ids, count, TILE: tl.constexpr):
+    """Count the ids that are not in [0, count), where rows have no bytes to copy."""
+    number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    row = tl.load(ids + number, mask=number < num_ids, other=0).to(tl.int64)
+    wrong = (number < num_ids) & ((row < 0) | (row >= count))
+    nothing = number * 0
+    tl.atomic_add(missing + nothing, nothing + 1, mask=wrong, sem="relaxed")
+    tl.atomic_min(missing + 1 + nothing, row, mask=wrong, sem="relaxed")

@@ -1,0 +1,117 @@
+"""MissingIds: what the gathers of one feature on one device have found of ids that have no row.
+
+A gather cannot raise: the ids lie on the device, and to look at them is to wait for it. So its kernel counts the wrong
+ids in device memory. The count is copied to page-locked memory behind it, and an event tells when it is there. It is
+raised later: by the next read once the event has passed, or by `finish`, which waits.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import INT64_MAX
+from datapipes.device.runtime import Event, cuda
+
+__all__: list[str] = []
+
+
+class _Count(NamedTuple):
+    """The count of one gather: int64 [2], how many ids were wrong and the smallest of them."""
+
+    on_device: Tensor
+    in_host: Tensor
+    known: Event  # has passed when in_host holds what on_device held behind the gather
+
+
+class MissingIds:
+    """The counts of gathers that may still run. Threads and streams may share it.
+
+    Args:
+        where: what an error begins with.
+        num_rows: ids in [0, num_rows) have a row.
+        device: where the ids lie.
+        table: host memory that the gathers read: it is let go only after the last of them.
+    """
+
+    def __init__(self, where: str, num_rows: int, device: torch.device, table: Tensor | None = None) -> None:
+        self._where, self._num_rows, self._device = where, num_rows, device
+        self._lock = threading.Lock()
+        self._in_flight: list[_Count] = []
+        self._free: list[_Count] = []  # they hold no wrong id, so they may be counted in again
+        self._wrong, self._smallest = 0, INT64_MAX  # what has been found, and not raised yet
+        if table is not None:
+            weakref.finalize(self, _let_go, self._in_flight, table, os.getpid()).atexit = False
+
+    @contextmanager
+    def counter(self) -> Iterator[Tensor]:
+        """Give device memory, int64 [2], in which the gather that is queued inside counts; see `_Count`.
+
+        Enter it under the stream of the gather.
+        """
+        stream = cuda().current_stream(self._device)
+        with self._lock:
+            self._look()
+            count = self._free.pop() if self._free else None
+        if count is None:
+            in_host = cuda().empty_pinned((2,), torch.int64)
+            in_host[0], in_host[1] = 0, INT64_MAX
+            count = _Count(cuda().copy(in_host, self._device, non_blocking=True), in_host, cuda().new_event())
+        else:
+            cuda().used_on(count.on_device, stream)
+        yield count.on_device
+        cuda().copy_back(count.in_host, count.on_device)
+        count.known.record(stream)
+        with self._lock:
+            self._in_flight.append(count)
+
+    def raise_known(self) -> None:
+        """Raise IndexError if a gather that has run met ids without a row; do not wait for the others."""
+        with self._lock:
+            self._look()
+            self._raise()
+
+    def finish(self) -> None:
+        """Wait for the gathers that were queued before, then do as `raise_known`."""
+        with self._lock:
+            waited_for = [*self._in_flight]
+        for count in waited_for:
+            count.known.synchronize()
+        self.raise_known()
+
+    def _look(self) -> None:
+        """Take in the counts that are known by now."""
+        for count in [each for each in self._in_flight if each.known.query()]:
+            self._in_flight.remove(count)
+            wrong, smallest = count.in_host.tolist()
+            if wrong == 0:
+                self._free.append(count)
+            self._wrong += wrong
+            self._smallest = min(self._smallest, smallest)
+
+    def _raise(self) -> None:
+        wrong, smallest = self._wrong, self._smallest
+        if wrong == 0:
+            return
+        self._wrong, self._smallest = 0, INT64_MAX
+        raise IndexError(
+            f"{self._where}: {wrong} of the ids that were read on {self._device} have no row, the smallest is "
+            f"{smallest}; allowed are ids in [0, {self._num_rows}). This was found on the device after the read had "
+            "returned, so it may belong to an earlier minibatch: its rows for these ids are zeros. Check the ids, or "
+            "give the feature a row for each."
+        )
+
+
+def _let_go(in_flight: list[_Count], table: Tensor, pid: int) -> None:
+    """Wait for the gathers in flight; only then may the table's memory be used for something else."""
+    if os.getpid() == pid:  # a forked child has the objects, but not CUDA
+        for count in in_flight:
+            count.known.synchronize()
+    del table

@@ -1,0 +1,3 @@
+from plain_cuda import place
+
+__all__ = ["place"]

@@ -24,23 +24,37 @@ class PlainEvent:
         pass
 
 
+class PlainStream:
+    def wait_event(self, event: Any) -> None:
+        pass
+
+
 class PlainCuda(runtime.Cuda):
     """A device whose memory is that of the CPU, whose work is done when it is queued; kernels are interpreted."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tables: list[Tensor] = []  # what lies on the device
+        self.on_device: dict[int, Tensor] = {}  # by address of the storage; kept, so that none is given out again
+        self.is_page_locked = True  # all host memory
         self.grids: list[tuple[int, ...]] = []  # of each launch
         self.constants: list[dict[str, Any]] = []
 
+    def put(self, tensor: Tensor) -> Tensor:
+        """Say that a tensor lies on the device."""
+        self.on_device[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    def device(self, device: torch.device) -> torch.device:
+        return device
+
     def holds(self, tensor: Tensor) -> bool:
-        return any(tensor is table for table in self.tables)
+        return tensor.untyped_storage().data_ptr() in self.on_device
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        return not self.holds(tensor)
+        return self.is_page_locked and not self.holds(tensor)
 
     def current_stream(self, device: torch.device) -> Any:
-        return "stream"
+        return PlainStream()
 
     def on(self, stream: Any) -> Any:
         return contextlib.nullcontext()
@@ -85,12 +99,14 @@ class Place:
     def table(self, rows: Tensor, where: str) -> Tensor:
         """Return rows as they lie, with their gaps, in page-locked memory ("host") or on the device ("device")."""
         if not self.is_gpu:
-            if where == "device":
-                self.cuda.tables.append(rows)
-            return rows
+            return self.cuda.put(rows) if where == "device" else rows
         base = rows if rows._base is None else rows._base
         put = base.to(self.device) if where == "device" else base.pin_memory()
         return put.as_strided(rows.shape, rows.stride(), rows.storage_offset())
+
+    def ids(self, ids: Tensor) -> Tensor:
+        """Return ids on the device."""
+        return ids.to(self.device) if self.is_gpu else self.cuda.put(ids.clone())
 
     def missing(self, num_rows: int) -> MissingIds:
         return MissingIds("TensorFeature", num_rows, self.device)

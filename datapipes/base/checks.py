@@ -103,8 +103,8 @@ def _from_numpy(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Ten
         raise TypeError(f"{where}: {name} has dtype {array.dtype}, which no tensor can hold. Convert it.") from error
 
 
-def check_index_tensor(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value` as a 1-D contiguous int32 or int64 tensor in host memory."""
+def check_index_tensor(where: str, name: str, value: Any, *, in_host: bool = True) -> torch.Tensor:
+    """Return `value` as a 1-D contiguous int32 or int64 tensor; in host memory, unless it may lie anywhere."""
     tensor = as_tensor(where, name, value)
     if tensor.dtype not in INDEX_DTYPES:
         raise TypeError(
@@ -112,7 +112,7 @@ def check_index_tensor(where: str, name: str, value: Any) -> torch.Tensor:
         )
     if tensor.ndim != 1:
         raise ValueError(f"{where}: {name} must have 1 dimension, got shape {tuple(tensor.shape)}. Flatten it.")
-    if tensor.device.type != "cpu":
+    if in_host and tensor.device.type != "cpu":
         raise ValueError(f"{where}: {name} must be in host memory, found it on {tensor.device}. Call .cpu().")
     if not tensor.is_contiguous():
         raise ValueError(f"{where}: {name} is not contiguous (stride {tensor.stride()}). Call .contiguous().")

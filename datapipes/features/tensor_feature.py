@@ -1,9 +1,10 @@
-"""TensorFeature: rows of a tensor in host memory, as they are or stored with fewer bits."""
+"""TensorFeature: rows of a tensor in host memory or on a GPU, as they are or stored with fewer bits."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -12,6 +13,8 @@ from datapipes import _core
 from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
 from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
+from datapipes.device.runtime import cuda
+from datapipes.features.device_rows import DeviceRows
 from datapipes.features.feature import Feature
 from datapipes.features.given_rows import check_out
 from datapipes.features.stored_values import check_stored_as, decode, encode, take_decoded
@@ -20,7 +23,10 @@ __all__ = ["TensorFeature"]
 
 
 class TensorFeature(Feature):
-    """The rows of a tensor or array in host memory, of any fixed-width dtype; it is viewed, so it may be memory-mapped.
+    """The rows of a tensor or array, of any fixed-width dtype; it is viewed, so it may be memory-mapped.
+
+    They lie in host memory, where ids in host memory read them, and ids on a GPU too if it is page-locked
+    (`pin_memory_`); or on a GPU, for ids on that GPU.
 
     Args:
         tensor: [count, *shape]; rows may lie apart, the values of one row must be adjacent.
@@ -31,9 +37,9 @@ class TensorFeature(Feature):
             every row. None: as they are.
     Raises:
         TypeError: stored_as is given, and the tensor is not float32.
-        ValueError: The tensor has no dimension, is not in host memory, or the values of a row lie apart. Or a column
-            holds what stored_as cannot: for int8 NaN or an infinity, for the others a finite value beyond their
-            largest (float16: 65504).
+        ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device, or the values of a row
+            lie apart. Or a column holds what stored_as cannot: for int8 NaN or an infinity, for the others a finite
+            value beyond their largest (float16: 65504).
     Cost: nothing is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
@@ -43,8 +49,11 @@ class TensorFeature(Feature):
             raise ValueError(
                 "TensorFeature: needs at least 1 dimension, got a 0-d tensor. Its first size is the number of rows."
             )
-        if rows.device.type != "cpu":
-            raise ValueError(f"TensorFeature: must be in host memory, found the tensor on {rows.device}. Call .cpu().")
+        if rows.device.type != "cpu" and not cuda().holds(rows):
+            raise ValueError(
+                f"TensorFeature: must be in host memory or on a CUDA device, found the tensor on {rows.device}. Call "
+                ".cpu()."
+            )
         rows = rows.resolve_conj().resolve_neg()
         if not has_adjacent_values(rows):
             raise ValueError(
@@ -57,7 +66,8 @@ class TensorFeature(Feature):
         if self.stored_as is not None:
             rows, self.scale = encode("TensorFeature", rows, self.stored_as)
         self.tensor = rows
-        self._table = byte_rows(rows)
+        self._sort_ids = False
+        self._view_rows()
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; on `torch.get_num_threads()` threads.
@@ -65,10 +75,14 @@ class TensorFeature(Feature):
         With `stored_as` they are equal to `decode(tensor[ids])`.
 
         Args:
+            ids: on a GPU, if the rows are page-locked or lie there: the read is queued on its current stream, and is
+                waited for by nobody. See Feature.reads_on for ids without a row.
             out: memory for the rows, which is filled and returned: [n, *shape] of the same dtype, contiguous, in host
                 memory (it may be pinned), not overlapping the rows or the ids. By default the rows lie in memory
-                recycled from earlier minibatches.
+                recycled from earlier minibatches. Not for ids on a GPU.
         """
+        if _is_on_device(ids):
+            return self._read_on_device(ids, out, self.dtype)
         if self.stored_as is None:
             return self.read_stored(ids, out)
         wanted = check_index_tensor("TensorFeature", "ids", ids)
@@ -82,13 +96,16 @@ class TensorFeature(Feature):
         Args:
             ids, out: as for `read`; `out` has the dtype of the stored rows.
         """
+        if _is_on_device(ids):
+            return self._read_on_device(ids, out, self.tensor.dtype)
+        table = self._host_table()
         wanted = check_index_tensor("TensorFeature", "ids", ids)
         if out is not None:
             check_out("TensorFeature", out, wanted.shape[0], self.shape, self.tensor.dtype)
             to = None if out.numel() == 0 else byte_rows(out)
-            _core.gather_rows(self._table, wanted.numpy(), out=to, num_threads=num_threads())
+            _core.gather_rows(table, wanted.numpy(), out=to, num_threads=num_threads())
             return out
-        return take_rows(self.tensor, self._table, wanted, num_threads())
+        return take_rows(self.tensor, table, wanted, num_threads())
 
     def decode(self, rows: Tensor) -> Tensor:
         """Return the values of stored rows [n, *shape], float32, on the device of `rows`.
@@ -104,6 +121,12 @@ class TensorFeature(Feature):
                 f"{dtype_name(rows.dtype)}. Pass what read_stored returns."
             )
         return decode(rows, None if self.scale is None else self.scale.to(rows.device))
+
+    def reads_on(self, device: torch.device) -> str | None:
+        return self._device_rows.reads_on(device)
+
+    def finish_reads(self) -> None:
+        self._device_rows.finish()
 
     @property
     def count(self) -> int:
@@ -122,8 +145,35 @@ class TensorFeature(Feature):
         return f"TensorFeature({self.count} rows of {dtype_name(self.dtype)} {list(self.shape)}{stored})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_table": None}  # a view of the rows, which a pickle would copy
+        # The first is a view of the rows, which a pickle would copy; the other belongs to this process.
+        return {**self.__dict__, "_table": None, "_device_rows": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._table = byte_rows(self.tensor)
+        self._view_rows()
+
+    def _view_rows(self) -> None:
+        """Make what reads `tensor`; called whenever it is another tensor than before."""
+        self._table = None if cuda().holds(self.tensor) else byte_rows(self.tensor)
+        self._device_rows = DeviceRows(self.tensor, self.scale)
+
+    def _read_on_device(self, ids: Tensor, out: Tensor | None, dtype: torch.dtype) -> Tensor:
+        wanted = check_index_tensor("TensorFeature", "ids", ids, in_host=False)
+        if out is not None:
+            raise ValueError(
+                f"TensorFeature: out is given with ids on {ids.device}; rows are read into memory of that device that "
+                "is new. Leave out= out, or pass ids.cpu()."
+            )
+        return self._device_rows.read(wanted, dtype, sort_ids=self._sort_ids)
+
+    def _host_table(self) -> NDArray[np.uint8]:
+        if self._table is None:
+            raise ValueError(
+                f"TensorFeature: the rows lie on {self.tensor.device}, the ids in host memory. Put copy_to before "
+                f"fetch_feature, or pass ids on {self.tensor.device}."
+            )
+        return self._table
+
+
+def _is_on_device(ids: Any) -> bool:
+    return isinstance(ids, Tensor) and cuda().holds(ids)

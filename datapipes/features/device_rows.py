@@ -1,0 +1,106 @@
+"""DeviceRows: how the rows of a TensorFeature are read with ids that lie on a GPU.
+
+The rows lie in page-locked host memory, which every GPU can read, or in the memory of one GPU.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+from datapipes.device import uva_threads
+from datapipes.device.gather import gather
+from datapipes.device.missing_ids import MissingIds
+from datapipes.device.runtime import cuda
+
+__all__: list[str] = []
+
+
+class DeviceRows:
+    """Reads the rows of one table; built in the process and on the stream that made the table.
+
+    Args:
+        table: [count, *shape], as the rows are stored.
+        scale: float32 [*shape] for int8 that is decoded, else None; where the table lies.
+    """
+
+    def __init__(self, table: Tensor, scale: Tensor | None) -> None:
+        self._table, self._scale = table, scale
+        self._lock = threading.Lock()
+        self._missing: dict[torch.device, MissingIds] = {}
+        self._scales: dict[torch.device, Tensor] = {}
+        self._is_on_device = cuda().holds(table)
+        if self._is_on_device:
+            self._made = cuda().new_event()
+            self._made.record(cuda().current_stream(table.device))
+
+    def reads_on(self, device: torch.device) -> str | None:
+        """See Feature.reads_on."""
+        if self._is_on_device:
+            return "device memory" if cuda().device(device) == self._table.device else None
+        return "uva" if self._table.numel() == 0 or cuda().is_pinned(self._table) else None
+
+    def read(self, ids: Tensor, dtype: torch.dtype, *, sort_ids: bool) -> Tensor:
+        """Return the rows at `ids`, int32 or int64 [n] on a device, queued on its current stream.
+
+        Args:
+            dtype: of the rows returned: the table's, or float32 to decode them.
+            sort_ids: see gather; for rows in host memory.
+        Raises:
+            ValueError: The rows cannot be read from that device.
+            IndexError: Ids that were read earlier have no row.
+        """
+        device, table = ids.device, self._table
+        if self._is_on_device and table.device != device:
+            raise ValueError(
+                f"TensorFeature: the rows lie on {table.device}, the ids on {device}; a GPU reads only its own memory. "
+                f"Copy the minibatch to {table.device}, or keep the rows in page-locked host memory: "
+                "dp.TensorFeature(tensor.cpu()).pin_memory_()."
+            )
+        if not self._is_on_device and table.numel() > 0 and not cuda().is_pinned(table):
+            raise ValueError(
+                f"TensorFeature: the ids lie on {device}, the rows in host memory that is not page-locked; no GPU can "
+                "read that. Call .pin_memory_() on the feature, or put fetch_feature before copy_to."
+            )
+        missing = self._missing_on(device)
+        missing.raise_known()
+        stream = cuda().current_stream(device)
+        scale = None if self._scale is None or dtype == table.dtype else self._scale_on(device)
+        if scale is not None:
+            cuda().used_on(scale, stream)
+        if self._is_on_device:
+            stream.wait_event(self._made)
+            cuda().used_on(table, stream)
+            return gather(table, ids, scale=scale, dtype=dtype, missing=missing)
+        return gather(
+            *(table, ids),
+            scale=scale,
+            dtype=dtype,
+            max_threads=uva_threads.limit(),
+            sort_ids=sort_ids,
+            missing=missing,
+        )
+
+    def finish(self) -> None:
+        """Wait until all ids that were read are known to have a row; raise IndexError if one has none."""
+        with self._lock:
+            all_missing = [*self._missing.values()]
+        for missing in all_missing:
+            missing.finish()
+
+    def _missing_on(self, device: torch.device) -> MissingIds:
+        with self._lock:
+            if device not in self._missing:
+                table = None if self._is_on_device else self._table
+                self._missing[device] = MissingIds("TensorFeature", self._table.shape[0], device, table)
+            return self._missing[device]
+
+    def _scale_on(self, device: torch.device) -> Tensor | None:
+        if self._scale is None or self._is_on_device:
+            return self._scale
+        with self._lock:
+            if device not in self._scales:
+                self._scales[device] = cuda().copy(self._scale.contiguous(), device, non_blocking=False)
+            return self._scales[device]

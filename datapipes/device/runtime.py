@@ -6,7 +6,7 @@ of a GPU without one and refuses a read that comes too early. Nothing here initi
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -95,11 +95,12 @@ class Cuda:
     def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
         """Lock the pages of host memory and map them for all devices; return the CUDA error, 0 for success."""
         _TORCH.init()
-        return int(_TORCH.cudart().cudaHostRegister(address, num_bytes, _PORTABLE | (_READ_ONLY if read_only else 0)))
+        flags = _PORTABLE | (_READ_ONLY if read_only else 0)
+        return _forgotten(int(_TORCH.cudart().cudaHostRegister(address, num_bytes, flags)))
 
     def unregister(self, address: int) -> int:
         """Undo `register`; return the CUDA error, 0 for success."""
-        return int(_TORCH.cudart().cudaHostUnregister(address))
+        return _forgotten(int(_TORCH.cudart().cudaHostUnregister(address)))
 
     def launch(self, kernel: Any, grid: tuple[int, ...], device: torch.device, *args: Any, **constants: Any) -> None:
         """Queue a Triton kernel on the current stream of `device`. Tensors in `args` may be on the device; host memory
@@ -109,9 +110,24 @@ class Cuda:
             kernel[grid](*args, **constants)
 
     def synchronize(self) -> None:
-        """Wait for the work of every device that `launch` has used; it starts no other device."""
-        for index in sorted(self._launched_on):
-            _TORCH.synchronize(index)
+        """Wait for the work of every device that this process has used, by torch or otherwise; it starts no other."""
+        for index in range(self.device_count() if _TORCH.is_initialized() else 0):
+            if index in self._launched_on or _has_context(index):
+                _TORCH.synchronize(index)
+
+
+def _has_context(index: int) -> bool:
+    """Return whether this process has used a device; True where torch does not tell."""
+    asked = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return asked is None or bool(asked(index))
+
+
+def _forgotten(code: int) -> int:
+    """Return an error of CUDA that the caller handles. CUDA keeps it, and torch would raise it for its next kernel."""
+    if code != 0:
+        with suppress(RuntimeError):  # raised and so forgotten here
+            torch.ones(1, device="cuda")
+    return code
 
 
 _current = Cuda()

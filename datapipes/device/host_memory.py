@@ -1,0 +1,302 @@
+"""Host memory registered with CUDA: page-locked, and mapped for all GPUs of this process. Nothing is copied.
+
+CUDA refuses to register a page twice, and tensors may share pages. So one table has the segments (whole pages) that are
+registered, each with the number of its owners. `pin` registers the pages that are in no segment yet. The last owner of
+a segment that ends, by `release` or because it was collected, does in this order: it waits for the work of the GPUs,
+which may still read, unregisters the segment, and lets go of its memory, which the segment has kept till then.
+
+Nothing is unregistered at exit, when CUDA may be gone already, nor in a forked child, where CUDA never was.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from datapipes.base.log import logger
+from datapipes.base.sizes import check_memory
+from datapipes.device.host_pages import NOT_SUPPORTED, Mapped, Memory, Run, mapped_in, refusal, runs_of
+from datapipes.device.runtime import cuda
+
+__all__: list[str] = []
+
+
+class _Segment:
+    """Registered pages [begin, end) and what keeps them. Without `is_ours` somebody else locked them, as torch does."""
+
+    def __init__(self, begin: int, end: int, memories: list[Memory], is_ours: bool = True) -> None:
+        self.begin, self.end = begin, end
+        self.memories = memories
+        self.is_ours = is_ours
+        self.is_there = True  # until it is unregistered
+        self.owners = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.end - self.begin
+
+
+class Pinned:
+    """One owner's hold on registered memory. It ends with `release`, or when this object is collected."""
+
+    def __init__(self, memories: list[Memory], segments: list[_Segment]) -> None:
+        self._memories, self._segments = memories, segments
+        self._table = _table
+        # Weak, so that a cycle of garbage is found; not at exit, and only once, whatever thread ends it.
+        self._end = weakref.finalize(self, _table.ended_later, segments)
+        self._end.atexit = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the memory is locked in this process: not released, not in a forked child, and not moved since."""
+        return (
+            self._table is _table
+            and self._end.alive
+            and all(memory.is_there for memory in self._memories)
+            and all(segment.is_there for segment in self._segments)
+        )
+
+    def release(self) -> None:
+        """Give up the hold; waits for the work of the GPUs if it is the last one. It may be called twice."""
+        ended = self._end.detach()
+        self._memories, self._segments = [], []
+        if ended is not None and self._table is _table:
+            segments = ended[2][0]
+            _table.ended.append(segments)
+            _table.end_all(wait=True)
+
+
+class _Table:
+    """The segments of this process. A forked child begins with an empty one."""
+
+    def __init__(self) -> None:
+        self.segments: list[_Segment] = []
+        # Of owners that ended: the garbage collector may run at any place, so it takes no lock and waits for none.
+        self.ended: deque[list[_Segment]] = deque()
+        self._lock = threading.RLock()
+        self._busy = False  # this thread changes the segments, further out
+        self._never_freed: list[_Segment] = []
+        self.is_exiting = False
+
+    def pin(self, where: str, given: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
+        """Register the given memories but those of `locked`, which somebody else has locked."""
+        with self._alone():
+            self._end_moved(given)
+            segments = [_Segment(memory.begin, memory.end, [memory], is_ours=False) for memory in locked]
+            new: list[_Segment] = []
+            try:
+                for run in runs_of(given):
+                    known = [each for each in self.segments if each.begin < run.end and run.begin < each.end]
+                    segments += known
+                    for gap in _gaps(run, known):
+                        new += _registered(where, gap, sum(each.num_bytes for each in self.segments + new), remedy)
+            except BaseException:
+                for each in new:  # no kernel has read them yet
+                    cuda().unregister(each.begin)
+                raise
+            self.segments += new
+            for each in (segments := segments + new):
+                each.owners += 1
+            return Pinned([*given, *locked], segments)
+
+    def ended_later(self, segments: list[_Segment]) -> None:
+        """Note that an owner was collected, and end its segments if no thread changes them now; that one does it."""
+        if self is _table:
+            self.ended.append(segments)
+            self.end_all(wait=False)
+
+    def end_all(self, wait: bool) -> None:
+        """End the segments that no owner has any more; with `wait` also if another thread is at work."""
+        while (wait or self.ended) and not self.is_exiting and self._lock.acquire(blocking=wait):
+            wait = False
+            try:
+                if self._busy:
+                    return  # called by the garbage collector inside of this very loop or of `pin`, which go on with it
+                self._busy = True
+                try:
+                    self._take_ended()
+                finally:
+                    self._busy = False
+            finally:
+                self._lock.release()
+
+    def _take_ended(self) -> None:
+        unused = []
+        while self.ended:
+            for segment in self.ended.popleft():
+                segment.owners -= 1
+                if segment.owners == 0:
+                    unused.append(segment)
+        self._end(unused)
+
+    def _end(self, segments: list[_Segment]) -> None:
+        """Unregister segments, then let go of their memory."""
+        if not segments:
+            return
+        try:
+            cuda().synchronize()
+        except RuntimeError as error:  # a GPU that failed; it reads no more
+            logger.warning("pinned memory: a GPU failed before its memory was unregistered: %s", error)
+        for segment in segments:
+            segment.is_there = False
+            if segment.is_ours and segment in self.segments:
+                self.segments.remove(segment)
+                code = cuda().unregister(segment.begin)
+                if code != 0:
+                    logger.warning(
+                        "pinned memory: CUDA did not unregister %d bytes (error %d of cudaHostUnregister); they stay "
+                        "in memory.",
+                        segment.num_bytes,
+                        code,
+                    )
+                    self._never_freed.append(segment)
+                    continue
+            segment.memories = []
+
+    def _end_moved(self, given: list[Memory]) -> None:
+        """End the segments in the way whose memory was given back under them; other memory may lie there now."""
+        self._end(
+            [
+                segment
+                for run in runs_of(given)
+                for segment in self.segments
+                if segment.begin < run.end and run.begin < segment.end
+                if not all(memory.is_there for memory in segment.memories)
+            ]
+        )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Change the segments while no other thread does."""
+        try:
+            with self._lock:
+                if self._busy:
+                    raise RuntimeError("pin_memory_: called by the garbage collector (__del__) inside of pin_memory_.")
+                self._busy = True
+                try:
+                    self._take_ended()
+                    yield
+                finally:
+                    self._busy = False
+        finally:
+            self.end_all(wait=False)
+
+
+_table = _Table()
+_watched = False
+
+
+def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ out") -> Pinned:
+    """Register the memory of tensors in host memory with CUDA; what they share is registered once.
+
+    Memory that torch has locked (`pin_memory`) is not registered again, but held as well. Pages that this process may
+    not write, and those of files, are registered for reading only. Where the driver cannot do that, the pages of a file
+    that is mapped copy-on-write are copied into memory by the system; the log says so.
+
+    Args:
+        where: names the caller in errors.
+        remedy: what to do where CUDA refuses, in words.
+    Returns:
+        The hold on the memory; keep it as long as a GPU may read.
+    Raises:
+        RuntimeError: There is no CUDA device, or CUDA refuses.
+        MemoryError: The limit of locked memory is too low.
+    """
+    given: list[Memory] = []
+    locked: list[Memory] = []
+    for tensor in tensors:
+        if tensor.numel() > 0:
+            memory = Memory.of(tensor)
+            (locked if _locked_elsewhere(tensor, memory) else given).append(memory)
+    return _pinned(where, given, locked, remedy)
+
+
+def pin_range(where: str, address: int, num_bytes: int, keep: object, remedy: str) -> Pinned:
+    """Register host memory that is no tensor, see `pin`; `keep` keeps it alive."""
+    return _pinned(where, [Memory(address, address + num_bytes, keep, address)], [], remedy)
+
+
+def _pinned(where: str, given: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
+    global _watched
+    if cuda().device_count() == 0:
+        raise RuntimeError(
+            f"{where}: this machine offers no CUDA device to torch {torch.__version__}, and only a GPU reads "
+            f"page-locked memory. Install a CUDA build of torch, or {remedy}."
+        )
+    if not _watched:
+        _watched = True
+        os.register_at_fork(after_in_child=_after_fork)
+        atexit.register(_at_exit)
+    return _table.pin(where, given, locked, remedy)
+
+
+def _locked_elsewhere(tensor: Tensor, memory: Memory) -> bool:
+    """Return whether somebody else has locked the memory of a tensor, from its first byte to its last."""
+    if not cuda().is_pinned(tensor) or any(
+        each.begin < memory.end and memory.begin < each.end for each in [*_table.segments]
+    ):
+        return False
+    last = torch.empty(0, dtype=torch.uint8).set_(memory.keep, memory.end - 1 - memory.address, (1,), (1,))
+    return cuda().is_pinned(last)
+
+
+def _gaps(run: Run, known: list[_Segment]) -> Iterator[Run]:
+    """Yield the pages of a run that are in no segment."""
+    begin = run.begin
+    for segment in sorted(known, key=lambda each: each.begin):
+        if begin < segment.begin:
+            yield _part(run, begin, segment.begin)
+        begin = max(begin, segment.end)
+    if begin < run.end:
+        yield _part(run, begin, run.end)
+
+
+def _part(run: Run, begin: int, end: int) -> Run:
+    return Run(begin, end, [each for each in run.memories if each.begin < end and begin < each.end])
+
+
+def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment]:
+    """Register pages, each kind of mapping for itself; all or none. `before` bytes are registered already."""
+    done: list[_Segment] = []
+    try:
+        for mapped in mapped_in(gap.begin, gap.end):
+            num_bytes = mapped.end - mapped.begin
+            code = cuda().register(mapped.begin, num_bytes, read_only=not mapped.may_write or mapped.copies_on_write)
+            if code == NOT_SUPPORTED and mapped.may_write:
+                code = _copied_and_registered(where, mapped)
+            if code != 0:
+                raise refusal(where, code, num_bytes, before + mapped.begin - gap.begin, remedy)
+            done.append(_Segment(mapped.begin, mapped.end, _part(gap, mapped.begin, mapped.end).memories))
+    except BaseException:
+        for each in done:
+            cuda().unregister(each.begin)
+        raise
+    return done
+
+
+def _copied_and_registered(where: str, mapped: Mapped) -> int:
+    num_bytes = mapped.end - mapped.begin
+    check_memory(where, "the pages of a mapped file, which this driver locks as copies", num_bytes, "Pin less.")
+    logger.warning(
+        "%s: this driver cannot lock the pages of a mapped file; %d bytes of it are copied into memory.",
+        where,
+        num_bytes,
+    )
+    return cuda().register(mapped.begin, num_bytes, read_only=False)
+
+
+def _after_fork() -> None:
+    global _table
+    _table = _Table()
+
+
+def _at_exit() -> None:
+    _table.is_exiting = True

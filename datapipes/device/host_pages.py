@@ -1,0 +1,113 @@
+"""The pages of host memory: which a tensor takes, which may be written, and why CUDA did not lock them."""
+
+from __future__ import annotations
+
+import mmap
+import resource
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.processes.mappings import extent
+
+NOT_SUPPORTED = 801  # cudaErrorNotSupported: this driver locks no pages that it may not write
+_ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
+
+
+class Memory(NamedTuple):
+    """The bytes [begin, end) of this process, the object that keeps them, and where that object began."""
+
+    begin: int
+    end: int
+    keep: Any
+    address: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Memory:
+        """Return the memory from the first value of a tensor to its last."""
+        storage, begin = tensor.untyped_storage(), tensor.data_ptr()
+        return cls(begin, begin + extent(tensor), storage, storage.data_ptr())
+
+    @property
+    def is_there(self) -> bool:
+        """False once a storage has moved (`share_memory_`, `resize_`): its old memory was given back."""
+        return not isinstance(self.keep, torch.UntypedStorage) or self.keep.data_ptr() == self.address
+
+
+class Run(NamedTuple):
+    """Whole pages [begin, end) without a gap, and the memories in them."""
+
+    begin: int
+    end: int
+    memories: list[Memory]
+
+
+def runs_of(memories: Iterable[Memory]) -> list[Run]:
+    """Return the pages of the memories; those that share a page or lie side by side are one run."""
+    runs: list[Run] = []
+    for memory in sorted(memories, key=lambda each: (each.begin, each.end)):
+        begin = memory.begin - memory.begin % mmap.PAGESIZE
+        end = -(-memory.end // mmap.PAGESIZE) * mmap.PAGESIZE
+        if runs and begin <= runs[-1].end:
+            last = runs.pop()
+            runs.append(Run(last.begin, max(last.end, end), [*last.memories, memory]))
+        else:
+            runs.append(Run(begin, end, [memory]))
+    return runs
+
+
+class Mapped(NamedTuple):
+    """A range of pages of one mapping."""
+
+    begin: int
+    end: int
+    may_write: bool
+    copies_on_write: bool  # a private mapping of a file: a page that is locked for writing becomes a copy
+
+
+def mapped_in(begin: int, end: int) -> Iterator[Mapped]:
+    """Yield the mappings of this process in [begin, end), ascending; neighbours of one kind as one."""
+    last: Mapped | None = None
+    with open("/proc/self/maps", "rb") as maps:
+        for line in maps:
+            bounds, mode, _, _, inode = line.split(maxsplit=5)[:5]
+            low, high = (int(bound, 16) for bound in bounds.split(b"-"))
+            low, high = max(low, begin), min(high, end)
+            if low >= high:
+                continue
+            found = Mapped(low, high, b"w" in mode, b"p" in mode and int(inode) != 0)
+            if last is not None and last.end == low and last[2:] == found[2:]:
+                last = last._replace(end=high)
+                continue
+            if last is not None:
+                yield last
+            last = found
+    if last is not None:
+        yield last
+
+
+def refusal(where: str, code: int, num_bytes: int, before: int, remedy: str) -> Exception:
+    """Return the error for pages that CUDA did not lock; `before` bytes are locked already."""
+    if code == NOT_SUPPORTED:
+        return RuntimeError(
+            f"{where}: {num_bytes} bytes lie in pages that may not be written, as of a file mapped for reading. This "
+            f"driver cannot lock such pages (error {code} of cudaHostRegister). Map the file copy-on-write "
+            "(np.load(path, mmap_mode='c')), or read it into memory."
+        )
+    if code == _ALREADY_REGISTERED:
+        return RuntimeError(
+            f"{where}: other code has registered a part of these {num_bytes} bytes with CUDA (error {code} of "
+            "cudaHostRegister); all of them or none may be. Undo that registration first, or let it cover all bytes."
+        )
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if 0 <= limit < before + num_bytes:
+        return MemoryError(
+            f"{where}: CUDA cannot lock {num_bytes} bytes (error {code}) beside {before} that are locked; the limit of "
+            f"locked memory is {limit} bytes. Raise it (ulimit -l), or {remedy}."
+        )
+    return RuntimeError(
+        f"{where}: CUDA cannot register {num_bytes} bytes of host memory (error {code} of cudaHostRegister). To go on, "
+        f"{remedy}."
+    )

@@ -1,0 +1,80 @@
+"""A stand-in for CUDA that registers host memory in a table, and notes every call that real CUDA would refuse or that
+would take memory from under a kernel.
+"""
+
+import mmap
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from datapipes.device import runtime
+
+NOT_SUPPORTED, ALREADY_REGISTERED, NOT_REGISTERED = 801, 712, 713
+
+
+class FakeRegistration(runtime.Cuda):
+    """One GPU. `registered` is {address: (bytes, read_only)}, `faults` says in words what went wrong."""
+
+    def __init__(self, refuse: int = 0, refuses_read_only: bool = False) -> None:
+        super().__init__()
+        self.refuse, self.refuses_read_only = refuse, refuses_read_only
+        self.refuse_after = 0  # so many calls succeed before `refuse` acts
+        self.registered: dict[int, tuple[int, bool]] = {}
+        self.calls: list[str] = []
+        self.faults: list[str] = []
+        self.locked_by_torch: list[tuple[int, int]] = []
+        self.kernels: list[StorageWeakRef] = []  # memory that kernels in flight read
+
+    def device_count(self) -> int:
+        return 1
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        begin = tensor.data_ptr()
+        ranges = [*self.locked_by_torch, *((address, size) for address, (size, _) in self.registered.items())]
+        return any(address <= begin < address + size for address, size in ranges)
+
+    def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
+        self.calls.append("register")
+        if address % mmap.PAGESIZE or num_bytes % mmap.PAGESIZE or num_bytes <= 0:
+            self.faults.append(f"register({address}, {num_bytes}): no whole pages")
+        if self.refuse and self.refuse_after == 0:
+            return self.refuse
+        self.refuse_after -= bool(self.refuse)
+        if read_only and self.refuses_read_only:
+            return NOT_SUPPORTED
+        for begin, (size, _) in self.registered.items():
+            if address < begin + size and begin < address + num_bytes:
+                self.faults.append(f"register({address}, {num_bytes}): again, {begin} has {size}")
+                return ALREADY_REGISTERED
+        self.registered[address] = (num_bytes, read_only)
+        return 0
+
+    def unregister(self, address: int) -> int:
+        self.calls.append("unregister")
+        if address not in self.registered:
+            self.faults.append(f"unregister({address}): not registered")
+            return NOT_REGISTERED
+        if self.kernels:
+            self.faults.append(f"unregister({address}): while a kernel reads")
+        del self.registered[address]
+        return 0
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+        if any(memory.expired() for memory in self.kernels):
+            self.faults.append("a kernel reads memory that was given back")
+        self.kernels.clear()
+
+    def reads(self, tensor: Tensor) -> None:
+        """Queue a kernel that reads a tensor; it ends when somebody waits for it."""
+        self.kernels.append(StorageWeakRef(tensor.untyped_storage()))
+
+    def covers(self, tensor: Tensor) -> bool:
+        """Return whether every page of a contiguous tensor is registered."""
+        pages = {
+            page
+            for address, (size, _) in self.registered.items()
+            for page in range(address // mmap.PAGESIZE, (address + size) // mmap.PAGESIZE)
+        }
+        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        return pages >= set(range(begin // mmap.PAGESIZE, -(-end // mmap.PAGESIZE)))

@@ -7,7 +7,6 @@ have passed.
 
 from __future__ import annotations
 
-import resource
 import threading
 import warnings
 from collections import deque
@@ -16,9 +15,11 @@ from typing import Any
 import torch
 
 from datapipes import _core
+from datapipes.device import host_memory
+from datapipes.device.runtime import cuda
 
 _WARNED = False
-_CUDA: Any = torch.cuda  # its functions have no types
+_ANY_DEVICE = torch.device("cuda")  # the current one of this thread
 
 
 class Pinning:
@@ -26,11 +27,9 @@ class Pinning:
 
     def __init__(self, shared: _core.ShmQueue) -> None:
         self._shared = shared
-        self._address, num_bytes = shared.memory
-        _CUDA.init()
-        code = int(_cudart().cudaHostRegister(self._address, num_bytes, 0))
-        if code != 0:
-            raise _refused(code, num_bytes)
+        address, num_bytes = shared.memory
+        remedy = "leave pin_memory out, or give a smaller shm_size"
+        self._pinned = host_memory.pin_range("ShmChannel.pin_memory", address, num_bytes, shared, remedy)
         self._lock = threading.Lock()
         self._streams: list[torch.cuda.Stream] = []
         self._waiting: deque[tuple[list[Any], list[int]]] = deque()  # events and their slots
@@ -40,7 +39,7 @@ class Pinning:
     def of(cls, shared: _core.ShmQueue) -> Pinning | None:
         """Register the channel. Without CUDA, warn once and return None."""
         global _WARNED
-        if torch.cuda.is_available():
+        if cuda().device_count() > 0:
             return cls(shared)
         if not _WARNED:
             _WARNED = True
@@ -64,8 +63,8 @@ class Pinning:
     def _let_go(self, wait: bool) -> None:
         if dropped := self._shared.dropped_slots():
             events = []
-            for stream in (_CUDA.current_stream(), *self._streams):
-                event = _CUDA.Event()
+            for stream in (cuda().current_stream(cuda().device(_ANY_DEVICE)), *self._streams):
+                event = cuda().new_event()
                 event.record(stream)
                 events.append(event)
             self._waiting.append((events, dropped))
@@ -82,24 +81,7 @@ class Pinning:
     def end(self) -> None:
         """Wait for the copies, free their slots and unregister. Tensors that still exist stay valid, but unpinned."""
         self.let_go(wait=True)
-        torch.cuda.synchronize()  # waits for copies from tensors that still exist
+        cuda().synchronize()  # waits for copies from tensors that still exist
         self._shared.release_in_two_steps(False)
         self._shared.let_go(self._shared.dropped_slots())
-        _cudart().cudaHostUnregister(self._address)
-
-
-def _cudart() -> Any:
-    return _CUDA.cudart()
-
-
-def _refused(code: int, num_bytes: int) -> Exception:
-    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if 0 <= limit < num_bytes:
-        return MemoryError(
-            f"ShmChannel.pin_memory: CUDA cannot lock {num_bytes} bytes (error {code}); the limit of locked memory is "
-            f"{limit} bytes. Raise it (ulimit -l), or give a smaller shm_size."
-        )
-    return RuntimeError(
-        f"ShmChannel.pin_memory: CUDA cannot register {num_bytes} bytes of shared memory (error {code} of "
-        "cudaHostRegister). Leave pin_memory out, or give a smaller shm_size."
-    )
+        self._pinned.release()

@@ -4,6 +4,7 @@ W1 to W14 are defects known from another system's queue in shared memory. A test
 that defect.
 """
 
+import gc
 import itertools
 import math
 import os
@@ -15,16 +16,17 @@ import threading
 import time
 import warnings
 from contextlib import suppress
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from channels import BOUND_S, HEAD, attached_again, in_thread, number_of, numbered
+from fake_registration import FakeRegistration
 from pipelines import refused
 
 import datapipes as dp
 from datapipes.channel import pinning
+from datapipes.device import runtime
 
 KIB = 1024
 LATE_S = 1.0  # a call that ends at its timeout ends within this
@@ -793,34 +795,29 @@ class FakeEvent:
         self.passed = True
 
 
-class FakeCuda:
+class FakeCuda(FakeRegistration):
     def __init__(self, refuses: int = 0):
-        self.refuses = refuses
-        self.registered, self.synchronized = {}, 0
+        super().__init__(refuses)
         self.Event = type("Event", (FakeEvent,), {"made": []})
 
-    def init(self):
-        pass
+    def device(self, device):
+        return torch.device("cuda", 0)
 
-    def current_stream(self):
+    def current_stream(self, device):
         return "current"
 
-    def cudart(self):
-        return SimpleNamespace(cudaHostRegister=self.register, cudaHostUnregister=self.registered.pop)
-
-    def register(self, address, num_bytes, flags):
-        if not self.refuses:
-            self.registered[address] = num_bytes
-        return self.refuses
+    def new_event(self):
+        return self.Event()
 
 
 @pytest.fixture
 def cuda(monkeypatch):
     fake = FakeCuda()
-    monkeypatch.setattr(pinning, "_CUDA", fake)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    return fake
+    monkeypatch.setattr(runtime, "_current", fake)
+    yield fake
+    gc.collect()
+    assert fake.faults == []
+    assert fake.registered == {}
 
 
 def test_pinning_registers_the_segment_until_it_is_closed(cuda):  # W10
@@ -828,7 +825,7 @@ def test_pinning_registers_the_segment_until_it_is_closed(cuda):  # W10
     channel.pin_memory()
     channel.pin_memory()
     address, num_bytes = channel._shared.memory
-    assert cuda.registered == {address: num_bytes}
+    assert cuda.registered == {address: (num_bytes, False)}
     channel.send(numbered(1), timeout=0)
     message = channel.recv(timeout=0)
     assert address <= message["x"].data_ptr() < address + num_bytes
@@ -915,7 +912,7 @@ def test_copies_are_not_waited_for_where_nothing_is_pinned():
     ],
 )
 def test_a_refused_registration_is_an_error_and_the_channel_goes_on(cuda, monkeypatch, limit, error, allowed):  # W10
-    cuda.refuses = 2
+    cuda.refuse = 2
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
     with dp.ShmChannel(4, "64KB") as channel:
         with refused(error, stage="ShmChannel.pin_memory", found=r"\d+ bytes.*error 2", allowed=allowed):
@@ -925,7 +922,7 @@ def test_a_refused_registration_is_an_error_and_the_channel_goes_on(cuda, monkey
 
 
 def test_without_cuda_there_is_one_warning_and_nothing_changes(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(runtime.Cuda, "device_count", lambda self: 0)
     monkeypatch.setattr(pinning, "_WARNED", False)
     with dp.ShmChannel(4, "64KB") as channel:
         with pytest.warns(UserWarning, match="no CUDA device") as caught:

@@ -2,12 +2,15 @@
 would take memory from under a kernel.
 """
 
+import gc
 import mmap
+from collections.abc import Iterator
 
+import pytest
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from datapipes.device import runtime
+from datapipes.device import host_memory, runtime
 
 NOT_SUPPORTED, ALREADY_REGISTERED, NOT_REGISTERED = 801, 712, 713
 
@@ -78,3 +81,17 @@ class FakeRegistration(runtime.Cuda):
         }
         begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
         return pages >= set(range(begin // mmap.PAGESIZE, -(-end // mmap.PAGESIZE)))
+
+
+def registering(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistration]:
+    """The body of a fixture: a fake GPU; at the end of the test nothing is registered, and nothing went wrong."""
+    found = FakeRegistration()
+    monkeypatch.setattr(runtime, "_current", found)
+    try:
+        yield found
+        gc.collect()
+        assert found.faults == []
+        assert found.registered == {}
+        assert host_memory._table.segments == []
+    finally:
+        host_memory._after_fork()  # what a failed test has left is of no further test

@@ -30,7 +30,7 @@ from datapipes.graph.checks import (
     check_index_dtype,
     refuse_negative_ids,
 )
-from datapipes.graph.graph import Graph
+from datapipes.graph.local_graph import LocalGraph
 
 if TYPE_CHECKING:
     import networkx
@@ -42,7 +42,7 @@ __all__ = ["CSCGraph"]
 _Arrays = tuple[NDArray[np.int64], NDArray[Any], "NDArray[np.int64] | None"]
 
 
-class CSCGraph(Graph):
+class CSCGraph(LocalGraph):
     """A homogeneous graph as compressed sparse columns; tensors or NumPy arrays, viewed without a copy.
 
     Args:

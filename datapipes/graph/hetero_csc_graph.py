@@ -27,7 +27,7 @@ from datapipes.graph.checks import (
     check_mapping,
     refuse_negative_ids,
 )
-from datapipes.graph.graph import Graph
+from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.storage import HEADER
 from datapipes.graph.typed_relation import (
     TypedRelation,
@@ -51,7 +51,7 @@ MOST_EDGE_TYPES = 2**16  # the random key has room for so many
 ByEdgeType = Mapping[EdgeType, Any] | Mapping[str, Any]  # the text "src:rel:dst" is accepted too
 
 
-class HeteroCSCGraph(Graph):
+class HeteroCSCGraph(LocalGraph):
     """A heterogeneous graph as compressed sparse columns by edge type; tensors or NumPy arrays, viewed without a copy.
 
     An edge type is a tuple (src, rel, dst) of three texts; the middle one names the relation. Wherever this class takes

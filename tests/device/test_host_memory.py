@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fake_registration import NOT_SUPPORTED, FakeRegistration
+from fake_registration import NOT_SUPPORTED, FakeRegistration, registering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import refused
@@ -30,14 +30,7 @@ BOUND_S = 60
 
 @pytest.fixture
 def fake(monkeypatch):
-    """A fake GPU; at the end of the test nothing is registered, and nothing went wrong."""
-    found = FakeRegistration()
-    monkeypatch.setattr(runtime, "_current", found)
-    yield found
-    gc.collect()
-    assert found.faults == []
-    assert found.registered == {}
-    assert host_memory._table.segments == []
+    yield from registering(monkeypatch)
 
 
 def pages(count: int) -> torch.Tensor:

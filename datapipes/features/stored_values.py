@@ -6,7 +6,9 @@ the bit. A column is one place in a row, in every row: rows of shape [3, 4] have
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,13 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.rows import byte_rows
+from datapipes.base.sizes import check_memory
 
 __all__: list[str] = []
 
 STORED_AS = (torch.float16, torch.bfloat16, torch.int8)
 _LARGEST = 127  # of int8; -128 is left out, so that a value and its negative are stored alike
+_HUGE_PAGE = 1 << 21
 _PIECE_BYTES = 1 << 22  # of values in work at once: few enough to stay in the cache
 
 
@@ -60,8 +64,9 @@ def encode(where: str, values: Tensor, stored_as: torch.dtype) -> tuple[Tensor, 
     Raises:
         ValueError: A column holds what `stored_as` cannot: for int8 NaN or an infinity, for the others a finite value
             that would become infinite.
+        MemoryError: The stored rows do not fit into memory.
     """
-    rows = torch.empty(values.shape, dtype=stored_as, device=values.device)
+    rows = _memory_for(where, values.shape, stored_as)
     scale = _scale_of(where, values) if stored_as == torch.int8 else None
     for begin, piece in _pieces(values):
         into = rows[begin : begin + piece.shape[0]]
@@ -113,6 +118,18 @@ def take_decoded(
     if taken.size == 0:
         return torch.empty((ids.shape[0], *shape), dtype=torch.float32)
     return torch.from_numpy(taken).view(torch.float32).reshape(ids.shape[0], *shape)
+
+
+def _memory_for(where: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return memory for rows that are read at random: with small pages nearly every read of a row misses the TLB."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _HUGE_PAGE:
+        return torch.empty(shape, dtype=dtype)
+    check_memory(where, f"the rows stored as {dtype_name(dtype)}", num_bytes, "Leave out stored_as to map the tensor.")
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # advice only: the memory works without it
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).reshape(shape)
 
 
 def _scale_of(where: str, values: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ class TensorFeature(Feature):
         ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device, or the values of a row
             lie apart. Or a column holds what stored_as cannot: for int8 NaN or an infinity, for the others a finite
             value beyond their largest (float16: 65504).
+        MemoryError: The stored rows do not fit into memory.
     Cost: nothing is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
@@ -62,6 +63,7 @@ class TensorFeature(Feature):
             )
         self.stored_as = check_stored_as("TensorFeature", stored_as, rows.dtype)
         self.scale: Tensor | None = None
+        self._scales: dict[torch.device, Tensor] = {}
         self._dtype = rows.dtype
         if self.stored_as is not None:
             rows, self.scale = encode("TensorFeature", rows, self.stored_as)
@@ -120,7 +122,18 @@ class TensorFeature(Feature):
                 f"TensorFeature: decode takes rows of {dtype_name(self.stored_as)}, as they are stored, got "
                 f"{dtype_name(rows.dtype)}. Pass what read_stored returns."
             )
-        return decode(rows, None if self.scale is None else self.scale.to(rows.device))
+        return decode(rows, self.scale_on(rows.device))
+
+    def scale_on(self, device: torch.device) -> Tensor | None:
+        """Return `scale` on a device, for work queued there on the current stream; copied once and kept."""
+        if self.scale is None or device.type == "cpu":
+            return self.scale
+        found = self._scales.get(device)
+        if found is None:
+            found = self._scales[device] = cuda().copy(self.scale, device, non_blocking=False)
+        if device.type == "cuda":
+            cuda().used_on(found, cuda().current_stream(device))
+        return found
 
     def reads_on(self, device: torch.device) -> str | None:
         return self._device_rows.reads_on(device)
@@ -145,8 +158,8 @@ class TensorFeature(Feature):
         return f"TensorFeature({self.count} rows of {dtype_name(self.dtype)} {list(self.shape)}{stored})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # The first is a view of the rows, which a pickle would copy; the other belongs to this process.
-        return {**self.__dict__, "_table": None, "_device_rows": None}
+        # The first is a view of the rows, which a pickle would copy; the others belong to this process.
+        return {**self.__dict__, "_table": None, "_device_rows": None, "_scales": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

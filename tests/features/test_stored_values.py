@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,15 @@ import torch
 import twin
 from hypothesis import given
 from hypothesis import strategies as st
+from pipelines import NUM_NODES, digests, sampled, small_graph
+from worker_stages import RemoteStore
 
 import datapipes as dp
+from datapipes.base import sizes
+from datapipes.device import runtime
 from datapipes.features import stored_values
+from datapipes.partition.dataset_source import graph_of_dataset
+from datapipes.processes.sharing import pack
 
 KINDS = [torch.float16, torch.bfloat16, torch.int8]
 LARGEST = float(np.finfo(np.float32).max)
@@ -214,3 +221,64 @@ def test_what_read_refuses_is_refused_for_stored_rows():
     out = torch.empty(2, 2, dtype=torch.float16)
     assert feature.read_stored(ids, out=out) is out
     assert bool((out == 1).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_above_a_huge_page_is_stored_alike(kind):
+    values = torch.randn(70_000, 33, generator=torch.Generator().manual_seed(7))
+    feature, ids = dp.TensorFeature(values, stored_as=kind), torch.tensor([0, 69_999, 31_234])
+    assert feature.tensor.nbytes > stored_values._HUGE_PAGE
+    rows, scale = feature.tensor, feature.scale
+    assert torch.equal(feature.read(ids), stored_values.decode(rows[ids], scale))
+    del feature
+    wanted = values.to(kind) if scale is None else values.div(scale).round().to(kind)
+    assert torch.equal(rows, wanted)  # the memory lives as long as a tensor that views it
+
+
+def test_rows_that_do_not_fit_into_memory_are_refused_before_they_are_written(monkeypatch):
+    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (1000, "the test"))
+    with refused(MemoryError, "TensorFeature", "stored as int8", "2097152 bytes; 1000 are left", "Leave out stored_as"):
+        dp.TensorFeature(torch.zeros(2**20, 2), stored_as="int8")
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.int8])
+def test_workers_share_the_stored_rows(kind):
+    values = torch.randn(NUM_NODES, 3_000, generator=torch.Generator().manual_seed(9))
+    store = RemoteStore({("node", None, "feat"): dp.TensorFeature(values, stored_as=kind)})  # read in the workers
+    chain = sampled().fetch_feature(store, node_feature_keys=["feat"])
+    assert digests(dp.DataLoader(chain, num_workers=2)) == digests(dp.DataLoader(chain))
+    packed = pack(store)
+    assert len(packed.data) < 20_000
+    assert [len(memory) for memory in packed.memories] == [store["node", None, "feat"].tensor.nbytes]
+
+
+def test_a_partition_gets_the_values_of_stored_features():
+    graph, count = small_graph(), small_graph().num_nodes
+    values = torch.randn(count, 4, generator=torch.Generator().manual_seed(11))
+    feature = dp.TensorFeature(values, stored_as="int8")
+    edges = dp.TensorFeature(torch.randn(200, 2, generator=torch.Generator().manual_seed(12)), stored_as="float16")
+    store = dp.FeatureStore({("node", None, "x"): feature, ("edge", None, "w"): edges})
+    some = dp.ItemSet(torch.tensor([1, 2]))
+    dataset = SimpleNamespace(graph=graph, features=store, train_set=some, validation_set=some, test_set=some)
+    given_graph, _ = graph_of_dataset("test", dataset)
+    assert torch.equal(given_graph.node_attributes["x"], feature.read(torch.arange(count)))
+    assert given_graph.node_attributes["x"].dtype == torch.float32
+    assert torch.equal(given_graph.edge_attributes["w"], edges.read(graph.edge_ids))
+
+
+def test_the_scale_goes_to_a_device_once(monkeypatch):
+    feature = dp.TensorFeature(torch.randn(5, 3), stored_as="int8")
+    copies = []
+
+    class Counts(runtime.Cuda):
+        def copy(self, tensor, device, *, non_blocking):
+            copies.append((tensor, device, non_blocking))
+            return tensor.to(device)
+
+    monkeypatch.setattr(runtime, "_current", Counts())
+    rows = torch.empty(2, 3, dtype=torch.int8, device="meta")
+    for _ in range(3):
+        assert feature.decode(rows).device.type == "meta"
+    assert [(device.type, non_blocking) for _, device, non_blocking in copies] == [("meta", False)]
+    assert pickle.loads(pickle.dumps(feature))._scales == {}

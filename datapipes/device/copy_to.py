@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from datapipes.base.checks import check_bool, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
+from datapipes.device.handover import leave, queued_now, take
+from datapipes.device.kept_sources import KeptSources
+from datapipes.device.runtime import cuda
+from datapipes.device.side_streams import SideStreams
 from datapipes.minibatch import MiniBatch
 
 __all__ = ["CopyTo"]
@@ -18,10 +24,15 @@ __all__ = ["CopyTo"]
 class CopyTo(MiniBatchTransformer):
     """Copy every tensor of the minibatch to `device`; tensors that are there already are shared.
 
+    Copies to a GPU run on a stream of their own, beside what the current stream works on; the current stream waits for
+    them, so what is queued there afterwards sees the copied values. Those from page-locked memory run while the caller
+    goes on: the stage keeps the minibatch that they read until they are done. Copies from other host memory hold up the
+    caller until they are done.
+
     Args:
-        device: "cpu", "cuda", "cuda:1" or a torch.device.
-        non_blocking: do not wait for copies from page-locked memory to a GPU. They run on the current stream, so work
-            queued on that stream sees the copied values.
+        device: "cpu", "cuda", "cuda:1" or a torch.device; "cuda" is the current device of the thread that asks for the
+            minibatch.
+        non_blocking: False waits until the copies to a GPU are done. Copies to host memory are always waited for.
     Raises:
         ValueError: The device does not exist here; checked when the chain is built.
     """
@@ -32,12 +43,56 @@ class CopyTo(MiniBatchTransformer):
         super().__init__(source)
         self.device = _check_device(device)
         self.non_blocking = check_bool("copy_to", "non_blocking", non_blocking)
+        self._streams = SideStreams()
+        self._kept = KeptSources()
+        # Sources may not go before the copies from them are done. At exit they all do, and nothing reads the copies.
+        weakref.finalize(self, self._kept.finish).atexit = False
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        return minibatch.to(self.device, self.non_blocking)
+        if self.device.type != "cuda":
+            # Into host memory torch would copy while the caller reads there.
+            return minibatch.to(self.device, self.non_blocking and self.device.type != "cpu")
+        device = cuda().device(self.device)
+        before, (stream,) = leave(minibatch), self._streams.of([device])
+        with cuda().on(stream):
+            take(minibatch, before)  # what lies on a device may still be in the making
+            try:
+                copied = _copied(minibatch, device)
+            except BaseException:
+                stream.synchronize()  # some tensors may be under way, and nobody will keep their source
+                raise
+            queued = queued_now(device)
+        if self.non_blocking:
+            self._kept.add(queued.event, minibatch)
+        else:
+            queued.event.synchronize()
+        take(copied, [queued])
+        return copied
+
+    def finish(self) -> None:
+        """Wait for the copies that are under way, and let the minibatches go that they read."""
+        self._kept.finish()
+
+    def end_kept(self) -> None:
+        self.finish()
 
     def describe(self) -> dict[str, Any]:
         return {"device": str(self.device)}
+
+
+def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:
+    """Return the minibatch with its tensors on `device`; one that stands in several fields is copied once."""
+    made: dict[Any, Tensor] = {}
+
+    def copy(tensor: Tensor) -> Tensor:
+        if tensor.layout is not torch.strided:
+            return cuda().copy(tensor, device, non_blocking=True)
+        values = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        if values not in made:
+            made[values] = cuda().copy(tensor, device, non_blocking=True)
+        return made[values]
+
+    return minibatch.map_tensors(copy)
 
 
 def _check_device(device: str | torch.device) -> torch.device:
@@ -48,7 +103,7 @@ def _check_device(device: str | torch.device) -> torch.device:
             f"copy_to: device must be a device such as 'cpu' or 'cuda:0', got {shown(device)}. Name one."
         ) from error
     if wanted.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        count = cuda().device_count()
         if count == 0:
             raise ValueError(
                 f"copy_to: device is {str(wanted)!r}, but this machine offers no CUDA device to torch "

@@ -21,6 +21,10 @@ from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.run import close_stream
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.device import CopyTo
+from datapipes.device.handover import Queued, leave, take
+from datapipes.device.runtime import Stream
+from datapipes.device.side_streams import SideStreams, current_streams
 from datapipes.minibatch import MiniBatch
 from datapipes.processes.clone import end_if_clone
 
@@ -35,7 +39,9 @@ JOIN_S = 10.0  # seconds that closing waits for a minibatch that is being made
 class Prefetcher(StreamStage):
     """Make up to `depth` minibatches ahead in a background thread.
 
-    The thread runs beside the consumer, since the kernels and torch release the GIL.
+    The thread runs beside the consumer, since the kernels and torch release the GIL. If a stage before copies to a GPU,
+    the thread queues its work there on a stream of its own; the current stream of the thread that takes a minibatch
+    waits for it.
 
     Args:
         depth: minibatches held ready, 1 or more.
@@ -48,6 +54,7 @@ class Prefetcher(StreamStage):
         super().__init__(source)
         self.depth = check_int("prefetch", "depth", depth, 1)
         self.timeout = check_positive_timeout("prefetch", timeout)
+        self._streams = SideStreams()
         for stage in StageGraph(source).find(StreamStage):
             if not stage.sources:
                 raise ValueError(
@@ -57,7 +64,9 @@ class Prefetcher(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         waiting = f"waiting for {context.calls.numbering.label(self.source)}"
-        return _Reader(streams[0], self.depth, self.timeout, context, waiting, self.where, self.thread_name)
+        devices = [stage.device for stage in StageGraph(self.source).find(CopyTo) if stage.device.type == "cuda"]
+        on_gpu = self._streams.of(devices)
+        return _Reader(streams[0], on_gpu, self.depth, self.timeout, context, waiting, self.where, self.thread_name)
 
     @property
     def thread_name(self) -> str:
@@ -89,17 +98,17 @@ class _Queue:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.ready: deque[MiniBatch] = deque()
+        self.ready: deque[tuple[MiniBatch, list[Queued]]] = deque()
         self.changed = threading.Condition()
         self.stopped = False
         self.ended = False
         self.error: Exception | None = None
 
-    def put(self, minibatch: MiniBatch) -> bool:
-        """Append a minibatch as soon as there is room; return False if the reader has left."""
+    def put(self, minibatch: MiniBatch, queued: list[Queued]) -> bool:
+        """Append a minibatch, and what it waits for, as soon as there is room; return False if the reader has left."""
         with self.changed:
             self.changed.wait_for(lambda: self.stopped or len(self.ready) < self.depth)
-            self.ready.append(minibatch)
+            self.ready.append((minibatch, queued))
             self.changed.notify_all()
             return not self.stopped
 
@@ -119,6 +128,7 @@ class _Reader(Iterator[MiniBatch]):
     def __init__(
         self,
         open_stream: Callable[[], Iterator[MiniBatch]],
+        streams: list[Stream],
         depth: int,
         timeout: float | None,
         context: EpochContext,
@@ -133,7 +143,7 @@ class _Reader(Iterator[MiniBatch]):
         self._context = context
         self._waiting = waiting
         self._thread = threading.Thread(
-            target=_make_minibatches, args=(open_stream, self._queue), name=thread_name, daemon=True
+            target=_make_minibatches, args=(open_stream, streams, self._queue), name=thread_name, daemon=True
         )
         self._thread.start()
         self.close = weakref.finalize(
@@ -165,8 +175,9 @@ class _Reader(Iterator[MiniBatch]):
                     )
                 left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
                 queue.changed.wait(left)
-            minibatch = queue.ready.popleft()
+            minibatch, queued = queue.ready.popleft()
             queue.changed.notify_all()
+        take(minibatch, queued)
         self._context.calls.clock.add(self._waiting, began, minibatch.index)
         return minibatch
 
@@ -175,21 +186,22 @@ class _Reader(Iterator[MiniBatch]):
 _here = threading.local()
 
 
-def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], queue: _Queue) -> None:
+def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], streams: list[Stream], queue: _Queue) -> None:
     _here.makes = True
     process = os.getpid()
     error: Exception | None = None
     try:
-        stream = open_stream()
-        try:
-            for minibatch in stream:
+        with current_streams(streams):
+            stream = open_stream()
+            try:
+                for minibatch in stream:
+                    end_if_clone(process)
+                    if not queue.put(minibatch, leave(minibatch) if streams else []):
+                        break
+            finally:
                 end_if_clone(process)
-                if not queue.put(minibatch):
-                    break
-        finally:
-            end_if_clone(process)
-            _here.ending = True
-            close_stream(stream)
+                _here.ending = True
+                close_stream(stream)
     except BaseException as raised:
         error = as_error(raised)
     queue.end(error)

@@ -1,0 +1,66 @@
+"""A minibatch on its way from one thread to another: the thread that takes it makes its current stream wait.
+
+A thread that makes minibatches ahead queues its work on a stream of its own, so that a model that trains on another
+stream does not wait for it. Who takes the minibatch waits for what was queued until then, and the memory of its tensors
+is recycled only after what the taker queues.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.device.runtime import Event, Stream, cuda
+from datapipes.minibatch import MiniBatch
+
+__all__: list[str] = []
+
+
+class Queued(NamedTuple):
+    """What was queued on a stream of `device` until `event`."""
+
+    device: torch.device
+    stream: Stream
+    event: Event
+
+
+def on_devices(minibatch: MiniBatch) -> list[Tensor]:
+    """Return the tensors of a minibatch that lie in the memory of a device."""
+    here = cuda()
+    found: list[Tensor] = []
+
+    def look(tensor: Tensor) -> Tensor:
+        if here.holds(tensor):
+            found.append(tensor)
+        return tensor
+
+    minibatch.map_tensors(look)
+    return found
+
+
+def leave(minibatch: MiniBatch) -> list[Queued]:
+    """Return what the tensors of a minibatch wait for: the work of this thread on its current streams."""
+    return [queued_now(device) for device in {tensor.device for tensor in on_devices(minibatch)}]
+
+
+def queued_now(device: torch.device) -> Queued:
+    """Return what is queued on the current stream of `device` by now."""
+    stream, event = cuda().current_stream(device), cuda().new_event()
+    event.record(stream)
+    return Queued(device, stream, event)
+
+
+def take(minibatch: MiniBatch, queued: list[Queued]) -> None:
+    """Make the current streams of this thread wait for what `leave` returned, and own the tensors from now on."""
+    if not queued:
+        return
+    streams = {}
+    for device, stream, event in queued:
+        streams[device] = here = cuda().current_stream(device)
+        if here != stream:
+            here.wait_event(event)
+    for tensor in on_devices(minibatch):
+        if tensor.device in streams:
+            cuda().used_on(tensor, streams[tensor.device])

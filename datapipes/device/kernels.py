@@ -107,7 +107,7 @@ def _from_float16(bits):
     return tl.where((wide & 0x7FFF) > 0x7C00, nan.to(tl.float32, bitcast=True), value)
 
 
-@_kernel("ids", "missing", "num_ids", "count")
+@_kernel("ids", "num_ids", "count")
 def check_ids(ids, missing, num_ids, count, TILE: tl.constexpr):
     """Count the ids that are not in [0, count), where rows have no bytes to copy."""
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)

@@ -88,8 +88,12 @@ class MissingIds:
 
     def _look(self) -> None:
         """Take in the counts that are known by now."""
-        for count in [each for each in self._in_flight if each.known.query()]:
-            self._in_flight.remove(count)
+        queued = [*self._in_flight]
+        self._in_flight.clear()  # the list stays: what lets the table go has it too
+        for count in queued:
+            if not count.known.query():
+                self._in_flight.append(count)
+                continue
             wrong, smallest = count.in_host.tolist()
             if wrong == 0:
                 self._free.append(count)

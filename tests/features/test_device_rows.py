@@ -77,7 +77,7 @@ def test_an_id_without_a_row_gives_zeros_and_is_raised_by_the_next_read(place: P
 def test_finish_reads_raises_for_the_last_read(place: Place):
     feature = feature_of(place, "host")
     feature.read(place.ids(torch.tensor([20])))
-    with pytest.raises(IndexError, match="1 of the ids .* the smallest is 20"):
+    with pytest.raises(IndexError, match=r"1 of the ids .* the smallest is 20"):
         feature.finish_reads()
     feature.finish_reads()
 

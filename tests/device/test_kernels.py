@@ -1,0 +1,110 @@
+"""The kernels as Triton compiles them, which needs no GPU, and the package without triton. Each in a child process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import datapipes as dp
+
+PACKAGE = Path(dp.__file__).parent
+
+COMPILE = """
+import json, re, sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from datapipes.device import kernels
+
+def instructions(arch, ids, table, units, lanes, bits, decoded, places):
+    signature = {
+        "table": table, "ids": ids, "out": "*u8", "places": "*i64" if places else "constexpr",
+        "scale": "*fp32" if decoded == "int8" else "constexpr", "missing": "*i64", "num_ids": "i32", "count": "i32",
+        "stride": "i32", "num_tiles": "i32", "UNITS": "constexpr", "LANES": "constexpr", "BITS": "constexpr",
+        "DECODED_FROM": "constexpr", "TILE": "constexpr",
+    }
+    names = list(signature)
+    constants = {"UNITS": units, "LANES": lanes, "BITS": bits, "DECODED_FROM": decoded, "TILE": 512 * 4}
+    constants |= {name: None for name in ("places", "scale") if signature[name] == "constexpr"}
+    aligned = [name for name in ("out", "places", "scale", "missing") if name not in constants]
+    aligned += ["table"] if lanes * bits == 128 else []
+    source = ASTSource(
+        kernels.gather_rows, signature, {(names.index(name),): value for name, value in constants.items()},
+        {(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    made = compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 16, "enable_fp_fusion": False})
+    return re.findall(r"\\b((?:ld|st|red|atom)\\.(?:global|shared)[\\w.]*|bar\\.sync|mul\\.[\\w.]*f32)", made.asm["ptx"])
+
+print(json.dumps([instructions(*case) for case in json.loads(sys.argv[1])]))
+"""
+
+# Bytes of a row, of a unit: (UNITS, LANES, BITS).
+ROWS = {512: (32, 4, 32), 400: (25, 4, 32), 128: (8, 4, 32), 104: (13, 2, 32), 100: (25, 1, 32), 4: (1, 1, 32)}
+
+
+def compiled(cases: list[tuple]) -> list[list[str]]:
+    """Return the memory instructions of the gather for each (arch, ids, table, UNITS, LANES, BITS, decoded, places)."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE, json.dumps(cases)]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout)
+
+
+def test_rows_are_loaded_and_stored_16_bytes_at_once_wherever_alignment_allows():
+    pytest.importorskip("triton")
+    cases = [(90, "*i64", "i64", *unit, "", False) for unit in ROWS.values()]
+    cases += [(90, "*i32", "*u8", *ROWS[400], "", False), (80, "*i32", "i64", *ROWS[512], "", True)]
+    cases += [(90, "*i64", "i64", 32, 4, bits, name, False) for name, bits in DECODED.items()]
+    of_case = dict(zip([*ROWS, "400 on the device", "512 sorted", *DECODED], compiled(cases), strict=True))
+    for name, width in {512: "v4.b32", 400: "v4.b32", 128: "v4.b32", 104: "v2.b32", 100: "b32", 4: "b32"}.items():
+        found = of_case[name]
+        assert [each for each in found if each.startswith("st.global")] == [f"st.global.{width}"] * 4, name
+        assert found.count(f"ld.global.{width}") == 4, name
+        assert found.count("ld.global.b64") == 4, name  # the ids, one for each unit
+    assert of_case["400 on the device"].count("ld.global.v4.b32") == 4
+    assert of_case["512 sorted"].count("ld.global.v4.b32") == 4
+    assert of_case["512 sorted"].count("st.global.v4.b32") == 4
+    for name, width in {"float16": "v2.b32", "bfloat16": "v2.b32", "int8": "b32"}.items():
+        assert of_case[name].count(f"ld.global.{width}") == 4, name
+        assert of_case[name].count("st.global.v4.b32") == 4, name
+    for name, found in of_case.items():  # threads neither wait for each other nor pass values on
+        assert not [each for each in found if "shared" in each or each.startswith("bar")], name
+    assert [each for each in of_case["int8"] if "mul" in each] == ["mul.rn.f32"] * 16  # subnormal values stay
+
+
+DECODED = {"float16": 16, "bfloat16": 16, "int8": 8}
+
+WITHOUT = """
+import importlib, json, sys
+sys.modules["triton"] = None
+failed = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        failed[name] = str(error)
+
+import torch
+from datapipes.device.gather import gather
+from datapipes.device.missing_ids import MissingIds
+ids = torch.zeros(1, dtype=torch.int64)
+try:
+    gather(torch.ones(3), ids, missing=MissingIds("test", 3, ids.device))
+except ImportError as error:
+    failed["a gather"] = str(error)
+print(json.dumps(failed))
+"""
+
+
+def test_every_module_can_be_imported_without_triton_and_a_gather_says_what_to_install():
+    paths = [path.relative_to(PACKAGE.parent).with_suffix("") for path in sorted(PACKAGE.rglob("*.py"))]
+    names = [".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__"]
+    command = [sys.executable, "-c", WITHOUT, json.dumps(names)]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert child.returncode == 0, child.stderr
+    failed = json.loads(child.stdout)
+    assert "pip install datapipes[gpu]" in failed.pop("a gather")
+    assert {name: why for name, why in failed.items() if "datapipes[pyg]" not in why} == {}

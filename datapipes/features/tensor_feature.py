@@ -90,7 +90,7 @@ class TensorFeature(Feature):
         wanted = check_index_tensor("TensorFeature", "ids", ids)
         if out is not None:
             check_out("TensorFeature", out, wanted.shape[0], self.shape, self.dtype)
-        return take_decoded(self._table, self.stored_as, self.scale, self.shape, wanted, out, num_threads())
+        return take_decoded(self._host_table(), self.stored_as, self.scale, self.shape, wanted, out, num_threads())
 
     def read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids` as they are stored, equal to `tensor[ids]`: of the dtype `stored_as`, if given.

@@ -35,7 +35,8 @@ def instructions(arch, ids, table, units, lanes, bits, decoded, places):
         {(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
     made = compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 16, "enable_fp_fusion": False})
-    return re.findall(r"\\b((?:ld|st|red|atom)\\.(?:global|shared)[\\w.]*|bar\\.sync|mul\\.[\\w.]*f32)", made.asm["ptx"])
+    wanted = r"\\b((?:ld|st|red|atom)\\.(?:global|shared)[\\w.]*|bar\\.sync|mul\\.[\\w.]*f32)"
+    return re.findall(wanted, made.asm["ptx"])
 
 print(json.dumps([instructions(*case) for case in json.loads(sys.argv[1])]))
 """

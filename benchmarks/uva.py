@@ -93,7 +93,7 @@ def reads(feature: dp.TensorFeature, ids: Tensor, cap: int | None = None, sort_i
 
     def work() -> Tensor:
         with uva_threads.limited_to(cap or uva_threads.MAX_UVA_THREADS):
-            return feature._device_rows.read(ids, feature.dtype, sort_ids=sort_ids)
+            return feature._device_rows.read(ids, feature.dtype, scale=None, sort_ids=sort_ids)
 
     return rate(feature_bytes, work)
 

@@ -23,14 +23,12 @@ class DeviceRows:
 
     Args:
         table: [count, *shape], as the rows are stored.
-        scale: float32 [*shape] for int8 that is decoded, else None; where the table lies.
     """
 
-    def __init__(self, table: Tensor, scale: Tensor | None) -> None:
-        self._table, self._scale = table, scale
+    def __init__(self, table: Tensor) -> None:
+        self._table = table
         self._lock = threading.Lock()
         self._missing: dict[torch.device, MissingIds] = {}
-        self._scales: dict[torch.device, Tensor] = {}
         self._is_on_device = cuda().holds(table)
         if self._is_on_device:
             self._made = cuda().new_event()
@@ -42,11 +40,12 @@ class DeviceRows:
             return "device memory" if cuda().device(device) == self._table.device else None
         return "uva" if self._table.numel() == 0 or cuda().is_pinned(self._table) else None
 
-    def read(self, ids: Tensor, dtype: torch.dtype, *, sort_ids: bool) -> Tensor:
+    def read(self, ids: Tensor, dtype: torch.dtype, *, scale: Tensor | None, sort_ids: bool) -> Tensor:
         """Return the rows at `ids`, int32 or int64 [n] on a device, queued on its current stream.
 
         Args:
             dtype: of the rows returned: the table's, or float32 to decode them.
+            scale: float32 [*shape] on that device, for int8 that is decoded.
             sort_ids: see gather; for rows in host memory.
         Raises:
             ValueError: The rows cannot be read from that device.
@@ -67,9 +66,6 @@ class DeviceRows:
         missing = self._missing_on(device)
         missing.raise_known()
         stream = cuda().current_stream(device)
-        scale = None if self._scale is None or dtype == table.dtype else self._scale_on(device)
-        if scale is not None:
-            cuda().used_on(scale, stream)
         if self._is_on_device:
             stream.wait_event(self._made)
             cuda().used_on(table, stream)
@@ -96,11 +92,3 @@ class DeviceRows:
                 table = None if self._is_on_device else self._table
                 self._missing[device] = MissingIds("TensorFeature", self._table.shape[0], device, table)
             return self._missing[device]
-
-    def _scale_on(self, device: torch.device) -> Tensor | None:
-        if self._scale is None or self._is_on_device:
-            return self._scale
-        with self._lock:
-            if device not in self._scales:
-                self._scales[device] = cuda().copy(self._scale.contiguous(), device, non_blocking=False)
-            return self._scales[device]

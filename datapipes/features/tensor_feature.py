@@ -168,7 +168,7 @@ class TensorFeature(Feature):
     def _view_rows(self) -> None:
         """Make what reads `tensor`; called whenever it is another tensor than before."""
         self._table = None if cuda().holds(self.tensor) else byte_rows(self.tensor)
-        self._device_rows = DeviceRows(self.tensor, self.scale)
+        self._device_rows = DeviceRows(self.tensor)
 
     def _read_on_device(self, ids: Tensor, out: Tensor | None, dtype: torch.dtype) -> Tensor:
         wanted = check_index_tensor("TensorFeature", "ids", ids, in_host=False)
@@ -177,7 +177,7 @@ class TensorFeature(Feature):
                 f"TensorFeature: out is given with ids on {ids.device}; rows are read into memory of that device that "
                 "is new. Leave out= out, or pass ids.cpu()."
             )
-        return self._device_rows.read(wanted, dtype, sort_ids=self._sort_ids)
+        return self._device_rows.read(wanted, dtype, scale=self.scale_on(ids.device), sort_ids=self._sort_ids)
 
     def _host_table(self) -> NDArray[np.uint8]:
         if self._table is None:

@@ -1,9 +1,12 @@
 """Features read with ids on a GPU: page-locked rows, rows in device memory, and what is refused."""
 
+import gc
 import pickle
+import random
 
 import pytest
 import torch
+from fake_device import FakeCuda, fake_cuda
 from pipelines import refused
 from plain_cuda import Place
 
@@ -144,3 +147,80 @@ def test_a_feature_of_a_users_own_reads_in_host_memory_only():
 
     assert Plain().reads_on(torch.device("cuda", 0)) is None
     Plain().finish_reads()
+
+
+# --- on a device that keeps its order
+
+
+CUDA = torch.device("cuda", 0)
+
+
+def on_the_fake(gpu: FakeCuda, rows: torch.Tensor, where: str) -> torch.Tensor:
+    """Return rows in page-locked memory ("host"), or on the device, written on the current stream."""
+    if where == "host":
+        return gpu.empty_pinned(tuple(rows.shape), rows.dtype).copy_(rows)
+    return gpu.copy(rows, CUDA, non_blocking=True)
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+@pytest.mark.parametrize("rng_seed", range(6))
+def test_reads_on_any_stream_wait_for_what_made_the_rows(where, rng_seed):
+    pytest.importorskip("triton")
+    rng, seen = random.Random(rng_seed), []
+    with fake_cuda(rng_seed=rng_seed) as gpu:
+        streams = [gpu.new_stream(CUDA) for _ in range(3)]
+        with gpu.on(streams[0]):
+            feature = dp.TensorFeature(on_the_fake(gpu, ROWS, where))
+        assert feature.reads_on(CUDA) == {"host": "uva", "device": "device memory"}[where]
+        for _ in range(12):
+            ids = torch.randint(20, (rng.randrange(1, 9),), generator=torch.Generator().manual_seed(rng_seed))
+            with gpu.on(rng.choice(streams)):
+                rows = feature.read(gpu.copy(ids, CUDA, non_blocking=True))
+                gpu.call(lambda read, ids=ids: seen.append(torch.equal(read, ROWS[ids])), rows)
+            del rows
+        feature.finish_reads()
+    assert seen == [True] * 12
+
+
+def test_a_read_waits_for_nothing_and_a_wrong_id_is_raised_when_it_is_known():
+    pytest.importorskip("triton")
+    with fake_cuda(haste=0.0) as gpu:
+        feature = dp.TensorFeature(on_the_fake(gpu, ROWS, "host"))
+        right, wrong = (gpu.copy(torch.tensor(ids), CUDA, non_blocking=True) for ids in ([1, 2], [1, 20]))
+        feature.read(wrong)
+        feature.read(wrong)  # the device has not begun
+        gpu.synchronize()
+        with pytest.raises(IndexError, match=r"2 of the ids that were read on cuda:0 .* the smallest is 20;"):
+            feature.read(right)
+        feature.read(right)
+        feature.finish_reads()
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_rows_outlive_the_feature_until_its_last_read_has_run(where):
+    pytest.importorskip("triton")
+    seen: list[bool] = []
+    with fake_cuda(haste=0.0) as gpu:
+        stream, other = gpu.new_stream(CUDA), gpu.new_stream(CUDA)
+        with gpu.on(stream):
+            feature = dp.TensorFeature(on_the_fake(gpu, ROWS, where))
+        with gpu.on(other):
+            rows = feature.read(gpu.copy(IDS, CUDA, non_blocking=True))
+        del feature
+        gc.collect()
+        with gpu.on(stream):
+            again = [on_the_fake(gpu, -ROWS, place) for place in ("host", "device")]  # takes memory that is free
+        with gpu.on(other):
+            gpu.call(lambda read: seen.append(torch.equal(read, ROWS[IDS])), rows)
+        gpu.synchronize()
+        del again
+    assert seen == [True]
+
+
+def test_a_gpu_reads_no_memory_of_another():
+    with fake_cuda(num_devices=2) as gpu:
+        feature = dp.TensorFeature(on_the_fake(gpu, ROWS, "device"))
+        other = torch.device("cuda", 1)
+        assert (feature.reads_on(CUDA), feature.reads_on(other)) == ("device memory", None)
+        with refused(ValueError, stage="TensorFeature", found="on cuda:0, the ids on cuda:1", allowed="only its own"):
+            feature.read(gpu.copy(IDS, other, non_blocking=False))

@@ -218,15 +218,15 @@ def aligned(count: int, row_bytes: int) -> torch.Tensor:
 def test_rows_lie_beyond_the_reach_of_32_bits(place: Place, tmp_path):
     if place.is_gpu:
         pytest.skip("the file would be page-locked as a whole")
-    row_bytes, count = 400, 12_000_000  # 4.8 GB, of which the file takes two pages
+    row_bytes, count = 401, 12_000_000  # 4.8 GB, of which the file takes three pages
     with (tmp_path / "rows").open("w+b") as file:
         file.truncate(row_bytes * count)
         with mmap.mmap(file.fileno(), 0) as memory:
             rows = torch.frombuffer(memory, dtype=torch.uint8).view(count, row_bytes)
             wanted = random_rows(2, row_bytes)
-            rows[count - 1], rows[6_000_000] = wanted[0], wanted[1]
+            rows[count - 1], rows[9_000_000] = wanted[0], wanted[1]
             for sort_ids in (False, True):
-                ids = torch.tensor([count - 1, 6_000_000], dtype=torch.int32)
+                ids = torch.tensor([count - 1, 9_000_000], dtype=torch.int32)
                 got = gather(rows, ids, sort_ids=sort_ids, missing=place.missing(count))
                 assert torch.equal(got, wanted)
             del rows

@@ -22,7 +22,7 @@ _WEIGHTED = "there is no weighted sampling yet: derive a sampler from dp.Sampler
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
 _UPDATE = "build a new dp.TensorFeature, dp.FeatureStore and chain"
 _SEEDS = "minibatch.seeds, pairs [n, 2]"
-_PINNED = "features are read from host memory; put copy_to after the fetch"
+_TO_GPU = "dp.TensorFeature(tensor.cuda()) lies on the GPU; pin_memory_() of what lies in host memory lets GPUs read it"
 _WHOLE_GRAPH = "features are in a dp.FeatureStore, labels and splits in a dp.ItemSet"
 
 _OF_GRAPHS = {  # of both kinds
@@ -193,8 +193,7 @@ ATTRIBUTES: Table = {
         "metadata": "keep it beside the store",
         "get_tensor": "store.read(domain, type, name, ids)",
         "put_tensor": _UPDATE,
-        "pin_memory_": _PINNED,
-        "to": _PINNED,
+        "to": _TO_GPU,
     },
     "Feature": {
         "size": "feature.shape, the shape of one row",
@@ -202,9 +201,7 @@ ATTRIBUTES: Table = {
         "metadata": "keep it beside the feature",
         "read_async": "define transform_async in a dp.MiniBatchTransformer of your own",
         "read_into_memory": "dp.TensorFeature(torch.as_tensor(array))",
-        "pin_memory_": _PINNED,
-        "is_pinned": _PINNED,
-        "to": _PINNED,
+        "to": _TO_GPU,
     },
     "Dataset": {
         "feature": "dataset.features",

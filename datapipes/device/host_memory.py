@@ -215,7 +215,7 @@ def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ 
     for tensor in tensors:
         if tensor.numel() > 0:
             memory = Memory.of(tensor)
-            (locked if _locked_elsewhere(tensor, memory) else given).append(memory)
+            (locked if is_locked_elsewhere(tensor) else given).append(memory)
     return _pinned(where, given, locked, remedy)
 
 
@@ -238,11 +238,12 @@ def _pinned(where: str, given: list[Memory], locked: list[Memory], remedy: str) 
     return _table.pin(where, given, locked, remedy)
 
 
-def _locked_elsewhere(tensor: Tensor, memory: Memory) -> bool:
-    """Return whether somebody else has locked the memory of a tensor, from its first byte to its last."""
-    if not cuda().is_pinned(tensor) or any(
-        each.begin < memory.end and memory.begin < each.end for each in [*_table.segments]
-    ):
+def is_locked_elsewhere(tensor: Tensor) -> bool:
+    """Return whether torch or other code has locked the memory of a tensor, from its first byte to its last."""
+    if tensor.numel() == 0 or not cuda().is_pinned(tensor):
+        return False
+    memory = Memory.of(tensor)
+    if any(each.begin < memory.end and memory.begin < each.end for each in [*_table.segments]):
         return False
     last = torch.empty(0, dtype=torch.uint8).set_(memory.keep, memory.end - 1 - memory.address, (1,), (1,))
     return cuda().is_pinned(last)

@@ -34,16 +34,17 @@ class DeviceRows:
             self._made = cuda().new_event()
             self._made.record(cuda().current_stream(table.device))
 
-    def reads_on(self, device: torch.device) -> str | None:
-        """See Feature.reads_on."""
+    def reads_on(self, device: torch.device, is_locked: bool) -> str | None:
+        """See Feature.reads_on; `is_locked` tells whether host memory stays page-locked as long as the feature."""
         if self._is_on_device:
             return "device memory" if cuda().device(device) == self._table.device else None
-        return "uva" if self._table.numel() == 0 or cuda().is_pinned(self._table) else None
+        return "uva" if self._table.numel() == 0 or is_locked else None
 
-    def read(self, ids: Tensor, dtype: torch.dtype, *, scale: Tensor | None, sort_ids: bool) -> Tensor:
+    def read(self, ids: Tensor, dtype: torch.dtype, *, is_locked: bool, scale: Tensor | None, sort_ids: bool) -> Tensor:
         """Return the rows at `ids`, int32 or int64 [n] on a device, queued on its current stream.
 
         Args:
+            is_locked: as for `reads_on`.
             dtype: of the rows returned: the table's, or float32 to decode them.
             scale: float32 [*shape] on that device, for int8 that is decoded.
             sort_ids: see gather; for rows in host memory.
@@ -58,7 +59,7 @@ class DeviceRows:
                 f"Copy the minibatch to {table.device}, or keep the rows in page-locked host memory: "
                 "dp.TensorFeature(tensor.cpu()).pin_memory_()."
             )
-        if not self._is_on_device and table.numel() > 0 and not cuda().is_pinned(table):
+        if not self._is_on_device and table.numel() > 0 and not is_locked:
             raise ValueError(
                 f"TensorFeature: the ids lie on {device}, the rows in host memory that is not page-locked; no GPU can "
                 "read that. Call .pin_memory_() on the feature, or put fetch_feature before copy_to."

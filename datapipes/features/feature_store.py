@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from datapipes.base.checks import shown
+from datapipes.base.errors import add_note
 from datapipes.base.other_names import OtherNames
 from datapipes.base.types import check_edge_type, check_node_type
 from datapipes.chain.asynchronous import off_loop
@@ -18,6 +19,8 @@ __all__ = ["FeatureStore"]
 
 FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name); an edge type as a tuple
 FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
+
+_Self = TypeVar("_Self", bound="FeatureStore")
 
 
 class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
@@ -114,6 +117,47 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
             IndexError: An id has no row; the message names the feature.
         """
         return await off_loop(self.read_many, requests)
+
+    def pin_memory_(self: _Self) -> _Self:
+        """Lock the rows of every feature in memory (see TensorFeature.pin_memory_); return this store.
+
+        All or none: after an error the features are as they were before.
+
+        Raises:
+            TypeError: A feature has no `pin_memory_`; the message names all such.
+            ValueError: The rows of a feature lie on a GPU.
+            RuntimeError, MemoryError: as for a feature; a note names it.
+        """
+        others = [key for key in self if not hasattr(self[key], "pin_memory_")]
+        if others:
+            raise TypeError(
+                f"{type(self).__name__}.pin_memory_: the features {shown(sorted(others, key=shown))} have no memory of "
+                "their own to lock. Call pin_memory_() on the other features, or move these to a store of their own."
+            )
+        pinned: list[Any] = []
+        for key in self:
+            feature: Any = self[key]
+            try:
+                if not feature.is_pinned():
+                    feature.pin_memory_()
+                    pinned.append(feature)
+            except BaseException as error:
+                add_note(error, f"This is the {feature_text(*key)}; no feature of the store was locked by this call.")
+                for each in pinned:
+                    each.unpin_memory_()
+                raise
+        return self
+
+    def unpin_memory_(self: _Self) -> _Self:
+        """Undo `pin_memory_` of every feature; return this store."""
+        for key in self:
+            if hasattr(self[key], "unpin_memory_"):
+                self[key].unpin_memory_()  # type: ignore[attr-defined]  # of a feature that has it
+        return self
+
+    def is_pinned(self) -> bool:
+        """Return whether every feature is pinned in this process."""
+        return all(getattr(self[key], "is_pinned", bool)() for key in self)
 
     def __repr__(self) -> str:
         return f"FeatureStore({self._features})"

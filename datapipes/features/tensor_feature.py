@@ -10,19 +10,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import as_tensor, check_index_tensor, dtype_name
+from datapipes.base.checks import as_tensor, check_bool, check_index_tensor, dtype_name
 from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
+from datapipes.device import host_memory
+from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.device.runtime import cuda
 from datapipes.features.device_rows import DeviceRows
 from datapipes.features.feature import Feature
 from datapipes.features.given_rows import check_out
+from datapipes.features.padded_rows import padded_rows
 from datapipes.features.stored_values import check_stored_as, decode, encode, take_decoded
 
 __all__ = ["TensorFeature"]
 
 
-class TensorFeature(Feature):
+class TensorFeature(Pinnable, Feature):
     """The rows of a tensor or array, of any fixed-width dtype; it is viewed, so it may be memory-mapped.
 
     They lie in host memory, where ids in host memory read them, and ids on a GPU too if it is page-locked
@@ -135,8 +138,54 @@ class TensorFeature(Feature):
             cuda().used_on(found, cuda().current_stream(device))
         return found
 
+    def pin_memory_(self, *, pad_rows: bool = False, sort_ids: bool = False) -> TensorFeature:
+        """Lock the rows in memory, so that GPUs read them there with ids of their own; return this feature.
+
+        Nothing is copied without `pad_rows`, and a second call changes nothing but `sort_ids`. Rows in a mapped file
+        are locked for reading only; where the driver cannot do that, the system copies their pages into memory, and the
+        log says so. The lock ends with `unpin_memory_`, or with this feature; before that it waits for the work of the
+        GPUs. A forked child and a copy of the feature, also one in a worker, have no lock, and may make their own.
+
+        Args:
+            pad_rows: first copy the rows, if need be, to a table in which each begins at a multiple of 128 bytes: a GPU
+                reads a row of 400 bytes as 4 lines of 128 bytes then, otherwise as 4 or 5. It takes the memory of rows
+                of so many bytes, and `tensor` is the copy.
+            sort_ids: sort the ids of each read on the GPU before it reads; the rows are the same. It pays where the
+                system's pages are small and the rows many.
+        Raises:
+            ValueError: The rows lie on a GPU.
+            RuntimeError: There is no CUDA device here, or CUDA refuses.
+            MemoryError: The limit of locked memory (`ulimit -l`) is too low, or too little is left for the copy.
+        Cost: every page is brought into memory and locked, so the time grows with the bytes.
+        """
+        where = "TensorFeature.pin_memory_"
+        check_bool(where, "pad_rows", pad_rows)
+        check_bool(where, "sort_ids", sort_ids)
+        if cuda().holds(self.tensor):
+            raise ValueError(
+                f"{where}: the rows lie on {self.tensor.device}; only host memory is locked. Leave pin_memory_ out."
+            )
+        if pad_rows and (table := padded_rows(where, self.tensor)) is not self.tensor:
+            before, pinned = self.tensor, self._pinned
+            self._show(table)
+            self._pinned = None
+            try:
+                super().pin_memory_()
+            except BaseException:
+                self._show(before)
+                self._pinned = pinned
+                raise
+            if pinned is not None:
+                pinned.release()
+        super().pin_memory_()
+        self._sort_ids = sort_ids
+        return self
+
+    def _pinned_tensors(self) -> list[Tensor]:
+        return [self.tensor]
+
     def reads_on(self, device: torch.device) -> str | None:
-        return self._device_rows.reads_on(device)
+        return self._device_rows.reads_on(device, self._is_locked())
 
     def finish_reads(self) -> None:
         self._device_rows.finish()
@@ -159,10 +208,14 @@ class TensorFeature(Feature):
 
     def __getstate__(self) -> dict[str, Any]:
         # The first is a view of the rows, which a pickle would copy; the others belong to this process.
-        return {**self.__dict__, "_table": None, "_device_rows": None, "_scales": {}}
+        return without_pin({**self.__dict__, "_table": None, "_device_rows": None, "_scales": {}})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._view_rows()
+
+    def _show(self, tensor: Tensor) -> None:
+        self.tensor = tensor
         self._view_rows()
 
     def _view_rows(self) -> None:
@@ -177,7 +230,14 @@ class TensorFeature(Feature):
                 f"TensorFeature: out is given with ids on {ids.device}; rows are read into memory of that device that "
                 "is new. Leave out= out, or pass ids.cpu()."
             )
-        return self._device_rows.read(wanted, dtype, scale=self.scale_on(ids.device), sort_ids=self._sort_ids)
+        scale = self.scale_on(ids.device)
+        return self._device_rows.read(
+            *(wanted, dtype), is_locked=self._is_locked(), scale=scale, sort_ids=self._sort_ids
+        )
+
+    def _is_locked(self) -> bool:
+        """Return whether this feature or torch has locked the rows; what another object locks, it may undo."""
+        return self.is_pinned() or host_memory.is_locked_elsewhere(self.tensor)
 
     def _host_table(self) -> NDArray[np.uint8]:
         if self._table is None:

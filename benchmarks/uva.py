@@ -79,6 +79,8 @@ def rate(num_bytes: int, work: Callable[[], object]) -> Side:
 def rows_of(values: Tensor, width: int) -> tuple[dp.TensorFeature, Tensor]:
     """Return the values as rows of so many bytes, and random ids on the GPU; what is read was compared."""
     feature = dp.TensorFeature(values[: values.numel() * 4 // width * width // 4].view(-1, width // 4))
+    if not values.is_cuda:
+        feature.pin_memory_()
     count = min(READ_BYTES // width, MOST_ROWS)
     ids = torch.randint(feature.count, (count,), generator=torch.Generator().manual_seed(width))
     on_gpu = ids.cuda()
@@ -93,7 +95,7 @@ def reads(feature: dp.TensorFeature, ids: Tensor, cap: int | None = None, sort_i
 
     def work() -> Tensor:
         with uva_threads.limited_to(cap or uva_threads.MAX_UVA_THREADS):
-            return feature._device_rows.read(ids, feature.dtype, scale=None, sort_ids=sort_ids)
+            return feature._device_rows.read(ids, feature.dtype, is_locked=True, scale=None, sort_ids=sort_ids)
 
     return rate(feature_bytes, work)
 

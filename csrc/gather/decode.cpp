@@ -86,15 +86,20 @@ DATAPIPES_WIDE void decode_widely(std::byte* to, const std::byte* from, std::int
   std::int64_t i = 0;
   for (; i + 8 <= width; i += 8) store_eight<kStream>(to + 4 * i, eight<Kind>(from + i * Kind::kBytes, scale + i));
   if (i == width) return;
-  // The last few, by way of memory that eight values fit into.
-  const auto left = static_cast<std::size_t>(width - i);
+  if (width >= 8) {  // the last eight, of which some are there already
+    const std::int64_t last = width - 8;
+    const __m256 values = eight<Kind>(from + last * Kind::kBytes, scale + last);
+    if constexpr (kStream) return _mm_stream_ps(reinterpret_cast<float*>(to + 4 * i), _mm256_extractf128_ps(values, 1));
+    return store_eight<false>(to + 4 * last, values);
+  }
+  // A row of fewer, by way of memory that eight values fit into.
+  const auto few = static_cast<std::size_t>(width);
   alignas(32) std::byte stored[16] = {};
   alignas(32) float scales[8] = {}, values[8];
-  std::memcpy(stored, from + i * Kind::kBytes, left * Kind::kBytes);
-  if constexpr (std::is_same_v<Kind, Int8>) std::memcpy(scales, scale + i, left * sizeof(float));
+  std::memcpy(stored, from, few * Kind::kBytes);
+  if constexpr (std::is_same_v<Kind, Int8>) std::memcpy(scales, scale, few * sizeof(float));
   _mm256_store_ps(values, eight<Kind>(stored, scales));
-  if (kStream && left == 4) return _mm_stream_ps(reinterpret_cast<float*>(to + 4 * i), _mm_load_ps(values));
-  std::memcpy(to + 4 * i, values, left * sizeof(float));
+  std::memcpy(to, values, few * sizeof(float));
 }
 
 #endif

@@ -17,7 +17,7 @@
 namespace datapipes::row_loop {
 
 constexpr std::int64_t kLine = kLineBytes;
-constexpr std::int64_t kPrefetchBytes = 8192;    // to prefetch ahead: keeps a core's miss buffers full
+constexpr std::int64_t kPrefetchBytes = 8192;    // of output to prefetch ahead: keeps a core's miss buffers full
 constexpr std::int64_t kStreamBytes = 8 << 20;   // an output this large exceeds a core's share of the last cache anyway
 constexpr std::int64_t kBytesPerTurn = 1 << 18;  // bytes that one thread writes per turn
 constexpr std::int64_t kParallelBytes = 2 * kBytesPerTurn;  // for fewer bytes, waking a thread costs more than it saves
@@ -55,7 +55,7 @@ template <class From, class To, class CopyRow>
     prefetch_row<0>(row(i), table.row_bytes);
     if constexpr (!std::is_same_v<To, InOrder>) prefetch_row<1>(place(i), out_bytes);
   };
-  const std::int64_t distance = std::clamp<std::int64_t>(kPrefetchBytes / std::max(table.row_bytes, kLine), 2, 64);
+  const std::int64_t distance = std::clamp<std::int64_t>(kPrefetchBytes / std::max(out_bytes, kLine), 2, 64);
   for (std::int64_t i = 0; i < std::min(distance, count); ++i) prefetch(i);
   for (std::int64_t i = 0; i < count; ++i) {
     if (i + distance < count) prefetch(i + distance);

@@ -66,7 +66,7 @@ def encode(where: str, values: Tensor, stored_as: torch.dtype) -> tuple[Tensor, 
             that would become infinite.
         MemoryError: The stored rows do not fit into memory.
     """
-    rows = _memory_for(where, values.shape, stored_as)
+    rows = _memory_for(where, values, stored_as)
     scale = _scale_of(where, values) if stored_as == torch.int8 else None
     for begin, piece in _pieces(values):
         into = rows[begin : begin + piece.shape[0]]
@@ -120,16 +120,19 @@ def take_decoded(
     return torch.from_numpy(taken).view(torch.float32).reshape(ids.shape[0], *shape)
 
 
-def _memory_for(where: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return memory for rows that are read at random: with small pages nearly every read of a row misses the TLB."""
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < _HUGE_PAGE:
-        return torch.empty(shape, dtype=dtype)
+def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return memory of another dtype for `values`, on their device.
+
+    Rows are read at random: in host memory of small pages nearly every read of a row misses the TLB.
+    """
+    num_bytes = values.numel() * dtype.itemsize
+    if num_bytes < _HUGE_PAGE or values.device.type != "cpu":
+        return torch.empty(values.shape, dtype=dtype, device=values.device)
     check_memory(where, f"the rows stored as {dtype_name(dtype)}", num_bytes, "Leave out stored_as to map the tensor.")
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # advice only: the memory works without it
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).reshape(shape)
+    return torch.frombuffer(memory, dtype=dtype).reshape(values.shape)
 
 
 def _scale_of(where: str, values: Tensor) -> Tensor:

@@ -1,71 +1,27 @@
-// test_shm.cpp: the queue in shared memory: room and transitions, waiting, many threads, and processes killed at every
-// step between two writes to the segment (shm/step.h).
-#include <signal.h>
-#include <sys/wait.h>
+// test_shm.cpp: the queue in shared memory within one process: room and transitions, waiting, many threads.
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <random>
 #include <set>
 #include <span>
 #include <stdexcept>
-#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "limits/futex_hop.h"
-#include "shm/process_id.h"
 #include "shm/queue.h"
-#include "shm/step.h"
 #include "tests/check.h"
+#include "tests/shm_messages.h"
 
 namespace datapipes {
 namespace {
 
-using namespace std::chrono_literals;
-using shm::Kind;
-using shm::Queue;
-using shm::Received;
-
-constexpr auto kAtOnce = 0s;
-constexpr auto kBound = 20s;  // limit for events that should happen at once
-
-const Queue::Tick kNoTick;
-
-std::vector<std::byte> bytes_of(std::uint32_t number, std::size_t size) {
-  std::vector<std::byte> bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((number * 31 + i * 7) & 0xFF);
-  if (size >= 4) std::memcpy(bytes.data(), &number, 4);
-  return bytes;
-}
-
-bool send(Queue& queue, std::uint32_t number, std::size_t size, Queue::Timeout timeout = kAtOnce, std::uint64_t epoch = 0) {
-  const auto bytes = bytes_of(number, size);
-  const std::span<const std::byte> piece(bytes);
-  return queue.send(Kind::kMessage, epoch, {&piece, 1}, timeout, kNoTick);
-}
-
-Received recv(Queue& queue, Queue::Timeout timeout = kAtOnce) { return queue.recv(timeout, kNoTick); }
-
-std::uint32_t number_of(const Received& received) {
-  std::uint32_t number = 0;
-  std::memcpy(&number, received.bytes.data(), 4);
-  return number;
-}
-
-bool is_whole(const Received& received, std::size_t size) {
-  const auto wanted = bytes_of(number_of(received), size);
-  return received.bytes.size() == shm::aligned(size) && std::ranges::equal(wanted, received.bytes.first(size));
-}
+using namespace shm_messages;
 
 bool in_place(Queue& queue, const Received& received) {
   const auto memory = queue.memory();
@@ -350,245 +306,7 @@ void hops_are_timed_at_both_ends() {
   CHECK_THROWS(std::invalid_argument, send_futex_hops(std::span(word).first(2), 1, 0));
 }
 
-// --- processes
-
-int steps_left = -1;  // steps until this process is killed; -1: never
-
-void die_when_it_is_time(const char*) {
-  if (steps_left == 0) kill(getpid(), SIGKILL);
-  if (steps_left > 0) --steps_left;
-}
-
-// Runs `work` in a child that is killed at its step number `death`. Returns whether it was killed.
-bool killed_at(int death, const std::function<void()>& work) {
-  std::fflush(stdout);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);  // ends a child that hangs, by another signal than the kill at a step
-    shm::at_step = die_when_it_is_time;
-    steps_left = death;
-    work();
-    _exit(0);
-  }
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child);
-  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0) || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
-  return WIFSIGNALED(status);
-}
-
-// Receives the messages that waited before, uses every part of the queue, and checks that all room is free again.
-bool works(Queue& queue, const std::function<bool(std::uint32_t)>& may_wait) {
-  bool right = true;
-  int told = 0;
-  for (;;) {
-    try {
-      const auto received = recv(queue);
-      right &= may_wait(number_of(received)) && received.epoch >= queue.stats().fence;
-    } catch (const shm::TimedOut&) {
-      break;
-    } catch (const shm::PeersDied&) {
-      if (++told > 8) return false;
-    }
-  }
-  const auto fence = queue.stats().fence;
-  for (std::uint32_t round = 0; round < 3; ++round) {
-    std::vector<Received> kept;
-    for (std::uint32_t i = 0; i < 3; ++i) right &= send(queue, 700 + i, 100 + 50 * i, kBound, fence);
-    for (std::uint32_t i = 0; i < 3; ++i) kept.push_back(recv(queue, kBound));
-    for (std::uint32_t i = 0; i < 3; ++i) right &= number_of(kept[i]) == 700 + i && is_whole(kept[i], 100 + 50 * i);
-    kept.erase(kept.begin() + 1);
-  }
-  right &= send(queue, 800, queue.data_bytes(), kBound, fence);  // all room at once: nothing has leaked
-  right &= is_whole(recv(queue, kBound), queue.data_bytes());
-  const auto stats = queue.stats();
-  return right && stats.room.used_bytes == 0 && stats.room.held == 0 && stats.unread == 0;
-}
-
-struct Scene {
-  const char* name;
-  std::function<void(Queue&)> before;  // in the parent
-  std::function<void(Queue&)> work;    // in the child that dies
-};
-
-const std::vector<Scene>& scenes() {
-  static const std::vector<Scene> all = {
-      {"sends two", [](Queue& queue) { send(queue, 1, 100); },
-       [](Queue& queue) {
-         send(queue, 2, 300);
-         send(queue, 3, 64);
-       }},
-      {"receives, keeps one, lets one go",
-       [](Queue& queue) {
-         for (std::uint32_t i = 1; i < 4; ++i) send(queue, i, 200);
-       },
-       [](Queue& queue) {
-         auto first = recv(queue), second = recv(queue);
-         first = {};
-         send(queue, 4, 64);
-         recv(queue);
-       }},
-      {"copies out", [](Queue& queue) { send(queue, 1, 900); }, [](Queue& queue) { recv(queue); }},
-      {"resets",
-       [](Queue& queue) {
-         for (std::uint32_t i = 1; i < 4; ++i) send(queue, i, 100, kAtOnce, i - 1);
-       },
-       [](Queue& queue) {
-         queue.reset(2);
-         send(queue, 9, 64, kAtOnce, 1);
-       }},
-      {"comes and goes", [](Queue&) {},
-       [](Queue& queue) {
-         const auto again = Queue::attach(dup(queue.descriptor()));
-         send(*again, 1, 64);
-         again->leave(true);
-       }},
-  };
-  return all;
-}
-
-void a_death_at_any_step_leaves_a_queue_that_works() {
-  for (const auto& scene : scenes()) {
-    int deaths = 0;
-    for (;; ++deaths) {
-      const auto queue = Queue::create(4, 1024);
-      scene.before(*queue);
-      if (!killed_at(deaths, [&] { scene.work(*queue); })) break;
-      const bool fine = works(*queue, [](std::uint32_t number) { return number >= 1 && number <= 9; });
-      if (!fine) std::printf("  %s, killed at step %d\n", scene.name, deaths);
-      CHECK(fine);
-    }
-    std::printf("  %s: %d deaths\n", scene.name, deaths);
-    CHECK(deaths > 3);
-  }
-}
-
-void a_death_while_another_one_is_being_repaired_does_no_harm() {
-  for (const auto& scene : {scenes()[0], scenes()[1]}) {
-    int both = 0;
-    bool more = true;
-    for (int first = 0; more; first += 3) {
-      for (int second = 0;; second += 2) {
-        const auto queue = Queue::create(4, 1024);
-        scene.before(*queue);
-        more = killed_at(first, [&] { scene.work(*queue); });
-        if (!more) break;
-        const bool again = killed_at(second, [&] {
-          try {
-            recv(*queue, 0s);
-          } catch (const std::runtime_error&) {
-          }
-          _exit(0);
-        });
-        CHECK(works(*queue, [](std::uint32_t number) { return number >= 1 && number <= 9; }));
-        if (!again) break;
-        ++both;
-      }
-    }
-    std::printf("  %s: %d pairs of deaths\n", scene.name, both);
-    CHECK(both > 20);
-  }
-}
-
-void the_dead_are_told_apart_from_the_living() {
-  const pid_t child = fork();
-  if (child == 0) {
-    for (;;) pause();
-  }
-  const shm::ProcessId here = shm::this_process();
-  CHECK(here.pid == getpid());
-  CHECK(!shm::has_ended(here));
-  shm::ProcessId other{.pid = child, .started = 0, .pid_namespace = here.pid_namespace};
-  CHECK(!shm::has_ended(other));
-  other.started = here.started + 1'000'000'000;  // the pid was used again
-  CHECK(shm::has_ended(other));
-  other.pid_namespace += 1;  // another namespace cannot be judged from here
-  CHECK(!shm::has_ended(other));
-  other = {.pid = child, .started = 0, .pid_namespace = here.pid_namespace};
-  kill(child, SIGKILL);
-  siginfo_t info{};
-  CHECK(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
-  CHECK(shm::has_ended(other));  // a zombie
-  waitpid(child, nullptr, 0);
-  CHECK(shm::has_ended(other));
-}
-
-void a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers() {
-  const auto queue = Queue::create(2, 1024);
-  CHECK(killed_at(6, [&] { send(*queue, 1, 64); }));
-  std::string said;
-  try {
-    recv(*queue);
-  } catch (const shm::PeersDied& error) {
-    said = error.what();
-    CHECK(error.pids.size() == 1);
-  }
-  CHECK(said.find("died") != std::string::npos);
-  CHECK_THROWS(shm::PeersDied, recv(*queue, std::nullopt));  // nobody is left to send: does not wait for ever
-
-  const auto full = Queue::create(1, 1024);
-  send(*full, 1, 64);
-  const pid_t receiver = fork();
-  if (receiver == 0) {
-    const auto kept = recv(*full);
-    for (;;) pause();
-  }
-  while (full->stats().room.held == 0) std::this_thread::yield();
-  send(*full, 2, 64, kBound);
-  kill(receiver, SIGKILL);
-  CHECK_THROWS(shm::PeersDied, send(*full, 3, 64, std::nullopt));
-  waitpid(receiver, nullptr, 0);
-  CHECK(number_of(recv(*full)) == 2);
-}
-
-void a_fork_frees_nothing_of_its_parent() {
-  const auto queue = Queue::create(4, 1024);
-  send(*queue, 1, 600);
-  send(*queue, 2, 64);
-  auto copied = recv(*queue);
-  auto held = std::make_unique<Received>(recv(*queue));
-  CHECK(!killed_at(-1, [&] {
-    held.reset();
-    _exit(queue->stats().room.held == 1 ? 0 : 1);
-  }));
-  CHECK(queue->stats().room.held == 1);
-  CHECK(is_whole(*held, 64));
-}
-
-void a_copy_is_closed_with_its_original() {
-  const auto queue = Queue::create(4, 1024);
-  int ends[2];
-  CHECK(pipe(ends) == 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    char go = 0;
-    alarm(60);
-    if (read(ends[0], &go, 1) != 1) _exit(2);
-    try {
-      send(*queue, 1, 64);
-    } catch (const shm::Closed&) {
-      _exit(0);
-    }
-    _exit(1);
-  }
-  queue->close();
-  CHECK(write(ends[1], "x", 1) == 1);
-  int status = 0;
-  waitpid(child, &status, 0);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  close(ends[0]);
-  close(ends[1]);
-}
-
 }  // namespace
-
-void test_shm_processes() {
-  RUN(the_dead_are_told_apart_from_the_living);
-  RUN(a_death_at_any_step_leaves_a_queue_that_works);
-  RUN(a_death_while_another_one_is_being_repaired_does_no_harm);
-  RUN(a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers);
-  RUN(a_fork_frees_nothing_of_its_parent);
-  RUN(a_copy_is_closed_with_its_original);
-}
 
 void test_shm() {
   RUN(messages_arrive_whole_and_in_order);

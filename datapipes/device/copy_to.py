@@ -77,7 +77,8 @@ class CopyTo(MiniBatchTransformer):
         self.finish()
 
     def describe(self) -> dict[str, Any]:
-        return {"device": str(self.device)}
+        shown = {"device": str(self.device)}
+        return {**shown, "stream": "its own"} if self.device.type == "cuda" else shown
 
 
 def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:

@@ -8,12 +8,14 @@ graph.
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, shown
@@ -22,8 +24,9 @@ from datapipes.base.types import known_edge_type, known_node_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.device.uva_threads import limited_to
 from datapipes.features.feature_keys import Keys, Names, Wanted, check_keys, merged, other_form, wanted_of
-from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
+from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling import Sampler
@@ -39,6 +42,9 @@ _here = threading.local()  # `silent` while a stage is unpickled: the process th
 @register_stage("fetch_feature")
 class FeatureFetcher(MiniBatchTransformer):
     """Fill `node_features` (rows of `input_nodes`) and `edge_features` (rows of each block's `edge_ids`).
+
+    Behind a copy to a GPU it reads with the ids that lie there, from features that can: page-locked ones, and those in
+    the GPU's own memory (see Feature.reads_on).
 
     Args:
         feature_store: where the features are; all of a minibatch are read by one call of its `read_many`. Where the
@@ -76,6 +82,7 @@ class FeatureFetcher(MiniBatchTransformer):
         self.edge_feature_keys = check_keys("edge", edge_feature_keys)
         self.asynchronous, self.concurrency = self._reads_async(), feature_store.concurrency
         self._of_nodes, self._of_edges = wanted_of(self.node_feature_keys), wanted_of(self.edge_feature_keys)
+        self._gpu: tuple[torch.device, int] | None = None
         fills = {"node_features": self._of_nodes, "edge_features": self._of_edges}
         self.fills = tuple(field for field, wanted in fills.items() if wanted)
         samplers = StageGraph(self).find(Sampler)
@@ -91,8 +98,8 @@ class FeatureFetcher(MiniBatchTransformer):
         requests = self._requests_of(minibatch)
         if not requests:
             return minibatch.replace()
-        with _named():
-            found = self.feature_store.read_many(requests)
+        with _named(), nullcontext() if self._gpu is None else limited_to(self._gpu[1]):
+            found = self._read_many(requests)
         return self._filled(minibatch, requests, found)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
@@ -102,6 +109,33 @@ class FeatureFetcher(MiniBatchTransformer):
         with _named():
             found = await self.feature_store.read_many_async(requests)
         return self._filled(minibatch, requests, found)
+
+    @property
+    def feature_keys(self) -> list[FeatureKey]:
+        """The keys in the store of what is read, nodes first."""
+        of_nodes: list[FeatureKey] = [("node", type_, name) for type_, name, _ in self._of_nodes]
+        return of_nodes + [("edge", type_, name) for type_, name, _ in self._of_edges]
+
+    def reads_on(self, device: torch.device) -> dict[FeatureKey, str | None]:
+        """Return how each feature is read with ids on a CUDA device, see Feature.reads_on."""
+        return {key: self.feature_store[key].reads_on(device) for key in self.feature_keys}
+
+    def behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
+        """Return this stage as part of a DataLoader's plan, behind a copy to `device`."""
+        stage = copy.copy(self)
+        stage._gpu = device, max_uva_threads
+        return stage
+
+    def finish_reads(self) -> None:
+        """Wait until it is known whether all ids that were read on devices had rows; see Feature.finish_reads."""
+        for domain, type_, name in self.feature_keys:
+            try:
+                self.feature_store[domain, type_, name].finish_reads()
+            except IndexError as error:
+                raise IndexError(f"fetch_feature: {feature_text(domain, type_, name)}: {error}") from error
+
+    def _read_many(self, requests: list[FeatureRequest]) -> Any:
+        return self.feature_store.read_many(requests)
 
     def _reads_async(self) -> bool:
         """Return whether minibatches are read by `transform_async`."""
@@ -251,6 +285,12 @@ class FeatureFetcher(MiniBatchTransformer):
     def describe(self) -> dict[str, Any]:
         given = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
         shown: dict[str, Any] = {f"{domain}_feature_keys": keys for domain, keys in given.items() if keys}
+        if self._gpu is not None:
+            device, max_uva_threads = self._gpu
+            reads = self.reads_on(device)
+            shown["reads"] = {name if type_ is None else (type_, name): how for (_, type_, name), how in reads.items()}
+            if "uva" in reads.values():
+                shown["max_uva_threads"] = max_uva_threads
         return {**shown, "concurrency": self.concurrency} if self.asynchronous else shown
 
 

@@ -21,6 +21,7 @@ from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
 from datapipes.loader.explain import as_svg, as_text
+from datapipes.loader.gpu_passes import fetch_behind_copy
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
 from datapipes.loader.trace import write_trace
@@ -42,8 +43,8 @@ class DataLoader(StreamStage):
         num_workers: workers that make minibatches up to the cut. With 0 the stages before the first feature fetch run
             in a thread of this process, and the options of workers have no effect (the log names them, at level INFO).
         persistent_workers: keep the workers between epochs; otherwise they end with each epoch.
-        max_uva_threads: threads of gathers that read host memory from a GPU. No stage has such a gather yet, so only
-            the default is allowed.
+        max_uva_threads: at most so many threads of a GPU read page-locked features in host memory for this chain; the
+            others are left to training. Only the default is allowed where nothing is read so.
         worker_method: "process" or "thread". Threads copy nothing, but the Python code of their stages runs in one
             thread at a time.
         prefetch_factor: minibatches that each worker makes ahead, 1 or more. Without workers: sampled minibatches held
@@ -64,8 +65,10 @@ class DataLoader(StreamStage):
         max_restarts: how often a minibatch is made again after the worker that was making it died. With asynchronous
             stages a worker makes several at once; its death counts for each of them.
         cut: where the chain is cut: a functional name, a stage class, or "end". The default is before the first
-            FeatureFetcher whose store is in this machine's memory; else before the first CopyTo; else at the end.
-        overlap: run the stages after the cut in a thread of their own while the consumer works.
+            FeatureFetcher whose store is in this machine's memory or the first CopyTo to a GPU, whichever comes first;
+            else before the first CopyTo; else at the end.
+        overlap: run the stages after the cut in a thread of their own while the consumer works; in a chain that copies
+            to a GPU those up to the copy and the fetches behind it, on a stream of their own.
     Raises:
         TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
     """
@@ -125,7 +128,7 @@ class DataLoader(StreamStage):
         It is made in this process. The state of the loader and its running epoch do not change.
         """
         check_epoch("data_loader: minibatch", epoch)
-        graph = StageGraph(self.source)
+        graph = fetch_behind_copy(StageGraph(self.source), self.options)  # where alone some features can be read
         graph.refuse_jumps("data_loader: minibatch")
         seed_stage = graph.seed_stage
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)

@@ -32,7 +32,8 @@ def lanes(graph: StageGraph[Stage]) -> list[Lane]:
     for stage in graph:
         if isinstance(stage, Prefetcher):
             threads += 1
-            found[-1].title = f"thread {threads} ({stage.thread_name}), up to {stage.depth} minibatches ahead"
+            on_gpu = ", on a GPU stream of its own" if stage.gpus else ""
+            found[-1].title = f"thread {threads} ({stage.thread_name}), up to {stage.depth} minibatches ahead{on_gpu}"
             found.append(Lane("caller's thread"))
         elif isinstance(stage, Workers):
             found[-1].title = _title_of(stage)

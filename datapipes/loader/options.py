@@ -65,11 +65,6 @@ class LoaderOptions:
                 f"{ahead} minibatches ahead; at most {MOST_AHEAD} are allowed. Lower one of them."
             )
         check_bool(WHERE, "persistent_workers", self.persistent_workers)
-        if self.max_uva_threads != LoaderOptions.max_uva_threads:
-            raise ValueError(
-                f"{WHERE}: max_uva_threads is {self.max_uva_threads}, but no stage of this chain reads host memory "
-                f"from a GPU; allowed: {LoaderOptions.max_uva_threads}. Leave it out."
-            )
         check_choice(WHERE, "worker_method", self.worker_method, ("process", "thread"))
         check_bool(WHERE, "in_order", self.in_order)
         check_positive_timeout(WHERE, self.timeout)

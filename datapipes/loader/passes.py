@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from datapipes.chain.asynchronous import is_async
-from datapipes.chain.stage import StreamStage
+from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.features import FeatureFetcher
 from datapipes.loader.cut import Cut, cut
+from datapipes.loader.gpu_passes import (
+    fetch_behind_copy,
+    fetch_for_copy,
+    overlap_with_copies,
+    part_from_asynchronous,
+    read_on_gpu,
+    wait_at_the_end,
+)
 from datapipes.loader.graphs import Graph, copies_to_gpu, single_line
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
@@ -35,6 +43,11 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
     (mark,) = graph.find(Cut)
     before: Graph = StageGraph(mark.source)
     on_gpu = [stage for stage in before if copies_to_gpu(stage)]
+    if on_gpu and options.worker_method == "thread" and any(map(is_async, before)):
+        raise ValueError(
+            f"data_loader: {on_gpu[0]!r} and asynchronous stages both stand before the cut; in worker threads the copy "
+            "would run beside an event loop, where nobody waits for it. Use the default cut."
+        )
     if options.worker_method == "process":
         if on_gpu:
             raise ValueError(
@@ -52,40 +65,41 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
 def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a Prefetcher at its end, so that the next minibatches are made while the consumer works.
 
-    In a chain that copies to a GPU the Prefetcher stands before the first such copy: the caller's thread queues
-    copies, on its current stream. Three chains stay as they are: one that starts at a FromNode, since nothing may read
-    ahead of it; one that copies to a GPU and joins sources, since a join cannot stand behind a Prefetcher; and one that
-    ends in Workers, which run ahead themselves.
+    In a chain that copies to a GPU the Prefetcher stands behind the copy, see overlap_with_copies. Two chains stay as
+    they are: one that starts at a FromNode, since nothing may read ahead of it; and one that ends in Workers, which run
+    ahead themselves.
     """
     if not options.overlap or any(not stage.sources for stage in graph.find(StreamStage)):
         return graph
-    joins = any(len(stage.sources) > 1 for stage in graph)
-    for stage in graph:
-        if copies_to_gpu(stage):
-            if joins or isinstance(stage.source, Workers):
-                return graph
-            ahead = Overlap(stage.source, options.prefetch_factor)
-            return graph.replace(stage, stage.with_sources(ahead))
+    if any(map(copies_to_gpu, _behind_workers(graph))):
+        return overlap_with_copies(graph, options)
     if isinstance(graph.root, Workers):
         return graph
     return StageGraph(Overlap(graph.root, options.prefetch_factor))
 
 
+def _behind_workers(graph: Graph) -> list[Stage]:
+    """Return the stages that run in the caller's process."""
+    in_workers = {id(stage) for workers in graph.find(Workers) for stage in StageGraph(workers)}
+    return [stage for stage in graph if id(stage) not in in_workers]
+
+
 def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a Prefetcher before its first FeatureFetcher: its thread samples the next minibatches while
-    the features of this one are fetched.
+    """Return `graph` with a Prefetcher before its first FeatureFetcher or copy to a GPU: its thread samples the next
+    minibatches while the features of this one are fetched.
 
     These graphs stay as they are: one with workers, which sample beside the fetch already; one without a thread at its
-    end; one that samples nothing before the fetch; one with a copy to a GPU or a Prefetcher before the fetch; one with
-    another carrier, such as a DataLoader, which overlaps its stages itself; one that joins sources after the fetch; and
-    one with asynchronous stages, which have several minibatches in flight from the sampler to the fetch: a Prefetcher
-    would part them.
+    end; one that samples nothing before the fetch; one with a Prefetcher before the fetch; one with another carrier,
+    such as a DataLoader, which overlaps its stages itself; one that joins sources after the fetch; and one with
+    asynchronous stages, which have several minibatches in flight from the sampler to the fetch: a Prefetcher would part
+    them.
     """
-    fetchers = [stage for stage in single_line(graph) if isinstance(stage, FeatureFetcher)]
+    first = next(
+        (stage for stage in single_line(graph) if isinstance(stage, FeatureFetcher) or copies_to_gpu(stage)), None
+    )
     has_other_carrier = any(not isinstance(stage, Prefetcher) for stage in graph.find(StreamStage))
-    if not graph.find(Overlap) or not fetchers or has_other_carrier or any(map(is_async, graph)):
+    if first is None or not graph.find(Overlap) or has_other_carrier or any(map(is_async, graph)):
         return graph
-    first = fetchers[0]
     before: Graph = StageGraph(first.source)
     if before.find(Prefetcher) or not before.root.sources or any(map(copies_to_gpu, before)):
         return graph
@@ -108,18 +122,23 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
         found = " and ".join(f"{name}={getattr(options, name)}" for name in unused)
         raise ValueError(
             f"data_loader: {found} belong to the background threads, but this plan has none (overlap=False, a "
-            "FromNode, or a join with a copy to a GPU). Leave them out."
+            "FromNode, or a join behind a copy to a GPU). Leave them out."
         )
     return graph
 
 
 PASSES: tuple[Callable[[Graph, LoaderOptions], Graph], ...] = (
     shard,
+    fetch_behind_copy,
     cut,
     put_in_workers,
+    fetch_for_copy,
+    part_from_asynchronous,
     overlap_with_consumer,
     overlap_fetch_with_sampling,
     limit_the_consumers_wait,
+    read_on_gpu,
+    wait_at_the_end,
 )
 
 

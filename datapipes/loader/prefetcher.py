@@ -13,6 +13,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import torch
+
 from datapipes.base.checks import check_int, check_positive_timeout
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_error
@@ -64,8 +66,7 @@ class Prefetcher(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         waiting = f"waiting for {context.calls.numbering.label(self.source)}"
-        devices = [stage.device for stage in StageGraph(self.source).find(CopyTo) if stage.device.type == "cuda"]
-        on_gpu = self._streams.of(devices)
+        on_gpu = self._streams.of(self.gpus)
         return _Reader(streams[0], on_gpu, self.depth, self.timeout, context, waiting, self.where, self.thread_name)
 
     @property
@@ -73,6 +74,11 @@ class Prefetcher(StreamStage):
         """Return the name of the thread, unique within the chain."""
         before = len(StageGraph(self.source).find(Prefetcher))
         return f"{THREADS}-{before + 1}"
+
+    @property
+    def gpus(self) -> list[torch.device]:
+        """The CUDA devices that stages before it copy to; the thread has a stream of its own on each."""
+        return [stage.device for stage in StageGraph(self.source).find(CopyTo) if stage.device.type == "cuda"]
 
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}

@@ -123,13 +123,13 @@ def one_gpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_the_thread_ends_before_the_first_copy_to_a_gpu():
+def test_the_thread_ends_behind_the_first_copy_to_a_gpu():
     chain = fetched().copy_to("cpu").copy_to("cuda").transform(keep_most)
     plan = dp.DataLoader(chain).rewritten()
     assert [stage.name for stage in plan] == [
         *("item_sampler", "sample_neighbor", "prefetch"),
-        *("fetch_feature", "copy_to", "prefetch"),
-        *("copy_to", "transform"),
+        *("fetch_feature", "copy_to", "copy_to", "prefetch"),
+        *("transform", "wait_for_gpu"),
     ]
     assert dp.StageGraph(chain).find(dp.Prefetcher) == []
 

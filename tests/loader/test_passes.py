@@ -137,7 +137,10 @@ def test_a_chain_that_copies_to_a_gpu_pins_its_channel(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     graph = dp.DataLoader(fetched().copy_to("cuda"), 2).rewritten()
-    assert names(graph) == ["item_sampler", "sample_neighbor", "workers", "fetch_feature", "prefetch", "copy_to"]
+    assert names(graph) == [
+        *("item_sampler", "sample_neighbor", "workers"),
+        *("fetch_feature", "copy_to", "prefetch", "wait_for_gpu"),
+    ]
     assert graph.find(Workers)[0].pin
 
 

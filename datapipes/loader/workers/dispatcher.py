@@ -16,6 +16,7 @@ from datapipes.base.errors import LoaderTimeoutError, PeerDied, add_note
 from datapipes.base.log import logger
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage_base import SeedBase
+from datapipes.device.handover import take
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words
 from datapipes.minibatch import MiniBatch
 
@@ -82,6 +83,7 @@ class Dispatcher(Iterator[MiniBatch]):
             if outcome is not None:
                 self._clock.add(self._waiting, began, outcome.task.index)
                 assert outcome.minibatch is not None
+                take(outcome.minibatch, outcome.queued)
                 return outcome.minibatch
             if self._low >= self._seeds.num_steps or self._stopped.is_set():
                 break

@@ -14,6 +14,7 @@ from datapipes.base.clock import CallRecord
 from datapipes.chain.asynchronous import async_window
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.device.handover import Queued
 from datapipes.minibatch import MiniBatch
 
 
@@ -40,6 +41,7 @@ class Outcome:
     error: Exception | None = None
     calls: list[CallRecord] = field(default_factory=list)
     from_former_life: bool = False  # whether that worker has died and was started again since
+    queued: list[Queued] = field(default_factory=list)  # on GPUs: what the minibatch of a worker thread waits for
 
 
 class Death(NamedTuple):

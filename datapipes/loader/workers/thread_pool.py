@@ -10,12 +10,15 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
 from datapipes.base.threads import share_of, threads_of_kernels
 from datapipes.chain.stage import Stage
+from datapipes.device.handover import leave
+from datapipes.device.runtime import Stream
+from datapipes.device.side_streams import current_streams
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.making import work
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, tasks_for_each
@@ -51,8 +54,9 @@ class _Making:
 class ThreadPool(Pool):
     """Threads that make minibatches of the chain that ends in `root`."""
 
-    def __init__(self, root: Stage, options: LoaderOptions) -> None:
+    def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream] = ()) -> None:
         self._root = root
+        self._streams = streams  # on which the threads queue work of GPUs
         self.num_workers = options.num_workers
         self.tasks_each = tasks_for_each(root, options.prefetch_factor)
         self._init = options.worker_init_fn
@@ -67,7 +71,7 @@ class ThreadPool(Pool):
         for worker in range(self.num_workers):
             thread = threading.Thread(
                 target=_run,
-                args=(worker, self._root, self._state, self._init, share_of(self.num_workers)),
+                args=(worker, self._root, self._state, self._init, share_of(self.num_workers), self._streams),
                 name=f"datapipes-worker-{worker}",
                 daemon=True,
             )
@@ -112,7 +116,14 @@ class ThreadPool(Pool):
         self._threads = []
 
 
-def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | None, num_threads: int) -> None:
+def _run(
+    worker: int,
+    root: Stage,
+    state: _State,
+    init: Callable[[int], None] | None,
+    num_threads: int,
+    streams: Sequence[Stream],
+) -> None:
     def take() -> Task | None:
         while not state.closed:  # checked each time, since the None that ends the work comes only once
             task = state.tasks[worker].get()
@@ -122,7 +133,7 @@ def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | 
 
     process = os.getpid()
     error: Exception | None = None
-    with threads_of_kernels(num_threads):
+    with threads_of_kernels(num_threads), current_streams(streams):
         try:
             if init is not None:
                 init(worker)
@@ -132,6 +143,8 @@ def _run(worker: int, root: Stage, state: _State, init: Callable[[int], None] | 
         if error is None:
             for outcome in work(worker, root, take, state.making[worker]):
                 end_if_clone(process)
+                if streams and outcome.minibatch is not None:
+                    outcome.queued = leave(outcome.minibatch)
                 state.outcomes.put(outcome)
             return
     while (task := take()) is not None:  # worker_init_fn failed: answer each task with its error

@@ -13,6 +13,8 @@ from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.device import CopyTo
+from datapipes.device.side_streams import SideStreams
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.shard import Sharded
 from datapipes.loader.workers.dispatcher import Dispatcher
@@ -51,6 +53,7 @@ class Workers(StreamStage):
         self.context = context_of(options.multiprocessing_context) if is_process else None
         self.window = 1 if options.in_order else options.num_workers * tasks_for_each(source, options.prefetch_factor)
         self._running = _Running()
+        self._streams = SideStreams()  # of worker threads that copy to GPUs
         # Registered before any reader thread: exit handlers run in reverse, so readers end before workers.
         weakref.finalize(self, self._running.end)
         self._number = secrets.randbits(62)
@@ -81,7 +84,8 @@ class Workers(StreamStage):
 
     def _make_pool(self) -> Pool:
         if self.context is None:
-            return ThreadPool(self.source, self.options)
+            copies = [stage for stage in StageGraph(self.source).find(CopyTo) if stage.device.type == "cuda"]
+            return ThreadPool(self.source, self.options, self._streams.of([stage.device for stage in copies]))
         refuse_unsafe_fork(self.context)
         if self._chain is None:
             chain = (self.source, self.options.worker_init_fn)

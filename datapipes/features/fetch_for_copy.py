@@ -1,0 +1,115 @@
+"""FetchForCopy and Decode: a feature fetch on the CPU whose rows are copied to a GPU next.
+
+The fetch reads into page-locked memory, so that the copy runs while the next minibatch is fetched. Features that are
+stored with fewer bits are copied as they are stored, and become values on the GPU. A DataLoader's plan has these stages
+in the place of a FeatureFetcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.chain.functional import functional_name
+from datapipes.chain.stage import MiniBatchTransformer, Stage
+from datapipes.device.runtime import cuda
+from datapipes.features.feature import Feature
+from datapipes.features.feature_fetcher import FeatureFetcher
+from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text
+from datapipes.features.tensor_feature import TensorFeature
+from datapipes.minibatch import MiniBatch
+
+__all__: list[str] = []
+
+
+class FetchForCopy(FeatureFetcher):
+    """A FeatureFetcher that gives rows as they are stored, in page-locked memory."""
+
+    @classmethod
+    def can_replace(cls, stage: Stage) -> bool:
+        """Return whether a stage is a FeatureFetcher that reads feature by feature, as this one does."""
+        if type(stage) is not FeatureFetcher or stage.asynchronous:
+            return False
+        store = type(stage.feature_store)
+        return store.read_many is FeatureStore.read_many and store.read is FeatureStore.read
+
+    @classmethod
+    def of(cls, stage: FeatureFetcher, source: Stage) -> FetchForCopy:
+        """Return this stage over `source` in the place of a FeatureFetcher."""
+        return cls(source, stage.feature_store, stage.node_feature_keys, stage.edge_feature_keys)
+
+    @property
+    def name(self) -> str:
+        """The name of a FeatureFetcher, since it is one."""
+        return functional_name(FeatureFetcher)
+
+    def _read_many(self, requests: list[FeatureRequest]) -> Any:
+        return [self._read(*request) for request in requests]
+
+    def _read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Tensor:
+        feature = self.feature_store[domain, type_, name]
+        try:
+            if not isinstance(feature, TensorFeature) or not _reads_into(feature):
+                return feature.read(ids)
+            out = cuda().empty_pinned((int(ids.shape[0]), *feature.shape), feature.tensor.dtype)
+            return feature.read_stored(ids, out=out)
+        except IndexError as error:
+            raise IndexError(f"{feature_text(domain, type_, name)}: {error}") from error
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "into": "page-locked memory"}
+
+
+Stored = tuple[FeatureKey, TensorFeature]
+
+
+class Decode(MiniBatchTransformer):
+    """Turn rows as they are stored into values, where they lie.
+
+    Args:
+        stored: the features whose rows come as they are stored, by their keys in the store.
+    """
+
+    draws = False
+
+    def __init__(self, source: Stage, stored: Sequence[Stored]) -> None:
+        super().__init__(source)
+        self._stored: dict[str, dict[Any, TensorFeature]] = {"node": {}, "edge": {}}
+        for (domain, type_, name), feature in stored:
+            self._stored[domain][name if type_ is None else (type_, name)] = feature
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        of_nodes, of_edges = self._stored["node"], self._stored["edge"]
+        changes: dict[str, Any] = {}
+        if of_nodes and minibatch.node_features:
+            changes["node_features"] = _decoded(of_nodes, minibatch.node_features)
+        if of_edges and minibatch.edge_features:
+            changes["edge_features"] = [_decoded(of_edges, features) for features in minibatch.edge_features]
+        return minibatch.replace(**changes)
+
+    def describe(self) -> dict[str, Any]:
+        return {f"{domain}_features": [*features] for domain, features in self._stored.items() if features}
+
+
+def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
+    """Return the features that these fetches give as they are stored, and that need decoding."""
+    last: dict[FeatureKey, Feature] = {}  # a later fetch of the same name takes the place of an earlier one
+    for fetch in fetches:
+        last.update({key: fetch.feature_store[key] for key in fetch.feature_keys})
+    return [
+        (key, feature)
+        for key, feature in last.items()
+        if isinstance(feature, TensorFeature) and _reads_into(feature) and feature.stored_as is not None
+    ]
+
+
+def _reads_into(feature: TensorFeature) -> bool:
+    """Return whether a feature is read as it is stored, into memory that is given; a subclass may read otherwise."""
+    kind = type(feature)
+    return kind.read is TensorFeature.read and kind.read_stored is TensorFeature.read_stored
+
+
+def _decoded(stored: dict[Any, TensorFeature], features: dict[Any, Tensor]) -> dict[Any, Tensor]:
+    return {key: stored[key].decode(rows) if key in stored else rows for key, rows in features.items()}

@@ -39,7 +39,11 @@ class LoopThread:
         self._thread = threading.Thread(
             target=run_loop, args=(self._loop, self._beside, share_here()), name="datapipes-async", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process may have no more threads
+            self._loop.close()
+            raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine; the future carries its result or error."""
@@ -56,8 +60,6 @@ class LoopThread:
             return  # collected by the loop's own thread, which ends by itself
         self._thread.join(JOIN_S)
         self._beside.close(until)
-        if not self._thread.is_alive():
-            self._loop.close()
 
     def refuse_other_processes(self) -> None:
         """Raise RuntimeError in a forked child, where nothing would ever finish."""

@@ -113,10 +113,17 @@ def threads_here() -> OffLoopThreads | None:
 
 
 def run_loop(loop: asyncio.AbstractEventLoop, threads: OffLoopThreads, kernel_threads: int | None) -> None:
-    """Run an event loop in this thread until it is stopped, with `threads` beside it."""
+    """Run an event loop in this thread until it is stopped, with `threads` beside it, and close it.
+
+    Its own thread closes it, as nobody else can do so in every case: who stops it may be this thread itself, or may
+    have waited for it in vain.
+    """
     _here.threads = threads
-    with threads_of_kernels(kernel_threads):
-        loop.run_forever()
+    try:
+        with threads_of_kernels(kernel_threads):
+            loop.run_forever()
+    finally:
+        loop.close()
 
 
 def error_of(raised: BaseException) -> Exception:

@@ -160,3 +160,27 @@ def test_close_drops_calls_that_wait_and_ends_with_the_one_under_way():
     ending.join(BOUND_S)
     assert set(threading.enumerate()) <= before
     assert len(made) <= 2
+
+
+def test_a_loop_that_its_own_thread_ends_is_closed():
+    loop = LoopThread()
+
+    async def end():
+        loop.close()
+
+    loop.submit(end()).exception(BOUND_S)
+    loop._thread.join(BOUND_S)
+    assert loop._loop.is_closed()
+
+
+def test_a_loop_whose_thread_cannot_be_started_is_closed(monkeypatch):
+    made, new_event_loop = [], asyncio.new_event_loop
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: made.append(new_event_loop()) or made[0])
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        LoopThread()
+    assert made[0].is_closed()

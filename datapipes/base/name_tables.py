@@ -333,7 +333,7 @@ KEYWORDS: Table = {
         "batch_sampler": "datapipe, the last stage of a chain that starts with dp.ItemSampler",
         "collate_fn": "pipe.transform(fn) changes the minibatch",
         "transform": "pipe.transform(fn) changes the minibatch",
-        "pin_memory": "pipe.transform(dp.MiniBatch.pin_memory).copy_to(device)",
+        "pin_memory": "pipe.copy_to(device); the loader then reads features into page-locked memory",
         "pin_memory_device": "pipe.copy_to(device)",
         "input_nodes": _ITEMS,
         "edge_label_index": "the seeds are pairs [n, 2] in a dp.ItemSet, which dp.ItemSampler(items, batch_size) takes",

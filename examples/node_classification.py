@@ -5,7 +5,8 @@ Run: python examples/node_classification.py [--data debian | FOLDER] [--seed N] 
 `--data debian` (the default) is the embedded graph of Debian's packages; the task is to predict the archive section of
 a package. FOLDER may hold Planetoid files or an .npz that `dp.datasets.open` reads. `--metric auc` is for two
 classes. Prints loss and metric of each epoch, the test metric of the epoch that validated best, and the time of each
-stage. `--out` also writes learning_curve.png and pipeline.svg. Training minibatches are sampled in `--workers`
+stage. `--stored-as int8` trains on features of float32 that are stored with fewer bits; words first become 128 numbers
+for each node. `--out` also writes learning_curve.png and pipeline.svg. Training minibatches are sampled in `--workers`
 processes; their number does not change the minibatches, and so not the accuracy.
 """
 
@@ -20,14 +21,18 @@ from pathlib import Path
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from training import METRICS, Settings, evaluate, make_model, pipeline, settings_for, train_epoch
+from training import METRICS, Settings, evaluate, make_model, pipeline, settings_for, train_epoch, with_stored_features
 
 import datapipes as dp
+
+STORED_AS = ("float32", "float16", "bfloat16", "int8")
 
 
 def main() -> None:
     args = parse_arguments()
     data = dp.datasets.debian_packages() if args.data == "debian" else open_files(args)
+    if args.stored_as is not None:
+        data = with_stored_features(data, args.stored_as)
     changes = {name: value for name in vars(Settings()) if (value := getattr(args, name)) is not None}
     settings = dataclasses.replace(settings_for(data), **changes)
     print(f"{data.name}: {data.graph}, {data.num_classes} classes")
@@ -134,6 +139,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--split", type=int, default=0, help="split of the files, or seed of a random one")
     parser.add_argument("--normalize-features", action="store_true", help="scale rows of features to a sum of 1")
     parser.add_argument("--largest-component", action="store_true", help="keep the largest connected component")
+    parser.add_argument("--stored-as", choices=STORED_AS, help="train on features of float32, stored so")
     parser.add_argument("--metric", choices=METRICS, default="accuracy", help="auc is for two classes")
     parser.add_argument("--seed", type=int, default=0, help="of the model, the order of the seeds and the sampling")
     parser.add_argument("--workers", type=int, default=2, help="processes that sample; 0 samples in a thread")

@@ -123,6 +123,37 @@ def row_width(data: dp.datasets.Dataset, node_type: str | None = None) -> int:
     return torch.Size(data.features["node", node_type, "feat"].shape).numel()
 
 
+def with_stored_features(data: dp.datasets.Dataset, stored_as: str, width: int = 128) -> dp.datasets.Dataset:
+    """Return `data` with float32 node features "feat" that are stored as `stored_as`, and no word ids.
+
+    Rows of 0 and 1 come back the same however they are stored, so that nothing would be shown: words become rows of
+    `width` numbers first.
+    """
+    if not any(key[::2] == ("node", "feat") for key in data.features):
+        raise ValueError(f"stored_as: {data.name} has no node feature 'feat' to store as {stored_as}. Leave it out.")
+    features = {key: feature for key, feature in data.features.items() if key[0] != "node"}
+    for node_type in data.graph.node_types:
+        if ("node", node_type, "feat") in data.features:
+            feature = data.features["node", node_type, "feat"]
+            rows = feature.read(torch.arange(feature.count))
+            rows = rows.float() if rows.is_floating_point() else topics(rows.flatten(1), width)
+            stored = None if stored_as == "float32" else stored_as
+            features["node", node_type, "feat"] = dp.TensorFeature(rows, stored_as=stored)
+    return replace(data, features=dp.FeatureStore(features))
+
+
+def topics(bags: Tensor, width: int) -> Tensor:
+    """Return float32 [n, width] for bags of words [n, num_words]: latent semantic analysis (Deerwester et al., 1990).
+
+    Words are weighted by how rare they are, and rows mapped to the `width` directions in which they differ most; of
+    fewer words than `width` there are only as many.
+    """
+    weights = torch.log(len(bags) / (1.0 + (bags != 0).sum(0)))
+    pieces = [bags[begin : begin + 4096].float() * weights for begin in range(0, len(bags), 4096)]
+    _, directions = torch.linalg.eigh(sum(piece.T @ piece for piece in pieces))
+    return torch.cat([piece @ directions[:, -width:] for piece in pieces])
+
+
 def has_direction(data: dp.datasets.Dataset) -> bool:
     """Return whether the edges have a direction, as in the embedded data."""
     return ("edge", None, "direction") in data.features

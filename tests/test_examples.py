@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,47 @@ def test_node_classification_trains_on_a_file_and_prints_the_chosen_metric(tmp_p
     validation = re.findall(r"^epoch +\d+  loss .*  validation (\d\.\d{4})", output, re.MULTILINE)
     assert len(validation) == 2
     assert 0 <= float(re.search(r"^test auc (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
+
+
+@pytest.fixture
+def same_threads():
+    """Give torch its number of threads back after the test."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("same_threads")
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
+def test_node_classification_trains_on_features_stored_with_fewer_bits(tmp_path, monkeypatch, capsys, training, kind):
+    path = write_ring(tmp_path / "ring.npz", 400)
+    arguments = ["--data", str(path), "--workers", "0", "--epochs", "2", "--threads", "1", "--stored-as", kind]
+    monkeypatch.setattr(sys, "argv", ["node_classification.py", *arguments])
+    runpy.run_path(str(EXAMPLES / "node_classification.py"), run_name="__main__")
+    assert re.search(r"^test accuracy \d\.\d{4}$", capsys.readouterr().out, re.MULTILINE)
+    data = training.with_stored_features(dp.datasets.open(path), kind)
+    feature = data.features["node", None, "feat"]
+    assert (feature.stored_as, feature.dtype) == (getattr(torch, kind) if kind != "float32" else None, torch.float32)
+    exact = training.with_stored_features(dp.datasets.open(path), "float32").features["node", None, "feat"]
+    everything = torch.arange(400)
+    torch.testing.assert_close(
+        feature.read(everything), exact.read(everything), rtol=2**-11, atol=float(exact.tensor.abs().max()) / 254
+    )
+
+
+def test_data_without_features_has_nothing_to_store_with_fewer_bits(training):
+    data = replace(random_task(100, 10), features=dp.FeatureStore({}))
+    with pytest.raises(ValueError, match=r"stored_as: random has no node feature 'feat' to store as int8"):
+        training.with_stored_features(data, "int8")
+
+
+def test_words_become_the_topics_in_which_they_differ_most(training):
+    bags = torch.zeros(90, 6, dtype=torch.uint8)
+    bags[:30, :2] = bags[30:60, 2:4] = bags[60:, 4:] = 1  # three kinds of texts
+    topics = training.topics(bags, 3)
+    assert (topics.shape, topics.dtype) == ((90, 3), torch.float32)
+    assert torch.linalg.matrix_rank(topics) == 3
+    assert topics[[0, 30, 60]].unique(dim=0).shape == (3, 3)
 
 
 def test_training_starts_from_tf_records(tmp_path):

@@ -26,22 +26,27 @@ from datapipes import _core
 
 ROUND_S = 1.0
 WORKERS = (0, 1, 2)
+STORED_AS = ("float16", "int8")
 
 
 def main() -> None:
     args = parser(__doc__ or "").parse_args()
     torch.set_num_threads(1)
     graph, rows = load_graph(args.graph)
-    store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.from_numpy(rows))})
+    features = torch.from_numpy(rows)
+    stores = {
+        name: dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(features, stored_as=name)})
+        for name in (None, *STORED_AS)
+    }
     items = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
     sampled = items.sample_neighbor(graph, [15, 10, 5])
-    fetched = sampled.fetch_feature(store, node_feature_keys=["feat"])
+    fetched = sampled.fetch_feature(stores[None], node_feature_keys=["feat"])
     carried = fetched.transform(lambda minibatch: minibatch).copy_to("cpu")
     stream = iter(sampled)
     minibatches = [next(stream) for _ in range(10)]
 
-    def gather(_: int) -> float:
-        return len(minibatches) / sum(timed(lambda m=m: fetched.transform(m))[0] for m in minibatches)
+    def gather(fetched: dp.FeatureFetcher) -> Callable[[int], float]:
+        return lambda _: len(minibatches) / sum(timed(lambda m=m: fetched.transform(m))[0] for m in minibatches)
 
     sides = {
         "DataLoader": with_threads(2, Delivery(lambda: dp.DataLoader(fetched))),
@@ -51,8 +56,12 @@ def main() -> None:
         "DataLoader, transform and copy_to": with_threads(2, Delivery(lambda: dp.DataLoader(carried))),
         "prefetch(2) by hand": with_threads(2, Delivery(lambda: fetched.prefetch(2))),
         "sampling alone": with_threads(2, Delivery(lambda: items.sample_neighbor(graph, [15, 10, 5]))),
-        "gathering alone": with_threads(2, gather),
+        "gathering alone": with_threads(2, gather(fetched)),
     }
+    for name in STORED_AS:
+        fewer = sampled.fetch_feature(stores[name], node_feature_keys=["feat"])
+        sides[f"DataLoader, stored as {name}"] = with_threads(2, Delivery(lambda fewer=fewer: dp.DataLoader(fewer)))
+        sides[f"gathering alone, stored as {name}"] = with_threads(2, gather(fewer))
     peers = {}
     if args.peer_python:
         peers = {
@@ -70,6 +79,12 @@ def main() -> None:
     limit = 1 / (1 / rates["sampling alone"] + 1 / rates["gathering alone"])
     figures["both alone, added up (minibatches/s)"] = limit
     figures["DataLoader, ratio to both alone"] = ours / limit
+    for name in STORED_AS:
+        reached = rates[f"DataLoader, stored as {name}"]
+        limit = 1 / (1 / rates["sampling alone"] + 1 / rates[f"gathering alone, stored as {name}"])
+        figures[f"stored as {name}, both alone, added up (minibatches/s)"] = limit
+        figures[f"stored as {name}, ratio to both alone"] = reached / limit
+        figures[f"stored as {name}, ratio to float32"] = reached / ours
     figures["DataLoader, ratio to overlap=False, 1 thread"] = ours / rates["DataLoader, overlap=False, 1 thread"]
     stats = _core.pool_stats()
     figures["pool, most bytes in use at once (MB)"] = stats["peak_bytes"] / 1e6

@@ -31,6 +31,7 @@ from datapipes.base.rows import put_rows
 ROWS = 250_000
 WIDTHS = (4, 16, 64, 400, 4096)
 LINE = 64
+STORED_AS = ("float16", "bfloat16", "int8")
 
 
 def main() -> None:
@@ -53,7 +54,7 @@ def main() -> None:
 def stage_figures(args, peer: Peer | None) -> dict[str, float]:
     graph, rows = load_graph(args.graph)
     features = torch.from_numpy(rows)
-    store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(features)})
+    store = stored(features, None)
     items = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
     sampled = items.sample_neighbor(graph, [15, 10, 5])
     fetcher = sampled.fetch_feature(store, node_feature_keys=["feat"])
@@ -65,6 +66,7 @@ def stage_figures(args, peer: Peer | None) -> dict[str, float]:
         wanted = features.index_select(0, minibatch.input_nodes)
         assert torch.equal(fetcher.transform(minibatch).node_features["feat"], wanted)
     num_bytes = sum(map(len, nodes)) * features[0].nbytes
+    fewer_bits = {name: sampled.fetch_feature(stored(features, name), node_feature_keys=["feat"]) for name in STORED_AS}
 
     def rate(work):
         """Bytes per second over all minibatches; each result is released before the next."""
@@ -80,13 +82,24 @@ def stage_figures(args, peer: Peer | None) -> dict[str, float]:
         "index_select, reused memory": rate(reused),
         "memcpy": memcpy(num_bytes // len(nodes)),
     }
+    for name, fewer in fewer_bits.items():
+        sides[f"stored as {name}"] = rate(lambda i, fewer=fewer: fewer.transform(minibatches[i]))
+        sides[f"stored as {name}, 2 threads"] = with_threads(2, sides[f"stored as {name}"])
     if peer is not None:
         sides["graphbolt 2.1.0"] = peer.measure
     rates = alternate(sides, args.repeats)
     figures = {f"{name} (GB/s)": value / 1e9 for name, value in rates.items()}
     for name in list(rates)[1:]:
         figures[f"fetch_feature, ratio to {name}"] = rates["fetch_feature"] / rates[name]
+    for name in STORED_AS:
+        figures[f"stored as {name}, ratio to float32"] = rates[f"stored as {name}"] / rates["fetch_feature"]
+        both = rates[f"stored as {name}, 2 threads"] / rates["fetch_feature, 2 threads"]
+        figures[f"stored as {name}, 2 threads, ratio to float32"] = both
     return figures
+
+
+def stored(features: torch.Tensor, stored_as: str | None) -> dp.FeatureStore:
+    return dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(features, stored_as=stored_as)})
 
 
 def width_figures(width: int, repeats: int) -> dict[str, float]:

@@ -28,6 +28,7 @@ from test_workers import WITHOUT_SERVER, expected, way
 
 import datapipes as dp
 from datapipes.loader.workers import process_pool
+from datapipes.loader.workers.workers import Workers
 
 PROCESSES = ["fork", "forkserver"]
 
@@ -745,10 +746,26 @@ def test_a_graph_that_uses_cuda_is_not_forked(monkeypatch):
 def test_a_copy_to_a_gpu_before_the_cut_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    chain = fetched(sampled().copy_to("cuda"))
-    with refused(ValueError, stage="data_loader", found=r"CopyTo\(device='cuda'\)", allowed="worker processes use no"):
-        dp.DataLoader(chain, 2)
-    dp.DataLoader(chain, 2, worker_method="thread")
+    chain = sampled().copy_to("cuda")
+    behind = fetched(chain)
+    for cut_behind, cut in [(chain, "end"), (behind, "end"), (behind, dp.FeatureFetcher)]:
+        with refused(
+            ValueError, stage="data_loader", found=r"CopyTo\(device='cuda'", allowed="worker processes use no"
+        ):
+            dp.DataLoader(cut_behind, 2, cut=cut)
+    dp.DataLoader(chain, 2, cut="end", worker_method="thread")
+    in_workers = dp.DataLoader(chain, 2).rewritten().find(Workers)[0]
+    assert not any(isinstance(stage, dp.CopyTo) for stage in dp.StageGraph(in_workers))  # the default cut is before it
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}, {}])
+def test_a_fetch_behind_a_copy_of_what_no_gpu_reads_is_refused(monkeypatch, options):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with refused(
+        ValueError, stage="data_loader", found=r"behind copy_to\('cuda'\).*'feat'", allowed="page-locked features"
+    ):
+        dp.DataLoader(fetched(sampled().copy_to("cuda")), **options)
 
 
 # --- a channel whose memory somebody has overwritten

@@ -66,7 +66,8 @@ def stage_figures(args, peer: Peer | None) -> dict[str, float]:
         wanted = features.index_select(0, minibatch.input_nodes)
         assert torch.equal(fetcher.transform(minibatch).node_features["feat"], wanted)
     num_bytes = sum(map(len, nodes)) * features[0].nbytes
-    fewer_bits = {name: sampled.fetch_feature(stored(features, name), node_feature_keys=["feat"]) for name in STORED_AS}
+    stores = {f"stored as {name}": stored(features, name) for name in STORED_AS}
+    fetchers = {name: sampled.fetch_feature(other, node_feature_keys=["feat"]) for name, other in stores.items()}
 
     def rate(work):
         """Bytes per second over all minibatches; each result is released before the next."""
@@ -82,19 +83,21 @@ def stage_figures(args, peer: Peer | None) -> dict[str, float]:
         "index_select, reused memory": rate(reused),
         "memcpy": memcpy(num_bytes // len(nodes)),
     }
-    for name, fewer in fewer_bits.items():
-        sides[f"stored as {name}"] = rate(lambda i, fewer=fewer: fewer.transform(minibatches[i]))
-        sides[f"stored as {name}, 2 threads"] = with_threads(2, sides[f"stored as {name}"])
+    for name, other in fetchers.items():
+        sides[name] = rate(lambda i, other=other: other.transform(minibatches[i]))
+        sides[f"{name}, 2 threads"] = with_threads(2, sides[name])
     if peer is not None:
         sides["graphbolt 2.1.0"] = peer.measure
     rates = alternate(sides, args.repeats)
     figures = {f"{name} (GB/s)": value / 1e9 for name, value in rates.items()}
-    for name in list(rates)[1:]:
+    for name in sides:
+        if name.removesuffix(", 2 threads") in ("fetch_feature", *fetchers):
+            continue
         figures[f"fetch_feature, ratio to {name}"] = rates["fetch_feature"] / rates[name]
-    for name in STORED_AS:
-        figures[f"stored as {name}, ratio to float32"] = rates[f"stored as {name}"] / rates["fetch_feature"]
-        both = rates[f"stored as {name}, 2 threads"] / rates["fetch_feature, 2 threads"]
-        figures[f"stored as {name}, 2 threads, ratio to float32"] = both
+    for name in fetchers:
+        for threads in ("", ", 2 threads"):
+            ratio = rates[f"{name}{threads}"] / rates[f"fetch_feature{threads}"]
+            figures[f"{name}{threads}, ratio to float32"] = ratio
     return figures
 
 

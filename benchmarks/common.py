@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -225,7 +226,35 @@ class Peer:
             os.killpg(self._process.pid, number)
 
 
-def report(figures: dict[str, float | str], file: Path | None) -> None:
+Figures = dict[str, float | str]
+
+
+def report_parts(parts: dict[str, Callable[[], Figures]], file: Path | None, known: Figures | None = None) -> None:
+    """Report the figures of all parts, together with those that are known; they are written after each part, and a part
+    that fails is one line among them. Then the exit code is 1.
+    """
+    figures, failed = dict(known or {}), False
+    for name, part in parts.items():
+        seconds, found = timed(lambda part=part: _figures_or_failure(part))
+        failed = failed or isinstance(found, str)
+        figures |= {f"{name}: failed": found} if isinstance(found, str) else found
+        print(f"-- {name}: {seconds:.1f} s", flush=True)
+        if file is not None:
+            file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    report(figures, file)
+    if failed:
+        sys.exit(1)
+
+
+def _figures_or_failure(part: Callable[[], Figures]) -> Figures | str:
+    try:
+        return part()
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def report(figures: Figures, file: Path | None) -> None:
     """Print the figures, and write them to `file`."""
     for name, value in figures.items():
         print(f"{name:44s} {value:.4g}" if isinstance(value, float) else f"{name:44s} {value}")

@@ -18,12 +18,13 @@ import argparse
 import itertools
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import Training, alternate, load_graph, parser, report, timed
+from common import Figures, Training, alternate, load_graph, parser, report_parts, timed
 
 import datapipes as dp
 
@@ -47,12 +48,13 @@ def main() -> None:
         feature.pin_memory_()
     chains = prepared_chains(graph, feature, args, device)
     train = Training(graph.num_nodes, rows.shape[1], args.hidden, len(FANOUTS), device)
-    figures: dict[str, float | str] = {}
-    for name, chain in chains.items():
-        with dp.DataLoader(chain) as loader:
+
+    def measured(name: str) -> Figures:
+        with dp.DataLoader(chains[name]) as loader:
             print(loader.explain(), flush=True)
-            figures |= {f"{name}: {what}": value for what, value in hidden(loader, train, device, args).items()}
-    report(figures, args.json)
+            return {f"{name}: {what}": value for what, value in hidden(loader, train, device, args).items()}
+
+    report_parts({name: lambda name=name: measured(name) for name in chains}, args.json)
 
 
 def arguments() -> argparse.Namespace:
@@ -94,9 +96,7 @@ def first_of(stage: dp.Stage, device: torch.device) -> list[dp.MiniBatch]:
     return [minibatch.pin_memory() for minibatch in found] if device.type == "cuda" else found
 
 
-def hidden(
-    loader: dp.DataLoader, train: Training, device: torch.device, args: argparse.Namespace
-) -> dict[str, float | str]:
+def hidden(loader: dp.DataLoader, train: Training, device: torch.device, args: argparse.Namespace) -> Figures:
     """Return the times of the model, of the copies and of both, and what they say."""
     there = [*itertools.islice(loader, PREPARED)]
     assert all(each.seeds.device.type == device.type for each in there)
@@ -113,7 +113,7 @@ def hidden(
 
     rates = alternate({"model": model_alone, "copies": copies_alone, "both": both}, args.repeats)
     a, b, c = (1e3 / rates[name] for name in ("model", "copies", "both"))
-    figures: dict[str, float | str] = {
+    figures: Figures = {
         "the model alone (ms a minibatch)": a,
         "copies alone (ms a minibatch)": b,
         "both (ms a minibatch)": c,
@@ -145,7 +145,7 @@ def nbytes(minibatch: dp.MiniBatch) -> int:
     return sum(tensors.values())
 
 
-def traced(loader: dp.DataLoader, train: Training, trace: Path | None) -> dict[str, float | str]:
+def traced(loader: dp.DataLoader, train: Training, trace: Path | None) -> Figures:
     """Return what the GPU's own clock says, from a trace of a few minibatches."""
     kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=kinds) as profiler:
@@ -167,11 +167,14 @@ def unused(file: Path) -> Path:
 
 
 def share_beside(events: list[dict[str, Any]]) -> float | None:
-    """Return the share of the time of the streams that copy to the GPU in which kernels run on other streams."""
+    """Return the share of the time of copies and gathers in which kernels of the model run; its stream is the one with
+    the most kernels.
+    """
     work = [each for each in events if each.get("cat") in SIDE_STREAM_WORK and each.get("ph") == "X"]
-    streams = {each["args"]["stream"] for each in work if "HtoD" in each["name"]}
-    copies = joined(span(each) for each in work if each["args"]["stream"] in streams)
-    kernels = joined(span(each) for each in work if each["args"]["stream"] not in streams and each["cat"] == "kernel")
+    launched = Counter(each["args"]["stream"] for each in work if each["cat"] == "kernel")
+    model = max(launched, key=lambda stream: launched[stream], default=None)
+    copies = joined(span(each) for each in work if each["args"]["stream"] != model)
+    kernels = joined(span(each) for each in work if each["args"]["stream"] == model and each["cat"] == "kernel")
     total = sum(end - begin for begin, end in copies)
     both = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in copies for b in kernels)
     return both / total if total else None

@@ -3,9 +3,9 @@
 1,024 seeds, fanouts [15, 10, 5], GraphSAGE of 3 layers, 256 wide, over node features (512 bytes per node on the graph
 that gpu_all.sh makes). DataLoader with worker processes; the rest runs ahead, beside the model. Features are read from
 page-locked memory by the GPU (UVA), lie on the GPU, or are fetched on the CPU and copied; each stored as float32 and as
-float16. Beside them: the same model over 16 minibatches that stay on the GPU, sampling alone, and the bytes that a
-minibatch's features take. All in alternation; the loaders stay, and steps that use up what was made ahead are not
-counted; 40 steps per measurement, median of 5. Wanted: at most 1.1 x the step over minibatches on the GPU.
+float16. Each in alternation with the same model over 16 minibatches that stay on the GPU; the loader stays, and steps
+that use up what was made ahead are not counted; 40 steps per measurement, median of 5. Wanted: at most 1.1 x the step
+over minibatches on the GPU. Beside them: sampling alone, and the bytes that a minibatch's features take.
 Without a GPU it says so, and is done; `--device cpu` runs the same chains without one, to try the script.
 Run: python benchmarks/gpu_end_to_end.py --graph GRAPH
 Result (2-core VM without a GPU, commit d24ce11): nothing was measured; 1.1 x is wanted.
@@ -14,19 +14,21 @@ Result (2-core VM without a GPU, commit d24ce11): nothing was measured; 1.1 x is
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from common import Training, alternate, load_graph, parser, report
+from common import Figures, Training, alternate, load_graph, parser, report_parts
 
 import datapipes as dp
 
 FANOUTS = [15, 10, 5]
 STAYING = 16  # minibatches that stay on the GPU
-STORED = {"float32": None, "float16": "float16"}
+STORED = (None, "float16")
+WAYS = ("UVA", "features on the GPU", "CPU fetch and copy")
 
 
 def main() -> None:
@@ -36,22 +38,39 @@ def main() -> None:
         return
     device = torch.device(args.device)
     graph, rows = load_graph(args.graph)
-    bench = Bench(graph, device, args)
+    bench = Bench(graph, rows, device, args)
     train = Training(graph.num_nodes, rows.shape[1], args.hidden, len(FANOUTS), device)
-    loaders = bench.loaders(rows)
-    staying = [next(loaders["UVA, float32"]) for _ in range(STAYING)]
+    staying = bench.staying()
+    best = Steps(endless(staying), train, args)
     widths = [minibatch.node_features["feat"].nbytes for minibatch in staying]
-    sides: dict[str, Callable[[int], float]] = {"on the GPU already": Steps(endless(staying), train, args)}
-    sides |= {name: Steps(loader, train, args) for name, loader in loaders.items()}
-    sides["sampling alone"] = Steps(bench.sampled(), None, args)
-    rates = alternate(sides, args.repeats, warm_ups=1)
-    best = rates["on the GPU already"]
-    figures: dict[str, float | str] = {f"{name} (ms a step)": 1e3 / rate for name, rate in rates.items()}
-    figures |= {f"{name}: time of a step, ratio to on the GPU already": best / rates[name] for name in loaders}
-    figures["features of a minibatch (MB)"] = sum(widths) / len(widths) / 1e6
-    figures["device"] = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    report(figures, args.json)
-    bench.close()
+
+    def beside(name: str, stored_as: str | None) -> Figures:
+        with dp.DataLoader(bench.chain(name, stored_as), args.workers) as loader:
+            print(loader.explain(), flush=True)
+            sides: dict[str, Callable[[int], float]] = {"best": best, "loader": Steps(endless(loader), train, args)}
+            rates = alternate(sides, args.repeats, warm_ups=1)
+        label = f"{name}, {stored_as or 'float32'}"
+        return {
+            f"{label} (ms a step)": 1e3 / rates["loader"],
+            f"{label}: on the GPU already (ms a step)": 1e3 / rates["best"],
+            f"{label}: time of a step, ratio to on the GPU already": rates["best"] / rates["loader"],
+        }
+
+    def sampling_alone() -> Figures:
+        with dp.DataLoader(bench.sampled, args.workers) as loader:
+            rates = alternate({"sampling": Steps(endless(loader), None, args)}, args.repeats, warm_ups=1)
+        return {"sampling alone (ms a step)": 1e3 / rates["sampling"]}
+
+    parts: dict[str, Callable[[], Figures]] = {
+        f"{name}, {stored_as or 'float32'}": lambda name=name, stored_as=stored_as: beside(name, stored_as)
+        for stored_as in STORED
+        for name in WAYS
+    }
+    known: Figures = {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "features of a minibatch (MB)": sum(widths) / len(widths) / 1e6,
+    }
+    report_parts({"sampling alone": sampling_alone, **parts}, args.json, known)
 
 
 def arguments() -> argparse.Namespace:
@@ -66,48 +85,34 @@ def arguments() -> argparse.Namespace:
 
 
 class Bench:
-    """The chains, and the loaders that are open."""
+    """The chains."""
 
-    def __init__(self, graph: dp.CSCGraph, device: torch.device, args: argparse.Namespace) -> None:
+    def __init__(self, graph: dp.CSCGraph, rows: np.ndarray, device: torch.device, args: argparse.Namespace) -> None:
         items = dp.ItemSampler(dp.ItemSet(graph.num_nodes), args.batch_size, shuffle=True, seed=1)
-        self._sampled = items.sample_neighbor(graph, FANOUTS)
-        self._device, self._workers = device, args.workers
-        self._open: list[dp.DataLoader] = []
+        self.sampled = items.sample_neighbor(graph, FANOUTS)
+        self._rows, self._device = torch.from_numpy(rows), device
 
-    def loaders(self, rows: np.ndarray) -> dict[str, Iterator[dp.MiniBatch]]:
-        """Return the minibatches of each way, for each way to store the rows."""
-        on_gpu = self._device.type == "cuda"
-        values = torch.from_numpy(rows)
-        found = {}
-        for name, stored_as in STORED.items():
-            pinned, plain = (dp.TensorFeature(values.clone(), stored_as=stored_as) for _ in range(2))
-            there = dp.TensorFeature(values.to(self._device), stored_as=stored_as)
-            if on_gpu:
-                pinned.pin_memory_()
-            found[f"UVA, {name}"] = self._delivered(self._copied_first(pinned), on_gpu)
-            found[f"features on the GPU, {name}"] = self._delivered(self._copied_first(there), on_gpu)
-            fetched = self._sampled.fetch_feature(_store(plain), ["feat"]).copy_to(self._device)
-            found[f"CPU fetch and copy, {name}"] = self._delivered(fetched, on_gpu)
+    def staying(self) -> list[dp.MiniBatch]:
+        """Return minibatches that lie on the device."""
+        chain = self._fetched_first(dp.TensorFeature(self._rows))
+        found = [*itertools.islice(chain, STAYING)]
+        chain.close()
         return found
 
-    def sampled(self) -> Iterator[dp.MiniBatch]:
-        """Return sampled minibatches in host memory."""
-        return self._delivered(self._sampled, False)
+    def chain(self, name: str, stored_as: str | None) -> dp.Stage:
+        """Return the chain of one of WAYS."""
+        if name == "CPU fetch and copy":
+            return self._fetched_first(dp.TensorFeature(self._rows, stored_as=stored_as))
+        if name == "features on the GPU":
+            return self._copied_first(dp.TensorFeature(self._rows.to(self._device), stored_as=stored_as))
+        pinned = dp.TensorFeature(self._rows.clone(), stored_as=stored_as)
+        return self._copied_first(pinned.pin_memory_() if self._device.type == "cuda" else pinned)
 
-    def close(self) -> None:
-        """End the worker processes."""
-        for loader in self._open:
-            loader.close()
+    def _fetched_first(self, feature: dp.TensorFeature) -> dp.Stage:
+        return self.sampled.fetch_feature(_store(feature), ["feat"]).copy_to(self._device)
 
     def _copied_first(self, feature: dp.TensorFeature) -> dp.Stage:
-        return self._sampled.copy_to(self._device).fetch_feature(_store(feature), ["feat"])
-
-    def _delivered(self, chain: dp.Stage, on_gpu: bool) -> Iterator[dp.MiniBatch]:
-        loader = dp.DataLoader(chain, self._workers)
-        if on_gpu:
-            print(loader.explain(), flush=True)
-        self._open.append(loader)
-        return endless(loader)
+        return self.sampled.copy_to(self._device).fetch_feature(_store(feature), ["feat"])
 
 
 def _store(feature: dp.TensorFeature) -> dp.FeatureStore:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from common import alternate, parser, report
+from common import Figures, alternate, parser, report_parts
 from torch import Tensor
 
 import datapipes as dp
@@ -46,14 +46,18 @@ def main() -> None:
         return
     values = torch.arange(TABLE_BYTES // 4, dtype=torch.int32)
     pinned = dp.TensorFeature(values).pin_memory_()  # its pages are those of all host tables below
-    figures: dict[str, float | str] = {"device": torch.cuda.get_device_name()}
-    figures |= host_figures(values, args.repeats)
-    figures |= stored_figures(args.repeats)
-    figures |= device_figures(values.cuda(), args.repeats)
+    there = values.cuda()
+    parts: dict[str, Callable[[], Figures]] = {
+        "caps": lambda: cap_figures(values, args.repeats),
+        "device memory": lambda: device_figures(there, args.repeats),
+        "widths": lambda: width_figures(values, args.repeats),
+        "pages": lambda: page_figures(values, args.repeats),
+        "stored": lambda: stored_figures(args.repeats),
+        "channel": lambda: channel_figures(args.repeats),
+    }
     if args.tiles:
-        figures |= tile_figures(values, values.cuda(), args.repeats)
-    figures |= channel_figures(args.repeats)
-    report(figures, args.json)
+        parts["tiles"] = lambda: tile_figures(values, there, args.repeats)
+    report_parts(parts, args.json, {"device": torch.cuda.get_device_name()})
     del pinned
 
 
@@ -106,14 +110,20 @@ def pinned_copy() -> Side:
     return rate(READ_BYTES, lambda: target.copy_(source, non_blocking=True))
 
 
-def host_figures(values: Tensor, repeats: int) -> dict[str, float | str]:
-    figures: dict[str, float | str] = {}
+def width_figures(values: Tensor, repeats: int) -> Figures:
+    figures: Figures = {}
     plain = pinned_copy()
     for width in WIDTHS:
         rates = alternate({"copy": plain, "uva": reads(*rows_of(values, width))}, repeats)
         figures[f"UVA, rows of {width} B (GB/s)"] = rates["uva"] / 1e9
         figures[f"UVA, rows of {width} B: ratio to a pinned copy"] = rates["uva"] / rates["copy"]
         figures["pinned copy (GB/s)"] = rates["copy"] / 1e9
+    return figures
+
+
+def cap_figures(values: Tensor, repeats: int) -> Figures:
+    figures: Figures = {}
+    plain = pinned_copy()
     for width in (512, 400):
         rows = rows_of(values, width)
         sides = {"copy": plain, **{str(cap): reads(*rows, cap) for cap in CAPS}}
@@ -122,6 +132,13 @@ def host_figures(values: Tensor, repeats: int) -> dict[str, float | str]:
         for cap in CAPS:
             figures[f"UVA, rows of {width} B, {cap} threads: ratio to a pinned copy"] = rates[str(cap)] / rates["copy"]
         figures[f"UVA, rows of {width} B, sorted ids: ratio to a pinned copy"] = rates["sorted ids"] / rates["copy"]
+    return figures
+
+
+def page_figures(values: Tensor, repeats: int) -> Figures:
+    """Rows that begin at multiples of 128 bytes, and rows in huge pages."""
+    figures: Figures = {}
+    plain = pinned_copy()
     padded = dp.TensorFeature(values[: 2**28].view(-1, 128)[:, :100])
     huge = huge_pages(2**30)
     huge.copy_(values[: 2**28])
@@ -147,7 +164,7 @@ def huge_pages(num_bytes: int) -> Tensor:
     return torch.frombuffer(memory, dtype=torch.int32)
 
 
-def stored_figures(repeats: int) -> dict[str, float | str]:
+def stored_figures(repeats: int) -> Figures:
     """Rows of 128 values, page-locked: float32 beside float16 and int8, which are decoded behind the link."""
     rows = torch.randn(2**20, 128)
     ids = torch.randint(len(rows), (2**19,)).cuda()
@@ -168,8 +185,8 @@ def device_copy() -> Side:
     return rate(READ_BYTES, lambda: target.copy_(source))
 
 
-def device_figures(values: Tensor, repeats: int) -> dict[str, float | str]:
-    figures: dict[str, float | str] = {}
+def device_figures(values: Tensor, repeats: int) -> Figures:
+    figures: Figures = {}
     plain = device_copy()
     for width in WIDTHS:
         feature, ids = rows_of(values, width)
@@ -184,9 +201,9 @@ def device_figures(values: Tensor, repeats: int) -> dict[str, float | str]:
     return figures
 
 
-def tile_figures(host: Tensor, device: Tensor, repeats: int) -> dict[str, float | str]:
+def tile_figures(host: Tensor, device: Tensor, repeats: int) -> Figures:
     """Rows of 512 B with other tiles than those of TILES."""
-    figures: dict[str, float | str] = {}
+    figures: Figures = {}
     before = dict(gather.TILES)
     for where, values, plain in (("host", host, pinned_copy()), ("device", device, device_copy())):
         rows = rows_of(values, 512)
@@ -215,7 +232,7 @@ def tile_figures(host: Tensor, device: Tensor, repeats: int) -> dict[str, float 
     return figures
 
 
-def channel_figures(repeats: int) -> dict[str, float | str]:
+def channel_figures(repeats: int) -> Figures:
     """Messages of 32 MiB, from `recv` until the copies have arrived."""
     message = {f"part{i}": torch.ones(MESSAGE_BYTES // 16, dtype=torch.float32) for i in range(4)}
     channels = {name: dp.ShmChannel(capacity=4, shm_size="256MB") for name in ("page-locked", "as it is")}
@@ -236,7 +253,7 @@ def channel_figures(repeats: int) -> dict[str, float | str]:
     rates = alternate({name: side(channel) for name, channel in channels.items()}, repeats, warm_ups=6)
     for channel in channels.values():
         channel.close()
-    figures: dict[str, float | str] = {f"messages, {name} (GB/s)": value / 1e9 for name, value in rates.items()}
+    figures: Figures = {f"messages, {name} (GB/s)": value / 1e9 for name, value in rates.items()}
     figures["messages: page-locked, ratio to as they are"] = rates["page-locked"] / rates["as it is"]
     return figures
 

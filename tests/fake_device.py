@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import random
 import threading
 import weakref
@@ -203,11 +204,13 @@ class FakeCuda(runtime.Cuda):
         rng_seed: decides which work runs when.
         num_devices: how many devices it has.
         haste: how much work runs beside each call, 0.0 (nothing before somebody waits) to 1.0 (much).
+        interprets: whether Triton's interpreter runs kernels. It takes 10 ms for each; without it a gather of rows is
+            done by torch.
     """
 
-    def __init__(self, rng_seed: int = 0, num_devices: int = 1, haste: float = 0.5) -> None:
+    def __init__(self, rng_seed: int = 0, num_devices: int = 1, haste: float = 0.5, *, interprets: bool = True) -> None:
         super().__init__()
-        self.num_devices, self.haste = num_devices, haste
+        self.num_devices, self.haste, self.interprets = num_devices, haste, interprets
         self.lock = threading.RLock()
         self.rng = random.Random(rng_seed)
         self.streams: list[FakeStream] = []
@@ -353,22 +356,27 @@ class FakeCuda(runtime.Cuda):
             if num_bytes is None:
                 return NOT_REGISTERED
             if self.reads_of_host(address, num_bytes):
-                self._problem("host memory is unregistered while a copy from it is queued")
+                self._problem("host memory is unregistered while work that reads it is queued")
             return 0
 
     def launch(self, kernel: Any, grid: tuple[int, ...], device: torch.device, *args: Any, **constants: Any) -> None:
         with self.begun():
             self.launches += 1
             held = [arg for arg in args if isinstance(arg, DeviceTensor)]
-            fresh = [tensor for tensor in held if not tensor.block.memory.is_written]  # these it can only write
+            name = getattr(kernel, "__name__", "kernel")
+            written = [args[place] for place in WRITTEN[name]]
             plain = [arg.plain if isinstance(arg, DeviceTensor) else arg for arg in args]
-            self._queue(
-                getattr(kernel, "__name__", "kernel"),
-                lambda: kernel[grid](*plain, **constants),
-                [tensor for tensor in held if tensor.block.memory.is_written],
-                fresh,
+            twin = None if self.interprets else TWINS.get(name)
+            step = self._queue(
+                name,
+                lambda: kernel[grid](*plain, **constants) if twin is None else twin(*plain, **constants),
+                [tensor for tensor in held if tensor.block.memory.is_written],  # the others it can only write
+                written,
                 device,
             )
+            for first, num_bytes in (*self.registered.items(), *self._pinned.items()):
+                if any(type(arg) is int and first <= arg < first + num_bytes for arg in args):
+                    step.host_range = (first, first + num_bytes)
 
     def synchronize(self) -> None:
         with self.begun():
@@ -391,7 +399,7 @@ class FakeCuda(runtime.Cuda):
         self._here.index = index
 
     def reads_of_host(self, address: int, num_bytes: int) -> bool:
-        """Return whether a copy that reads some of this host memory is still to run."""
+        """Return whether a copy or a kernel that reads some of this host memory is still to run."""
         with self.lock:
             ranges = [step.host_range for stream in self.streams for step in stream.queue if step.host_range]
             return any(first < address + num_bytes and address < end for first, end in ranges)
@@ -532,7 +540,8 @@ class FakeCuda(runtime.Cuda):
     def _to_host(self, tensor: Tensor, *, non_blocking: bool) -> Tensor:
         if not isinstance(tensor, DeviceTensor):
             return tensor
-        to = torch.full_like(tensor.plain, GARBAGE) if tensor.dtype != torch.bool else torch.zeros_like(tensor.plain)
+        to = torch.empty_like(tensor.plain)
+        to.untyped_storage().fill_(0 if tensor.dtype == torch.bool else GARBAGE)
         step = self._queue_call("copy to the host", lambda of: to.copy_(of), [tensor], [], tensor.device)
         if not non_blocking:
             self.finish(step)
@@ -597,6 +606,50 @@ def _at_its_address(tensor: Tensor) -> Tensor:
     return torch.frombuffer(memory, dtype=tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
 
+def gather_rows(
+    table: Any,
+    ids: Tensor,
+    out: Tensor,
+    places: Tensor | None,
+    scale: Tensor | None,
+    missing: Tensor,
+    num_ids: int,
+    count: int,
+    stride: int,
+    num_tiles: int,
+    *,
+    UNITS: int,
+    LANES: int,
+    BITS: int,
+    DECODED_FROM: str,
+    **_: Any,
+) -> None:
+    """Do what the kernel of this name does (device/kernels.py), by torch."""
+    unit_bytes = LANES * BITS // 8
+    row_bytes, step = UNITS * unit_bytes, stride * unit_bytes
+    num_bytes = (count - 1) * step + row_bytes
+    if isinstance(table, int):
+        table = torch.frombuffer((ctypes.c_char * num_bytes).from_address(table), dtype=torch.uint8)
+    rows = table.view(torch.uint8).as_strided((count, row_bytes), (step, 1))
+    known = (ids >= 0) & (ids < count)
+    missing[0] += int((~known).sum())
+    if not known.all():
+        missing[1] = min(int(missing[1]), int(ids[~known].min()))
+    found = rows[torch.where(known, ids, 0).long()]
+    if DECODED_FROM:
+        found = found.view(getattr(torch, DECODED_FROM)).float()
+        found = found if scale is None else found * scale.flatten()
+    found[~known] = 0
+    where = torch.arange(num_ids) if places is None else places
+    to = out.view(found.dtype) if out.dtype != found.dtype else out
+    to.reshape(-1)[: found.numel()].view(found.shape)[where] = found
+
+
+# What kernels do by torch, and which of their arguments they write.
+TWINS: dict[str, Callable[..., None]] = {"gather_rows": gather_rows}
+WRITTEN = {"gather_rows": (2, 5), "check_ids": (1,)}
+
+
 @contextmanager
 def fake_cuda(**arguments: Any) -> Iterator[FakeCuda]:
     """Put a fake in the place of CUDA; at the end run its work, and fail if something was out of order."""
@@ -633,7 +686,9 @@ def in_slots(gpu: FakeCuda, minibatch: Any) -> Any:
 
 
 def _in_slot(gpu: FakeCuda, tensor: Tensor) -> Tensor:
-    memory = np.full(max(tensor.numel() * tensor.itemsize, 1), GARBAGE, dtype=np.uint8)
+    pages = mmap.mmap(-1, max(tensor.numel() * tensor.itemsize, 1))  # shared with nothing else that is registered
+    memory = np.frombuffer(pages, dtype=np.uint8)
+    memory[:] = GARBAGE
     assert gpu.register(memory.ctypes.data, memory.size, read_only=False) == 0
     lent = memory[: tensor.numel() * tensor.itemsize]
     weakref.finalize(lent, _give_back, gpu, memory).atexit = False

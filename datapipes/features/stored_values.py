@@ -20,6 +20,7 @@ from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.rows import byte_rows
 from datapipes.base.sizes import check_memory
+from datapipes.device.runtime import cuda
 
 __all__: list[str] = []
 
@@ -126,8 +127,10 @@ def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
     Rows are read at random: in host memory of small pages nearly every read of a row misses the TLB.
     """
     num_bytes = values.numel() * dtype.itemsize
-    if num_bytes < _HUGE_PAGE or values.device.type != "cpu":
-        return torch.empty(values.shape, dtype=dtype, device=values.device)
+    if cuda().holds(values):
+        return cuda().empty(tuple(values.shape), dtype, values.device)
+    if num_bytes < _HUGE_PAGE:
+        return torch.empty(values.shape, dtype=dtype)
     check_memory(where, f"the rows stored as {dtype_name(dtype)}", num_bytes, "Leave out stored_as to map the tensor.")
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # advice only: the memory works without it
@@ -137,7 +140,7 @@ def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _scale_of(where: str, values: Tensor) -> Tensor:
     """Return the scale of each column, float32 [*shape]."""
-    largest = torch.zeros(values.shape[1:], dtype=torch.float32, device=values.device)
+    largest = values.new_zeros(values.shape[1:])
     for _, piece in _pieces(values):
         largest = torch.maximum(largest, piece.abs().amax(0))  # both keep NaN
     if not bool(largest.isfinite().all()):

@@ -162,6 +162,22 @@ def on_the_fake(gpu: FakeCuda, rows: torch.Tensor, where: str) -> torch.Tensor:
     return gpu.copy(rows, CUDA, non_blocking=True)
 
 
+@pytest.mark.parametrize("stored_as", ["float16", "bfloat16", "int8"])
+def test_rows_on_the_device_are_stored_there_with_fewer_bits(stored_as):
+    pytest.importorskip("triton")
+    wanted = dp.TensorFeature(ROWS, stored_as=stored_as)
+    with fake_cuda() as gpu:
+        feature = dp.TensorFeature(on_the_fake(gpu, ROWS, "device"), stored_as=stored_as)
+        assert feature.reads_on(CUDA) == "device memory"
+        assert same_bits(feature.tensor, wanted.tensor)
+        ids = gpu.copy(IDS, CUDA, non_blocking=True)
+        assert same_bits(feature.read_stored(ids), wanted.read_stored(IDS))
+        assert same_bits(feature.read(ids), wanted.read(IDS))
+        too_large = torch.tensor([[0.0, 1.0, torch.inf if stored_as == "int8" else torch.finfo(torch.float32).max]])
+        with refused(ValueError, stage="TensorFeature", found=r"column 2 has (inf|3\.4\S+)\D", allowed="stored_as"):
+            dp.TensorFeature(on_the_fake(gpu, too_large, "device"), stored_as=stored_as)
+
+
 @pytest.mark.parametrize("where", ["host", "device"])
 @pytest.mark.parametrize("rng_seed", range(6))
 def test_reads_on_any_stream_wait_for_what_made_the_rows(where, rng_seed):

@@ -54,7 +54,17 @@ class Cuda:
 
     def is_pinned(self, tensor: Tensor) -> bool:
         """Return whether a tensor in host memory is page-locked by torch or by `register`; never initialises CUDA."""
-        return bool(_TORCH.is_initialized()) and tensor.numel() > 0 and tensor.is_pinned()
+        return tensor.numel() > 0 and self._is_in_use() and tensor.is_pinned()
+
+    def _is_in_use(self) -> bool:
+        """Return whether this process uses CUDA already. Tensor.pin_memory does, but torch's flag does not tell."""
+        if _TORCH.is_initialized():
+            return True
+        with suppress(RuntimeError):  # a forked child, which cannot use CUDA
+            if any(map(_has_context, range(self.device_count()))):
+                _TORCH.init()  # else some versions of torch say of no tensor that it is pinned
+                return True
+        return False
 
     def new_stream(self, device: torch.device) -> Stream:
         """Return a stream of `device` that waits for no other."""

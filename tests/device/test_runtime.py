@@ -1,0 +1,80 @@
+"""What is asked of CUDA by way of torch; a stand-in for torch.cuda where there is no GPU."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from datapipes.device import runtime
+
+BOUND_S = 120
+
+
+class TorchCuda(SimpleNamespace):
+    """One GPU that torch has not initialised."""
+
+    initialized, available = False, True
+
+    def is_initialized(self):
+        return self.initialized
+
+    def is_available(self):
+        return self.available
+
+    def device_count(self):
+        return 1
+
+    def init(self):
+        self.initialized = True
+
+
+def stand_in(monkeypatch, has_context) -> TorchCuda:
+    found = TorchCuda()
+    monkeypatch.setattr(runtime, "_TORCH", found)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", has_context, raising=False)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: found.initialized)
+    return found
+
+
+def test_to_ask_whether_memory_is_pinned_starts_no_cuda(monkeypatch):
+    cuda = stand_in(monkeypatch, lambda index: False)
+    assert not runtime.Cuda().is_pinned(torch.ones(2))
+    assert not cuda.initialized
+    cuda.available = False
+    assert not runtime.Cuda().is_pinned(torch.ones(2))
+    assert not cuda.initialized
+
+
+def test_memory_that_torch_has_locked_before_all_else_is_seen(monkeypatch):
+    cuda = stand_in(monkeypatch, lambda index: True)
+    assert runtime.Cuda().is_pinned(torch.ones(2))
+    assert cuda.initialized
+    assert not runtime.Cuda().is_pinned(torch.ones(0))
+
+
+def test_a_forked_child_has_nothing_pinned(monkeypatch):
+    def no_longer(index):
+        raise RuntimeError("CUDA driver error: initialization error")
+
+    stand_in(monkeypatch, no_longer)
+    assert not runtime.Cuda().is_pinned(torch.ones(2))
+
+
+FRESH = """
+import torch
+import datapipes as dp
+
+CUDA = torch.device("cuda", 0)
+assert dp.TensorFeature(torch.ones(8, 4)).reads_on(CUDA) is None
+assert not torch.cuda.is_initialized()
+assert dp.TensorFeature(torch.ones(8, 4).pin_memory()).reads_on(CUDA) == "uva"
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_fresh_process_sees_what_torch_has_locked():
+    child = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, timeout=BOUND_S)
+    assert child.returncode == 0, child.stderr

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_device import FakeCuda, fake_cuda
 from pipelines import refused
-from plain_cuda import Place
+from plain_cuda import Place, needs_interpreter
 
 import datapipes as dp
 from datapipes.device import uva_threads
@@ -163,6 +163,7 @@ def on_the_fake(gpu: FakeCuda, rows: torch.Tensor, where: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("stored_as", ["float16", "bfloat16", "int8"])
+@needs_interpreter
 def test_rows_on_the_device_are_stored_there_with_fewer_bits(stored_as):
     pytest.importorskip("triton")
     wanted = dp.TensorFeature(ROWS, stored_as=stored_as)
@@ -180,6 +181,7 @@ def test_rows_on_the_device_are_stored_there_with_fewer_bits(stored_as):
 
 @pytest.mark.parametrize("where", ["host", "device"])
 @pytest.mark.parametrize("rng_seed", range(6))
+@needs_interpreter
 def test_reads_on_any_stream_wait_for_what_made_the_rows(where, rng_seed):
     pytest.importorskip("triton")
     rng, seen = random.Random(rng_seed), []
@@ -198,6 +200,7 @@ def test_reads_on_any_stream_wait_for_what_made_the_rows(where, rng_seed):
     assert seen == [True] * 12
 
 
+@needs_interpreter
 def test_a_read_waits_for_nothing_and_a_wrong_id_is_raised_when_it_is_known():
     pytest.importorskip("triton")
     with fake_cuda(haste=0.0) as gpu:
@@ -213,6 +216,7 @@ def test_a_read_waits_for_nothing_and_a_wrong_id_is_raised_when_it_is_known():
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
+@needs_interpreter
 def test_rows_outlive_the_feature_until_its_last_read_has_run(where):
     pytest.importorskip("triton")
     seen: list[bool] = []

@@ -222,6 +222,7 @@ class FakeCuda(runtime.Cuda):
         self.device_bytes = self.pinned_bytes = 0  # taken, in use or in the caches
         self.launches = 0
         self.slots_kept: list[np.ndarray] = []
+        self.slots_freed = 0  # of channels, see gpu_chains.py
         self._free: defaultdict[tuple[int, int], list[tuple[Memory, list[Step]]]] = defaultdict(list)
         self._free_pinned: defaultdict[int, list[np.ndarray]] = defaultdict(list)
         self._pinned: dict[int, int] = {}  # bytes by address, of empty_pinned

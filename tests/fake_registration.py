@@ -4,7 +4,8 @@ would take memory from under a kernel.
 
 import gc
 import mmap
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 
 import pytest
 from torch import Tensor
@@ -95,3 +96,19 @@ def registering(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistration]:
         assert host_memory._table.segments == []
     finally:
         host_memory._after_fork()  # what a failed test has left is of no further test
+
+
+def in_forked_child(call: Callable[[], int]) -> int:
+    """Return what `call` returns in a forked child, a number."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writes, b"%d" % call())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as answers:
+        answer = answers.read()
+    os.waitpid(pid, 0)
+    return int(answer)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fake_registration import NOT_SUPPORTED, FakeRegistration, registering
+from fake_registration import NOT_SUPPORTED, FakeRegistration, in_forked_child, registering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import refused
@@ -399,22 +399,6 @@ def test_any_sequence_keeps_the_pages_of_every_owner_and_of_no_other(commands):
         assert fake.calls.count("register") == fake.calls.count("unregister")
     finally:
         runtime._current = before
-
-
-def in_forked_child(call) -> int:
-    """Return what `call` returns in a forked child, a number."""
-    reads, writes = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(writes, b"%d" % call())
-        finally:
-            os._exit(0)
-    os.close(writes)
-    with os.fdopen(reads, "rb") as answers:
-        answer = answers.read()
-    os.waitpid(pid, 0)
-    return int(answer)
 
 
 def test_a_forked_child_has_nothing_pinned_and_unregisters_nothing(fake):

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import pickle
 import resource
 import subprocess
@@ -10,10 +11,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from fake_registration import registering
+from fake_registration import in_forked_child, registering
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import digests, fetched, items, refused, sampled, small_store
+from plain_cuda import needs_interpreter
 
 import datapipes as dp
 from datapipes.device import host_memory, runtime
@@ -180,6 +182,53 @@ def test_several_processes_may_lock_one_file(fake, tmp_path):
     )
     assert (child.returncode, child.stdout, child.stderr) == (0, f"{rows[2:].tolist()} 1\n", "")
     assert here.is_pinned()
+
+
+def test_a_forked_child_reads_a_feature_that_is_pinned_here_and_undoes_nothing(fake):
+    found = feature().pin_memory_()
+    ids = torch.tensor([3, 499])
+    wanted = found.read(ids)
+
+    def in_child() -> bool:
+        fake.registered.clear()  # CUDA knows nothing there
+        has_no_lock = not found.is_pinned() and found.reads_on(torch.device("cuda", 0)) is None
+        return has_no_lock and torch.equal(found.unpin_memory_().read(ids), wanted) and fake.calls == ["register"]
+
+    assert in_forked_child(in_child) == 1
+    assert found.is_pinned()
+
+
+EXIT = """
+import torch
+import datapipes as dp
+from datapipes.device import runtime
+from fake_device import FakeCuda
+
+class Told(FakeCuda):
+    def synchronize(self): print("synchronized", flush=True)
+    def unregister(self, address): print("unregistered", flush=True); return super().unregister(address)
+
+runtime._current = gpu = Told(haste=0.0)
+graph = dp.CSCGraph(torch.tensor([0, 1, 1]), torch.tensor([1])).pin_memory_()
+feature = dp.TensorFeature(torch.ones(500, 25)).pin_memory_(pad_rows=True)
+dp.FeatureStore({("node", None, "feat"): feature}).pin_memory_()
+rows = feature.read(gpu.copy(torch.arange(9), torch.device("cuda", 0), non_blocking=True))
+feature.me = feature  # found by the collector only, at the very end
+print("read", rows.shape[0], feature.is_pinned(), graph.is_pinned(), flush=True)
+"""
+
+
+@needs_interpreter
+def test_a_process_may_end_while_a_gpu_reads_what_it_has_pinned():
+    pytest.importorskip("triton")
+    child = subprocess.run(
+        [sys.executable, "-c", EXIT],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )
+    assert (child.returncode, child.stdout, child.stderr) == (0, "read 9 True True\n", "")
 
 
 def test_workers_read_a_graph_and_a_store_that_are_pinned_here(fake):

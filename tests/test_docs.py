@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 import torch
 import twin
+from fake_device import fake_cuda
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from pipelines import sampled
 
 import datapipes as dp
 
@@ -214,6 +216,22 @@ def test_the_typed_hops_of_the_semantics_page_equal_the_twins(tmp_path, frontier
     )
     assert nodes == expected.nodes
     assert hops == [{of: (b.indptr, b.indices, b.num_src) for of, b in hop.items()} for hop in expected.hops]
+
+
+def test_the_plans_of_the_gpu_page_are_what_explain_prints():
+    page = " ".join(text_of("docs/gpu.md").split())
+    shown = re.findall(r"`((?:thread 2|copy_to: C|fetch_feature: F|decode: |wait_for_gpu: )[^`]*)`", page)
+    assert len(shown) == 6
+    printed = ""
+    with fake_cuda():
+        for pinned in (True, False):
+            feature = dp.TensorFeature(torch.ones(40, 3), stored_as=None if pinned else "int8")
+            store = dp.FeatureStore({("node", None, "feat"): feature.pin_memory_() if pinned else feature})
+            with dp.DataLoader(sampled().fetch_feature(store, ["feat"]).copy_to("cuda")) as loader:
+                printed += loader.explain() + "\n"
+            del feature, store, loader
+    lines = {line.strip() for line in printed.splitlines()}
+    assert {line for line in shown if line not in lines} == set()
 
 
 # --- the tests of pages find what is wrong

@@ -106,6 +106,7 @@ soak: build
 	$(RUN) tests/soak_channel.py --kills 1000 --minutes $(MINUTES)
 	$(RUN) tests/soak_garbage.py --runs 500 --minutes $(MINUTES)
 	$(RUN) tests/soak_loader.py --minutes $(MINUTES)
+	$(RUN) tests/soak_gpu_chains.py --chains 2000 --minutes $(MINUTES)
 	$(RUN) tests/soak_partition.py --turns 5000 --minutes $(MINUTES)
 	$(RUN) tests/soak_server.py --minutes $(MINUTES)
 	$(RUN) tests/soak_launcher.py --minutes $(MINUTES)

@@ -92,7 +92,8 @@ class Cuda:
 
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
         """Tell torch that `stream` uses the memory of a tensor: it is recycled only after the work queued there."""
-        tensor.record_stream(stream)  # type: ignore[arg-type]
+        for part in _parts(tensor):
+            part.record_stream(stream)  # type: ignore[arg-type]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return memory of `device`, from torch's cache for its current stream; it holds anything."""
@@ -124,6 +125,17 @@ class Cuda:
         for index in range(self.device_count() if _TORCH.is_initialized() else 0):
             if index in self._launched_on or _has_context(index):
                 _TORCH.synchronize(index)
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the dense tensors of which a sparse one consists: torch records streams only for those."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
 
 
 def _has_context(index: int) -> bool:

@@ -78,3 +78,21 @@ assert dp.TensorFeature(torch.ones(8, 4).pin_memory()).reads_on(CUDA) == "uva"
 def test_a_fresh_process_sees_what_torch_has_locked():
     child = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, timeout=BOUND_S)
     assert child.returncode == 0, child.stderr
+
+
+LAYOUTS = {
+    torch.strided: 1,
+    torch.sparse_coo: 2,
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc), 3),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_streams_are_recorded_for_the_dense_parts_of_a_tensor(layout, monkeypatch):
+    recorded = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append((tensor.layout, stream)))
+    blocks = {"blocksize": (2, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
+    tensor = torch.eye(4) if layout is torch.strided else torch.eye(4).to_sparse(layout=layout, **blocks)
+    runtime.Cuda().used_on(tensor, "a stream")
+    assert recorded == LAYOUTS[layout] * [(torch.strided, "a stream")]

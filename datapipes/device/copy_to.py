@@ -86,7 +86,7 @@ def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:
     made: dict[Any, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
             return cuda().copy(tensor, device, non_blocking=True)
         values = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if values not in made:

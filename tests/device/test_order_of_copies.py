@@ -87,6 +87,14 @@ def test_a_tensor_that_stands_twice_is_copied_once():
         assert isinstance(there.seeds, DeviceTensor)
 
 
+def test_a_conjugate_that_shares_memory_is_copied_for_itself():
+    values = torch.randn(5, dtype=torch.complex64)
+    minibatch = dp.MiniBatch(seeds=torch.arange(5), extra={"one": values, "other": values.conj()})
+    with fake_cuda():
+        there = dp.CopyTo(fetched(), "cuda").transform(minibatch)
+        assert there.extra["one"] is not there.extra["other"]
+
+
 def test_a_source_is_kept_until_its_copy_has_run():
     with fake_cuda(haste=0.0) as gpu:
         stage = dp.CopyTo(fetched(), "cuda")

@@ -67,13 +67,13 @@ def gather(
     Cost: rows are read with the widest loads, up to 16 bytes, that address, row size and distance between rows are
     multiples of. Rows of multiples of 128 bytes at such addresses are the fastest.
     """
-    from datapipes.device import kernels
-
-    if not kernels.HAS_TRITON:
+    if not has_triton():
         raise ImportError(
             "Reading features with ids on a GPU needs triton, which is not installed here. Install it: pip install "
             "datapipes[gpu]. Or fetch before the copy: .fetch_feature(...).copy_to('cuda')."
         )
+    from datapipes.device import kernels
+
     device, num_ids, count = ids.device, int(ids.shape[0]), int(table.shape[0])
     decoded = dtype is not None and dtype != table.dtype
     out = cuda().empty((num_ids, *table.shape[1:]), dtype or table.dtype, device)
@@ -119,6 +119,13 @@ def gather(
             enable_fp_fusion=False,  # one rounding for each value, whatever the version of Triton
         )
     return out
+
+
+def has_triton() -> bool:
+    """Return whether triton is installed, without which nothing is gathered here."""
+    from datapipes.device import kernels
+
+    return kernels.HAS_TRITON
 
 
 def _cut(num_units: int, unit_bytes: int, is_here: bool, max_threads: int | None) -> tuple[int, int, int, int]:

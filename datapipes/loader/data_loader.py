@@ -22,9 +22,11 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
 from datapipes.loader.explain import as_svg, as_text
 from datapipes.loader.gpu_passes import fetch_behind_copy
+from datapipes.loader.graphs import copies_to_gpu
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
 from datapipes.loader.trace import write_trace
+from datapipes.loader.wait_for_gpu import waits_of
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
 
@@ -126,13 +128,21 @@ class DataLoader(StreamStage):
         """Make the minibatch of an epoch and a global index again and return it, or None if a stage drops it.
 
         It is made in this process. The state of the loader and its running epoch do not change.
+
+        Raises:
+            IndexError: Ids that were read on a GPU had no rows; it is waited for here, so they are most likely those of
+                this minibatch.
         """
         check_epoch("data_loader: minibatch", epoch)
         graph = fetch_behind_copy(StageGraph(self.source), self.options)  # where alone some features can be read
         graph.refuse_jumps("data_loader: minibatch")
         seed_stage = graph.seed_stage
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)
-        return Evaluator(Calls(graph.numbering, StageClock())).minibatch(graph, epoch, index)
+        minibatch = Evaluator(Calls(graph.numbering, StageClock())).minibatch(graph, epoch, index)
+        if any(map(copies_to_gpu, graph)):
+            for wait in waits_of(graph):
+                wait()
+        return minibatch
 
     def explain(self) -> str:
         """Return the rewritten chain as text: which stage runs where."""

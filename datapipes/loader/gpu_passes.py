@@ -6,6 +6,7 @@ from datapipes.chain.asynchronous import is_async
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
+from datapipes.device.gather import has_triton
 from datapipes.features import FeatureFetcher, FeatureStore
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, stored_in
@@ -26,7 +27,7 @@ from datapipes.loader.workers.workers import Workers
 
 def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with the FeatureFetchers right before a copy to a GPU behind it, where all that they read can be
-    read with ids that lie there; in a chain whose cut is the default one.
+    read with ids that lie there; in a chain whose cut is the default one. Without triton only those that must.
     """
     if options.cut != LoaderOptions.cut:
         return graph
@@ -44,7 +45,8 @@ def _can_move(graph: Graph, fetch: Stage, behind: Stage) -> bool:
         return False
     if fetch.asynchronous or type(fetch.feature_store).read_many is not FeatureStore.read_many:
         return False
-    return num_readers(graph, fetch) == 1 and all(fetch.reads_on(behind.device).values())
+    reads = fetch.reads_on(behind.device).values()
+    return num_readers(graph, fetch) == 1 and all(reads) and ("device memory" in reads or has_triton())
 
 
 def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
@@ -55,7 +57,10 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
         fetches: list[FeatureFetcher] = []  # the last one first
         source = stage.source
         while (
-            isinstance(source, FeatureFetcher) and FetchForCopy.can_replace(source) and num_readers(graph, source) == 1
+            isinstance(source, FeatureFetcher)
+            and FetchForCopy.can_replace(source)
+            and num_readers(graph, source) == 1
+            and gpu_before(source) is None  # else its ids lie on that GPU
         ):
             fetches.append(source)
             source = source.source

@@ -14,6 +14,7 @@ from datapipes.chain.stage import StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
 from datapipes.features import FeatureFetcher
+from datapipes.loader.graphs import Graph
 from datapipes.minibatch import MiniBatch
 
 
@@ -25,22 +26,25 @@ class WaitForGpu(StreamStage):
     """
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
-        graph = StageGraph(self.source)
-        ends = [stage.finish for stage in graph.find(CopyTo)]
-        ends += [stage.finish_reads for stage in graph.find(FeatureFetcher)]
-        return _Waiting(streams[0](), ends)
+        return _Waiting(streams[0](), waits_of(StageGraph(self.source)))
+
+
+def waits_of(graph: Graph) -> list[Callable[[], None]]:
+    """Return what waits for the copies and reads of a graph; those of reads raise IndexError, see WaitForGpu."""
+    waits = [stage.finish for stage in graph.find(CopyTo)]
+    return waits + [stage.finish_reads for stage in graph.find(FeatureFetcher)]
 
 
 class _Waiting(Iterator[MiniBatch]):
-    def __init__(self, minibatches: Iterator[MiniBatch], ends: list[Callable[[], None]]) -> None:
-        self._minibatches, self._ends = minibatches, ends
+    def __init__(self, minibatches: Iterator[MiniBatch], waits: list[Callable[[], None]]) -> None:
+        self._minibatches, self._waits = minibatches, waits
 
     def __next__(self) -> MiniBatch:
         try:
             return next(self._minibatches)
         except StopIteration:
-            for end in self._ends:
-                end()
+            for wait in self._waits:
+                wait()
             raise
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ NOT_SUPPORTED, ALREADY_REGISTERED, NOT_REGISTERED = 801, 712, 713
 class FakeRegistration(runtime.Cuda):
     """One GPU. `registered` is {address: (bytes, read_only)}, `faults` says in words what went wrong."""
 
-    def __init__(self, refuse: int = 0, refuses_read_only: bool = False) -> None:
+    def __init__(self, refuse: int = 0, refuses_read_only: int = 0) -> None:
         super().__init__()
         self.refuse, self.refuses_read_only = refuse, refuses_read_only
         self.refuse_after = 0  # so many calls succeed before `refuse` acts
@@ -45,7 +45,7 @@ class FakeRegistration(runtime.Cuda):
             return self.refuse
         self.refuse_after -= bool(self.refuse)
         if read_only and self.refuses_read_only:
-            return NOT_SUPPORTED
+            return self.refuses_read_only
         for begin, (size, _) in self.registered.items():
             if address < begin + size and begin < address + num_bytes:
                 self.faults.append(f"register({address}, {num_bytes}): again, {begin} has {size}")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from datapipes.base.log import logger
 from datapipes.base.sizes import check_memory
-from datapipes.device.host_pages import NOT_SUPPORTED, Mapped, Memory, Run, mapped_in, refusal, runs_of
+from datapipes.device.host_pages import INVALID_VALUE, NOT_SUPPORTED, Mapped, Memory, Run, mapped_in, refusal, runs_of
 from datapipes.device.runtime import cuda
 
 __all__: list[str] = []
@@ -271,7 +271,7 @@ def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment
         for mapped in mapped_in(gap.begin, gap.end):
             num_bytes = mapped.end - mapped.begin
             code = cuda().register(mapped.begin, num_bytes, read_only=not mapped.may_write or mapped.copies_on_write)
-            if code == NOT_SUPPORTED and mapped.may_write:
+            if code in (NOT_SUPPORTED, INVALID_VALUE) and mapped.may_write and mapped.copies_on_write:
                 code = _copied_and_registered(where, mapped)
             if code != 0:
                 raise refusal(where, code, num_bytes, before + mapped.begin - gap.begin, remedy)

@@ -13,6 +13,7 @@ from torch import Tensor
 from datapipes.processes.mappings import extent
 
 NOT_SUPPORTED = 801  # cudaErrorNotSupported: this driver locks no pages that it may not write
+INVALID_VALUE = 1  # cudaErrorInvalidValue: pages of a kind that the driver does not take
 _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 
 

@@ -257,6 +257,9 @@ class FakeCuda(runtime.Cuda):
         index = self._index(device)
         return self._streams_here().get(index, self._default[index])
 
+    def default_stream(self, device: torch.device) -> Any:
+        return self._default[self._index(device)]
+
     @contextmanager
     def on(self, stream: Any) -> Iterator[None]:
         here, before = self._streams_here(), dict(self._streams_here())

@@ -37,7 +37,10 @@ class Evaluator:
     def minibatch(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
         """Return the minibatch of (epoch, global index) as it leaves `graph.root`; None if a stage drops it."""
         if any(map(is_async, graph)):
-            return next(InFlight([self.minibatch_async(graph, epoch, index)], 1))
+            minibatch = next(InFlight([self.minibatch_async(graph, epoch, index)], 1))
+            for stage in graph if minibatch is not None else ():
+                stage.leave_loop(minibatch)
+            return minibatch
         made: dict[int, MiniBatch] = {}
         self._count(self._pass_on(graph, made, epoch, index))
         return made.get(id(graph.root))

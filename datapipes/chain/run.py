@@ -141,7 +141,8 @@ def _indexed_stream(graph: StageGraph[Any], context: EpochContext, evaluator: Ev
     indices = (seed_stage.index_of(step) for step in context.steps(seed_stage.num_steps))
     window = async_window(graph)
     if window > 0:
-        return _Delivery(InFlight((evaluator.minibatch_async(graph, epoch, index) for index in indices), window))
+        made = InFlight((evaluator.minibatch_async(graph, epoch, index) for index in indices), window)
+        return _Delivery(_FromLoop(made, graph))
     return _Delivery(evaluator.minibatch(graph, epoch, index) for index in indices)
 
 
@@ -149,12 +150,15 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
     (source,) = stage.sources  # StageGraph refuses a join behind a carrier
     stream, epoch = _stream(source, context, evaluator), context.epoch
     if is_async(stage):
+        graph = StageGraph(stage)
 
         def start(given: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
+            for passed in graph:
+                passed.enter_loop(given)
             return evaluator.apply_async(stage, given, epoch)
 
         # unlike a generator, map outlives a timeout of the source
-        return _Delivery(InFlight(map(start, stream), concurrency_of(stage)), stream)
+        return _Delivery(_FromLoop(InFlight(map(start, stream), concurrency_of(stage)), graph), stream)
     return _Delivery(_Mapped(lambda given: evaluator.apply(stage, given, epoch), stream), stream)
 
 
@@ -178,6 +182,24 @@ class _Mapped(Iterator[MiniBatch | None]):
         except BaseException:
             self._broken = True  # to continue would skip a minibatch
             raise
+
+
+class _FromLoop(Iterator[MiniBatch | None]):
+    """The minibatches that the threads of an event loop have made."""
+
+    def __init__(self, made: InFlight[MiniBatch | None], graph: StageGraph[Any]) -> None:
+        self._made = made
+        self._graph = graph
+
+    def __next__(self) -> MiniBatch | None:
+        minibatch = next(self._made)
+        if minibatch is not None:
+            for stage in self._graph:
+                stage.leave_loop(minibatch)
+        return minibatch
+
+    def close(self) -> None:
+        self._made.close()
 
 
 class _Delivery(Iterator[MiniBatch]):

@@ -106,6 +106,12 @@ class StageBase(OtherNames):
     def end_kept(self) -> None:
         """End what the stage keeps between epochs, such as worker processes; the next epoch starts it again."""
 
+    def enter_loop(self, minibatch: MiniBatch) -> None:
+        """Called for a stage that `minibatch` has passed, before the threads of an event loop go on with it."""
+
+    def leave_loop(self, minibatch: MiniBatch) -> None:
+        """Called for a stage that `minibatch` has passed, in the thread that takes it from those of an event loop."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         args, kwargs = self._arguments
         return (_rebuild, (type(self), args, kwargs))

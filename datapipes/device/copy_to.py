@@ -11,7 +11,7 @@ from torch import Tensor
 from datapipes.base.checks import check_bool, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
-from datapipes.device.handover import leave, queued_now, take
+from datapipes.device.handover import give_to_loop, leave, queued_now, take, take_from_loop
 from datapipes.device.kept_sources import KeptSources
 from datapipes.device.runtime import cuda
 from datapipes.device.side_streams import SideStreams
@@ -68,6 +68,14 @@ class CopyTo(MiniBatchTransformer):
             queued.event.synchronize()
         take(copied, [queued])
         return copied
+
+    def enter_loop(self, minibatch: MiniBatch) -> None:
+        if self.device.type == "cuda":
+            give_to_loop(minibatch)
+
+    def leave_loop(self, minibatch: MiniBatch) -> None:
+        if self.device.type == "cuda":
+            take_from_loop(minibatch)
 
     def finish(self) -> None:
         """Wait for the copies that are under way, and let the minibatches go that they read."""

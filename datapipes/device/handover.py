@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from datapipes.device.runtime import Event, Stream, cuda
+from datapipes.device.side_streams import current_streams
 from datapipes.minibatch import MiniBatch
 
 __all__: list[str] = []
@@ -64,3 +65,20 @@ def take(minibatch: MiniBatch, queued: list[Queued]) -> None:
     for tensor in on_devices(minibatch):
         if tensor.device in streams:
             cuda().used_on(tensor, streams[tensor.device])
+
+
+def give_to_loop(minibatch: MiniBatch) -> None:
+    """Let threads go on with a minibatch that have no streams of their own, as those of an event loop: the default
+    streams wait for what this thread has queued.
+    """
+    queued = leave(minibatch)
+    with current_streams([cuda().default_stream(each.device) for each in queued]):
+        take(minibatch, queued)
+
+
+def take_from_loop(minibatch: MiniBatch) -> None:
+    """Do what `take` does with a minibatch that such threads have made."""
+    devices = {tensor.device for tensor in on_devices(minibatch)}
+    with current_streams([cuda().default_stream(device) for device in devices]):
+        queued = leave(minibatch)
+    take(minibatch, queued)

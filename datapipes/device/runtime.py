@@ -74,6 +74,10 @@ class Cuda:
         """Return the stream on which this thread queues work of `device`."""
         return _TORCH.current_stream(device)  # type: ignore[no-any-return]
 
+    def default_stream(self, device: torch.device) -> Stream:
+        """Return the stream on which threads queue work of `device` that have chosen none."""
+        return _TORCH.default_stream(device)  # type: ignore[no-any-return]
+
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         """Return a context in which `stream` and its device are those of this thread."""
         return _TORCH.stream(stream)  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ The device is fake_device.py, which refuses a read that a real one would let pas
 purpose, and the fake has to see it.
 """
 
+import asyncio
 import gc
 import random
 import threading
@@ -44,6 +45,17 @@ def slotted(gpu: FakeCuda, source: dp.Stage | None = None) -> dp.Stage:
     return (source or fetched()).transform(lambda minibatch: in_slots(gpu, minibatch))
 
 
+class Waits(dp.MiniBatchTransformer):
+    """An asynchronous stage that works with what it is given."""
+
+    concurrency = 2
+    draws = False
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        await asyncio.sleep(0)
+        return doubled(minibatch)
+
+
 CHAINS = {
     "plain": lambda gpu: fetched().copy_to("cuda"),
     "slots": lambda gpu: slotted(gpu).copy_to("cuda"),
@@ -53,6 +65,9 @@ CHAINS = {
     "there_already": lambda gpu: slotted(gpu).copy_to("cuda:0").copy_to("cuda"),
     "two_threads": lambda gpu: slotted(gpu).copy_to("cuda").prefetch(1).transform(doubled).prefetch(2),
     "and_back": lambda gpu: slotted(gpu).copy_to("cuda").copy_to("cpu"),
+    "behind_a_loop": lambda gpu: Waits(slotted(gpu)).copy_to("cuda"),
+    "in_a_loop": lambda gpu: Waits(slotted(gpu).copy_to("cuda")),
+    "into_a_loop": lambda gpu: Waits(slotted(gpu).copy_to("cuda").prefetch(1)),
 }
 
 
@@ -69,6 +84,17 @@ def test_what_the_model_sees_are_the_bits_of_the_cpu(name, rng_seed):
         assert consume(gpu, CHAINS[name](gpu), rng_seed) == digests(fetched())
         gc.collect()
         assert gpu.registered == {} or name != "and_back"
+
+
+def test_a_minibatch_that_is_made_again_behind_an_event_loop_is_waited_for():
+    wanted = next(iter(fetched())).digest()
+    with fake_cuda(haste=0.0) as gpu:
+        loader = dp.DataLoader(Waits(slotted(gpu)).copy_to("cuda"))
+        seen: list[str] = []
+        with gpu.on(gpu.new_stream(CUDA)):
+            train(gpu, loader.minibatch(0, 0), seen)
+        gpu.synchronize()
+        assert seen == [wanted]
 
 
 def test_types_are_copied_too():
@@ -215,7 +241,23 @@ def thread_without_handover(patch, gpu):
     patch.setattr("datapipes.loader.prefetcher.take", lambda minibatch, queued: None)
 
 
-BROKEN = [no_wait, no_used_on, source_not_kept, event_too_early, thread_without_handover]
+def loop_without_handover(patch, gpu):
+    patch.setattr("datapipes.device.copy_to.take_from_loop", lambda minibatch: None)
+
+
+def handover_to_a_loop_left_out(patch, gpu):
+    patch.setattr("datapipes.device.copy_to.give_to_loop", lambda minibatch: None)
+
+
+BROKEN = [
+    loop_without_handover,
+    handover_to_a_loop_left_out,
+    no_wait,
+    no_used_on,
+    source_not_kept,
+    event_too_early,
+    thread_without_handover,
+]
 
 
 @pytest.mark.parametrize("break_it", BROKEN, ids=lambda broken: broken.__name__)
@@ -229,7 +271,9 @@ def run_broken(break_it) -> None:
         with pytest.MonkeyPatch.context() as patch, fake_cuda(rng_seed=rng_seed, haste=0.1) as gpu:
             break_it(patch, gpu)
             chain = slotted(gpu).copy_to("cuda").prefetch(2)
-            assert consume(gpu, chain, rng_seed) == digests(fetched())
+            chain = Waits(chain) if "loop" in break_it.__name__ else chain
+            with chain:  # closed before another device takes the place of this one
+                assert consume(gpu, chain, rng_seed) == digests(fetched())
 
 
 # --- the fake itself

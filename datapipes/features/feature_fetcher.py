@@ -121,7 +121,10 @@ class FeatureFetcher(MiniBatchTransformer):
         return {key: self.feature_store[key].reads_on(device) for key in self.feature_keys}
 
     def behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
-        """Return this stage as part of a DataLoader's plan, behind a copy to `device`."""
+        """Return this stage as part of a DataLoader's plan, behind a copy to `device`: another one, built from the same
+        arguments, so that each chain has its own. The last of the passes calls it; a stage that is rebuilt later
+        forgets this.
+        """
         stage = copy.copy(self)
         stage._gpu = device, max_uva_threads
         return stage

@@ -1,0 +1,198 @@
+"""What a DataLoader plans for a chain that copies to a GPU, and what it refuses; on the fake device."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_device import FakeCuda, fake_cuda, train
+from pipelines import as_it_is, digests, fetched, items, refused, sampled, small_store
+from plain_cuda import needs_interpreter
+
+import datapipes as dp
+from datapipes.device import uva_threads
+
+pytest.importorskip("triton")
+pytestmark = needs_interpreter
+
+CUDA = torch.device("cuda", 0)
+ROWS = torch.randn(20, 6, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture
+def gpu() -> Iterator[FakeCuda]:
+    with fake_cuda(haste=0.0, interprets=False) as gpu:
+        yield gpu
+        gc.collect()  # what a test has locked, and errors kept, is let go while this device is there
+
+
+def pinned(store: dp.FeatureStore | None = None) -> dp.FeatureStore:
+    return (store or small_store()).pin_memory_()
+
+
+def behind(store: dp.FeatureStore) -> dp.Stage:
+    return sampled().copy_to("cuda").fetch_feature(store, ["feat"], ["weight"])
+
+
+# --- max_uva_threads
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "found"),
+    [(0, ValueError, "got 0"), (-1, ValueError, "got -1"), (True, TypeError, "True"), (1.5, TypeError, "1.5")],
+)
+def test_max_uva_threads_is_a_whole_number_from_1_on(gpu, value, error, found):
+    chain = behind(pinned())
+    with refused(error, stage="data_loader: max_uva_threads", found=found, allowed="1 or more|an int"):
+        dp.DataLoader(chain, max_uva_threads=value)
+
+
+@pytest.mark.parametrize("where", ["no copy", "read on the CPU", "device memory", "a fetch that cannot move"])
+def test_max_uva_threads_is_refused_where_nothing_reads_host_memory_from_a_gpu(gpu, where):
+    on_gpu = dp.TensorFeature(gpu.copy(torch.ones(40, 3), CUDA, non_blocking=False))
+    chain = {
+        "no copy": lambda: fetched(),
+        "read on the CPU": lambda: fetched().copy_to("cuda"),
+        "device memory": lambda: (
+            sampled().copy_to("cuda").fetch_feature(dp.FeatureStore({("node", None, "feat"): on_gpu}), ["feat"])
+        ),
+        "a fetch that cannot move": lambda: (
+            sampled().fetch_feature(pinned(), ["feat"], ["weight"]).transform(as_it_is).copy_to("cuda")
+        ),
+    }[where]()
+    with refused(ValueError, stage="data_loader", found="max_uva_threads is 64", allowed="allowed: 10240"):
+        dp.DataLoader(chain, max_uva_threads=64)
+    dp.DataLoader(chain)
+
+
+def test_each_chain_has_its_own_max_uva_threads_and_the_chain_that_is_given_stays_as_it_is(gpu, monkeypatch):
+    limits: list[int] = []
+    store = pinned()
+    read = dp.TensorFeature.read
+
+    def noted(feature: dp.TensorFeature, ids: torch.Tensor) -> torch.Tensor:
+        limits.append(uva_threads.limit())
+        return read(feature, ids)
+
+    monkeypatch.setattr(dp.TensorFeature, "read", noted)
+    chain = behind(store)
+    loaders = {cap: dp.DataLoader(chain, overlap=False, max_uva_threads=cap) for cap in (64, 512)}
+    for streams in zip(*loaders.values(), strict=True):  # in turn, in one thread, with one fetcher between them
+        for minibatch in streams:
+            train(gpu, minibatch, [])
+    caps = {cap: loader.rewritten().find(dp.FeatureFetcher)[0] for cap, loader in loaders.items()}
+    assert limits == ([64] * 3 + [512] * 3) * len(chain)
+    for cap, planned in caps.items():
+        assert f"max_uva_threads={cap}" in repr(planned)
+        assert planned is not chain
+    assert "max_uva_threads" not in repr(chain)
+    limits.clear()
+    next(iter(chain))
+    assert set(limits) == {10240}
+    assert uva_threads.limit() == 10240
+
+
+class ScaledFetcher(dp.FeatureFetcher):
+    """A stage of a user's, with an argument and a transform of its own."""
+
+    def __init__(self, source: dp.Stage, store: dp.FeatureStore, *, scale: float) -> None:
+        super().__init__(source, store, ["feat"])
+        self.scale = scale
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        minibatch = super().transform(minibatch)
+        return minibatch.replace(node_features={"feat": minibatch.node_features["feat"] * self.scale})
+
+
+def test_a_fetcher_of_a_users_own_is_planned_with_its_arguments(gpu):
+    wanted = digests(ScaledFetcher(sampled(), small_store(), scale=3.0))
+    chain = ScaledFetcher(sampled().copy_to("cuda"), pinned(), scale=3.0)
+    loader = dp.DataLoader(chain, max_uva_threads=64)
+    (planned,) = loader.rewritten().find(ScaledFetcher)
+    assert planned is not chain
+    assert planned.scale == 3.0
+    seen: list[str] = []
+    for minibatch in loader:
+        train(gpu, minibatch, seen)
+    gpu.synchronize()
+    assert seen == wanted
+
+
+# --- devices that are not there
+
+
+def test_cuda_is_refused_where_there_is_none():
+    with fake_cuda(num_devices=0), refused(ValueError, stage="copy_to", found="'cuda'", allowed="allowed here: 'cpu'"):
+        sampled().copy_to("cuda")
+
+
+def test_a_device_beyond_the_last_is_refused():
+    with fake_cuda(), refused(ValueError, stage="copy_to", found="'cuda:7'", allowed=r"cuda:0 \.\. cuda:0"):
+        sampled().copy_to("cuda:7")
+
+
+# --- ids without a row
+
+
+def reads(ids: list[int], gpu: FakeCuda) -> dp.Stage:
+    """Return a chain of four minibatches that reads a pinned feature of 20 rows on the GPU, without a graph."""
+    store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(ROWS).pin_memory_()})
+    chain = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 2)
+    return chain.copy_to("cuda").fetch_feature(store, ["feat"])
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": False}, {"num_workers": 2, "worker_method": "thread"}], ids=str)
+def test_an_id_without_a_row_in_the_last_minibatch_is_raised_at_the_end_of_the_epoch(gpu, options):
+    loader = dp.DataLoader(reads([0, 1, 2, 3, 4, 5, 6, 20], gpu), **options)
+    for _ in range(2):  # the process lives, and so does the loader
+        minibatches = iter(loader)
+        given = [next(minibatches) for _ in range(4)]
+        with refused(
+            IndexError, stage="fetch_feature: node feature 'feat'", found="1 of the ids .* 20", allowed=r"\[0, 20\)"
+        ):
+            next(minibatches)
+        assert not given[-1].node_features["feat"].cpu()[1].any()
+
+
+@pytest.mark.parametrize("in_loader", [True, False])
+def test_an_id_without_a_row_in_the_first_minibatch_is_raised_by_a_later_fetch(gpu, in_loader):
+    gpu.haste = 1.0
+    chain = reads([0, -3, 2, 3, 4, 5, 6, 7], gpu)
+    given = []
+    with refused(
+        IndexError, stage="fetch_feature: node feature 'feat'", found="1 of the ids .* -3", allowed=r"\[0, 20\)"
+    ):
+        for minibatch in dp.DataLoader(chain, overlap=False) if in_loader else chain:
+            gpu.synchronize()
+            given.append(minibatch)
+    assert len(given) == 1
+
+
+# --- a feature that is freed while a GPU may still read it
+
+
+@pytest.mark.parametrize("rng_seed", range(3))
+def test_a_feature_that_is_freed_in_the_middle_of_an_epoch_is_locked_until_its_reads_have_run(gpu, rng_seed):
+    gpu.rng.seed(rng_seed)
+    seen: list[str] = []
+    store = pinned()
+    loader = dp.DataLoader(behind(store))
+    minibatches = iter(loader)
+    for _ in range(2):
+        train(gpu, next(minibatches), seen)
+    loader.close()
+    del loader, minibatches, store
+    gc.collect()
+    assert gpu.registered == {}  # unregistered, and not before what reads it: the fake would have said so
+    assert seen == digests(fetched())[:2]
+
+
+# --- what explain() says
+
+
+def test_explain_shows_streams_and_what_is_read_how(gpu):
+    shown = dp.DataLoader(behind(pinned()), max_uva_threads=64).explain()
+    assert "on a GPU stream of its own" in shown
+    assert "reads={'feat': 'uva', 'weight': 'uva'}, max_uva_threads=64" in shown
+    shown = dp.DataLoader(fetched(sampled(items())).copy_to("cuda")).explain()
+    assert "into='page-locked memory'" in shown

@@ -1,12 +1,13 @@
 """Chains at random that copy to a GPU, run on the fake device (fake_device.py) and compared with the CPU.
 
 What is drawn: where features lie and how they are stored, fetches before and behind the copy, a second GPU, slots that
-are reused, Prefetchers, stages of the user's, the options of the loader, and a consumer: slow or fast, on several
-streams, in one thread or two. The model sees the bits of the CPU, whatever runs where and when.
+are reused, Prefetchers, stages of the user's (asynchronous ones too), the options of the loader, and a consumer: slow
+or fast, on several streams, in one thread or two. The model sees the bits of the CPU, whatever runs where and when.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import random
@@ -64,6 +65,7 @@ def draw(rng: random.Random, loader: str | None = None) -> Drawn:
         "device": rng.choice(["cuda", "cuda:0"]),
         "non_blocking": rng.random() < 0.8,
         "drops": rng.random() < 0.2,
+        "awaits": rng.random() < 0.15 and loader != "threads that copy",
         "own_stage": rng.random() < 0.4,
         "behind": rng.choice(["nothing", "nothing", "a stage", "a thread"]),
         "stops_early": rng.random() < 0.2,
@@ -105,6 +107,17 @@ def table(rows: torch.Tensor, kind: str, gpu: FakeCuda | None) -> dp.TensorFeatu
     return feature
 
 
+class Awaits(dp.MiniBatchTransformer):
+    """An asynchronous stage of the user's."""
+
+    concurrency = 2
+    draws = False
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        await asyncio.sleep(0)
+        return minibatch.replace()
+
+
 def with_bias(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     """A stage of the user's, with work of its own on the device."""
     features = minibatch.node_features
@@ -142,6 +155,7 @@ def built(drawn: Drawn, gpu: FakeCuda | None) -> dp.Stage:
 
     chain: dp.Stage = sampled(items(num_items=10), fanouts=[3])  # three minibatches
     chain = chain.transform(keep_most) if drawn["drops"] else chain
+    chain = Awaits(chain) if drawn["awaits"] else chain
     chain = ahead(slotted(chain, "before"), "start")
     if drawn["fetch_first"]:
         chain = copied(ahead(slotted(fetched(chain), "between"), "middle"))

@@ -14,8 +14,9 @@ from torch import Tensor
 
 __all__: list[str] = []
 
-_READ_ONLY = 8  # cudaHostRegisterReadOnly
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device of this process
+_MAPPED = 2  # cudaHostRegisterMapped: kernels may read it; said aloud, as CUDA promises it only where no flag is given
+_READ_ONLY = 8  # cudaHostRegisterReadOnly
 _TORCH: Any = torch.cuda  # its functions have no types
 
 
@@ -110,7 +111,7 @@ class Cuda:
     def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
         """Lock the pages of host memory and map them for all devices; return the CUDA error, 0 for success."""
         _TORCH.init()
-        flags = _PORTABLE | (_READ_ONLY if read_only else 0)
+        flags = _PORTABLE | _MAPPED | (_READ_ONLY if read_only else 0)
         return _forgotten(int(_TORCH.cudart().cudaHostRegister(address, num_bytes, flags)))
 
     def unregister(self, address: int) -> int:
@@ -127,7 +128,7 @@ class Cuda:
     def synchronize(self) -> None:
         """Wait for the work of every device that this process has used, by torch or otherwise; it starts no other."""
         for index in range(self.device_count() if _TORCH.is_initialized() else 0):
-            if index in self._launched_on or _has_context(index):
+            if index in self._launched_on or _has_context(index) is not False:
                 _TORCH.synchronize(index)
 
 
@@ -142,10 +143,10 @@ def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
     return (tensor,)
 
 
-def _has_context(index: int) -> bool:
-    """Return whether this process has used a device; True where torch does not tell."""
+def _has_context(index: int) -> bool | None:
+    """Return whether this process has used a device; None where torch does not tell."""
     asked = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-    return asked is None or bool(asked(index))
+    return None if asked is None else bool(asked(index))
 
 
 def _forgotten(code: int) -> int:

@@ -47,6 +47,21 @@ def test_to_ask_whether_memory_is_pinned_starts_no_cuda(monkeypatch):
     assert not cuda.initialized
 
 
+def test_torch_that_does_not_tell_is_not_asked_in_a_way_that_starts_cuda(monkeypatch):
+    cuda = stand_in(monkeypatch, None)
+    assert not runtime.Cuda().is_pinned(torch.ones(2))
+    assert not cuda.initialized
+
+
+def test_registered_memory_is_mapped_for_kernels_of_all_devices(monkeypatch):
+    cuda, flags = stand_in(monkeypatch, lambda index: True), []
+    driver = SimpleNamespace(cudaHostRegister=lambda address, num_bytes, given: flags.append(given) or 0)
+    cuda.cudart = lambda: driver
+    for read_only in (False, True):
+        assert runtime.Cuda().register(4096, 4096, read_only=read_only) == 0
+    assert flags == [1 | 2, 1 | 2 | 8]
+
+
 def test_memory_that_torch_has_locked_before_all_else_is_seen(monkeypatch):
     cuda = stand_in(monkeypatch, lambda index: True)
     assert runtime.Cuda().is_pinned(torch.ones(2))

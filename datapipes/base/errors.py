@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ChannelClosed",
@@ -99,6 +99,14 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except BaseException as second:  # SystemExit, too, is no reason to end here
         return f"(its text cannot be made: {type(second).__name__})"
+
+
+def raise_first(errors: Sequence[Exception]) -> None:
+    """Raise the first of these errors with the others as notes; do nothing if there is none."""
+    if errors:
+        for other in errors[1:]:
+            add_note(errors[0], str(other))
+        raise errors[0]
 
 
 def add_note(error: BaseException, note: str) -> None:

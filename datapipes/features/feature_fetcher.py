@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, shown
+from datapipes.base.errors import raise_first
 from datapipes.base.log import logger
 from datapipes.base.types import known_edge_type, known_node_type
 from datapipes.chain.functional import register_stage
@@ -131,11 +132,13 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def finish_reads(self) -> None:
         """Wait until it is known whether all ids that were read on devices had rows; see Feature.finish_reads."""
-        for domain, type_, name in self.feature_keys:
+        errors: list[Exception] = []
+        for domain, type_, name in self.feature_keys:  # all of them, or the next epoch would raise the others' errors
             try:
                 self.feature_store[domain, type_, name].finish_reads()
             except IndexError as error:
-                raise IndexError(f"fetch_feature: {feature_text(domain, type_, name)}: {error}") from error
+                errors.append(IndexError(f"fetch_feature: {feature_text(domain, type_, name)}: {error}"))
+        raise_first(errors)
 
     def _read_many(self, requests: list[FeatureRequest]) -> Any:
         return self.feature_store.read_many(requests)

@@ -26,7 +26,7 @@ from datapipes.loader.graphs import copies_to_gpu
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
 from datapipes.loader.trace import write_trace
-from datapipes.loader.wait_for_gpu import waits_of
+from datapipes.loader.wait_for_gpu import wait_for_all, waits_of
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
 
@@ -140,8 +140,7 @@ class DataLoader(StreamStage):
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)
         minibatch = Evaluator(Calls(graph.numbering, StageClock())).minibatch(graph, epoch, index)
         if any(map(copies_to_gpu, graph)):
-            for wait in waits_of(graph):
-                wait()
+            wait_for_all(waits_of(graph))
         return minibatch
 
     def explain(self) -> str:

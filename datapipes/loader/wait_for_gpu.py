@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from datapipes.base.errors import raise_first
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.run import close_stream
 from datapipes.chain.stage import StreamStage
@@ -30,9 +31,20 @@ class WaitForGpu(StreamStage):
 
 
 def waits_of(graph: Graph) -> list[Callable[[], None]]:
-    """Return what waits for the copies and reads of a graph; those of reads raise IndexError, see WaitForGpu."""
+    """Return the calls that wait for the copies and reads of a graph, for `wait_for_all`."""
     waits = [stage.finish for stage in graph.find(CopyTo)]
     return waits + [stage.finish_reads for stage in graph.find(FeatureFetcher)]
+
+
+def wait_for_all(waits: list[Callable[[], None]]) -> None:
+    """Make these calls, then raise the IndexError of the first that had one: ids without rows."""
+    errors: list[Exception] = []
+    for wait in waits:
+        try:
+            wait()
+        except IndexError as error:
+            errors.append(error)
+    raise_first(errors)
 
 
 class _Waiting(Iterator[MiniBatch]):
@@ -43,8 +55,7 @@ class _Waiting(Iterator[MiniBatch]):
         try:
             return next(self._minibatches)
         except StopIteration:
-            for wait in self._waits:
-                wait()
+            wait_for_all(self._waits)
             raise
 
     def close(self) -> None:

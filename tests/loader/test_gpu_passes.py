@@ -64,3 +64,17 @@ def test_a_minibatch_made_again_says_itself_that_ids_have_no_row(gpu):
     with pytest.raises(IndexError, match="have no row, the smallest is 1"):
         loader.minibatch(0, 1)
     assert loader.minibatch(0, 2).index == 2
+
+
+@needs_triton
+def test_an_epoch_ends_with_all_that_its_ids_lack(gpu):
+    def wrong(minibatch):
+        return minibatch.replace(input_nodes=minibatch.input_nodes + 1000) if minibatch.epoch == 0 else minibatch
+
+    features = {("node", None, name): dp.TensorFeature(ROWS) for name in ("one", "other")}
+    sampled = dp.ItemSampler(dp.ItemSet(4), 4).sample_neighbor(small_graph(), [2])  # one minibatch, no read after it
+    store = dp.FeatureStore(features).pin_memory_()
+    loader = dp.DataLoader(sampled.transform(wrong).copy_to("cuda:0").fetch_feature(store, ["one", "other"]))
+    with pytest.raises(IndexError, match="'one'"):
+        list(loader)
+    assert len(list(loader)) == 1

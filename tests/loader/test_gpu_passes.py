@@ -78,3 +78,13 @@ def test_an_epoch_ends_with_all_that_its_ids_lack(gpu):
     with pytest.raises(IndexError, match="'one'"):
         list(loader)
     assert len(list(loader)) == 1
+
+
+def test_a_channel_of_the_users_own_is_page_locked_too(gpu):
+    chain = sampled().fetch_feature(store_of(ROWS), ["feat"]).copy_to("cuda:0")
+    channel = dp.ShmChannel(16, "1MB")
+    with dp.DataLoader(chain, 1, channel=channel, multiprocessing_context="fork") as loader:
+        assert len(list(loader)) == 5
+        assert sum(gpu.registered.values()) >= 2**20
+    channel.close()
+    assert gpu.registered == {}

@@ -125,12 +125,12 @@ class ProcessPool(Pool):
 
     def _make_channel(self) -> None:
         """Make the channel, if its size is known already."""
-        if isinstance(self._wanted_channel, ChannelBase):
+        if isinstance(self._wanted_channel, ShmChannel):
+            self._use(self._wanted_channel)
+        elif isinstance(self._wanted_channel, ChannelBase):
             self._channel = self._wanted_channel
-            inbox: Inbox = ShmInbox(self._channel) if isinstance(self._channel, ShmChannel) else ThreadInbox()
-            self._inbox = inbox
-            if isinstance(inbox, ThreadInbox):
-                inbox.listen(self._channel)
+            self._inbox = inbox = ThreadInbox()
+            inbox.listen(self._channel)
         elif self._wanted_channel == "mp":
             self._inbox = ThreadInbox()  # with a channel for each worker: a killed one can leave its lock taken
         else:

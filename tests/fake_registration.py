@@ -3,7 +3,6 @@ would take memory from under a kernel.
 """
 
 import gc
-import mmap
 import os
 from collections.abc import Callable, Iterator
 
@@ -21,7 +20,7 @@ class FakeRegistration(runtime.Cuda):
 
     def __init__(self, refuse: int = 0, refuses_read_only: int = 0) -> None:
         super().__init__()
-        self.refuse, self.refuses_read_only = refuse, refuses_read_only
+        self.refuse, self.refuses_read_only, self.refuses_to_write = refuse, refuses_read_only, 0
         self.refuse_after = 0  # so many calls succeed before `refuse` acts
         self.registered: dict[int, tuple[int, bool]] = {}
         self.calls: list[str] = []
@@ -39,13 +38,13 @@ class FakeRegistration(runtime.Cuda):
 
     def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
         self.calls.append("register")
-        if address % mmap.PAGESIZE or num_bytes % mmap.PAGESIZE or num_bytes <= 0:
-            self.faults.append(f"register({address}, {num_bytes}): no whole pages")
+        if num_bytes <= 0:
+            self.faults.append(f"register({address}, {num_bytes}): no bytes")
         if self.refuse and self.refuse_after == 0:
             return self.refuse
         self.refuse_after -= bool(self.refuse)
-        if read_only and self.refuses_read_only:
-            return self.refuses_read_only
+        if refused := self.refuses_read_only if read_only else self.refuses_to_write:
+            return refused
         for begin, (size, _) in self.registered.items():
             if address < begin + size and begin < address + num_bytes:
                 self.faults.append(f"register({address}, {num_bytes}): again, {begin} has {size}")
@@ -74,14 +73,12 @@ class FakeRegistration(runtime.Cuda):
         self.kernels.append(StorageWeakRef(tensor.untyped_storage()))
 
     def covers(self, tensor: Tensor) -> bool:
-        """Return whether every page of a contiguous tensor is registered."""
-        pages = {
-            page
-            for address, (size, _) in self.registered.items()
-            for page in range(address // mmap.PAGESIZE, (address + size) // mmap.PAGESIZE)
-        }
-        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-        return pages >= set(range(begin // mmap.PAGESIZE, -(-end // mmap.PAGESIZE)))
+        """Return whether every byte of a contiguous tensor is registered."""
+        at, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        for address, (size, _) in sorted(self.registered.items()):
+            if address <= at:
+                at = max(at, address + size)
+        return at >= end
 
 
 def registering(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistration]:

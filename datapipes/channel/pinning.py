@@ -28,7 +28,7 @@ class Pinning:
     def __init__(self, shared: _core.ShmQueue) -> None:
         self._shared = shared
         address, num_bytes = shared.memory
-        remedy = "leave pin_memory out, or give a smaller shm_size"
+        remedy = "give a smaller shm_size; a channel that is no DataLoader's may go without pin_memory"
         self._pinned = host_memory.pin_range("ShmChannel.pin_memory", address, num_bytes, shared, remedy)
         self._lock = threading.Lock()
         self._streams: list[torch.cuda.Stream] = []

@@ -1,9 +1,9 @@
 """Host memory registered with CUDA: page-locked, and mapped for all GPUs of this process. Nothing is copied.
 
-CUDA refuses to register a page twice, and tensors may share pages. So one table has the segments (whole pages) that are
-registered, each with the number of its owners. `pin` registers the pages that are in no segment yet. The last owner of
-a segment that ends, by `release` or because it was collected, does in this order: it waits for the work of the GPUs,
-which may still read, unregisters the segment, and lets go of its memory, which the segment has kept till then.
+CUDA refuses to register a byte twice, and tensors may share memory. So one table has the segments (ranges of bytes)
+that are registered, each with the number of its owners. `pin` registers the bytes that are in no segment yet. The last
+owner of a segment that ends, by `release` or because it was collected, does in this order: it waits for the work of the
+GPUs, which may still read, unregisters the segment, and lets go of its memory, which the segment has kept till then.
 
 Nothing is unregistered at exit, when CUDA may be gone already, nor in a forked child, where CUDA never was.
 """
@@ -30,7 +30,7 @@ __all__: list[str] = []
 
 
 class _Segment:
-    """Registered pages [begin, end) and what keeps them. Without `is_ours` somebody else locked them, as torch does."""
+    """Registered bytes [begin, end) and what keeps them. Without `is_ours` somebody else locked them, as torch does."""
 
     def __init__(self, begin: int, end: int, memories: list[Memory], is_ours: bool = True) -> None:
         self.begin, self.end = begin, end
@@ -198,8 +198,9 @@ def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ 
     """Register the memory of tensors in host memory with CUDA; what they share is registered once.
 
     Memory that torch has locked (`pin_memory`) is not registered again, but held as well. Pages that this process may
-    not write, and those of files, are registered for reading only. Where the driver cannot do that, the pages of a file
-    that is mapped copy-on-write are copied into memory by the system; the log says so.
+    not write, and those of files mapped copy-on-write, are registered for reading only. Where the driver cannot do
+    that, the latter are copied into memory by the system; the log says so. Files that are mapped for writing are
+    registered for reading where they cannot be for writing.
 
     Args:
         where: names the caller in errors.
@@ -250,7 +251,7 @@ def is_locked_elsewhere(tensor: Tensor) -> bool:
 
 
 def _gaps(run: Run, known: list[_Segment]) -> Iterator[Run]:
-    """Yield the pages of a run that are in no segment."""
+    """Yield the bytes of a run that are in no segment."""
     begin = run.begin
     for segment in sorted(known, key=lambda each: each.begin):
         if begin < segment.begin:
@@ -265,7 +266,7 @@ def _part(run: Run, begin: int, end: int) -> Run:
 
 
 def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment]:
-    """Register pages, each kind of mapping for itself; all or none. `before` bytes are registered already."""
+    """Register bytes, each kind of mapping for itself; all or none. `before` bytes are registered already."""
     done: list[_Segment] = []
     try:
         for mapped in mapped_in(gap.begin, gap.end):
@@ -273,6 +274,9 @@ def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment
             code = cuda().register(mapped.begin, num_bytes, read_only=not mapped.may_write or mapped.copies_on_write)
             if code in (NOT_SUPPORTED, INVALID_VALUE) and mapped.may_write and mapped.copies_on_write:
                 code = _copied_and_registered(where, mapped)
+            elif code != 0 and mapped.may_write and mapped.is_file:
+                # A file that is mapped for writing, whose file system lets nobody hold its pages for that.
+                code = cuda().register(mapped.begin, num_bytes, read_only=True) and code
             if code != 0:
                 raise refusal(where, code, num_bytes, before + mapped.begin - gap.begin, remedy)
             done.append(_Segment(mapped.begin, mapped.end, _part(gap, mapped.begin, mapped.end).memories))

@@ -1,4 +1,4 @@
-"""The pages of host memory: which a tensor takes, which may be written, and why CUDA did not lock them."""
+"""Host memory as CUDA sees it: which bytes a tensor takes, which may be written, and why CUDA did not lock them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from datapipes.processes.mappings import extent
 
 NOT_SUPPORTED = 801  # cudaErrorNotSupported: this driver locks no pages that it may not write
 INVALID_VALUE = 1  # cudaErrorInvalidValue: pages of a kind that the driver does not take
+_PADDING = 64  # bytes: arrays in one file begin at multiples of it
 _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 
 
@@ -38,7 +39,7 @@ class Memory(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Whole pages [begin, end) without a gap, and the memories in them."""
+    """Bytes [begin, end) without a gap, and the memories in them."""
 
     begin: int
     end: int
@@ -46,25 +47,28 @@ class Run(NamedTuple):
 
 
 def runs_of(memories: Iterable[Memory]) -> list[Run]:
-    """Return the pages of the memories; those that share a page or lie side by side are one run."""
+    """Return the bytes of the memories; those that overlap, or lie so close that only padding is between, are one run.
+
+    The bytes are not rounded to pages, though CUDA locks pages: it takes what is registered for page-locked, and
+    refuses to copy what is so in part. What lies beside a tensor in its first or last page is somebody else's.
+    """
     runs: list[Run] = []
     for memory in sorted(memories, key=lambda each: (each.begin, each.end)):
-        begin = memory.begin - memory.begin % mmap.PAGESIZE
-        end = -(-memory.end // mmap.PAGESIZE) * mmap.PAGESIZE
-        if runs and begin <= runs[-1].end:
+        if runs and memory.begin < runs[-1].end + _PADDING:
             last = runs.pop()
-            runs.append(Run(last.begin, max(last.end, end), [*last.memories, memory]))
+            runs.append(Run(last.begin, max(last.end, memory.end), [*last.memories, memory]))
         else:
-            runs.append(Run(begin, end, [memory]))
+            runs.append(Run(memory.begin, memory.end, [memory]))
     return runs
 
 
 class Mapped(NamedTuple):
-    """A range of pages of one mapping."""
+    """A range of one mapping."""
 
     begin: int
     end: int
     may_write: bool
+    is_file: bool
     copies_on_write: bool  # a private mapping of a file: a page that is locked for writing becomes a copy
 
 
@@ -78,7 +82,8 @@ def mapped_in(begin: int, end: int) -> Iterator[Mapped]:
             low, high = max(low, begin), min(high, end)
             if low >= high:
                 continue
-            found = Mapped(low, high, b"w" in mode, b"p" in mode and int(inode) != 0)
+            is_file = int(inode) != 0
+            found = Mapped(low, high, b"w" in mode, is_file, is_file and b"p" in mode)
             if last is not None and last.end == low and last[2:] == found[2:]:
                 last = last._replace(end=high)
                 continue
@@ -103,7 +108,7 @@ def refusal(where: str, code: int, num_bytes: int, before: int, remedy: str) -> 
             "cudaHostRegister); all of them or none may be. Undo that registration first, or let it cover all bytes."
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if 0 <= limit < before + num_bytes:
+    if 0 <= limit < before + -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE:
         return MemoryError(
             f"{where}: CUDA cannot lock {num_bytes} bytes (error {code}) beside {before} that are locked; the limit of "
             f"locked memory is {limit} bytes. Raise it (ulimit -l), or {remedy}."

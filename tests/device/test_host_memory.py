@@ -1,4 +1,4 @@
-"""Registration of host memory: each page once, while an owner is left, never at exit nor in a forked child."""
+"""Registration of host memory: each byte once, while an owner is left, never at exit nor in a forked child."""
 
 import ctypes
 import gc
@@ -42,12 +42,12 @@ def segments(fake) -> list[tuple[int, int]]:
     return sorted((address, size) for address, (size, _) in fake.registered.items())
 
 
-def test_whole_pages_are_registered_once_and_until_the_last_owner_is_gone(fake):
+def test_bytes_are_registered_once_and_until_the_last_owner_is_gone(fake):
     memory = pages(4)
     begin = memory.data_ptr()
-    first = host_memory.pin(WHERE, [memory[10 : PAGE + 1]])
+    first = host_memory.pin(WHERE, [memory[: 2 * PAGE]])
     assert segments(fake) == [(begin, 2 * PAGE)]
-    second = host_memory.pin(WHERE, [memory[: 2 * PAGE]])
+    second = host_memory.pin(WHERE, [memory[10 : PAGE + 1]])
     assert segments(fake) == [(begin, 2 * PAGE)]
     first.release()
     assert second.holds
@@ -59,23 +59,34 @@ def test_whole_pages_are_registered_once_and_until_the_last_owner_is_gone(fake):
     assert fake.calls == ["register", "synchronize", "unregister"]
 
 
-def test_only_pages_that_are_not_registered_yet_are(fake):
+def test_only_bytes_that_are_not_registered_yet_are(fake):
     memory = pages(6)
     begin = memory.data_ptr()
-    middle = host_memory.pin(WHERE, [memory[2 * PAGE : 3 * PAGE]])
+    middle = host_memory.pin(WHERE, [memory[100:PAGE]])
     whole = host_memory.pin(WHERE, [memory])
-    assert segments(fake) == [(begin, 2 * PAGE), (begin + 2 * PAGE, PAGE), (begin + 3 * PAGE, 3 * PAGE)]
+    assert segments(fake) == [(begin, 100), (begin + 100, PAGE - 100), (begin + PAGE, 5 * PAGE)]
     middle.release()
     assert fake.covers(memory)
     assert whole.holds
     del whole
 
 
-def test_tensors_that_share_a_page_or_lie_side_by_side_are_one_registration(fake):
+def test_tensors_that_overlap_or_have_only_padding_between_are_one_registration(fake):
     memory = pages(4)
-    parts = [memory[:100], memory[128:300], memory[PAGE - 1 : PAGE + 1], memory[2 * PAGE :], memory[50:60]]
+    parts = [memory[:100], memory[163:300], memory[364 : PAGE + 1], memory[50:60], memory[PAGE:]]
     held = host_memory.pin(WHERE, parts)
-    assert segments(fake) == [(memory.data_ptr(), 4 * PAGE)]
+    assert segments(fake) == [(memory.data_ptr(), 300), (memory.data_ptr() + 364, 4 * PAGE - 364)]
+    held.release()
+
+
+def test_what_lies_beside_a_tensor_in_its_pages_stays_as_it_is(fake):
+    # CUDA refuses to copy memory that is registered in part.
+    memory = pages(3)
+    before, pinned, behind = memory[: PAGE + 64], memory[PAGE + 64 : PAGE + 128], memory[PAGE + 128 :]
+    held = host_memory.pin(WHERE, [pinned])
+    assert segments(fake) == [(pinned.data_ptr(), 64)]
+    assert not fake.is_pinned(before)
+    assert not fake.is_pinned(behind)
     held.release()
 
 
@@ -83,7 +94,7 @@ def test_empty_tensors_and_rows_that_lie_apart_are_pinned_too(fake):
     memory = pages(4)
     rows = memory.view(-1, 1024)[::3, :8]
     held = host_memory.pin(WHERE, [torch.empty(0), rows, torch.empty(3, 0)])
-    assert segments(fake) == [(memory.data_ptr(), 4 * PAGE)]  # the last row begins at byte 15 * 1024
+    assert segments(fake) == [(memory.data_ptr(), 15 * 1024 + 8)]  # to the end of the last row
     held.release()
     assert host_memory.pin(WHERE, []).holds
 
@@ -154,6 +165,18 @@ def test_pages_that_may_not_be_written_are_registered_read_only(fake, tmp_path):
     flags = {mode: fake.registered[array.ctypes.data] for mode, array in mapped.items()}
     assert flags == {"r": (3 * PAGE, True), "c": (3 * PAGE, True), "r+": (3 * PAGE, False)}
     held.clear()
+
+
+def test_a_file_that_nobody_may_hold_for_writing_is_registered_for_reading(fake, tmp_path):
+    fake.refuses_to_write = 1
+    (tmp_path / "rows").write_bytes(bytes(2 * PAGE))
+    mapped = np.memmap(tmp_path / "rows", np.uint8, "r+")
+    held = host_memory.pin(WHERE, [torch.from_numpy(mapped)])
+    assert fake.registered == {mapped.ctypes.data: (2 * PAGE, True)}
+    held.release()
+    fake.refuses_read_only = NOT_SUPPORTED
+    with refused(RuntimeError, stage=WHERE, found=f"{2 * PAGE} bytes.*error 1", allowed="leave pin_memory_ out"):
+        host_memory.pin(WHERE, [torch.from_numpy(mapped)])
 
 
 def test_pages_of_several_kinds_side_by_side_are_registered_apart(fake):
@@ -234,7 +257,7 @@ def test_memory_that_moves_is_no_longer_pinned_and_what_takes_its_place_is_pinne
     assert segments(fake) == old
     array = np.frombuffer((ctypes.c_char * 1).from_address(old[0][0]), np.uint8)  # what lies there now
     again = host_memory.pin_range(WHERE, array.ctypes.data, 1, array, "no")
-    assert segments(fake) == [(old[0][0], PAGE)]
+    assert segments(fake) == [(old[0][0], 1)]
     assert again.holds
     assert not held.holds
     new = host_memory.pin(WHERE, [memory])
@@ -242,7 +265,7 @@ def test_memory_that_moves_is_no_longer_pinned_and_what_takes_its_place_is_pinne
     del held, again, new
 
 
-def test_an_owner_that_shared_pages_with_memory_that_moved_does_not_hold(fake):
+def test_an_owner_that_shared_memory_with_memory_that_moved_does_not_hold(fake):
     memory = pages(1)
     moved = torch.zeros(PAGE, dtype=torch.uint8)
     both = host_memory.pin(WHERE, [moved])
@@ -364,7 +387,7 @@ COMMANDS = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(COMMANDS, max_size=24))
-def test_any_sequence_keeps_the_pages_of_every_owner_and_of_no_other(commands):
+def test_any_sequence_keeps_the_memory_of_every_owner_and_of_no_other(commands):
     """Pins of overlapping ranges of three memories, by several owners, in any order; memories may be dropped by all but
     their owners, and forked children end with all they have."""
     fake, before = FakeRegistration(), runtime._current

@@ -109,6 +109,12 @@ void bind_gather_decoded_for(py::module_& m) {
         if (std::ssize(scales) != (stored == Stored::kInt8 ? width : 0))
           throw std::invalid_argument("gather_decoded: int8 needs a scale for each of " + std::to_string(width) +
                                       " columns, the others none; got " + std::to_string(scales.size()) + ".");
+        if (out && out->size() > 0 &&
+            overlap(reinterpret_cast<const std::byte*>(out->data()), out->size(),
+                    reinterpret_cast<const std::byte*>(scales.data()), static_cast<std::int64_t>(scales.size_bytes())))
+          throw std::invalid_argument(
+              "gather_decoded: out overlaps the scale, which is read while it is written. Give it "
+              "memory of its own.");
         return into_rows("gather_decoded", out, rows, 4 * width, wanted,
                          [&](std::byte* to) { gather_decoded(rows, stored, scales.data(), wanted, to, num_threads); });
       },

@@ -38,6 +38,24 @@ def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
     return flat.view(torch.uint8).numpy()
 
 
+class RowTable:
+    """`byte_rows` of a tensor, made once, and anew after torch has moved the values: `share_memory_`, and passing a
+    tensor to another process, put them into shared memory and free where they were.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+        self._address: int | None = None
+
+    def bytes_now(self) -> NDArray[np.uint8]:
+        """Return the rows where they are now, as uint8 [count, bytes of a row]."""
+        address = self._rows.data_ptr()
+        if address != self._address:
+            self._bytes = byte_rows(self._rows)
+            self._address = address
+        return self._bytes
+
+
 def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: int = 1) -> Tensor:
     """Return `rows[ids]` for `table = byte_rows(rows)`: a new tensor, whose memory may be recycled from earlier ones.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_index_tensor, dtype_name
-from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.base.rows import RowTable, byte_rows, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
 from datapipes.device import host_memory
 from datapipes.device.pinnable import Pinnable, without_pin
@@ -120,10 +120,16 @@ class TensorFeature(Pinnable, Feature):
         """
         if self.stored_as is None:
             return rows
+        rows = as_tensor("TensorFeature: decode", "rows", rows)
         if rows.dtype != self.stored_as:
             raise TypeError(
                 f"TensorFeature: decode takes rows of {dtype_name(self.stored_as)}, as they are stored, got "
                 f"{dtype_name(rows.dtype)}. Pass what read_stored returns."
+            )
+        if tuple(rows.shape[1:]) != self.shape:
+            raise ValueError(
+                f"TensorFeature: decode takes rows [n, *{list(self.shape)}], got shape {list(rows.shape)}. Pass what "
+                "read_stored returns."
             )
         return decode(rows, self.scale_on(rows.device))
 
@@ -220,7 +226,7 @@ class TensorFeature(Pinnable, Feature):
 
     def _view_rows(self) -> None:
         """Make what reads `tensor`; called whenever it is another tensor than before."""
-        self._table = None if cuda().holds(self.tensor) else byte_rows(self.tensor)
+        self._table = None if cuda().holds(self.tensor) else RowTable(self.tensor)
         self._device_rows = DeviceRows(self.tensor)
 
     def _read_on_device(self, ids: Tensor, out: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -245,7 +251,7 @@ class TensorFeature(Pinnable, Feature):
                 f"TensorFeature: the rows lie on {self.tensor.device}, the ids in host memory. Put copy_to before "
                 f"fetch_feature, or pass ids on {self.tensor.device}."
             )
-        return self._table
+        return self._table.bytes_now()
 
 
 def _is_on_device(ids: Any) -> bool:

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, how_to_get_ids, shown
 from datapipes.base.codec import probe_digest
 from datapipes.base.other_names import OtherNames
-from datapipes.base.rows import byte_rows, has_adjacent_values, take_rows
+from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.minibatch import MiniBatch
 
 __all__ = ["ItemSet"]
@@ -65,7 +64,7 @@ class ItemSet(OtherNames):
         self._count: int | None = None
         self._digest: str | None = None
         self._tensors: dict[str, Tensor] = {}
-        self._tables: dict[str, NDArray[np.uint8]] | None = None
+        self._tables: dict[str, RowTable] | None = None
         for name, value in zip(self.names, values, strict=True):
             if name == "seeds" and isinstance(value, (int, float, np.integer)):
                 self._count = check_int("ItemSet", "number of seeds", value, 0)
@@ -108,10 +107,11 @@ class ItemSet(OtherNames):
         """
         positions = positions.contiguous()
         if self._tables is None:
-            self._tables = {name: byte_rows(rows) for name, rows in self._tensors.items() if _can_gather(rows)}
+            self._tables = {name: RowTable(rows) for name, rows in self._tensors.items() if _can_gather(rows)}
+        tables = self._tables
         try:
             taken = {
-                name: take_rows(rows, self._tables[name], positions) if name in self._tables else rows[positions]
+                name: take_rows(rows, tables[name].bytes_now(), positions) if name in tables else rows[positions]
                 for name, rows in self._tensors.items()
             }
         except IndexError as error:

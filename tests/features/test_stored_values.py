@@ -218,6 +218,11 @@ def test_what_read_refuses_is_refused_for_stored_rows():
         feature.read_stored(ids, out=torch.empty(2, 2))
     with refused(TypeError, "decode takes rows of float16", "got float32", "read_stored"):
         feature.decode(torch.ones(2, 2))
+    with refused(TypeError, "decode: rows must be a tensor", "got list", "Convert it"):
+        feature.decode([[1.0, 2.0]])
+    with refused(ValueError, "decode takes rows [n, *[2]]", "got shape [2, 3]", "read_stored"):
+        feature.decode(torch.ones(2, 3, dtype=torch.float16))
+    assert feature.decode(np.ones((1, 2), np.float16)).tolist() == [[1.0, 1.0]]
     out = torch.empty(2, 2, dtype=torch.float16)
     assert feature.read_stored(ids, out=out) is out
     assert bool((out == 1).all())

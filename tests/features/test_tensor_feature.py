@@ -185,10 +185,22 @@ def test_given_memory_that_does_not_fit_is_refused(out, error, found, allowed):
         feature.read(torch.tensor([0, 1]), out=out)
 
 
+@pytest.mark.parametrize("stored_as", [None, "float16", "int8"])
+def test_rows_that_torch_has_moved_are_read_where_they_are_now(stored_as):
+    feature, ids = dp.TensorFeature(torch.rand(300_000, 4), stored_as=stored_as), torch.tensor([3, 299_999])
+    expected = feature.read(ids)
+    feature.tensor.share_memory_()  # as passing it to another process does: frees where the rows were
+    assert torch.equal(feature.read(ids), expected)
+    assert torch.equal(feature.decode(feature.read_stored(ids)), expected)
+
+
 def test_given_memory_that_overlaps_what_is_read_is_refused():
     rows = torch.arange(20.0).reshape(5, 4)
     with pytest.raises(ValueError, match="out overlaps the rows"):
         dp.TensorFeature(rows).read(torch.tensor([3, 4]), out=rows[1:3])
+    stored = dp.TensorFeature(rows, stored_as="int8")
+    with pytest.raises(ValueError, match="out overlaps the scale"):
+        stored.read(torch.tensor([3]), out=stored.scale[None])
     both = torch.zeros(101, dtype=torch.int64)  # the output would overwrite the ids
     with pytest.raises(ValueError, match="out overlaps the ids"):
         dp.TensorFeature(torch.full((100,), 2**50)).read(both[:-1], out=both[1:])

@@ -252,3 +252,14 @@ def test_rows_are_taken_at_positions_that_lie_apart_and_refused_outside():
     assert items.take(torch.arange(20)[::2])["labels"].tolist() == list(range(0, 40, 4))
     with pytest.raises(IndexError, match=r"ItemSet: positions must be in \[0, 20\)"):
         items.take(torch.tensor([0, 20]))
+
+
+def test_items_that_torch_has_moved_are_taken_where_they_are_now():
+    ids = torch.arange(300_000)
+    items, positions = dp.ItemSet((ids, ids * 2.0)), torch.tensor([5, 299_999])
+    assert items.take(positions)["seeds"].tolist() == [5, 299_999]
+    for tensor in items._tensors.values():
+        tensor.share_memory_()  # as passing the set to another process does: frees where the items were
+    taken = items.take(positions)
+    assert taken["seeds"].tolist() == [5, 299_999]
+    assert taken["labels"].tolist() == [10.0, 599_998.0]

@@ -10,6 +10,7 @@ import threading
 import torch
 from torch import Tensor
 
+from datapipes.base.errors import raise_first
 from datapipes.device import uva_threads
 from datapipes.device.gather import gather
 from datapipes.device.missing_ids import MissingIds
@@ -84,8 +85,13 @@ class DeviceRows:
         """Wait until all ids that were read are known to have a row; raise IndexError if one has none."""
         with self._lock:
             all_missing = [*self._missing.values()]
-        for missing in all_missing:
-            missing.finish()
+        errors: list[Exception] = []
+        for missing in all_missing:  # all of them, or a later read would raise what another device has found
+            try:
+                missing.finish()
+            except IndexError as error:
+                errors.append(error)
+        raise_first(errors)
 
     def _missing_on(self, device: torch.device) -> MissingIds:
         with self._lock:

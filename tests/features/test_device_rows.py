@@ -215,6 +215,26 @@ def test_a_read_waits_for_nothing_and_a_wrong_id_is_raised_when_it_is_known():
         feature.finish_reads()
 
 
+@needs_interpreter
+def test_finish_reads_waits_for_every_device_before_it_raises():
+    pytest.importorskip("triton")
+    with fake_cuda(num_devices=2, haste=0.0, interprets=False) as gpu:
+        feature = dp.TensorFeature(on_the_fake(gpu, ROWS, "host"))
+        devices = [torch.device("cuda", index) for index in range(2)]
+        wrong, right = (
+            [gpu.copy(torch.tensor(ids), device, non_blocking=False) for device in devices] for ids in ([1, 20], [1])
+        )
+        for ids in wrong:
+            feature.read(ids)
+        with pytest.raises(IndexError, match=r"read on cuda:0 .* the smallest is 20") as caught:
+            feature.finish_reads()
+        if hasattr(caught.value, "__notes__"):  # Python 3.10 has none
+            assert "read on cuda:1" in caught.value.__notes__[0]
+        for ids in right:
+            feature.read(ids)
+        feature.finish_reads()
+
+
 @pytest.mark.parametrize("where", ["host", "device"])
 @needs_interpreter
 def test_rows_outlive_the_feature_until_its_last_read_has_run(where):

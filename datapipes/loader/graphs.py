@@ -28,6 +28,11 @@ def copies_to_gpu(stage: Stage) -> bool:
     return isinstance(stage, CopyTo) and stage.device.type == "cuda"
 
 
+def gpus_of(graph: Graph) -> list[torch.device]:
+    """Return the CUDA devices that the stages of `graph` copy to, one for each such stage."""
+    return [stage.device for stage in graph.find(CopyTo) if copies_to_gpu(stage)]
+
+
 def gpu_before(stage: Stage) -> torch.device | None:
     """Return the device of the last CopyTo before `stage` if it is a CUDA device. A stage of the user's in between may
     have moved the minibatch elsewhere.

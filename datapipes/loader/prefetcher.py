@@ -23,10 +23,10 @@ from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.run import close_stream
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.device import CopyTo
 from datapipes.device.handover import Queued, leave, take
 from datapipes.device.runtime import Stream
 from datapipes.device.side_streams import SideStreams, current_streams
+from datapipes.loader.graphs import gpus_of
 from datapipes.minibatch import MiniBatch
 from datapipes.processes.clone import end_if_clone
 
@@ -78,7 +78,7 @@ class Prefetcher(StreamStage):
     @property
     def gpus(self) -> list[torch.device]:
         """The CUDA devices that stages before it copy to; the thread has a stream of its own on each."""
-        return [stage.device for stage in StageGraph(self.source).find(CopyTo) if stage.device.type == "cuda"]
+        return gpus_of(StageGraph(self.source))
 
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}

@@ -13,8 +13,8 @@ from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.device import CopyTo
 from datapipes.device.side_streams import SideStreams
+from datapipes.loader.graphs import gpus_of
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.shard import Sharded
 from datapipes.loader.workers.dispatcher import Dispatcher
@@ -84,8 +84,7 @@ class Workers(StreamStage):
 
     def _make_pool(self) -> Pool:
         if self.context is None:
-            copies = [stage for stage in StageGraph(self.source).find(CopyTo) if stage.device.type == "cuda"]
-            return ThreadPool(self.source, self.options, self._streams.of([stage.device for stage in copies]))
+            return ThreadPool(self.source, self.options, self._streams.of(gpus_of(StageGraph(self.source))))
         refuse_unsafe_fork(self.context)
         if self._chain is None:
             chain = (self.source, self.options.worker_init_fn)

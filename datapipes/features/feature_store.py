@@ -157,7 +157,8 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
 
     def is_pinned(self) -> bool:
         """Return whether every feature is pinned in this process."""
-        return all(getattr(self[key], "is_pinned", bool)() for key in self)
+        features: list[Any] = [self[key] for key in self]
+        return all(hasattr(feature, "is_pinned") and feature.is_pinned() for feature in features)
 
     def __repr__(self) -> str:
         return f"FeatureStore({self._features})"

@@ -15,6 +15,7 @@ from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.chain.stage import Stage
 from datapipes.channel import ChannelBase
+from datapipes.device.uva_threads import MAX_UVA_THREADS
 from datapipes.processes.start import check_context
 
 WHERE = "data_loader"  # how errors name the DataLoader
@@ -42,7 +43,7 @@ class LoaderOptions:
 
     num_workers: int = 0
     persistent_workers: bool = True
-    max_uva_threads: int = 10240
+    max_uva_threads: int = MAX_UVA_THREADS
     worker_method: str = "process"
     prefetch_factor: int = 2
     in_order: bool = True

@@ -309,6 +309,8 @@ def test_a_store_names_the_features_that_cannot_be_locked(fake):
         store.pin_memory_()
     assert not store.is_pinned()
     assert not store["node", None, "a"].is_pinned()
+    store["node", None, "a"].pin_memory_()
+    assert not store.is_pinned()
     store.unpin_memory_()
 
 

@@ -31,9 +31,10 @@ class Tile(NamedTuple):
     most_loads: int  # of a thread at once, where its loads are narrow
 
 
-# From the host few programs with many threads: a capped grid then stays on few SMs. 10,240 threads ask for 640 KiB at
-# once; a link of 53 GB/s with an answer after 1.2 us needs 64 KiB. From device memory many small programs, as the
-# hardware spreads them best.
+# From the host few programs with many threads: a program runs on one SM, so a capped grid is on no more SMs than it has
+# programs: 10,240 threads are 20 programs, which the hardware normally gives to 20 SMs, each with room for others. They
+# ask for 640 KiB at once; a link of 53 GB/s with an answer after 1.2 us needs 64 KiB. From device memory many small
+# programs, as the hardware spreads them best.
 TILES = {"host": Tile(16, 64, 8), "device": Tile(4, 64, 8)}
 
 

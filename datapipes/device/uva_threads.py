@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 __all__: list[str] = []
 
-MAX_UVA_THREADS = 10240  # by default: five SMs' worth, enough to fill the link to the host
+MAX_UVA_THREADS = 10240  # by default: as many as five SMs hold, though they spread over more; they fill the link
 
 _here = threading.local()
 

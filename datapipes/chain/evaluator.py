@@ -114,7 +114,8 @@ class Evaluator:
                 check_aligned(stage, minibatch, NOTHING)
                 return minibatch
             assert isinstance(stage, TransformerBase)
-            return _checked(stage, stage.transform(*(given.replace(rng=rng) for given in inputs)), inputs[0])
+            made = stage.transform_in_plan(*(given.replace(rng=rng) for given in inputs))
+            return _checked(stage, made, inputs[0])
 
     async def _await(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
         """Return what an asynchronous stage makes of them; wait for a free slot of its `concurrency`."""

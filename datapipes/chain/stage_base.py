@@ -166,6 +166,13 @@ class TransformerBase(StageBase):
     def transform(self, *minibatches: Any) -> Any:
         """Return a new minibatch, or None to drop it."""
 
+    def transform_in_plan(self, *minibatches: Any) -> Any:
+        """Return what `transform` does, called as the plan of a loader wants it; a subclass may set limits around it.
+
+        Evaluators call this.
+        """
+        return self.transform(*minibatches)
+
 
 class CarrierBase(StageBase):
     """Passes minibatches on unchanged, in its own way.

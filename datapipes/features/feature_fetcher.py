@@ -9,6 +9,7 @@ graph.
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -99,9 +100,13 @@ class FeatureFetcher(MiniBatchTransformer):
         requests = self._requests_of(minibatch)
         if not requests:
             return minibatch.replace()
-        with _named(), nullcontext() if self._gpu is None else limited_to(self._gpu[1]):
+        with _named():
             found = self._read_many(requests)
         return self._filled(minibatch, requests, found)
+
+    def transform_in_plan(self, *minibatches: Any) -> Any:
+        with nullcontext() if self._gpu is None else limited_to(self._gpu[1]):
+            return self.transform(*minibatches)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         requests = self._requests_of(minibatch)
@@ -120,6 +125,11 @@ class FeatureFetcher(MiniBatchTransformer):
     def reads_on(self, device: torch.device) -> dict[FeatureKey, str | None]:
         """Return how each feature is read with ids on a CUDA device, see Feature.reads_on."""
         return {key: self.feature_store[key].reads_on(device) for key in self.feature_keys}
+
+    def reads_by_uva(self, device: torch.device) -> bool:
+        """Return whether with ids on a CUDA device anything is read from host memory; features may have no values."""
+        read = [self.feature_store[key] for key, how in self.reads_on(device).items() if how == "uva"]
+        return any(math.prod((feature.count, *feature.shape)) > 0 for feature in read)
 
     def behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
         """Return this stage as part of a DataLoader's plan, behind a copy to `device`: another one, built from the same
@@ -295,7 +305,7 @@ class FeatureFetcher(MiniBatchTransformer):
             device, max_uva_threads = self._gpu
             reads = self.reads_on(device)
             shown["reads"] = {name if type_ is None else (type_, name): how for (_, type_, name), how in reads.items()}
-            if "uva" in reads.values():
+            if self.reads_by_uva(device):
                 shown["max_uva_threads"] = max_uva_threads
         return {**shown, "concurrency": self.concurrency} if self.asynchronous else shown
 

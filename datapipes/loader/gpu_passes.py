@@ -118,7 +118,7 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
         ValueError: Such a FeatureFetcher reads a feature that can only be read with ids in host memory; or the option
             is not the default, and nothing reads host memory from a GPU.
     """
-    reads: list[str | None] = []
+    by_uva: list[bool] = []  # of each FeatureFetcher behind such a copy
     for stage in graph.find(FeatureFetcher):
         device = gpu_before(stage)
         if device is not None:
@@ -131,8 +131,8 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
                     "those in the memory of that GPU are allowed there. Call pin_memory_() on the feature, or put "
                     "fetch_feature before copy_to."
                 )
-            reads += on_device.values()
-    if options.max_uva_threads != LoaderOptions.max_uva_threads and "uva" not in reads:
+            by_uva.append(stage.reads_by_uva(device))
+    if options.max_uva_threads != LoaderOptions.max_uva_threads and not any(by_uva):
         raise ValueError(
             f"data_loader: max_uva_threads is {options.max_uva_threads}, but no stage of this chain reads host memory "
             f"from a GPU; allowed: {LoaderOptions.max_uva_threads}. Leave it out, or pin the features."
@@ -142,7 +142,7 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
         device = gpu_before(stage)
         return stage if device is None else stage.behind_copy_to(device, options.max_uva_threads)
 
-    return graph.replace_each(FeatureFetcher, planned) if reads else graph
+    return graph.replace_each(FeatureFetcher, planned) if by_uva else graph
 
 
 def overlap_with_copies(graph: Graph, options: LoaderOptions) -> Graph:

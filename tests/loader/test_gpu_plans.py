@@ -1,6 +1,7 @@
 """What a DataLoader plans for a chain that copies to a GPU, and what it refuses; on the fake device."""
 
 import gc
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -47,9 +48,12 @@ def test_max_uva_threads_is_a_whole_number_from_1_on(gpu, value, error, found):
         dp.DataLoader(chain, max_uva_threads=value)
 
 
-@pytest.mark.parametrize("where", ["no copy", "read on the CPU", "device memory", "a fetch that cannot move"])
+@pytest.mark.parametrize(
+    "where", ["no copy", "read on the CPU", "device memory", "a fetch that cannot move", "rows without values"]
+)
 def test_max_uva_threads_is_refused_where_nothing_reads_host_memory_from_a_gpu(gpu, where):
     on_gpu = dp.TensorFeature(gpu.copy(torch.ones(40, 3), CUDA, non_blocking=False))
+    without_values = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.ones(40, 0))})
     chain = {
         "no copy": lambda: fetched(),
         "read on the CPU": lambda: fetched().copy_to("cuda"),
@@ -59,6 +63,7 @@ def test_max_uva_threads_is_refused_where_nothing_reads_host_memory_from_a_gpu(g
         "a fetch that cannot move": lambda: (
             sampled().fetch_feature(pinned(), ["feat"], ["weight"]).transform(as_it_is).copy_to("cuda")
         ),
+        "rows without values": lambda: sampled().copy_to("cuda").fetch_feature(without_values, ["feat"]),
     }[where]()
     with refused(ValueError, stage="data_loader", found="max_uva_threads is 64", allowed="allowed: 10240"):
         dp.DataLoader(chain, max_uva_threads=64)
@@ -116,6 +121,52 @@ def test_a_fetcher_of_a_users_own_is_planned_with_its_arguments(gpu):
         train(gpu, minibatch, seen)
     gpu.synchronize()
     assert seen == wanted
+
+
+class ReadingFetcher(dp.FeatureFetcher):
+    """A stage of a user's that reads by itself."""
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        rows = self.feature_store.read("node", None, "feat", minibatch.input_nodes)
+        return minibatch.replace(node_features={"feat": rows})
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": False}], ids=str)
+def test_a_fetcher_with_a_transform_of_its_own_reads_within_max_uva_threads(gpu, monkeypatch, options):
+    limits: list[int] = []
+    read = dp.TensorFeature.read
+
+    def noted(feature: dp.TensorFeature, ids: torch.Tensor) -> torch.Tensor:
+        limits.append(uva_threads.limit())
+        return read(feature, ids)
+
+    monkeypatch.setattr(dp.TensorFeature, "read", noted)
+    chain = ReadingFetcher(sampled().copy_to("cuda"), pinned(), ["feat"])
+    wanted = digests(ReadingFetcher(sampled(), small_store(), ["feat"]))
+    limits.clear()
+    seen: list[str] = []
+    for minibatch in dp.DataLoader(chain, max_uva_threads=64, **options):
+        train(gpu, minibatch, seen)
+    gpu.synchronize()
+    assert seen == wanted
+    assert limits == [64] * len(chain)
+
+
+def test_loaders_of_one_chain_that_run_at_once_keep_their_caps_apart(gpu, monkeypatch):
+    caps: dict[threading.Thread, set[int]] = {}
+    read = dp.TensorFeature.read
+
+    def noted(feature: dp.TensorFeature, ids: torch.Tensor) -> torch.Tensor:
+        caps.setdefault(threading.current_thread(), set()).add(uva_threads.limit())
+        return read(feature, ids)
+
+    monkeypatch.setattr(dp.TensorFeature, "read", noted)
+    chain = ScaledFetcher(sampled().copy_to("cuda"), pinned(), scale=3.0)
+    loaders = [dp.DataLoader(chain, max_uva_threads=cap) for cap in (64, 512)]
+    for minibatches in zip(*loaders, strict=True):
+        for minibatch in minibatches:
+            train(gpu, minibatch, [])
+    assert sorted(map(sorted, caps.values())) == [[64], [512]]
 
 
 # --- devices that are not there

@@ -105,6 +105,11 @@ def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
     ]
 
 
+def lies_on_gpu(feature: Feature) -> bool:
+    """Return whether a feature's rows lie on a GPU, where ids in host memory do not read them."""
+    return isinstance(feature, TensorFeature) and _reads_into(feature) and cuda().holds(feature.tensor)
+
+
 def _reads_into(feature: TensorFeature) -> bool:
     """Return whether a feature is read as it is stored, into memory that is given; a subclass may read otherwise."""
     kind = type(feature)

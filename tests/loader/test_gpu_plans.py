@@ -169,6 +169,48 @@ def test_loaders_of_one_chain_that_run_at_once_keep_their_caps_apart(gpu, monkey
     assert sorted(map(sorted, caps.values())) == [[64], [512]]
 
 
+# --- features on a GPU before the copy
+
+
+def mixed(gpu: FakeCuda) -> dp.FeatureStore:
+    """Return the small store with its node feature on the GPU and its edge feature in memory that is not locked."""
+    weight = small_store()["edge", None, "weight"]
+    on_gpu = dp.TensorFeature(gpu.copy(torch.ones(40, 3), CUDA, non_blocking=False))
+    return dp.FeatureStore({("node", None, "feat"): on_gpu, ("edge", None, "weight"): weight})
+
+
+MIXED = {
+    "stage": "data_loader: fetch_feature stands before copy_to",
+    "found": "rows of node feature 'feat' lie on a GPU",
+    "allowed": "edge feature 'weight' is read only with ids in host memory",
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": False}, {"num_workers": 1, "worker_method": "thread"}], ids=str)
+def test_a_fetch_before_the_copy_of_rows_on_the_gpu_and_in_plain_memory_is_refused(gpu, options):
+    store = mixed(gpu)
+    chain = sampled().fetch_feature(store, ["feat"], ["weight"]).copy_to("cuda")
+    with refused(ValueError, **MIXED, remedy="Pin the edge feature 'weight', or use two fetches"):
+        dp.DataLoader(chain, **options)
+    apart = sampled().fetch_feature(store, None, ["weight"]).copy_to("cuda").fetch_feature(store, ["feat"])
+    store["edge", None, "weight"].pin_memory_()
+    seen: list[list[str]] = []
+    for remedied in (apart, chain):
+        seen.append([])
+        for minibatch in dp.DataLoader(remedied, **options):
+            train(gpu, minibatch, seen[-1])
+    gpu.synchronize()
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == len(chain)
+
+
+def test_rows_on_the_gpu_that_are_fetched_before_a_fetch_in_plain_memory_are_refused(gpu):
+    store = mixed(gpu)
+    chain = sampled().fetch_feature(store, ["feat"]).fetch_feature(store, None, ["weight"]).copy_to("cuda")
+    with refused(ValueError, **{**MIXED, "allowed": "ids lie in host memory"}, remedy="behind copy_to"):
+        dp.DataLoader(chain)
+
+
 # --- devices that are not there
 
 

@@ -1,4 +1,4 @@
-"""How many threads of a GPU the gathers of a chain may take; set by its FeatureFetcher around the reads of this thread.
+"""How many threads of a GPU one gather of a chain may take; set by its FeatureFetcher around the reads of this thread.
 
 Nothing process-wide is set: two chains with other caps may read at the same time, each in its own thread.
 """

@@ -64,6 +64,9 @@ class FetchForCopy(FeatureFetcher):
 
 Stored = tuple[FeatureKey, TensorFeature]
 
+# `read` of a TensorFeature, and what stands in its place here; a subclass with one of its own is read by its `read`.
+_READS = ("read", "read_stored", "decode", "scale_on")
+
 
 class Decode(MiniBatchTransformer):
     """Turn rows as they are stored into values, where they lie.
@@ -112,8 +115,7 @@ def lies_on_gpu(feature: Feature) -> bool:
 
 def _reads_into(feature: TensorFeature) -> bool:
     """Return whether a feature is read as it is stored, into memory that is given; a subclass may read otherwise."""
-    kind = type(feature)
-    return kind.read is TensorFeature.read and kind.read_stored is TensorFeature.read_stored
+    return all(getattr(type(feature), name) is getattr(TensorFeature, name) for name in _READS)
 
 
 def _decoded(stored: dict[Any, TensorFeature], features: dict[Any, Tensor]) -> dict[Any, Tensor]:

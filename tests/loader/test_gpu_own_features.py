@@ -1,0 +1,49 @@
+"""Features and stages of a user's own in chains that copy to a GPU, on the fake one: read as they say, shown as read."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_device import FakeCuda, fake_cuda
+from pipelines import small_graph
+
+import datapipes as dp
+
+ROWS = torch.randn(40, 3, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.fixture
+def gpu() -> Iterator[FakeCuda]:
+    with fake_cuda(interprets=False) as gpu:
+        yield gpu
+        gc.collect()
+
+
+def fetched(features: dict[str, dp.Feature]) -> dp.Stage:
+    store = dp.FeatureStore({("node", None, name): feature for name, feature in features.items()})
+    return dp.ItemSampler(dp.ItemSet(20), 4).sample_neighbor(small_graph(), [2]).fetch_feature(store, [*features])
+
+
+class OwnDecode(dp.TensorFeature):
+    def decode(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().decode(rows) + 1
+
+
+class OwnScale(dp.TensorFeature):
+    def scale_on(self, device: torch.device) -> torch.Tensor | None:
+        return torch.ones(3)
+
+
+class OwnStored(dp.TensorFeature):
+    def read_stored(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return super().read_stored(ids, out) + 1
+
+
+@pytest.mark.parametrize(("kind", "stored_as"), [(OwnDecode, "int8"), (OwnScale, "int8"), (OwnStored, None)])
+def test_a_subclass_with_a_part_of_its_own_gives_the_values_of_its_read(gpu, kind, stored_as):
+    feature = kind(ROWS, stored_as=stored_as)
+    loader = dp.DataLoader(fetched({"feat": feature}).copy_to("cuda"))
+    for minibatch in loader:
+        ids = minibatch.input_nodes.cpu()
+        assert torch.equal(minibatch.node_features["feat"].cpu(), feature.read(ids))

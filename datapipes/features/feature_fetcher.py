@@ -303,11 +303,15 @@ class FeatureFetcher(MiniBatchTransformer):
         shown: dict[str, Any] = {f"{domain}_feature_keys": keys for domain, keys in given.items() if keys}
         if self._gpu is not None:
             device, max_uva_threads = self._gpu
-            reads = self.reads_on(device)
-            shown["reads"] = {name if type_ is None else (type_, name): how for (_, type_, name), how in reads.items()}
+            shown["reads"] = by_name(self.reads_on(device))
             if self.reads_by_uva(device):
                 shown["max_uva_threads"] = max_uva_threads
         return {**shown, "concurrency": self.concurrency} if self.asynchronous else shown
+
+
+def by_name(of_each: Mapping[FeatureKey, Any]) -> dict[Any, Any]:
+    """Return what is to be shown of each feature, under its name, or (type, name)."""
+    return {name if type_ is None else (type_, name): value for (_, type_, name), value in of_each.items()}
 
 
 @contextmanager

@@ -8,7 +8,7 @@ in the place of a FeatureFetcher.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from datapipes.chain.functional import functional_name
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.device.runtime import cuda
 from datapipes.features.feature import Feature
-from datapipes.features.feature_fetcher import FeatureFetcher
+from datapipes.features.feature_fetcher import FeatureFetcher, by_name
 from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.minibatch import MiniBatch
@@ -51,7 +51,7 @@ class FetchForCopy(FeatureFetcher):
     def _read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Tensor:
         feature = self.feature_store[domain, type_, name]
         try:
-            if not isinstance(feature, TensorFeature) or not _reads_into(feature):
+            if not _reads_into(feature):
                 return feature.read(ids)
             out = cuda().empty_pinned((int(ids.shape[0]), *feature.shape), feature.tensor.dtype)
             return feature.read_stored(ids, out=out)
@@ -59,7 +59,11 @@ class FetchForCopy(FeatureFetcher):
             raise IndexError(f"{feature_text(domain, type_, name)}: {error}") from error
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "into": "page-locked memory"}
+        details, where = super().describe(), "page-locked memory"
+        given = [key for key in self.feature_keys if _reads_into(self.feature_store[key])]
+        if len(given) == len(self.feature_keys):
+            return {**details, "into": where}
+        return {**details, "into": by_name(dict.fromkeys(given, where))} if given else details
 
 
 Stored = tuple[FeatureKey, TensorFeature]
@@ -101,21 +105,18 @@ def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
     last: dict[FeatureKey, Feature] = {}  # a later fetch of the same name takes the place of an earlier one
     for fetch in fetches:
         last.update({key: fetch.feature_store[key] for key in fetch.feature_keys})
-    return [
-        (key, feature)
-        for key, feature in last.items()
-        if isinstance(feature, TensorFeature) and _reads_into(feature) and feature.stored_as is not None
-    ]
+    return [(key, feature) for key, feature in last.items() if _reads_into(feature) and feature.stored_as is not None]
 
 
 def lies_on_gpu(feature: Feature) -> bool:
     """Return whether a feature's rows lie on a GPU, where ids in host memory do not read them."""
-    return isinstance(feature, TensorFeature) and _reads_into(feature) and cuda().holds(feature.tensor)
+    return _reads_into(feature) and cuda().holds(feature.tensor)
 
 
-def _reads_into(feature: TensorFeature) -> bool:
+def _reads_into(feature: Feature) -> TypeGuard[TensorFeature]:
     """Return whether a feature is read as it is stored, into memory that is given; a subclass may read otherwise."""
-    return all(getattr(type(feature), name) is getattr(TensorFeature, name) for name in _READS)
+    own = any(getattr(type(feature), name, None) is not getattr(TensorFeature, name) for name in _READS)
+    return isinstance(feature, TensorFeature) and not own
 
 
 def _decoded(stored: dict[Any, TensorFeature], features: dict[Any, Tensor]) -> dict[Any, Tensor]:

@@ -1,4 +1,4 @@
-"""Features and stages of a user's own in chains that copy to a GPU, on the fake one: read as they say, shown as read."""
+"""Features and stages of a user's own in chains that copy to the fake GPU: read as they say, shown as read."""
 
 import gc
 from collections.abc import Iterator
@@ -47,3 +47,36 @@ def test_a_subclass_with_a_part_of_its_own_gives_the_values_of_its_read(gpu, kin
     for minibatch in loader:
         ids = minibatch.input_nodes.cpu()
         assert torch.equal(minibatch.node_features["feat"].cpu(), feature.read(ids))
+
+
+class Plain(dp.Feature):
+    """A feature of the user's, which gives ordinary memory."""
+
+    count, shape = 40, (3,)
+
+    def read(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return ROWS[ids]
+
+
+class OwnRead(dp.TensorFeature):
+    def read(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return super().read(ids) * 2
+
+
+@pytest.mark.parametrize(
+    ("features", "into"),
+    [
+        ({"a": dp.TensorFeature(ROWS)}, ", into='page-locked memory')"),
+        ({"a": dp.TensorFeature(ROWS), "b": Plain(), "c": OwnRead(ROWS)}, ", into={'a': 'page-locked memory'})"),
+        ({"b": Plain()}, ")"),
+        ({"c": OwnRead(ROWS)}, ")"),
+    ],
+)
+def test_explain_names_what_is_read_into_page_locked_memory_and_nothing_else(gpu, features, into):
+    chain = fetched(features)
+    loader = dp.DataLoader(chain.copy_to("cuda"))
+    assert f"fetch_feature: FetchForCopy(node_feature_keys={[*features]}{into}\n" in loader.explain()
+    (taken,) = [minibatch for minibatch in chain if minibatch.index == 0]
+    (fetch,) = loader.rewritten().find(dp.FeatureFetcher)
+    for name, rows in fetch.transform(taken).node_features.items():
+        assert gpu.is_pinned(rows) == (f"'{name}': 'page-locked" in into or "into='" in into)

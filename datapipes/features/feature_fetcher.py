@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_bool, shown
+from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.base.errors import raise_first
 from datapipes.base.log import logger
 from datapipes.base.types import known_edge_type, known_node_type
@@ -27,8 +27,10 @@ from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device.uva_threads import limited_to
+from datapipes.features.feature import Feature
 from datapipes.features.feature_keys import Keys, Names, Wanted, check_keys, merged, other_form, wanted_of
 from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text
+from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling import Sampler
@@ -301,6 +303,9 @@ class FeatureFetcher(MiniBatchTransformer):
     def describe(self) -> dict[str, Any]:
         given = {"node": self.node_feature_keys, "edge": self.edge_feature_keys}
         shown: dict[str, Any] = {f"{domain}_feature_keys": keys for domain, keys in given.items() if keys}
+        stored = {key: _stored_as(self.feature_store[key]) for key in self.feature_keys}
+        if any(stored.values()):
+            shown["stored_as"] = by_name({key: dtype for key, dtype in stored.items() if dtype})
         if self._gpu is not None:
             device, max_uva_threads = self._gpu
             shown["reads"] = by_name(self.reads_on(device))
@@ -312,6 +317,12 @@ class FeatureFetcher(MiniBatchTransformer):
 def by_name(of_each: Mapping[FeatureKey, Any]) -> dict[Any, Any]:
     """Return what is to be shown of each feature, under its name, or (type, name)."""
     return {name if type_ is None else (type_, name): value for (_, type_, name), value in of_each.items()}
+
+
+def _stored_as(feature: Feature) -> str | None:
+    """Return the dtype of fewer bits that a feature is stored with, if it is."""
+    stored_as = feature.stored_as if isinstance(feature, TensorFeature) else None
+    return None if stored_as is None else dtype_name(stored_as)
 
 
 @contextmanager

@@ -275,3 +275,18 @@ def test_a_store_that_gives_too_few_tensors_is_refused():
 
     with refused(ValueError, stage="fetch_feature", found="gave 0 tensors for 1", allowed="one for each"):
         next(iter(sampled().fetch_feature(Forgets(dict(small_store())), ["feat"])))
+
+
+def test_what_is_stored_with_fewer_bits_is_shown_and_is_no_part_of_the_state():
+    rows = torch.ones(NUM_NODES, 2)
+
+    def chain(**stored_as: str) -> dp.Stage:
+        names = ["x", "y"]
+        features = {("node", None, name): dp.TensorFeature(rows, stored_as=stored_as.get(name)) for name in names}
+        return sampled().fetch_feature(dp.FeatureStore(features), names)
+
+    assert repr(chain()) == "FeatureFetcher(node_feature_keys=['x', 'y'])"
+    stored = chain(y="int8")
+    assert repr(stored) == "FeatureFetcher(node_feature_keys=['x', 'y'], stored_as={'y': 'int8'})"
+    assert "stored_as={'y': 'int8'}" in dp.DataLoader(stored).explain()
+    assert stored.state_dict() == chain().state_dict()

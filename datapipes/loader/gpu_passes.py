@@ -10,6 +10,7 @@ from datapipes.device.gather import has_triton
 from datapipes.features import FeatureFetcher, FeatureStore
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu, stored_in
+from datapipes.loader.gpu_refusals import unused_max_uva_threads
 from datapipes.loader.graphs import (
     Graph,
     Passage,
@@ -155,10 +156,7 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
                 )
             by_uva.append(stage.reads_by_uva(device))
     if options.max_uva_threads != LoaderOptions.max_uva_threads and not any(by_uva):
-        raise ValueError(
-            f"data_loader: max_uva_threads is {options.max_uva_threads}, but no stage of this chain reads host memory "
-            f"from a GPU; allowed: {LoaderOptions.max_uva_threads}. Leave it out, or pin the features."
-        )
+        raise unused_max_uva_threads(graph, options.max_uva_threads)
 
     def planned(stage: FeatureFetcher) -> Stage:
         device = gpu_before(stage)

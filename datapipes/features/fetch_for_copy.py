@@ -108,7 +108,7 @@ def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
     return [(key, feature) for key, feature in last.items() if _reads_into(feature) and feature.stored_as is not None]
 
 
-def lies_on_gpu(feature: Feature) -> bool:
+def lies_on_gpu(feature: Feature) -> TypeGuard[TensorFeature]:
     """Return whether a feature's rows lie on a GPU, where ids in host memory do not read them."""
     return _reads_into(feature) and cuda().holds(feature.tensor)
 

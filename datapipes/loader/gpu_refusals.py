@@ -2,10 +2,80 @@
 
 from __future__ import annotations
 
+import torch
+
+from datapipes.chain.stage import Stage, StreamStage
+from datapipes.device import CopyTo
 from datapipes.device.gather import has_triton
 from datapipes.device.uva_threads import MAX_UVA_THREADS
 from datapipes.features import FeatureFetcher
+from datapipes.features.feature_store import feature_text
+from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu
 from datapipes.loader.graphs import Graph, gpus_of
+from datapipes.loader.options import LoaderOptions
+from datapipes.loader.shard import Sharded
+from datapipes.sampling import Sampler
+from datapipes.seeds import ItemSampler
+
+_HOST = torch.device("cpu")
+
+
+def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
+    """Return `graph`; where a stage of the user's may move the ids, nothing is refused.
+
+    Raises:
+        ValueError: Seeds that a sampler takes lie on a GPU; or rows on a GPU are fetched with ids in host memory.
+    """
+    for stage in graph:
+        if isinstance(stage, Sampler):
+            _refuse_seeds_on_gpu(stage)
+        if isinstance(stage, FeatureFetcher):
+            _refuse_rows_on_gpu(stage, options)
+    return graph
+
+
+def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
+    """Raise ValueError if the seeds of `sampler` lie on a GPU; one with a transform of its own may take them there."""
+    methods, place = ("transform", "seeds_of", "checked_seeds"), _place_of_ids(sampler)
+    has_own = any(getattr(type(sampler), name) is not getattr(Sampler, name) for name in methods)
+    if place is not None and place.type == "cuda" and not has_own:
+        raise ValueError(
+            f"data_loader: {sampler.name} stands behind copy_to({str(place)!r}), but samplers take seeds in host "
+            f"memory; fetch_feature and other stages of your own are allowed there. Put copy_to behind {sampler.name}."
+        )
+
+
+def _refuse_rows_on_gpu(fetch: FeatureFetcher, options: LoaderOptions) -> None:
+    """Raise ValueError if `fetch` reads rows on a GPU with ids in host memory; its store may read in its own way."""
+    if _place_of_ids(fetch) != _HOST or not (isinstance(fetch, FetchForCopy) or FetchForCopy.can_replace(fetch)):
+        return
+    for key in fetch.feature_keys:
+        feature = fetch.feature_store[key]
+        if lies_on_gpu(feature):
+            device = str(feature.tensor.device)
+            in_processes = options.num_workers > 0 and options.worker_method == "process"
+            at_default = ", and leave cut at its default" if in_processes and options.cut != LoaderOptions.cut else ""
+            raise ValueError(
+                f"data_loader: fetch_feature takes ids in host memory here, but the rows of {feature_text(*key)} lie "
+                f"on {device}; only ids on {device} are allowed for them. Put copy_to({device!r}) before fetch_feature"
+                f"{at_default}, or keep the rows in host memory."
+            )
+
+
+def _place_of_ids(stage: Stage) -> torch.device | None:
+    """Return where the ids lie that a stage takes; None if a stage of the user's may decide that."""
+    while len(stage.sources) == 1:
+        stage = stage.source
+        stage = stage.sampler if isinstance(stage, Sharded) else stage
+        if not type(stage).__module__.startswith("datapipes."):
+            return None
+        if isinstance(stage, CopyTo):
+            return stage.device
+        if isinstance(stage, (Sampler, ItemSampler)):
+            return _HOST
+        if not isinstance(stage, (FeatureFetcher, StreamStage, Decode)):
+            return None
+    return None
 
 
 def unused_max_uva_threads(graph: Graph, given: int) -> ValueError:

@@ -21,6 +21,7 @@ from datapipes.loader.gpu_passes import (
     read_on_gpu,
     wait_at_the_end,
 )
+from datapipes.loader.gpu_refusals import refuse_ids_elsewhere
 from datapipes.loader.graphs import Graph, copies_to_gpu, single_line
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
@@ -137,6 +138,7 @@ PASSES: tuple[Callable[[Graph, LoaderOptions], Graph], ...] = (
     overlap_with_consumer,
     overlap_fetch_with_sampling,
     limit_the_consumers_wait,
+    refuse_ids_elsewhere,
     read_on_gpu,
     wait_at_the_end,
 )

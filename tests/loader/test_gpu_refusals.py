@@ -2,14 +2,15 @@
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from fake_device import FakeCuda, fake_cuda
-from pipelines import as_it_is, fetched, refused, sampled, small_store
+from pipelines import as_it_is, fetched, items, refused, sampled, small_graph, small_store
 
 import datapipes as dp
-from datapipes.device import kernels
+from datapipes.device import kernels, runtime
 
 CUDA = torch.device("cuda", 0)
 ROWS = torch.arange(120.0).reshape(40, 3)
@@ -69,3 +70,125 @@ def test_max_uva_threads_without_triton_says_what_to_install(gpu, monkeypatch):
     remedy = r"Leave it out, or install triton, .*: pip install datapipes\[gpu\]\."
     with refused(ValueError, stage="data_loader", found="is 64", allowed="allowed: 10240", remedy=remedy):
         dp.DataLoader(sampled().fetch_feature(pinned(), ["feat"]).copy_to("cuda"), max_uva_threads=64)
+
+
+# --- ids in the wrong memory
+
+
+def to_gpu(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    """A stage of the user's that copies by itself."""
+    return minibatch.map_tensors(lambda tensor: runtime.cuda().copy(tensor, CUDA, non_blocking=False))
+
+
+def to_host(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    return minibatch.to("cpu")
+
+
+LOADERS = [{}, {"overlap": False}, {"num_workers": 1, "worker_method": "thread"}, {"num_workers": 1}]
+
+
+def own_sampler(source: dp.Stage, transform: Any = dp.Sampler.transform) -> dp.Sampler:
+    """Return a sampler of the user's that draws nothing."""
+
+    class Own(dp.Sampler):
+        def draw(self, nodes: torch.Tensor, hop: int, rng: Any) -> dp.Picks:
+            return dp.Picks(torch.zeros(len(nodes) + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+
+    Own.transform = transform
+    return Own(source, small_graph(), [1])
+
+
+def on_host(sampler: dp.Sampler, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    return dp.Sampler.transform(sampler, to_host(minibatch))
+
+
+@pytest.mark.parametrize("options", LOADERS, ids=str)
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("sampler", [sampled, own_sampler])
+def test_a_sampler_behind_the_copy_is_refused(gpu, options, carried, sampler):
+    chain = items().copy_to("cuda:1")
+    with refused(
+        ValueError,
+        stage=r"data_loader: \w+ stands behind copy_to\('cuda:1'\)",
+        found="samplers take seeds in host memory",
+        allowed="fetch_feature and other stages of your own are allowed there",
+        remedy=r"\. Put copy_to behind (sample_neighbor|own)\.",
+    ):
+        dp.DataLoader(sampler(chain.prefetch() if carried else chain), **options)
+
+
+SAMPLED_ON_HOST = {
+    "a stage of the user's": lambda: sampled(items().copy_to("cuda").transform(to_host)),
+    "a copy back": lambda: sampled(items().copy_to("cuda").copy_to("cpu")),
+    "a sampler of the user's": lambda: own_sampler(items().copy_to("cuda"), on_host),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED_ON_HOST)
+def test_a_sampler_that_gets_its_seeds_in_host_memory_is_not(gpu, name):
+    assert len(list(dp.DataLoader(SAMPLED_ON_HOST[name]()))) == 6
+
+
+HOST_IDS = {
+    "no copy": lambda store: sampled().fetch_feature(store, ["feat"]),
+    "without a sampler": lambda store: items().fetch_feature(store, ["feat"]),
+    "a stage before the copy": lambda store: (
+        sampled().fetch_feature(store, ["feat"]).transform(as_it_is).copy_to("cuda")
+    ),
+    "a stage before the sampler": lambda store: sampled(items().transform(to_gpu).transform(to_host)).fetch_feature(
+        store, ["feat"]
+    ),
+    "copied back": lambda store: sampled().copy_to("cuda").copy_to("cpu").fetch_feature(store, ["feat"]),
+}
+
+
+@pytest.mark.parametrize("options", LOADERS, ids=str)
+@pytest.mark.parametrize("name", HOST_IDS)
+def test_rows_on_a_gpu_are_not_fetched_with_ids_in_host_memory(gpu, options, name):
+    chain = HOST_IDS[name](on_gpu(gpu, torch.device("cuda", 1)))
+    with refused(
+        ValueError,
+        stage="data_loader: fetch_feature takes ids in host memory",
+        found="rows of node feature 'feat' lie on cuda:1",
+        allowed="only ids on cuda:1 are allowed",
+        remedy=r"\. Put copy_to\('cuda:1'\) before fetch_feature, or keep the rows in host memory\.",
+    ):
+        dp.DataLoader(chain, **options)
+
+
+def test_rows_on_a_gpu_are_not_fetched_in_worker_processes(gpu):
+    remedy = r"\. Put copy_to\('cuda:0'\) before fetch_feature, and leave cut at its default, or"
+    with refused(ValueError, stage="data_loader", found="lie on cuda:0", allowed="only ids on cuda:0", remedy=remedy):
+        dp.DataLoader(sampled().fetch_feature(on_gpu(gpu), ["feat"]), 1, cut="end")
+
+
+class OnGpu(dp.TensorFeature):
+    """A feature of the user's that takes ids to its rows by itself."""
+
+    def read(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return super().read(runtime.cuda().copy(ids, self.tensor.device, non_blocking=False))
+
+
+class OwnStore(dp.FeatureStore):
+    def read_many(self, requests: Any) -> Any:
+        moved = [runtime.cuda().copy(request[3], CUDA, non_blocking=False) for request in requests]
+        return super().read_many([(*request[:3], ids) for request, ids in zip(requests, moved, strict=True)])
+
+
+@pytest.mark.skipif(not kernels.HAS_TRITON, reason="needs triton")
+def test_rows_on_a_gpu_are_fetched_where_a_stage_a_store_or_a_feature_of_the_users_brings_the_ids_there(gpu):
+    rows = gpu.copy(ROWS, CUDA, non_blocking=False)
+    own_feature = dp.FeatureStore({("node", None, "feat"): OnGpu(rows)})
+    own_store = OwnStore({("node", None, "feat"): dp.TensorFeature(rows)})
+    chains = {
+        "stage": sampled().transform(to_gpu).fetch_feature(on_gpu(gpu), ["feat"]),
+        "feature": sampled().fetch_feature(own_feature, ["feat"]),
+        "store": sampled().fetch_feature(own_store, ["feat"]),
+        "inner loader": dp.DataLoader(sampled().fetch_feature(on_gpu(gpu), ["feat"]).copy_to("cuda")).transform(
+            as_it_is
+        ),
+    }
+    for name, chain in chains.items():
+        for minibatch in dp.DataLoader(chain):
+            taken = minibatch.input_nodes.cpu()
+            assert torch.equal(minibatch.node_features["feat"].cpu(), ROWS[taken]), name

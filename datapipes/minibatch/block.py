@@ -8,7 +8,8 @@ Block for each edge type. So both classes are views.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -89,9 +90,10 @@ class Block(OtherNames):
 
         Raises:
             TypeError: `device` is a dtype or a tensor; ids keep their dtype.
+            ValueError: It is a CUDA device, and torch has none here.
         """
-        refuse_dtype("Block.to", device)
-        return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        with moving("Block.to", device):
+            return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def __repr__(self) -> str:
         edge_ids = ", edge_ids" if self.edge_ids is not None else ""
@@ -137,8 +139,14 @@ class SampledSubgraph(OtherNames):
         return f"SampledSubgraph({self.block!r})"
 
 
-def refuse_dtype(where: str, device: object) -> None:
-    """Raise TypeError for what `Tensor.to` takes as a dtype: it would turn ids into rounded floats."""
+@contextmanager
+def moving(where: str, device: object) -> Iterator[None]:
+    """Say what is wrong with `device` where tensors are moved to it.
+
+    Raises:
+        TypeError: It is what `Tensor.to` takes as a dtype: it would turn ids into rounded floats.
+        ValueError: It is a CUDA device, and torch has none here.
+    """
     if isinstance(device, (torch.dtype, Tensor)):
         found = "a tensor" if isinstance(device, Tensor) else f"the dtype {device}"
         raise TypeError(
@@ -146,3 +154,12 @@ def refuse_dtype(where: str, device: object) -> None:
             "dtype. Convert the features alone: minibatch.replace(node_features={name: rows.to(dtype) for name, rows "
             "in minibatch.node_features.items()})."
         )
+    try:
+        yield
+    except (AssertionError, RuntimeError) as error:
+        if not str(device).startswith("cuda") or torch.cuda.is_available():
+            raise
+        raise ValueError(
+            f"{where}: device is {str(device)!r}, but this machine offers no CUDA device to torch {torch.__version__}; "
+            "allowed here: 'cpu'. Use .to('cpu'), or install a CUDA build of torch."
+        ) from error

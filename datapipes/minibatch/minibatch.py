@@ -17,7 +17,7 @@ from torch import Tensor
 from datapipes.base.codec import Message, digest_message
 from datapipes.base.other_names import OtherNames, refuse_other_keywords
 from datapipes.base.rng import RngKey
-from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, refuse_dtype
+from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, moving
 from datapipes.minibatch.message import fields_of, to_message
 from datapipes.minibatch.message_keys import PLAIN_FIELDS
 from datapipes.minibatch.pyg_data import pyg_data
@@ -137,9 +137,10 @@ class MiniBatch(OtherNames):
 
         Raises:
             TypeError: `device` is a dtype or a tensor; ids keep their dtype.
+            ValueError: It is a CUDA device, and torch has none here.
         """
-        refuse_dtype("MiniBatch.to", device)
-        return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        with moving("MiniBatch.to", device):
+            return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> MiniBatch:
         """Return the minibatch in page-locked memory, so that copies to a GPU can be asynchronous. Needs CUDA.

@@ -275,6 +275,25 @@ def test_without_cuda_pinning_says_what_it_needs(monkeypatch):
         full_minibatch().pin_memory()
 
 
+@pytest.mark.parametrize("error", [AssertionError, RuntimeError])  # without CUDA in torch; without a GPU
+def test_without_cuda_a_move_to_it_says_what_is_allowed(monkeypatch, error):
+    def fails(tensor: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        raise error("as torch says it")
+
+    minibatch = full_minibatch()
+    monkeypatch.setattr(torch.Tensor, "to", fails)
+    for name, moved in (("MiniBatch", minibatch), ("Block", minibatch.blocks[0])):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        for device in ("cuda", torch.device("cuda", 1)):
+            with refused(ValueError, stage=rf"{name}\.to", found=f"device is '{device}'", allowed="here: 'cpu'"):
+                moved.to(device)
+        with pytest.raises(error, match=r"^as torch says it$"):
+            moved.to("meta")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        with pytest.raises(error, match=r"^as torch says it$"):
+            moved.to("cuda")
+
+
 # --- digest
 
 

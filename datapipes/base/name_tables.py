@@ -43,6 +43,7 @@ _OF_GRAPHS = {  # of both kinds
     "sample_negative_edges_uniform": _NEGATIVES,
     "copy_to_shared_memory": "leave it out: workers share the graph; or graph.save(folder) and dp.CSCGraph.open",
     "to": "the graph stays in host memory, where graph.pin_memory_() locks it; put copy_to behind the sampling",
+    "pin_memory": "graph.pin_memory_(), which locks the arrays where they are",
     "node_type_to_id": _NODE_TYPES,
     "edge_type_to_id": _EDGE_TYPES,
     "ntypes": _NODE_TYPES,
@@ -194,6 +195,7 @@ ATTRIBUTES: Table = {
         "get_tensor": "store.read(domain, type, name, ids)",
         "put_tensor": _UPDATE,
         "to": _TO_GPU,
+        "pin_memory": "store.pin_memory_(), which locks the rows where they are",
     },
     "Feature": {
         "size": "feature.shape, the shape of one row",
@@ -202,6 +204,7 @@ ATTRIBUTES: Table = {
         "read_async": "define transform_async in a dp.MiniBatchTransformer of your own",
         "read_into_memory": "dp.TensorFeature(torch.as_tensor(array))",
         "to": _TO_GPU,
+        "pin_memory": "feature.pin_memory_() of a dp.TensorFeature, which locks the rows where they are",
     },
     "Dataset": {
         "feature": "dataset.features",

@@ -294,7 +294,13 @@ MiniBatchTransformer.transform = _chain_or_apply(MiniBatchTransformer.transform)
 
 
 class StreamStage(CarrierBase, Stage):
-    """A stage that carries minibatches on without changing them; see CarrierBase for what a subclass defines."""
+    """A stage that carries minibatches on without changing them; see CarrierBase for what a subclass defines.
+
+    Attributes:
+        plans_its_source: whether it rewrites the chain before it by itself, as a DataLoader does.
+    """
+
+    plans_its_source: bool = False
 
 
 class _EpochIterator(Iterator[MiniBatch]):

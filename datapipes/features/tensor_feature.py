@@ -86,10 +86,10 @@ class TensorFeature(Pinnable, Feature):
                 memory (it may be pinned), not overlapping the rows or the ids. By default the rows lie in memory
                 recycled from earlier minibatches. Not for ids on a GPU.
         """
-        if _is_on_device(ids):
-            return self._read_on_device(ids, out, self.dtype)
         if self.stored_as is None:
             return self.read_stored(ids, out)
+        if _is_on_device(ids):
+            return self._read_on_device(ids, out, self.dtype)
         wanted = check_index_tensor("TensorFeature", "ids", ids)
         if out is not None:
             check_out("TensorFeature", out, wanted.shape[0], self.shape, self.dtype)

@@ -76,6 +76,8 @@ class DataLoader(StreamStage):
         TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
     """
 
+    plans_its_source = True
+
     def __init__(
         self,
         datapipe: Stage,

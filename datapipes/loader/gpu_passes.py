@@ -9,7 +9,7 @@ from datapipes.device import CopyTo
 from datapipes.device.gather import has_triton
 from datapipes.features import FeatureFetcher, FeatureStore
 from datapipes.features.feature_store import feature_text
-from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu, stored_in
+from datapipes.features.fetch_for_copy import Decode, FetchForCopy, stored_in
 from datapipes.loader.gpu_refusals import unused_max_uva_threads
 from datapipes.loader.graphs import (
     Graph,
@@ -18,6 +18,7 @@ from datapipes.loader.graphs import (
     gpu_before,
     num_readers,
     only_carried_before,
+    planned_elsewhere,
     single_line,
 )
 from datapipes.loader.options import LoaderOptions
@@ -53,11 +54,11 @@ def _can_move(graph: Graph, fetch: Stage, behind: Stage) -> bool:
 def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with each FeatureFetcher right before a copy to a GPU reading into page-locked memory; rows that
     are stored with fewer bits are copied so and decoded behind the copy.
-
-    Raises:
-        ValueError: Such a fetch reads rows that lie on a GPU; it could not be moved behind the copy.
     """
+    elsewhere = planned_elsewhere(graph)
     for stage in filter(copies_to_gpu, graph):
+        if id(stage) in elsewhere:
+            continue
         fetches: list[FeatureFetcher] = []  # the last one first
         source = stage.source
         while (
@@ -66,7 +67,6 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
             and num_readers(graph, source) == 1
             and gpu_before(source) is None  # else its ids lie on that GPU
         ):
-            _refuse_rows_on_gpu(source, stage)
             fetches.append(source)
             source = source.source
         if fetches:
@@ -79,24 +79,6 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
             new = Decode(copied, stored) if stored else copied
             return fetch_for_copy(graph.replace(stage, new), options)
     return graph
-
-
-def _refuse_rows_on_gpu(fetch: FeatureFetcher, behind: Stage) -> None:
-    """Raise ValueError if `fetch`, which stays before the copy `behind`, reads rows that lie on a GPU."""
-    assert isinstance(behind, CopyTo)
-    on_gpu = [key for key in fetch.feature_keys if lies_on_gpu(fetch.feature_store[key])]
-    if not on_gpu:
-        return
-    in_host = [key for key, how in fetch.reads_on(behind.device).items() if how is None and key not in on_gpu]
-    why, remedy = "", "Put its fetch_feature behind copy_to, and leave cut at its default"
-    if in_host:
-        other = feature_text(*in_host[0])
-        why = f"; it cannot stand behind it, since {other} is read only with ids in host memory"
-        remedy = f"Pin the {other}, or use two fetches, one on each side of copy_to"
-    raise ValueError(
-        f"data_loader: fetch_feature stands before copy_to({str(behind.device)!r}), where ids lie in host memory, but "
-        f"the rows of {feature_text(*on_gpu[0])} lie on a GPU{why}. {remedy}, or keep the rows in host memory."
-    )
 
 
 def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:

@@ -11,7 +11,7 @@ from datapipes.device.uva_threads import MAX_UVA_THREADS
 from datapipes.features import FeatureFetcher
 from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu
-from datapipes.loader.graphs import Graph, gpus_of
+from datapipes.loader.graphs import Graph, gpus_of, planned_elsewhere
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.shard import Sharded
 from datapipes.sampling import Sampler
@@ -26,7 +26,10 @@ def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
     Raises:
         ValueError: Seeds that a sampler takes lie on a GPU; or rows on a GPU are fetched with ids in host memory.
     """
+    elsewhere = planned_elsewhere(graph)
     for stage in graph:
+        if id(stage) in elsewhere:
+            continue
         if isinstance(stage, Sampler):
             _refuse_seeds_on_gpu(stage)
         if isinstance(stage, FeatureFetcher):
@@ -53,13 +56,23 @@ def _refuse_rows_on_gpu(fetch: FeatureFetcher, options: LoaderOptions) -> None:
         feature = fetch.feature_store[key]
         if lies_on_gpu(feature):
             device = str(feature.tensor.device)
-            in_processes = options.num_workers > 0 and options.worker_method == "process"
-            at_default = ", and leave cut at its default" if in_processes and options.cut != LoaderOptions.cut else ""
             raise ValueError(
                 f"data_loader: fetch_feature takes ids in host memory here, but the rows of {feature_text(*key)} lie "
-                f"on {device}; only ids on {device} are allowed for them. Put copy_to({device!r}) before fetch_feature"
-                f"{at_default}, or keep the rows in host memory."
+                f"on {device}; only ids on {device} are allowed for them. "
+                f"{_how_to_read_there(fetch, device, options)}, or keep the rows in host memory."
             )
+
+
+def _how_to_read_there(fetch: FeatureFetcher, device: str, options: LoaderOptions) -> str:
+    for key, how in fetch.reads_on(torch.device(device)).items():
+        if how is None:
+            return (
+                f"The {feature_text(*key)} is not read with such ids: pin it, or use two fetches, with "
+                f"copy_to({device!r}) between"
+            )
+    in_processes = options.num_workers > 0 and options.worker_method == "process"
+    at_default = ", and leave cut at its default" if in_processes and options.cut != LoaderOptions.cut else ""
+    return f"Put copy_to({device!r}) before fetch_feature{at_default}"
 
 
 def _place_of_ids(stage: Stage) -> torch.device | None:

@@ -180,9 +180,9 @@ def mixed(gpu: FakeCuda) -> dp.FeatureStore:
 
 
 MIXED = {
-    "stage": "data_loader: fetch_feature stands before copy_to",
-    "found": "rows of node feature 'feat' lie on a GPU",
-    "allowed": "edge feature 'weight' is read only with ids in host memory",
+    "stage": "data_loader: fetch_feature takes ids in host memory here",
+    "found": "rows of node feature 'feat' lie on cuda:0",
+    "allowed": "only ids on cuda:0",
 }
 
 
@@ -190,7 +190,7 @@ MIXED = {
 def test_a_fetch_before_the_copy_of_rows_on_the_gpu_and_in_plain_memory_is_refused(gpu, options):
     store = mixed(gpu)
     chain = sampled().fetch_feature(store, ["feat"], ["weight"]).copy_to("cuda")
-    with refused(ValueError, **MIXED, remedy="Pin the edge feature 'weight', or use two fetches"):
+    with refused(ValueError, **MIXED, remedy="edge feature 'weight' is not.* pin it, or use two fetches"):
         dp.DataLoader(chain, **options)
     apart = sampled().fetch_feature(store, None, ["weight"]).copy_to("cuda").fetch_feature(store, ["feat"])
     store["edge", None, "weight"].pin_memory_()
@@ -207,8 +207,28 @@ def test_a_fetch_before_the_copy_of_rows_on_the_gpu_and_in_plain_memory_is_refus
 def test_rows_on_the_gpu_that_are_fetched_before_a_fetch_in_plain_memory_are_refused(gpu):
     store = mixed(gpu)
     chain = sampled().fetch_feature(store, ["feat"]).fetch_feature(store, None, ["weight"]).copy_to("cuda")
-    with refused(ValueError, **{**MIXED, "allowed": "ids lie in host memory"}, remedy="behind copy_to"):
+    with refused(ValueError, **MIXED, remedy=r"copy_to\('cuda:0'\) before fetch_feature"):
         dp.DataLoader(chain)
+
+
+@pytest.mark.parametrize("rows", ["pinned", "on the device"])
+def test_the_chain_of_a_loader_in_a_chain_is_planned_by_that_loader_alone(gpu, rows):
+    feature = small_store()["node", None, "feat"]
+    if rows == "pinned":
+        feature.pin_memory_()
+    else:
+        feature = dp.TensorFeature(gpu.copy(feature.tensor, CUDA, non_blocking=False))
+    store = dp.FeatureStore({("node", None, "feat"): feature})
+    inner = dp.DataLoader(sampled().fetch_feature(store, ["feat"]).copy_to("cuda"))
+    seen: list[list[str]] = []
+    for loader in (inner, dp.DataLoader(inner.transform(lambda minibatch: minibatch), cut="end")):
+        seen.append([])
+        for minibatch in loader:
+            train(gpu, minibatch, seen[-1])
+        gpu.synchronize()
+        loader.set_epoch(0)
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == len(inner)
 
 
 # --- devices that are not there

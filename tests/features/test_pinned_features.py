@@ -382,3 +382,20 @@ def test_a_feature_that_is_collected_while_a_gpu_reads_gives_its_rows():
         rows = feature().pin_memory_().read(ids)  # its feature is gone at once
         assert torch.equal(rows, wanted)
     assert host_memory._table.segments == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_rows_in_one_page_are_locked_one_by_one_and_what_lies_between_is_copied_as_before():
+    memory = torch.arange(4 * 1024, dtype=torch.float32)  # 4 pages
+    first, between, last = memory[64:512], memory[576:1600], memory[1664:2048]
+    features = [dp.TensorFeature(rows).pin_memory_() for rows in (first, last)]
+    assert not between.is_pinned()
+    assert torch.equal(between.cuda().cpu(), between)  # begins in a page that is locked, and ends in another
+    for found, rows in zip(features, (first, last), strict=True):
+        ids = torch.arange(found.count)
+        assert torch.equal(found.read(ids.cuda()).cpu(), rows)
+        found.finish_reads()
+    features[0].unpin_memory_()
+    assert features[1].is_pinned()
+    assert torch.equal(first.cuda().cpu(), first)

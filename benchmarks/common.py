@@ -42,6 +42,14 @@ def parser(description: str) -> argparse.ArgumentParser:
     return arguments
 
 
+def lacks_gpu(name: str) -> bool:
+    """Return whether there is no CUDA device here; say so, in one line."""
+    if not torch.cuda.is_available():
+        print(f"{name}: there is no CUDA device here, so nothing is measured")
+        return True
+    return False
+
+
 def load_graph(
     folder: Path | None, num_nodes: int = 200_000, num_edges: int = 4_000_000
 ) -> tuple[dp.CSCGraph, np.ndarray]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Figures, Training, alternate, load_graph, parser, report_parts, timed
+from common import Figures, Training, alternate, lacks_gpu, load_graph, parser, report_parts, timed
 
 import datapipes as dp
 
@@ -38,8 +38,7 @@ Span = tuple[float, float]  # begin and end, microseconds
 
 def main() -> None:
     args = arguments()
-    if args.device == "cuda" and not torch.cuda.is_available():
-        print("gpu_copy: there is no CUDA device here, so nothing is measured")
+    if args.device == "cuda" and lacks_gpu("gpu_copy"):
         return
     device = torch.device(args.device)
     graph, rows = load_graph(args.graph)

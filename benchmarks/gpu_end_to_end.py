@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from common import Figures, Training, alternate, load_graph, parser, report_parts
+from common import Figures, Training, alternate, lacks_gpu, load_graph, parser, report_parts
 
 import datapipes as dp
 
@@ -33,8 +33,7 @@ WAYS = ("UVA", "features on the GPU", "CPU fetch and copy")
 
 def main() -> None:
     args = arguments()
-    if args.device == "cuda" and not torch.cuda.is_available():
-        print("gpu_end_to_end: there is no CUDA device here, so nothing is measured")
+    if args.device == "cuda" and lacks_gpu("gpu_end_to_end"):
         return
     device = torch.device(args.device)
     graph, rows = load_graph(args.graph)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from common import Figures, alternate, parser, report_parts
+from common import Figures, alternate, lacks_gpu, parser, report_parts
 from torch import Tensor
 
 import datapipes as dp
@@ -41,8 +41,7 @@ def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--tiles", action="store_true", help="also try other tiles")
     args = options.parse_args()
-    if not torch.cuda.is_available():
-        print("uva: there is no CUDA device here, so nothing is measured")
+    if lacks_gpu("uva"):
         return
     values = torch.arange(TABLE_BYTES // 4, dtype=torch.int32)
     pinned = dp.TensorFeature(values).pin_memory_()  # its pages are those of all host tables below

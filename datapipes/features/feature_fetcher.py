@@ -29,7 +29,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.device.uva_threads import limited_to
 from datapipes.features.feature import Feature
 from datapipes.features.feature_keys import Keys, Names, Wanted, check_keys, merged, other_form, wanted_of
-from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text
+from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text, naming
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
@@ -147,9 +147,10 @@ class FeatureFetcher(MiniBatchTransformer):
         errors: list[Exception] = []
         for domain, type_, name in self.feature_keys:  # all of them, or the next epoch would raise the others' errors
             try:
-                self.feature_store[domain, type_, name].finish_reads()
+                with _named(), naming(domain, type_, name):
+                    self.feature_store[domain, type_, name].finish_reads()
             except IndexError as error:
-                errors.append(IndexError(f"fetch_feature: {feature_text(domain, type_, name)}: {error}"))
+                errors.append(error)
         raise_first(errors)
 
     def _read_many(self, requests: list[FeatureRequest]) -> Any:

@@ -104,10 +104,8 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
         """
         found = []
         for domain, type_, name, ids in requests:
-            try:
+            with naming(domain, type_, name):
                 found.append(self.read(domain, type_, name, ids))
-            except IndexError as error:
-                raise IndexError(f"{feature_text(domain, type_, name)}: {error}") from error
         return found
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
@@ -162,6 +160,15 @@ class FeatureStore(OtherNames, Mapping[FeatureKey, Feature]):
 
     def __repr__(self) -> str:
         return f"FeatureStore({self._features})"
+
+
+@contextlib.contextmanager
+def naming(domain: str, type_: Any, name: str) -> Iterator[None]:
+    """Name a feature in what is said of an id without a row."""
+    try:
+        yield
+    except IndexError as error:
+        raise IndexError(f"{feature_text(domain, type_, name)}: {error}") from error
 
 
 def feature_text(domain: str, type_: Any, name: str) -> str:

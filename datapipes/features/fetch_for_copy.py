@@ -17,7 +17,7 @@ from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.device.runtime import cuda
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher, by_name
-from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, feature_text
+from datapipes.features.feature_store import FeatureKey, FeatureRequest, FeatureStore, naming
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.minibatch import MiniBatch
 
@@ -50,13 +50,11 @@ class FetchForCopy(FeatureFetcher):
 
     def _read(self, domain: str, type_: Any, name: str, ids: Tensor) -> Tensor:
         feature = self.feature_store[domain, type_, name]
-        try:
+        with naming(domain, type_, name):
             if not _reads_into(feature):
                 return feature.read(ids)
             out = cuda().empty_pinned((int(ids.shape[0]), *feature.shape), feature.tensor.dtype)
             return feature.read_stored(ids, out=out)
-        except IndexError as error:
-            raise IndexError(f"{feature_text(domain, type_, name)}: {error}") from error
 
     def describe(self) -> dict[str, Any]:
         details, where = super().describe(), "page-locked memory"

@@ -14,11 +14,11 @@ from datapipes.loader.gpu_refusals import unused_max_uva_threads
 from datapipes.loader.graphs import (
     Graph,
     Passage,
+    copies_planned_here,
     copies_to_gpu,
     gpu_before,
     num_readers,
     only_carried_before,
-    planned_elsewhere,
     single_line,
 )
 from datapipes.loader.options import LoaderOptions
@@ -33,7 +33,7 @@ def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """
     if options.cut != LoaderOptions.cut:
         return graph
-    for stage in filter(copies_to_gpu, graph):
+    for stage in copies_planned_here(graph):
         fetch = stage.source
         if _can_move(graph, fetch, stage):
             moved = graph.replace(stage, fetch.with_sources(stage.with_sources(fetch.source)))
@@ -55,10 +55,7 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with each FeatureFetcher right before a copy to a GPU reading into page-locked memory; rows that
     are stored with fewer bits are copied so and decoded behind the copy.
     """
-    elsewhere = planned_elsewhere(graph)
-    for stage in filter(copies_to_gpu, graph):
-        if id(stage) in elsewhere:
-            continue
+    for stage in copies_planned_here(graph):
         fetches: list[FeatureFetcher] = []  # the last one first
         source = stage.source
         while (
@@ -88,7 +85,7 @@ def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
     Raises:
         ValueError: Behind the copy stages are joined, or an asynchronous stage stands.
     """
-    for stage in filter(copies_to_gpu, graph):
+    for stage in copies_planned_here(graph):
         if any(map(is_async, _called_with(stage))):
             if not any(stage is each for each in single_line(graph)):
                 raise ValueError(

@@ -72,6 +72,12 @@ def planned_elsewhere(graph: Graph) -> set[int]:
     return {id(stage) for loader in loaders for stage in StageGraph(loader.source)}
 
 
+def copies_planned_here(graph: Graph) -> list[Stage]:
+    """Return the copies to a GPU that belong to the plan of `graph`."""
+    elsewhere = planned_elsewhere(graph)
+    return [stage for stage in graph if copies_to_gpu(stage) and id(stage) not in elsewhere]
+
+
 def num_readers(graph: Graph, stage: Stage) -> int:
     """Return how many stages of `graph` take minibatches from `stage`."""
     return sum(source is stage for reader in graph for source in reader.sources)

@@ -12,7 +12,7 @@ WHEEL_VENV := $(VENV)-wheel
 WHEEL_TOOLS := $(WHEEL_VENV)/.tools-$(shell cksum < requirements-wheel.lock | cut -d' ' -f1)
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
 
-BENCHMARKS := $(filter-out %/common.py %/peer_graphbolt.py %/typed_split.py, $(sort $(wildcard benchmarks/*.py)))  # but helpers
+BENCHMARKS := $(filter-out %/common.py %/edge_values.py %/peer_graphbolt.py %/typed_split.py, $(sort $(wildcard benchmarks/*.py)))  # but helpers
 
 MINUTES ?= 5
 

@@ -204,7 +204,11 @@ class Peer:
         self.measure(0)  # loads the graph; then its processes are stopped
 
     def measure(self, round_: int) -> float:
-        """Return the peer's rate in this round."""
+        """Return the peer's rate in this round: of edges, if it samples."""
+        return self.rates(round_)[0]
+
+    def rates(self, round_: int) -> tuple[float, float]:
+        """Return the peer's rate in this round; if it samples, then also that of input nodes, else 0."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._signal(signal.SIGCONT)
@@ -219,7 +223,8 @@ class Peer:
             self._signal(signal.SIGSTOP)
         if not line:
             raise RuntimeError(f"the peer ended with code {self._process.wait()}; see its messages above")
-        return float(line)
+        rate, of_nodes = map(float, line.split())
+        return rate, of_nodes
 
     def close(self) -> None:
         """End the peer's processes."""

@@ -1,28 +1,44 @@
 """Runs in the peer's interpreter: measures GraphBolt 2.1.0 once for each line on standard input and prints the rate.
 
-Arguments: GRAPH (folder) and "sample" (edges per second, sampled and compacted), "sample_types" (the same, with the
-edges in 3 node types and 5 relations), "gather" (bytes per second of feature rows) or "end_to_end_W" (minibatches per
-second of its DataLoader with W workers, node features included). It uses one thread, two for its DataLoader without
-workers. 1,024 seeds, fanouts [15, 10, 5]; as in ours, the last fanout is that of the hop next to the seeds.
+Arguments: GRAPH (folder) and "sample" (edges and input nodes per second, sampled and compacted), "sample_types" (the
+same, with the edges in 3 node types and 5 relations), "sample_NAME" (the same, of a sampler in SAMPLERS over the values
+of edge_values.py), "gather" (bytes per second of feature rows) or "end_to_end_W" (minibatches per second of its
+DataLoader with W workers, node features included). It uses one thread, two for its DataLoader without workers. 1,024
+seeds, fanouts [15, 10, 5]; as in ours, the last fanout is that of the hop next to the seeds.
 """
 
 import sys
 import time
+import warnings
 
 import dgl.graphbolt as gb
+import edge_values
 import numpy as np
 import torch
 from typed_split import split_edges
 
 ROUND_S = 1.0
 FANOUTS = [15, 10, 5]
+SAMPLERS = {  # class and arguments
+    "weighted": (gb.NeighborSampler, {"prob_name": "weight"}),
+    "weighted_replace": (gb.NeighborSampler, {"prob_name": "weight", "replace": True}),
+    "labor": (gb.LayerNeighborSampler, {}),
+    "in_subgraph": (gb.InSubgraphSampler, {}),
+    "temporal_edges": (gb.TemporalNeighborSampler, {"edge_timestamp_attr_name": "time"}),
+    "temporal_edges_ascending": (gb.TemporalNeighborSampler, {"edge_timestamp_attr_name": "time"}),
+    "temporal_nodes": (gb.TemporalNeighborSampler, {"node_timestamp_attr_name": "time"}),
+}
 
 
 def main() -> None:
     folder, what = sys.argv[1:3]
     torch.set_num_threads(1)
     arrays = [np.load(f"{folder}/{name}.npy") for name in ("indptr", "indices")]
-    pipe = typed_pipe(*arrays) if what == "sample_types" else plain_pipe(*map(torch.from_numpy, arrays))
+    sampler = what.removeprefix("sample_")
+    if sampler in SAMPLERS:
+        pipe = sampler_pipe(*arrays, sampler)
+    else:
+        pipe = typed_pipe(*arrays) if what == "sample_types" else plain_pipe(*map(torch.from_numpy, arrays))
     if not what.startswith("sample"):
         features = torch.from_numpy(np.load(f"{folder}/feat.npy"))
         store = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(features)})
@@ -35,7 +51,7 @@ def main() -> None:
         pipe = gb.DataLoader(gb.FeatureFetcher(pipe, store, node_feature_keys=["feat"]), num_workers=workers)
     stream = iter(pipe)
     for _ in sys.stdin:
-        began, done = time.perf_counter(), 0
+        began, done, num_nodes = time.perf_counter(), 0, 0
         while time.perf_counter() - began < ROUND_S:
             if what == "gather":
                 for ids in nodes:
@@ -47,15 +63,43 @@ def main() -> None:
                 stream = iter(pipe)
             elif what.startswith("sample"):
                 done += sum(edges_of(hop.sampled_csc) for hop in minibatch.sampled_subgraphs)
+                num_nodes += nodes_of(minibatch.input_nodes)
             else:
                 done += 1
-        print(done / (time.perf_counter() - began), flush=True)
+        seconds = time.perf_counter() - began
+        print(done / seconds, num_nodes / seconds, flush=True)
 
 
 def plain_pipe(indptr: torch.Tensor, indices: torch.Tensor) -> gb.NeighborSampler:
     ids = torch.from_numpy(np.random.default_rng(1).permutation(len(indptr) - 1))
     items = gb.ItemSampler(gb.ItemSet(ids, names="seed_nodes"), batch_size=1024, shuffle=True)
     return gb.NeighborSampler(items, gb.fused_csc_sampling_graph(indptr, indices), FANOUTS)
+
+
+def sampler_pipe(indptr: np.ndarray, indices: np.ndarray, name: str):
+    """Return one of SAMPLERS over the graph with the values that it reads; the seeds have times if it is temporal."""
+    num_nodes, edges, nodes = len(indptr) - 1, {}, {}
+    if name.startswith("weighted"):
+        edges["weight"] = edge_values.weights(len(indices))
+    if name.startswith("temporal_edges"):
+        edges["time"] = edge_values.edge_times(indptr, ascending=name.endswith("ascending"))
+    if name == "temporal_nodes":
+        nodes["time"] = edge_values.node_times(num_nodes)
+    graph = gb.fused_csc_sampling_graph(
+        torch.from_numpy(indptr),
+        torch.from_numpy(indices),
+        node_attributes={key: torch.from_numpy(values) for key, values in nodes.items()},
+        edge_attributes={key: torch.from_numpy(values) for key, values in edges.items()},
+    )
+    ids = np.random.default_rng(1).permutation(num_nodes)
+    given = {"seed_nodes": ids}
+    if name.startswith("temporal"):
+        given["timestamp"] = edge_values.seed_times(num_nodes)[ids]
+        warnings.filterwarnings("ignore", message="Unknown item name")  # its sampler asks for this name
+    item_set = gb.ItemSet(tuple(map(torch.from_numpy, given.values())), names=tuple(given))
+    items = gb.ItemSampler(item_set, batch_size=1024, shuffle=True)
+    kind, arguments = SAMPLERS[name]
+    return kind(items, graph, *([] if name == "in_subgraph" else [FANOUTS]), **arguments)
 
 
 def typed_pipe(indptr: np.ndarray, indices: np.ndarray) -> gb.NeighborSampler:
@@ -89,6 +133,11 @@ def typed_pipe(indptr: np.ndarray, indices: np.ndarray) -> gb.NeighborSampler:
 def edges_of(csc) -> int:
     """Return how many edges a hop has, with types or without."""
     return sum(part.indices.numel() for part in (csc.values() if isinstance(csc, dict) else [csc]))
+
+
+def nodes_of(input_nodes) -> int:
+    """Return how many input nodes a minibatch has, with types or without."""
+    return sum(map(len, input_nodes.values())) if isinstance(input_nodes, dict) else len(input_nodes)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import datapipes as dp
 from datapipes.chain.functional import registered_stages
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-HELPERS = {"common", "peer_graphbolt", "typed_split"}
+HELPERS = {"common", "edge_values", "peer_graphbolt", "typed_split"}
 DOCSTRINGS = {
     path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     for path in sorted(BENCHMARKS.glob("*.py"))

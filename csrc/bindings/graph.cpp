@@ -2,10 +2,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstddef>
+#include <numeric>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "bindings/numpy.h"
 #include "graph/coo_to_csc.h"
+#include "graph/rows_digest.h"
 #include "graph/validate.h"
 
 namespace datapipes {
@@ -42,6 +48,30 @@ void bind_graph_for(py::module_& m) {
 void bind_graph(py::module_& m) {
   bind_graph_for<std::int32_t>(m);
   bind_graph_for<std::int64_t>(m);
+  m.def(
+      "rows_digest",
+      [](const std::optional<Array<std::int64_t>>& indptr, const py::array& values,
+         const std::optional<Array<std::int64_t>>& node_ids, int num_threads) {
+        check_threads(num_threads);
+        if (values.ndim() != 1 || (values.flags() & py::array::c_style) == 0)
+          throw std::invalid_argument("rows_digest: values must be contiguous and have 1 dimension. Copy them.");
+        std::vector<std::int64_t> one_each;  // without indptr each value is a row of its own
+        if (!indptr) {
+          one_each.resize(static_cast<std::size_t>(values.size()) + 1);
+          std::iota(one_each.begin(), one_each.end(), std::int64_t{0});
+        }
+        const std::span<const std::int64_t> offsets = indptr ? view(*indptr, "indptr") : one_each;
+        std::span<const std::int64_t> ids;
+        if (node_ids) ids = view(*node_ids, "node_ids");
+        const auto* const bytes = static_cast<const std::byte*>(values.data());
+        const std::span<const std::byte> raw(bytes, static_cast<std::size_t>(values.nbytes()));
+        const auto width = static_cast<int>(values.itemsize());
+        const GilRelease nogil;
+        const RowsDigest found = rows_digest(offsets, raw, width, ids, num_threads);
+        return std::make_pair(found.high, found.low);
+      },
+      py::arg("indptr").noconvert(), py::arg("values").noconvert(), py::kw_only(), py::arg("node_ids").noconvert() = py::none(),
+      py::arg("num_threads") = 1);
 }
 
 }  // namespace datapipes

@@ -36,6 +36,7 @@ from datapipes.loader.from_node import FromNode
 from datapipes.loader.prefetcher import Prefetcher
 from datapipes.minibatch.block import CSC, Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
+from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
@@ -63,6 +64,7 @@ __all__ = [
     "FromNode",
     "HeteroCSCGraph",
     "HeteroItemSet",
+    "InSubgraphSampler",
     "ItemSampler",
     "ItemSet",
     "LoaderTimeoutError",

@@ -1,9 +1,11 @@
 """Samplers: stages that draw the neighborhood of the seeds."""
 
+from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
 
 __all__ = [
+    "InSubgraphSampler",
     "NeighborSampler",
     "Picks",
     "Sampled",

@@ -1,0 +1,78 @@
+"""CoreCall: all hops of a minibatch in one call of the C++ core, for the samplers that draw there.
+
+It turns what a sampler has (types, fanouts) into the numbers that the core counts with, once, when the stage is built;
+and what the core returns into tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.threads import num_threads
+from datapipes.graph.graph import Graph
+from datapipes.minibatch import Block
+from datapipes.sampling.sampler import Sampled
+
+__all__: list[str] = []
+
+
+class CoreCall:
+    """Samples the hops of a minibatch: relations, types and fanouts are fixed, the rest comes with the call.
+
+    Attributes:
+        ordinals: the edge type ordinal of each edge type that is sampled.
+    """
+
+    def __init__(self, graph: Graph, edge_types: Sequence[Any], fanouts: Sequence[Any]) -> None:
+        self._has_types = graph.is_heterogeneous
+        self._node_types = graph.node_types
+        self._edge_types = edge_types
+        self._number = {of: number for number, of in enumerate(graph.node_types)}
+        ordinals = {of: number for number, of in enumerate(graph.edge_types)}
+        self.ordinals = [ordinals[of] for of in edge_types]
+        self._fanouts = [  # hop 0 first, as the core takes them
+            [fanout[of] if isinstance(fanout, dict) else fanout for of in edge_types] for fanout in reversed(fanouts)
+        ]
+
+    def __call__(
+        self, graph: Graph, seeds: Any, keys: list[list[int]], *, want_edge_ids: bool, **options: Any
+    ) -> Sampled:
+        """Return the neighborhood of `seeds`, ids [num_seeds] or {node type: ids}.
+
+        Args:
+            keys: of each hop, hop 0 first: the hop key of each edge type that is sampled.
+            options: what else the core takes.
+        """
+        typed = seeds if self._has_types else {None: seeds}
+        nodes, local_seeds, hops = _core.sample_neighbors(
+            graph.topology(),
+            [(self._number[of], _int64(ids)) for of, ids in typed.items()],
+            sampled=self.ordinals,
+            fanouts=self._fanouts,
+            keys=keys,
+            want_edge_ids=want_edge_ids,
+            num_threads=num_threads(),
+            **options,
+        )
+        blocks = [{of: _block(*parts) for of, parts in zip(self._edge_types, hop, strict=True)} for hop in hops]
+        found = {of: torch.from_numpy(ids) for of, ids in zip(self._node_types, nodes, strict=True)}
+        local = {of: torch.from_numpy(ids) for of, ids in zip(typed, local_seeds, strict=True)}
+        if self._has_types:
+            return Sampled(found, local, blocks)
+        return Sampled(found[None], local[None], [of_hop[None] for of_hop in blocks])
+
+
+def _int64(ids: Tensor) -> NDArray[np.int64]:
+    return ids.numpy().astype(np.int64, copy=False)
+
+
+def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
+    ids = None if edge_ids is None else torch.from_numpy(edge_ids)
+    return Block(torch.from_numpy(indptr), torch.from_numpy(indices), num_src, ids)

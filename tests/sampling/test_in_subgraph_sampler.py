@@ -1,0 +1,122 @@
+"""InSubgraphSampler: all in-edges of the seeds, as the twin has them and as sample_neighbor with the fanouts [-1]."""
+
+import numpy as np
+import pytest
+import torch
+import twin_layer
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pipelines import digests, items, refused, small_graph
+from strategies import csc_graphs, typed_graphs, typed_seeds
+from test_neighbor_sampler import expect_the_twin
+from test_typed_sampling import expect_the_twin as expect_the_typed_twin
+from test_typed_sampling import graph_of, set_of
+from typed_pipelines import CITES, HOSTS, WRITES, typed_graph, typed_items
+
+import datapipes as dp
+
+
+def contract_chain() -> dp.Stage:
+    return items().sample_in_subgraph(small_graph(), return_edge_ids=True)
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    functional = typed_items().sample_in_subgraph(typed_graph(), edge_types=["paper:cites:paper", WRITES])
+    return functional, dp.InSubgraphSampler(typed_items(), typed_graph(), edge_types=[CITES, WRITES])
+
+
+@given(st.data(), csc_graphs(min_nodes=1))
+def test_all_in_edges_of_the_seeds_are_those_of_the_twin(data, arrays):
+    edge_ids = np.arange(arrays.num_edges)[::-1].copy() if data.draw(st.booleans()) else None
+    graph = dp.CSCGraph(*arrays, edge_ids=edge_ids)
+    ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=9))
+    for minibatch in dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 5).sample_in_subgraph(graph, return_edge_ids=True):
+        expected = twin_layer.sample_in_subgraph(*arrays, edge_ids, minibatch.seeds.tolist())
+        expect_the_twin(minibatch, expected)
+
+
+@given(st.data(), typed_graphs())
+def test_all_in_edges_of_chosen_edge_types_are_those_of_the_twin(data, arrays):
+    graph = graph_of(arrays)
+    seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
+    assume(seeds)
+    some = data.draw(st.none() | st.lists(st.sampled_from(graph.edge_types), min_size=1, unique=True))
+    pipe = dp.ItemSampler(set_of(seeds), 5).sample_in_subgraph(graph, edge_types=some, return_edge_ids=True)
+    for minibatch in pipe:
+        given_seeds = {of: ids.tolist() for of, ids in minibatch.seeds.items()}
+        chosen = list(graph.edge_types) if some is None else some
+        expected = twin_layer.sample_typed_in_subgraph(sorted(arrays.num_nodes), arrays.relations, given_seeds, chosen)
+        expect_the_typed_twin(minibatch, expected)
+
+
+@pytest.mark.parametrize("with_edge_ids", [True, False])
+def test_the_minibatches_are_those_of_sample_neighbor_with_all_in_edges(with_edge_ids):
+    plain = items().sample_neighbor(small_graph(), [-1], return_edge_ids=with_edge_ids)
+    assert digests(items().sample_in_subgraph(small_graph(), return_edge_ids=with_edge_ids)) == digests(plain)
+    some = {WRITES: -1, HOSTS: -1}
+    typed = typed_items(links=True).sample_neighbor(typed_graph(), [some], return_edge_ids=with_edge_ids)
+    ours = typed_items(links=True).sample_in_subgraph(
+        typed_graph(), edge_types=list(some), return_edge_ids=with_edge_ids
+    )
+    assert digests(ours) == digests(typed)
+
+
+def test_workers_and_threads_change_no_bit():
+    expected = digests(contract_chain())
+    for threads in (1, 2, 7):
+        torch.set_num_threads(threads)
+        try:
+            assert digests(contract_chain()) == expected
+        finally:
+            torch.set_num_threads(1)
+    with dp.DataLoader(contract_chain(), 2, multiprocessing_context="fork") as loader:
+        assert digests(loader) == expected
+
+
+def test_what_is_kept_is_told_by_the_stage():
+    chosen = typed_items().sample_in_subgraph(typed_graph(), edge_types=[WRITES, CITES])
+    assert (chosen.edge_types, chosen.num_hops) == ((WRITES, CITES), 1)
+    assert "edge_types=[" in repr(chosen)
+    assert "edge_types" not in repr(typed_items().sample_in_subgraph(typed_graph()))
+    assert "fanouts" not in repr(chosen)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "found", "allowed"),
+    [
+        ([("paper", "cite", "paper")], ValueError, "'cite'", r"The nearest is \('paper', 'cites', 'paper'\)"),
+        (["writes"], ValueError, "'writes'", "three texts"),
+        ([], ValueError, r"got \[\]", "at least one edge type"),
+        ([CITES, "paper:cites:paper"], ValueError, "got .*'cites'.*'cites'", "none twice"),
+        ("paper:cites:paper", TypeError, "got 'paper:cites:paper'", "a list of edge types"),
+        (3, TypeError, "got 3", "a list of edge types"),
+        ([3], TypeError, "got 3", "a tuple"),
+    ],
+    ids=str,
+)
+def test_edge_types_that_are_not_there_are_refused(wanted, error, found, allowed):
+    with refused(error, stage="sample_in_subgraph", found=found, allowed=allowed):
+        typed_items().sample_in_subgraph(typed_graph(), edge_types=wanted)
+
+
+def test_edge_types_need_a_graph_with_types():
+    with refused(TypeError, stage="sample_in_subgraph", found="'cites'", allowed="no edge types"):
+        items().sample_in_subgraph(small_graph(), edge_types=[CITES])
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "allowed"),
+    [
+        ({"return_edge_ids": 1}, "got 1", "True or False"),
+        ({"graph": torch.eye(3)}, "got Tensor", "must be a CSCGraph"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_not_allowed_are_refused(change, found, allowed):
+    with refused(TypeError, stage="sample_in_subgraph", found=found, allowed=allowed):
+        items().sample_in_subgraph(**{"graph": small_graph(), **change})
+
+
+def test_a_keyword_of_another_sampler_is_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'fanouts'"):
+        items().sample_in_subgraph(small_graph(), fanouts=[-1])

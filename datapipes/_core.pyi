@@ -33,6 +33,8 @@ def sample_hop(
     edge_ids: _I64 | None = None,
     want_places: bool = True,
     num_threads: int = 1,
+    streams: NDArray[np.uint32] | None = None,
+    times: _I64 | None = None,
 ) -> tuple[_I64, NDArray[_Id], Any]: ...  # the last: positions, or ids where edge_ids are given; None unless wanted
 def compact(ids: NDArray[_Id], *, num_nodes: int, direct_limit: int = ...) -> tuple[NDArray[_Id], NDArray[_Id]]: ...
 
@@ -55,6 +57,11 @@ class Topology:
 
 _Block = tuple[_I64, NDArray[Any], _I64 | None, int]
 
+class Groups:
+    def __init__(
+        self, of_seeds: list[_I64], *, count: int, streams: NDArray[np.uint32] | None = None, times: _I64 | None = None
+    ) -> None: ...
+
 def sample_neighbors(
     graph: Topology,
     seeds: list[tuple[int, _I64]],
@@ -67,7 +74,9 @@ def sample_neighbors(
     want_edge_ids: bool,
     direct_limit: int = ...,
     num_threads: int = 1,
-) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]]]: ...
+    op: str = "sample_neighbor",
+    groups: Groups | None = None,
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64]]: ...
 
 class GraphInParts:
     def __init__(

@@ -42,17 +42,34 @@ NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector
   for (std::size_t h = 0; h < fanouts.size(); ++h) {
     if (fanouts[h].size() != sampled.size() || keys[h].size() != sampled.size())
       throw std::invalid_argument("give one fanout and one key for each sampled relation of a hop.");
-    std::vector<Uniform> hop;
+    std::vector<Policy> hop;
     for (std::size_t i = 0; i < sampled.size(); ++i) hop.push_back(uniform(fanouts[h][i], replace, keys[h][i]));
     request.hops.push_back(std::move(hop));
   }
   return request;
 }
 
+// The groups of a minibatch, as they come from Python.
+struct GivenGroups {
+  std::vector<Array<std::int64_t>> of_seeds;  // for each entry of the seeds: the group of each seed
+  std::int64_t count;
+  std::optional<Array<std::uint32_t>> streams;
+  std::optional<Array<std::int64_t>> times;
+};
+
+Groups view_of(const GivenGroups& given, std::size_t num_entries) {
+  if (given.of_seeds.size() != num_entries) throw std::invalid_argument("give groups for each entry of the seeds.");
+  Groups groups{.count = given.count};
+  if (given.streams) groups.streams = view(*given.streams, "streams");
+  if (given.times) groups.times = view(*given.times, "times");
+  return groups;
+}
+
 template <class Id>
 py::tuple to_python(Neighborhood<Id>&& found, bool want_edge_ids) {
-  py::list nodes, compacted_seeds, hops;
+  py::list nodes, groups, compacted_seeds, hops;
   for (auto& ids : found.nodes) nodes.append(to_numpy(std::move(ids)));
+  for (auto& of : found.groups) groups.append(to_numpy(std::move(of)));
   for (auto& ids : found.compacted_seeds) compacted_seeds.append(to_numpy(std::move(ids)));
   for (auto& blocks : found.hops) {
     py::list hop;
@@ -63,7 +80,7 @@ py::tuple to_python(Neighborhood<Id>&& found, bool want_edge_ids) {
     }
     hops.append(hop);
   }
-  return py::make_tuple(nodes, compacted_seeds, hops);
+  return py::make_tuple(nodes, compacted_seeds, hops, groups);
 }
 
 // A Numbering that goes on from call to call. Calls of several threads wait for each other.
@@ -119,7 +136,8 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const Array<std::int64_t>& seeds, std::int64_t fanout,
          bool replace, std::uint64_t key, const std::optional<Array<std::int64_t>>& node_ids,
          std::optional<std::int64_t> num_sources, const std::optional<Array<std::int64_t>>& seed_ids,
-         const std::optional<Array<std::int64_t>>& edge_ids, bool want_places, int num_threads) {
+         const std::optional<Array<std::int64_t>>& edge_ids, bool want_places, int num_threads,
+         const std::optional<Array<std::uint32_t>>& streams, const std::optional<Array<std::int64_t>>& times) {
         check_threads(num_threads);
         const auto offsets = view(indptr, "indptr");
         if (offsets.empty())
@@ -131,6 +149,8 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
         }
         HopRows of{view(seeds, "seeds")};
         if (seed_ids) of.seed_ids = view(*seed_ids, "seed_ids");
+        if (streams) of.streams = view(*streams, "streams");
+        if (times) of.times = view(*times, "times");
         HopPlaces places{want_places ? Places::kPositions : Places::kNone};
         if (edge_ids) places = {want_places ? Places::kEdgeIds : Places::kNone, view(*edge_ids, "edge_ids")};
         const Uniform policy = uniform(fanout, replace, key);
@@ -146,7 +166,8 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("seeds").noconvert(), py::kw_only(),
       py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("node_ids").noconvert() = py::none(),
       py::arg("num_sources") = py::none(), py::arg("seed_ids").noconvert() = py::none(),
-      py::arg("edge_ids").noconvert() = py::none(), py::arg("want_places") = true, py::arg("num_threads") = 1);
+      py::arg("edge_ids").noconvert() = py::none(), py::arg("want_places") = true, py::arg("num_threads") = 1,
+      py::arg("streams").noconvert() = py::none(), py::arg("times").noconvert() = py::none());
   m.def(
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {
@@ -185,25 +206,37 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
 void bind_sampling(py::module_& m) {
   bind_sampling_for<std::int32_t>(m, "NumberingInt32");
   bind_sampling_for<std::int64_t>(m, "NumberingInt64");
+  py::class_<GivenGroups>(m, "Groups")
+      .def(py::init([](std::vector<Array<std::int64_t>> of_seeds, std::int64_t count, std::optional<Array<std::uint32_t>> streams,
+                       std::optional<Array<std::int64_t>> times) {
+             if (count < 0) throw std::invalid_argument("count must be 0 or more, got " + std::to_string(count) + ".");
+             return GivenGroups{std::move(of_seeds), count, std::move(streams), std::move(times)};
+           }),
+           py::arg("of_seeds").noconvert(), py::kw_only(), py::arg("count"), py::arg("streams").noconvert() = py::none(),
+           py::arg("times").noconvert() = py::none());
   py::class_<ArrayTopology>(m, "Topology")
       .def(py::init<const py::list&, const py::list&>(), py::arg("node_types"), py::arg("relations"));
   m.def(
       "sample_neighbors",
       [](const ArrayTopology& graph, const std::vector<std::pair<std::int64_t, Array<std::int64_t>>>& seeds,
          const std::vector<std::int64_t>& sampled, const Numbers& fanouts, const Keys& keys, bool replace, bool only_new,
-         bool want_edge_ids, std::int64_t direct_limit, int num_threads) {
+         bool want_edge_ids, std::int64_t direct_limit, int num_threads, const std::string& op,
+         const std::optional<GivenGroups>& groups) {
         check_threads(num_threads);
         NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace);
         request.only_new = only_new;
         request.want_edge_ids = want_edge_ids;
         request.direct_limit = direct_limit;
         request.threads = num_threads;
+        request.op = op;
+        if (groups) request.groups = view_of(*groups, seeds.size());
         return graph.visit([&](const auto& topology) {
           std::vector<Seeds> wanted;
           for (const auto& [type, ids] : seeds) {
             if (type < 0 || type >= std::ssize(topology.node_types))
               throw std::invalid_argument("no node type has the number " + std::to_string(type) + ".");
             wanted.push_back({static_cast<std::size_t>(type), view(ids, "seeds")});
+            if (groups) wanted.back().groups = view(groups->of_seeds[wanted.size() - 1], "of_seeds");
           }
           auto found = [&] {
             const GilRelease nogil;
@@ -214,7 +247,7 @@ void bind_sampling(py::module_& m) {
       },
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("keys"),
       py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
-      py::arg("num_threads") = 1);
+      py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none());
 }
 
 }  // namespace datapipes

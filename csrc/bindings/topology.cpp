@@ -6,10 +6,6 @@
 namespace datapipes {
 namespace {
 
-constexpr const char* kOp = "sample_neighbor";
-
-std::string op_of(const std::string& name) { return name.empty() ? kOp : std::string(kOp) + ", " + name; }
-
 template <class T>
 Array<T> as_array(py::handle given, const char* name) {
   if (!py::isinstance<Array<T>>(given)) {
@@ -45,7 +41,7 @@ void ArrayTopology::fill(const py::list& node_types, const py::list& relations) 
     const auto type = given.cast<py::tuple>();
     const auto num_nodes = type[1].cast<std::int64_t>();
     if (num_nodes < 0) throw py::value_error("Topology: num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
-    graph.node_types.push_back({op_of(type[0].cast<std::string>()), num_nodes});
+    graph.node_types.push_back({type[0].cast<std::string>(), num_nodes});
   }
   for (const auto& given : relations) {
     const auto relation = given.cast<py::tuple>();
@@ -68,7 +64,7 @@ void ArrayTopology::fill(const py::list& node_types, const py::list& relations) 
     }
     arrays_.push_back(indptr);
     arrays_.push_back(indices);
-    graph.relations.push_back({op_of(relation[5].cast<std::string>()), src, dst, rows, ids});
+    graph.relations.push_back({relation[5].cast<std::string>(), src, dst, rows, ids});
   }
   graph_ = std::move(graph);
 }

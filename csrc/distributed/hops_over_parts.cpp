@@ -59,7 +59,7 @@ Buffer<Id> HopsOverParts<Id>::number_seeds(const Seeds& seeds) {
   Buffer<Id> local(std::ssize(seeds.ids));
   std::vector<Id> ids(seeds.ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    check_node(type.op.c_str(), seeds.ids[i], type.num_nodes);
+    check_node(type.name.c_str(), seeds.ids[i], type.num_nodes);
     ids[i] = static_cast<Id>(seeds.ids[i]);
   }
   numbering.make_room(std::ssize(seeds.ids), direct_left_);
@@ -109,7 +109,7 @@ void HopsOverParts<Id>::look_up_owners(std::size_t type) {
   auto& owners = owners_[type];
   const std::size_t known = owners.size();
   owners.resize(nodes.size());
-  graph_.owners[type].owners(graph_.node_types[type].op.c_str(), nodes.subspan(known), owners.data() + known);
+  graph_.owners[type].owners(graph_.node_types[type].name.c_str(), nodes.subspan(known), owners.data() + known);
 }
 
 template <class Id>

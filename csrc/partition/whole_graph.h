@@ -27,8 +27,7 @@ std::vector<std::int64_t> first_nodes(const Topology<Id>& graph) {
 
 template <class Id>
 std::string op_of(const Relation<Id>& relation) {
-  const auto name = relation.op.find(", ");  // a Topology names its relations as the sampler does
-  return "Partitioner" + (name == std::string::npos ? std::string() : relation.op.substr(name));
+  return named("Partitioner", relation.name);
 }
 
 using Positions = std::pair<std::int64_t, std::int64_t>;

@@ -1,8 +1,8 @@
 // draw_few.h: the first few bounded draws of a stream at once, without a branch per draw and with several Philox blocks
 // side by side.
-//   draw_few(key, node, first, count, out): out[i] equals the i-th draw of Stream(key, node), made by bounded(first +
-//   i), for i < count <= kFewDraws. The ranges first + i are in [1, 2^31). `out` has room for count rounded up to 8.
-//   Returns false if a draw might be rejected (about once in 2^32 / range draws). A rejection shifts the words of the
+//   draw_few(key, node, stream, first, count, out): out[i] equals the i-th draw of Stream(key, node, stream), made by
+//   bounded(first + i), for i < count <= kFewDraws. The ranges first + i are in [1, 2^31). `out` has room for count rounded up
+//   to 8. Returns false if a draw might be rejected (about once in 2^32 / range draws). A rejection shifts the words of the
 //   stream, so the caller then draws one by one. The bits are those of philox.h; test_fast_paths.cpp compares the two.
 #pragma once
 
@@ -15,8 +15,9 @@ namespace datapipes {
 inline constexpr std::int64_t kFewDraws = 32;
 
 // The eight words of blocks `block` and `block + 1` of a stream.
-inline void philox_two_blocks(std::uint64_t key, std::uint64_t node, std::uint32_t block, std::uint32_t* words) {
-  LaneCounter counter[1] = {{Lanes::of(block, block + 1), Lanes::both(0), Lanes::both(node), Lanes::both(node >> 32)}};
+inline void philox_two_blocks(std::uint64_t key, std::uint64_t node, std::uint32_t stream, std::uint32_t block,
+                              std::uint32_t* words) {
+  LaneCounter counter[1] = {{Lanes::of(block, block + 1), Lanes::both(stream), Lanes::both(node), Lanes::both(node >> 32)}};
   philox_lanes(counter, key);
   const auto [x0, x1, x2, x3] = counter[0];
 #if defined(__SSE2__)
@@ -34,8 +35,9 @@ inline void philox_two_blocks(std::uint64_t key, std::uint64_t node, std::uint32
 #endif
 }
 
-inline bool draw_few(std::uint64_t key, std::uint64_t node, std::uint32_t first, std::int64_t count, std::uint32_t* out) {
-  for (std::int64_t i = 0; i < count; i += 8) philox_two_blocks(key, node, static_cast<std::uint32_t>(i / 4), out + i);
+inline bool draw_few(std::uint64_t key, std::uint64_t node, std::uint32_t stream, std::uint32_t first, std::int64_t count,
+                     std::uint32_t* out) {
+  for (std::int64_t i = 0; i < count; i += 8) philox_two_blocks(key, node, stream, static_cast<std::uint32_t>(i / 4), out + i);
   std::uint32_t doubtful = 0;
   std::uint32_t range = first;
   for (std::int64_t i = 0; i < count; ++i, ++range) {

@@ -18,11 +18,12 @@ namespace datapipes {
 class FewChooser {
  public:
   // Draws without replacement; requires 0 <= fanout < degree.
-  bool choose(std::int64_t degree, std::int64_t fanout, std::uint64_t key, std::uint64_t node, std::int64_t* out) {
+  bool choose(std::int64_t degree, std::int64_t fanout, std::uint64_t key, std::uint64_t node, std::uint32_t stream,
+              std::int64_t* out) {
     const std::int64_t drawn = std::min(fanout, degree - fanout);
     if (drawn > kFewDraws || degree > std::numeric_limits<std::int32_t>::max()) return false;
     if (degree > 64 && drawn != fanout) return false;
-    if (!draw_few(key, node, static_cast<std::uint32_t>(degree - drawn + 1), drawn, picks_.data())) return false;
+    if (!draw_few(key, node, stream, static_cast<std::uint32_t>(degree - drawn + 1), drawn, picks_.data())) return false;
     if (degree <= 64) {
       in_word(degree, fanout, drawn, out);
       return true;

@@ -1,5 +1,5 @@
 // draw_hop.h: one hop of drawing over the rows of one relation, shared by sample_hop and sample_neighbors. It keeps no state
-// and numbers nothing; which in-edges are drawn is the policy's choice (uniform.h).
+// and numbers nothing; which in-edges are drawn is the policy's choice (policy.h), for whom is told by the columns (columns.h).
 //   Two passes: plan_hop() reads the degrees and lays out the columns; HopDrawer::draw() picks the in-edges of a range
 //   of columns and reads their sources. Ranges are independent of each other, so each thread draws some of the ranges.
 //   Both passes prefetch the memory lines of a block before they use them, so many cache misses are under way at once.
@@ -13,23 +13,28 @@
 
 #include "common/buffer.h"
 #include "common/thread_pool.h"
+#include "sampling/columns.h"
 #include "sampling/row_view.h"
 
 namespace datapipes {
 
-// The layout of a hop: column d holds the picks of row nodes[d], at indptr[d] .. indptr[d + 1] of the hop's edges.
-template <class NodeId>
+// The layout of a hop: column d holds the picks of its row, at indptr[d] .. indptr[d + 1] of the hop's edges.
+template <class Columns>
 struct HopPlan {
-  struct Column {
-    std::int64_t begin, degree;  // the in-edges of the row
+  struct Span {
+    std::int64_t begin, degree;  // the in-edges of the row, as the policy narrowed them
   };
-  std::span<const NodeId> nodes;
+  Columns columns;
   std::int64_t first = 0;  // columns before this one are empty
   Buffer<std::int64_t> indptr;
-  Buffer<Column> columns;                  // from `first` on
-  std::span<const std::int64_t> ids = {};  // of `nodes`, where they are rows and the caller knows the ids; else empty
-  std::int64_t num_dst() const { return std::ssize(nodes); }
+  Buffer<Span> spans;  // from `first` on
+  std::int64_t num_dst() const { return columns.count(); }
   std::int64_t num_picks() const { return indptr[num_dst()]; }
+  template <class Id>
+  Row row(std::int64_t d, const RowView<Id>& rows) const {
+    const Span span = spans[d - first];
+    return columns.in_edges(d, span.begin, span.degree, rows);
+  }
 
   // Returns the first column whose picks begin at `pick` or later. Cuts the hop into ranges of about equal work.
   std::int64_t column_at(std::int64_t pick) const {
@@ -41,20 +46,21 @@ struct HopPlan {
 inline constexpr std::int64_t kRangeColumns = 4096;  // columns that one thread lays out per turn
 inline constexpr int kMostDrawers = 8;               // the thread that numbers keeps up with no more (docs/decisions/004)
 
-template <class Id, class NodeId, class Policy>
-HopPlan<NodeId> plan_hop(const char* op, const RowView<Id>& graph, std::span<const NodeId> nodes, std::int64_t first,
-                         const Policy& policy, int threads = 1) {
+template <class Id, class Columns, class Policy>
+HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Columns& columns, std::int64_t first,
+                          const Policy& policy, int threads = 1) {
   constexpr std::int64_t kDistance = 24;  // nodes to prefetch ahead; more than a core has miss buffers gains nothing
-  const auto num_dst = std::ssize(nodes);
+  const auto num_dst = columns.count();
   const auto num_nodes = graph.num_rows();
   const auto num_edges = std::ssize(graph.indices);
-  HopPlan<NodeId> plan{nodes, first, Buffer<std::int64_t>(num_dst + 1),
-                       Buffer<typename HopPlan<NodeId>::Column>(num_dst - first)};
+  HopPlan<Columns> plan{columns, first, Buffer<std::int64_t>(num_dst + 1),
+                        Buffer<typename HopPlan<Columns>::Span>(num_dst - first)};
   std::fill_n(plan.indptr.data(), first + 1, std::int64_t{0});
   const auto prefetch = [&](std::int64_t node) {
     if (static_cast<std::uint64_t>(node) < static_cast<std::uint64_t>(num_nodes)) {
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node)]);
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node) + 1]);
+      policy.prefetch(node);
     }
   };
   const std::int64_t num_ranges = (num_dst - first + kRangeColumns - 1) / kRangeColumns;
@@ -64,14 +70,15 @@ HopPlan<NodeId> plan_hop(const char* op, const RowView<Id>& graph, std::span<con
     std::int64_t total = 0;
     const std::int64_t end = end_of(range);
     for (std::int64_t d = first + range * kRangeColumns; d < end; ++d) {
-      if (d + kDistance < end) prefetch(nodes[static_cast<std::size_t>(d + kDistance)]);
-      const std::int64_t node = nodes[static_cast<std::size_t>(d)];
+      if (d + kDistance < end) prefetch(columns.row(d + kDistance));
+      const std::int64_t node = columns.row(d);
       check_node(op, node, num_nodes);
       const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
       const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
       if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
-      plan.columns[d - first] = {from, to - from};
-      if (__builtin_add_overflow(total, policy.count(to - from), &total)) throw_too_many(op, policy.fanout);
+      const RowPlan planned = policy.plan(columns.in_edges(d, from, to - from, graph));
+      plan.spans[d - first] = {planned.begin, planned.degree};
+      if (__builtin_add_overflow(total, planned.picks, &total)) throw_too_many(op, policy.fanout);
       plan.indptr[d + 1] = total;
     }
   });
@@ -93,13 +100,13 @@ HopPlan<NodeId> plan_hop(const char* op, const RowView<Id>& graph, std::span<con
 template <class Id, class Policy>
 class HopDrawer {
  public:
-  // Draws columns [begin, end). Calls on_block(offset, neighbors, positions) for each block of picks: `offset` is the
-  // index of the first pick among the hop's edges, `neighbors` are the checked global ids, already written to out +
-  // offset, and `positions` their positions in `indices`. Calls prefetch(neighbor) for each neighbor of a block before
-  // that.
-  template <class NodeId, class Prefetch, class OnBlock>
-  void draw(const char* op, const RowView<Id>& graph, const HopPlan<NodeId>& plan, const Policy& chosen, std::int64_t begin,
-            std::int64_t end, Id* out, Prefetch&& prefetch, OnBlock&& on_block) {
+  // Draws columns [begin, end). Calls on_block(offset, found, positions) for each block of picks: `offset` is the index
+  // of the first pick among the hop's edges, `found` are the checked neighbors, already written to out + offset, and
+  // `positions` their positions in `indices`. Calls prefetch(neighbor) for each neighbor of a block before that.
+  template <class Columns, class Prefetch, class OnBlock>
+  void draw(const char* op, const RowView<Id>& graph, const HopPlan<Columns>& plan, const Policy& chosen, std::int64_t begin,
+            std::int64_t end, typename Columns::template Found<Id>* out, Prefetch&& prefetch, OnBlock&& on_block) {
+    using Found = typename Columns::template Found<Id>;
     const RowView<Id> rows = graph;  // copies, which stores through pointers cannot change
     const Policy policy = chosen;
     const auto num_sources = static_cast<std::uint64_t>(rows.num_sources);
@@ -110,22 +117,29 @@ class HopDrawer {
       while (stop < end && indptr[stop + 1] - offset <= kBlockEdges) ++stop;
       const auto count = static_cast<std::size_t>(indptr[stop] - offset);
       if (positions_.size() < count) positions_.resize(count);
-      for (std::int64_t d = begin; d < stop; ++d) {
-        const auto column = plan.columns[d - plan.first];
-        const auto at = static_cast<std::size_t>(d);
-        const auto node = plan.ids.empty() ? rows.node_of(plan.nodes[at]) : static_cast<std::uint64_t>(plan.ids[at]);
-        scratch_.choose(policy, rows.indices.data(), column.begin, column.degree, node, indptr[d + 1] - indptr[d],
-                        positions_.data() + (indptr[d] - offset));
-      }
-      Id* const neighbors = out + offset;
-      for (std::size_t i = 0; i < count; ++i) {
+      choose(policy, rows, plan, begin, stop);
+      Found* const found = out + offset;
+      const auto checked = [&](std::size_t i) __attribute__((always_inline)) {
         const Id neighbor = rows.indices[static_cast<std::size_t>(positions_[i])];
         if (static_cast<std::uint64_t>(neighbor) >= num_sources)
           throw_bad_neighbor(op, positions_[i], neighbor, rows.num_sources);
-        prefetch(neighbor);
-        neighbors[i] = neighbor;
+        return neighbor;
+      };
+      if constexpr (Columns::kTrees) {
+        for (std::int64_t d = begin; d < stop; ++d) {
+          for (auto i = static_cast<std::size_t>(indptr[d] - offset); i < static_cast<std::size_t>(indptr[d + 1] - offset); ++i) {
+            found[i] = plan.columns.found(d, checked(i));
+            prefetch(found[i]);
+          }
+        }
+      } else {
+        for (std::size_t i = 0; i < count; ++i) {
+          const Id neighbor = checked(i);
+          prefetch(neighbor);
+          found[i] = neighbor;
+        }
       }
-      on_block(offset, std::span<Id>(neighbors, count), std::span<const std::int64_t>(positions_.data(), count));
+      on_block(offset, std::span<Found>(found, count), std::span<const std::int64_t>(positions_.data(), count));
       begin = stop;
     }
     if (positions_.size() > kKeptPicks) *this = HopDrawer();  // free the scratch of a hub at once
@@ -134,6 +148,21 @@ class HopDrawer {
  private:
   static constexpr std::size_t kKeptPicks = std::size_t{1} << 17;
   static constexpr std::int64_t kBlockEdges = 256;  // picks prefetched together; they fit L1 with the scratch
+
+  // Writes the positions of the picks of columns [begin, stop), and prefetches their lines.
+  template <class Columns>
+  void choose(const Policy& policy, const RowView<Id>& rows, const HopPlan<Columns>& plan, std::int64_t begin,
+              std::int64_t stop) {
+    const std::int64_t* const indptr = plan.indptr.data();
+    const auto row = [&](std::int64_t d) { return plan.row(d, rows); };
+    if constexpr (requires { scratch_.choose_block(policy, rows.indices.data(), row, indptr, begin, stop, positions_.data()); }) {
+      scratch_.choose_block(policy, rows.indices.data(), row, indptr, begin, stop, positions_.data());
+    } else {
+      for (std::int64_t d = begin; d < stop; ++d)
+        scratch_.choose(policy, rows.indices.data(), row(d), indptr[d + 1] - indptr[d],
+                        positions_.data() + (indptr[d] - indptr[begin]));
+    }
+  }
 
   typename Policy::Scratch scratch_;
   std::vector<std::int64_t> positions_;
@@ -151,9 +180,9 @@ HopDrawer<Id, Policy>& thread_drawer() {
 
 // Draws a whole plan into `out`, ranges of columns on all threads. Calls on_block as HopDrawer::draw does, on the
 // thread that drew. Calls consume(begin, end) on this thread for each range of the hop's edges, in ascending order.
-template <class Id, class NodeId, class Policy, class OnBlock, class Consume>
-void draw_on_threads(const char* op, const RowView<Id>& graph, const HopPlan<NodeId>& plan, const Policy& policy, int threads,
-                     Id* out, OnBlock&& on_block, Consume&& consume) {
+template <class Id, class Columns, class Policy, class OnBlock, class Consume>
+void draw_on_threads(const char* op, const RowView<Id>& graph, const HopPlan<Columns>& plan, const Policy& policy, int threads,
+                     typename Columns::template Found<Id>* out, OnBlock&& on_block, Consume&& consume) {
   const std::int64_t num_ranges = (plan.num_picks() + kRangePicks - 1) / kRangePicks;
   const auto column = [&](std::int64_t range) {
     return range == num_ranges ? plan.num_dst() : plan.column_at(range * kRangePicks);
@@ -161,7 +190,7 @@ void draw_on_threads(const char* op, const RowView<Id>& graph, const HopPlan<Nod
   in_order(
       num_ranges, std::min(threads, kMostDrawers),
       [&](std::int64_t range) {
-        thread_drawer<Id, Policy>().draw(op, graph, plan, policy, column(range), column(range + 1), out, [](Id) {}, on_block);
+        thread_drawer<Id, Policy>().draw(op, graph, plan, policy, column(range), column(range + 1), out, [](auto) {}, on_block);
       },
       [&](std::int64_t range) { consume(plan.indptr[column(range)], plan.indptr[column(range + 1)]); });
 }

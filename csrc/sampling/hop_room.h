@@ -39,8 +39,8 @@ struct HopRoom {
   [[noreturn]] void refuse_allocation(std::int64_t picks, std::int64_t columns) const;
 };
 
-template <class NodeId>
-void check_hop_room(const HopRoom& room, const HopPlan<NodeId>& plan, std::int64_t bytes_per_pick, std::int64_t held = 0) {
+template <class Columns>
+void check_hop_room(const HopRoom& room, const HopPlan<Columns>& plan, std::int64_t bytes_per_pick, std::int64_t held = 0) {
   const std::int64_t picks = plan.num_picks();
   if (picks < kPicksUnchecked && picks + held < kPicksUnchecked) return;
   std::int64_t largest = 0;

@@ -68,7 +68,8 @@ class DirectIdMap : public IdMapBase {
   // Writes the local id of each of `ids`. New ids are appended to nodes[count], nodes[count + 1] ...; `nodes` has one
   // spare entry at the end. Returns the new count. The loop has no branch, since no predictor can guess whether an id
   // is new.
-  std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
+  template <class Local>
+  std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Local* local) {
     std::uint32_t* const slots = slots_.data();
     const std::uint32_t base = base_;
     auto next = static_cast<std::uint32_t>(base + static_cast<std::uint64_t>(count));
@@ -78,7 +79,7 @@ class DirectIdMap : public IdMapBase {
       const bool absent = slot < base;
       const std::uint32_t value = absent ? next : slot;
       slot = value;
-      *local++ = static_cast<Id>(value - base);
+      *local++ = static_cast<Local>(value - base);
       *new_node = id;
       new_node += absent;
       next += absent;
@@ -115,7 +116,8 @@ class HashIdMap : public IdMapBase {
       slots_[place(found[local])] = {found[local], base_ + static_cast<std::uint32_t>(local)};
   }
 
-  std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
+  template <class Local>
+  std::int64_t number(std::span<const Id> ids, std::int64_t count, Id* nodes, Local* local) {
     Slot* const slots = slots_.data();  // copies, which stores through pointers cannot change
     const std::uint32_t base = base_;
     const std::size_t last = slots_.size() - 1;
@@ -127,7 +129,7 @@ class HashIdMap : public IdMapBase {
       const bool absent = slots[at].value < base;
       const std::uint32_t value = absent ? static_cast<std::uint32_t>(base + static_cast<std::uint64_t>(count)) : slots[at].value;
       slots[at] = {id, value};
-      *local++ = static_cast<Id>(value - base);
+      *local++ = static_cast<Local>(value - base);
       nodes[count] = id;
       count += absent;
     }
@@ -156,8 +158,8 @@ class HashIdMap : public IdMapBase {
 
 // map.number() of many ids. Prefetches the map entries of the next block while it numbers one. `local` may be
 // ids.data().
-template <class Map, class Id>
-std::int64_t number_ahead(Map& map, std::span<const Id> ids, std::int64_t count, Id* nodes, Id* local) {
+template <class Map, class Id, class Local>
+std::int64_t number_ahead(Map& map, std::span<const Id> ids, std::int64_t count, Id* nodes, Local* local) {
   constexpr std::size_t kBlock = 256;
   // Inlined always: GCC takes a function that only prefetches for one without effect, and drops the calls.
   const auto prefetch = [&](std::size_t begin) __attribute__((always_inline)) {

@@ -58,12 +58,12 @@ class Numbering {
   }
 
   // Writes the local id of each of `ids`, for which there is room. `local` may be ids.data().
-  template <class Map>
-  void number(Map& map, std::span<const Id> ids, Id* local) {
+  template <class Map, class Local>
+  void number(Map& map, std::span<const Id> ids, Local* local) {
     count_ = map.number(ids, count_, nodes_.data(), local);
   }
-  template <class Map>
-  void number_ahead(Map& map, std::span<const Id> ids, Id* local) {
+  template <class Map, class Local>
+  void number_ahead(Map& map, std::span<const Id> ids, Local* local) {
     count_ = datapipes::number_ahead(map, ids, count_, nodes_.data(), local);
   }
 

@@ -25,6 +25,20 @@ struct RowView {
   }
 };
 
+// A row as a policy sees it (policy.h).
+struct Row {
+  std::int64_t begin, degree;  // its in-edges: positions in `indices`
+  std::int64_t number;
+  std::uint64_t node;        // the id that its random stream belongs to
+  std::uint32_t stream = 0;  // of the tree that it is drawn for
+  std::int64_t time = 0;     // of that tree's seed
+};
+
+// What a policy draws of a row: `picks` of the in-edges from `begin` on. It may narrow the row.
+struct RowPlan {
+  std::int64_t begin, degree, picks;
+};
+
 [[noreturn]] inline void throw_not_a_node(const char* op, std::int64_t found, std::int64_t num_nodes) {
   throw std::out_of_range(std::string(op) + ": node id must be in [0, " + std::to_string(num_nodes) + "), got " +
                           std::to_string(found) + ". Check the ids against the number of nodes.");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "sampling/draw_hop.h"
@@ -25,18 +26,16 @@ void look_up_edge_ids(std::span<const std::int64_t> edge_ids, std::span<std::int
   });
 }
 
-}  // namespace
+void check_lengths(std::size_t num_seeds, std::size_t found, const char* name) {
+  if (found != 0 && found != num_seeds)
+    throw std::invalid_argument(std::string("sample_hop: give one of ") + name + " for each seed.");
+}
 
-template <class Id>
-SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Uniform& policy, const HopPlaces& places,
-                          int threads) {
+template <class Id, class Chosen>
+SampledHop<Id> draw_with(const Chosen& policy, const RowView<Id>& rows, const SeedColumns& columns, const HopPlaces& places,
+                         int threads) {
   constexpr const char* kOp = "sample_hop";
-  if (!of.seed_ids.empty() && of.seed_ids.size() != of.seeds.size())
-    throw std::invalid_argument("sample_hop: give one of seed_ids for each seed.");
-  if (places.wanted == Places::kEdgeIds && places.edge_ids.size() != rows.indices.size())
-    throw std::invalid_argument("sample_hop: give one of edge_ids for each edge.");
-  auto plan = plan_hop(kOp, rows, of.seeds, 0, policy, threads);
-  plan.ids = of.seed_ids;
+  auto plan = plan_hop(kOp, rows, columns, 0, policy, threads);
   const std::int64_t num_picks = plan.num_picks(), num_places = places.wanted == Places::kNone ? 0 : num_picks;
   check_hop_room(HopRoom{kOp, 0, policy.fanout, policy.replace}, plan, sizeof(Id) + (num_places > 0 ? sizeof(std::int64_t) : 0));
   SampledHop<Id> hop{.indptr = {}, .neighbors = Buffer<Id>(num_picks), .positions = Buffer<std::int64_t>(num_places)};
@@ -57,7 +56,21 @@ SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Unif
   return hop;
 }
 
-template SampledHop<std::int32_t> sample_hop(const RowView<std::int32_t>&, const HopRows&, const Uniform&, const HopPlaces&, int);
-template SampledHop<std::int64_t> sample_hop(const RowView<std::int64_t>&, const HopRows&, const Uniform&, const HopPlaces&, int);
+}  // namespace
+
+template <class Id>
+SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Policy& policy, const HopPlaces& places,
+                          int threads) {
+  check_lengths(of.seeds.size(), of.seed_ids.size(), "seed_ids");
+  check_lengths(of.seeds.size(), of.streams.size(), "streams");
+  check_lengths(of.seeds.size(), of.times.size(), "times");
+  if (places.wanted == Places::kEdgeIds && places.edge_ids.size() != rows.indices.size())
+    throw std::invalid_argument("sample_hop: give one of edge_ids for each edge.");
+  const SeedColumns columns{of.seeds, of.seed_ids, of.streams, of.times};
+  return std::visit([&](const auto& chosen) { return draw_with(chosen, rows, columns, places, threads); }, policy);
+}
+
+template SampledHop<std::int32_t> sample_hop(const RowView<std::int32_t>&, const HopRows&, const Policy&, const HopPlaces&, int);
+template SampledHop<std::int64_t> sample_hop(const RowView<std::int64_t>&, const HopRows&, const Policy&, const HopPlaces&, int);
 
 }  // namespace datapipes

@@ -1,6 +1,8 @@
 #include "sampling/sample_neighbors.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "sampling/draw_hop.h"
@@ -10,12 +12,57 @@
 namespace datapipes {
 namespace {
 
+// What is numbered: node ids, or keys of a group and a node id.
 template <class Id>
+struct PlainNodes {
+  using Key = Id;
+  using Columns = NodeColumns<Id>;
+  PlainNodes(const Topology<Id>&, const NeighborsRequest&) {}
+  std::int64_t num_keys(std::int64_t num_nodes) const { return num_nodes; }
+  Key seed(const Seeds& seeds, std::size_t i) const { return static_cast<Id>(seeds.ids[i]); }
+  Columns columns(std::span<const Key> nodes) const { return {nodes}; }
+  void put(Buffer<Key> keys, Neighborhood<Id>& result) const { result.nodes.push_back(std::move(keys)); }
+};
+
+template <class Id>
+struct NodesOfGroups {
+  using Key = std::int64_t;
+  using Columns = KeyColumns;
+  NodesOfGroups(const Topology<Id>& graph, const NeighborsRequest& request) : groups(*request.groups), form{0} {
+    std::int64_t most = 0;
+    for (const NodeType& type : graph.node_types) most = std::max(most, type.num_nodes);
+    form = KeyForm::of(groups.count, most);
+  }
+  std::int64_t num_keys(std::int64_t) const { return form.groups(groups.count); }
+  Key seed(const Seeds& seeds, std::size_t i) const {
+    const std::int64_t group = seeds.groups[i];
+    if (static_cast<std::uint64_t>(group) >= static_cast<std::uint64_t>(groups.count))
+      throw std::out_of_range("no group has the number " + std::to_string(group) + ".");
+    return form.key(group, seeds.ids[i]);
+  }
+  Columns columns(std::span<const Key> keys) const { return {keys, form, groups}; }
+  void put(const Buffer<Key>& keys, Neighborhood<Id>& result) const {
+    const auto count = std::ssize(keys);
+    Buffer<Id> nodes(count);
+    Buffer<std::int64_t> of(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      nodes[i] = static_cast<Id>(form.node(keys[i]));
+      of[i] = form.group(keys[i]);
+    }
+    result.nodes.push_back(std::move(nodes));
+    result.groups.push_back(std::move(of));
+  }
+
+  Groups groups;
+  KeyForm form;
+};
+
+template <class Id, class Nodes>
 class Sampling {
  public:
   Sampling(const Topology<Id>& graph, const NeighborsRequest& request)
-      : graph_(graph), request_(request), direct_left_(request.direct_limit) {
-    for (const NodeType& type : graph.node_types) numberings_.emplace_back(type.num_nodes);
+      : graph_(graph), request_(request), nodes_(graph, request), direct_left_(request.direct_limit) {
+    for (const NodeType& type : graph.node_types) numberings_.emplace_back(nodes_.num_keys(type.num_nodes));
   }
 
   Neighborhood<Id> run(std::span<const Seeds> seeds) {
@@ -27,24 +74,28 @@ class Sampling {
       result.hops.push_back(run_hop(hop, num_dst, request_.only_new ? sampled : std::vector<std::int64_t>(num_dst.size(), 0)));
       sampled = num_dst;
     }
-    for (auto& numbering : numberings_) result.nodes.push_back(numbering.finish());
+    for (auto& numbering : numberings_) nodes_.put(numbering.finish(), result);
     return result;
   }
 
  private:
+  using Key = typename Nodes::Key;
+  using Columns = typename Nodes::Columns;
+
   Buffer<Id> number_seeds(const Seeds& seeds) {
     const NodeType& type = graph_.node_types[seeds.type];
+    const std::string op = named(request_.op, type.name);
     auto& numbering = numberings_[seeds.type];
     numbering.make_room(std::ssize(seeds.ids), direct_left_);
     Buffer<Id> local(std::ssize(seeds.ids));
-    std::vector<Id> ids(seeds.ids.size());
+    std::vector<Key> keys(seeds.ids.size());
     numbering.visit([&](auto& map) {
-      for (std::size_t i = 0; i < ids.size(); ++i) {
-        check_node(type.op.c_str(), seeds.ids[i], type.num_nodes);
-        ids[i] = static_cast<Id>(seeds.ids[i]);
-        map.prefetch(ids[i]);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        check_node(op.c_str(), seeds.ids[i], type.num_nodes);
+        keys[i] = nodes_.seed(seeds, i);
+        map.prefetch(keys[i]);
       }
-      numbering.number(map, ids, local.data());
+      numbering.number(map, std::span<const Key>(keys), local.data());
     });
     return local;
   }
@@ -56,10 +107,14 @@ class Sampling {
     for (std::size_t i = 0; i < request_.sampled.size(); ++i) {
       const Relation<Id>& relation = graph_.relations[request_.sampled[i]];
       const std::size_t dst = relation.dst;
-      const Uniform& policy = request_.hops[hop][i];
-      const auto rows = numberings_[dst].nodes().first(static_cast<std::size_t>(num_dst[dst]));
-      const bool idle = policy.fanout == 0 || first[dst] == num_dst[dst];
-      blocks.push_back(idle ? nothing(num_dst[dst]) : draw(relation, policy, rows, first[dst], hop));
+      const Policy& policy = request_.hops[hop][i];
+      const auto columns = nodes_.columns(numberings_[dst].nodes().first(static_cast<std::size_t>(num_dst[dst])));
+      if (fanout_of(policy) == 0 || first[dst] == num_dst[dst]) {
+        blocks.push_back(nothing(num_dst[dst]));
+      } else {
+        blocks.push_back(
+            std::visit([&](const auto& chosen) { return draw(relation, chosen, columns, first[dst], hop); }, policy));
+      }
     }
     for (std::size_t i = 0; i < blocks.size(); ++i)  // only now: later relations find nodes of the same type
       blocks[i].num_src = numberings_[graph_.relations[request_.sampled[i]].src].count();
@@ -72,49 +127,63 @@ class Sampling {
     return block;
   }
 
-  CompactedHop<Id> draw(const Relation<Id>& relation, const Uniform& policy, std::span<const Id> rows, std::int64_t first,
+  template <class Chosen>
+  CompactedHop<Id> draw(const Relation<Id>& relation, const Chosen& policy, const Columns& columns, std::int64_t first,
                         std::size_t hop) {
-    const char* const op = relation.op.c_str();
-    const HopRoom room{op, static_cast<std::int64_t>(hop), policy.fanout, policy.replace};
+    const std::string op = named(request_.op, relation.name);
+    const HopRoom room{op.c_str(), static_cast<std::int64_t>(hop), policy.fanout, policy.replace};
     std::int64_t num_picks = 0;
     try {
-      auto plan = plan_hop(op, relation.rows, rows, first, policy, request_.threads);
+      auto plan = plan_hop(op.c_str(), relation.rows, columns, first, policy, request_.threads);
       num_picks = plan.num_picks();
-      check_hop_room(room, plan, sizeof(Id) + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_);
+      constexpr std::int64_t kKeys = kInPlace ? 0 : sizeof(Key);
+      check_hop_room(room, plan, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_);
       held_ += num_picks + plan.num_dst();
-      return draw_plan(relation, plan, policy);
+      return draw_plan(op.c_str(), relation, plan, policy);
     } catch (const NoRoom&) {
       throw;
     } catch (const std::bad_alloc&) {
-      room.refuse_allocation(num_picks, std::ssize(rows));
+      room.refuse_allocation(num_picks, columns.count());
     }
   }
 
-  CompactedHop<Id> draw_plan(const Relation<Id>& relation, HopPlan<Id>& plan, const Uniform& policy) {
-    const char* const op = relation.op.c_str();
+  template <class Chosen>
+  CompactedHop<Id> draw_plan(const char* op, const Relation<Id>& relation, HopPlan<Columns>& plan, const Chosen& policy) {
     const std::int64_t num_picks = plan.num_picks();
     CompactedHop<Id> block{.indptr = {}, .indices = Buffer<Id>(num_picks), .edge_ids = {}};
     if (request_.want_edge_ids) block.edge_ids = Buffer<std::int64_t>(num_picks);
-    Id* const indices = block.indices.data();  // first the drawn global ids, then their local ids
+    Id* const indices = block.indices.data();
+    Buffer<Key> keys;  // of the picks; where they are ids, they stand in `indices` until they are numbered
+    if constexpr (!kInPlace) keys = Buffer<Key>(num_picks);
+    Key* found = nullptr;
+    if constexpr (kInPlace) {
+      found = indices;
+    } else {
+      found = keys.data();
+    }
     auto& numbering = numberings_[relation.src];
-    const Buffer<Id> before =
+    const Buffer<Key> before =
         numbering.make_room(num_picks, direct_left_);  // the plan still reads it where src and dst are one type
-    const auto on_block = [&](std::int64_t offset, std::span<const Id>, std::span<const std::int64_t> positions) {
+    const auto on_block = [&](std::int64_t offset, std::span<const std::int64_t> positions) {
       if (request_.want_edge_ids) write_edge_ids(relation.edge_ids, positions, block.edge_ids.data() + offset);
     };
     numbering.visit([&](auto& map) {
       if (request_.threads > 1 && num_picks >= kParallelPicks) {
-        draw_on_threads(op, relation.rows, plan, policy, request_.threads, indices, on_block,
-                        [&](std::int64_t begin, std::int64_t end) {
-                          const std::span<const Id> range(indices + begin, static_cast<std::size_t>(end - begin));
-                          numbering.number_ahead(map, range, indices + begin);
-                        });
+        draw_on_threads(
+            op, relation.rows, plan, policy, request_.threads, found,
+            [&](std::int64_t offset, std::span<const Key>, std::span<const std::int64_t> positions) {
+              on_block(offset, positions);
+            },
+            [&](std::int64_t begin, std::int64_t end) {
+              numbering.number_ahead(map, std::span<const Key>(found + begin, static_cast<std::size_t>(end - begin)),
+                                     indices + begin);
+            });
       } else {  // prefetch the map entries of a block while it is drawn, then number it
-        thread_drawer<Id, Uniform>().draw(
-            op, relation.rows, plan, policy, plan.first, plan.num_dst(), indices, [&](Id id) { map.prefetch(id); },
-            [&](std::int64_t offset, std::span<Id> ids, std::span<const std::int64_t> positions) {
-              numbering.number(map, ids, ids.data());
-              on_block(offset, ids, positions);
+        thread_drawer<Id, Chosen>().draw(
+            op, relation.rows, plan, policy, plan.first, plan.num_dst(), found, [&](Key key) { map.prefetch(key); },
+            [&](std::int64_t offset, std::span<const Key> picked, std::span<const std::int64_t> positions) {
+              numbering.number(map, picked, indices + offset);
+              on_block(offset, positions);
             });
       }
     });
@@ -137,18 +206,26 @@ class Sampling {
     return found;
   }
 
+  static constexpr bool kInPlace = std::is_same_v<Key, Id>;
+
   const Topology<Id>& graph_;
   const NeighborsRequest& request_;
-  std::vector<Numbering<Id>> numberings_;  // of each node type
-  std::int64_t direct_left_;               // nodes that may still have a direct map
-  std::int64_t held_ = 0;                  // picks and columns of the blocks made so far
+  const Nodes nodes_;
+  std::vector<Numbering<Key>> numberings_;  // of each node type
+  std::int64_t direct_left_;                // nodes that may still have a direct map
+  std::int64_t held_ = 0;                   // picks and columns of the blocks made so far
 };
 
 }  // namespace
 
 template <class Id>
 Neighborhood<Id> sample_neighbors(const Topology<Id>& graph, std::span<const Seeds> seeds, const NeighborsRequest& request) {
-  return Sampling<Id>(graph, request).run(seeds);
+  if (!request.groups) return Sampling<Id, PlainNodes<Id>>(graph, request).run(seeds);
+  for (const Seeds& of_type : seeds)
+    if (of_type.groups.size() != of_type.ids.size()) throw std::invalid_argument("give one group for each seed.");
+  for (const std::int64_t found : {std::ssize(request.groups->streams), std::ssize(request.groups->times)})
+    if (found != 0 && found != request.groups->count) throw std::invalid_argument("give one stream and one time for each group.");
+  return Sampling<Id, NodesOfGroups<Id>>(graph, request).run(seeds);
 }
 
 template Neighborhood<std::int32_t> sample_neighbors(const Topology<std::int32_t>&, std::span<const Seeds>,

@@ -2,34 +2,44 @@
 // and 4.
 //   Draws (draw_hop.h) for each relation in turn, and numbers the neighbors it finds (numbering.h, one for each node type).
 //   Seeds: ids int64[num_seeds] of a node type, repeats allowed; numbered in the order of the list.
+//   With groups (trees) a node is a pair (group, node id): each group has nodes of its own, numbered together by first
+//   occurrence. Each seed names its group; what is found from a node is in the node's group. The draws for it take the
+//   group's stream and time.
 //   Hop h of a relation: indptr int64[num_dst + 1], indices Id[num_picks] as local ids, edge_ids int64[num_picks] when asked
-//   for, num_src. The result equals sample_hop and compact applied hop by hop and relation by relation.
+//   for, num_src. Without groups the result equals sample_hop and compact applied hop by hop and relation by relation.
 // Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on an
-// inconsistent entry of the graph among those it reads, std::length_error (ValueError) past 2^32 - 1 nodes, NoRoom
+// inconsistent entry of the graph among those it reads, std::length_error (ValueError) past 2^32 - 1 nodes or
+// 2^63 pairs of group and node, NoRoom
 // (MemoryError, hop_room.h) where a hop does not fit into memory. Touches no Python object.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/buffer.h"
+#include "sampling/columns.h"
 #include "sampling/id_map.h"
+#include "sampling/policy.h"
 #include "sampling/topology.h"
-#include "sampling/uniform.h"
 
 namespace datapipes {
 
 struct Seeds {
   std::size_t type;
   std::span<const std::int64_t> ids;
+  std::span<const std::int64_t> groups = {};  // [num_seeds], where the request has groups
 };
 
 struct NeighborsRequest {
-  std::vector<std::size_t> sampled;        // the relations that are drawn from, ascending
-  std::vector<std::vector<Uniform>> hops;  // hop 0 (next to the seeds) first; the policy of each sampled relation
-  bool only_new = false;                   // frontier "new": each node is sampled once, in the hop after its first occurrence
+  std::string op = "sample_neighbor";     // the stage, for errors
+  std::vector<std::size_t> sampled;       // the relations that are drawn from, ascending
+  std::vector<std::vector<Policy>> hops;  // hop 0 (next to the seeds) first; the policy of each sampled relation
+  std::optional<Groups> groups = {};
+  bool only_new = false;  // frontier "new": each node is sampled once, in the hop after its first occurrence
   bool want_edge_ids = false;
   std::int64_t direct_limit = kDirectMapLimit;  // nodes of all types that may have direct maps
   int threads = 1;                              // the result does not depend on it
@@ -46,6 +56,7 @@ struct CompactedHop {
 template <class Id>
 struct Neighborhood {
   std::vector<Buffer<Id>> nodes;                    // of each type: distinct ids by first occurrence, seeds first
+  std::vector<Buffer<std::int64_t>> groups;         // of each type: the group of each node; empty without groups
   std::vector<Buffer<Id>> compacted_seeds;          // of each entry of the seeds: their local ids
   std::vector<std::vector<CompactedHop<Id>>> hops;  // of each hop: the sampled relations
 };

@@ -14,17 +14,20 @@
 namespace datapipes {
 
 struct NodeType {
-  std::string op;  // names the type in errors: "sample_neighbor", or "sample_neighbor, paper"
+  std::string name;  // in errors; empty in a graph without types
   std::int64_t num_nodes;
 };
 
 template <class Id>
 struct Relation {
-  std::string op;  // as above, with the edge type
+  std::string name;  // as above, with the edge type
   std::size_t src, dst;
   RowView<Id> rows;                        // a row for each `dst` node
   std::span<const std::int64_t> edge_ids;  // [num_edges], or empty: then an edge's id is its position
 };
+
+// The operation as errors name it: "sample_neighbor", or "sample_neighbor, paper".
+inline std::string named(const std::string& op, const std::string& name) { return name.empty() ? op : op + ", " + name; }
 
 template <class Id>
 struct Topology {

@@ -1,13 +1,12 @@
 // uniform.h: the choice policy of plain neighbor sampling: up to `fanout` in-edges of a node, each equally likely;
 // docs/semantics.md section 3.
-//   A policy tells draw_hop.h how many in-edges it draws of a row (`count`) and which (`Scratch::choose`). It is row-local:
-//   the picks follow from the policy, the row and the node id alone. Another policy is another header like this one.
 #pragma once
 
 #include <cstdint>
 
 #include "sampling/choose.h"
 #include "sampling/choose_few.h"
+#include "sampling/row_view.h"
 
 namespace datapipes {
 
@@ -16,16 +15,15 @@ struct Uniform {
   bool replace;
   std::uint64_t key;  // hop_key(...)
 
-  std::int64_t count(std::int64_t degree) const { return pick_count(degree, fanout, replace); }
+  RowPlan plan(const Row& row) const { return {row.begin, row.degree, pick_count(row.degree, fanout, replace)}; }
+  void prefetch(std::int64_t) const {}
 
   class Scratch {
    public:
-    // Writes the positions in `indices` of the `picks` in-edges that are chosen among the `degree` from `begin` on, and
-    // prefetches their lines.
     template <class Id>
-    void choose(const Uniform& policy, const Id* indices, std::int64_t begin, std::int64_t degree, std::uint64_t node,
-                std::int64_t picks, std::int64_t* out) {
+    void choose(const Uniform& policy, const Id* indices, const Row& row, std::int64_t picks, std::int64_t* out) {
       constexpr std::int64_t kIdsPerLine = 64 / sizeof(Id);
+      const std::int64_t begin = row.begin, degree = row.degree;
       const Id* const neighbors = indices + begin;
       if (picks == degree && !(policy.replace && policy.fanout >= 0)) {
         for (std::int64_t i = 0; i < picks; i += kIdsPerLine) __builtin_prefetch(neighbors + i);
@@ -33,8 +31,8 @@ struct Uniform {
         for (std::int64_t i = 0; i < picks; ++i) out[i] = begin + i;
         return;
       }
-      if (policy.replace || !few_.choose(degree, policy.fanout, policy.key, node, out))
-        chooser_.choose(degree, policy.fanout, policy.replace, Stream(policy.key, node), out);
+      if (policy.replace || !few_.choose(degree, policy.fanout, policy.key, row.node, row.stream, out))
+        chooser_.choose(degree, policy.fanout, policy.replace, Stream(policy.key, row.node, row.stream), out);
       for (std::int64_t i = 0; i < picks; ++i) {
         __builtin_prefetch(neighbors + out[i]);
         out[i] += begin;

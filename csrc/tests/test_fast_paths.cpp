@@ -23,11 +23,12 @@ void a_few_draws_are_those_of_the_stream() {
       for (const std::int64_t count : {0, 1, 8, 15, 32}) {
         const std::uint64_t key = node * 0x9E3779B97F4A7C15u, id = node << 30 | node;
         std::uint32_t drawn[kFewDraws];
-        if (!draw_few(key, id, first, count, drawn)) {
+        const auto tree = static_cast<std::uint32_t>(node % 3);
+        if (!draw_few(key, id, tree, first, count, drawn)) {
           ++refused;
           continue;
         }
-        Stream stream(key, id);
+        Stream stream(key, id, tree);
         bool equal = true;
         for (std::int64_t i = 0; i < count; ++i) equal &= stream.bounded(first + static_cast<std::uint64_t>(i)) == drawn[i];
         CHECK(equal);
@@ -47,11 +48,12 @@ void a_few_picks_are_those_of_the_chooser() {
     for (std::int64_t fanout = 0; fanout < std::min<std::int64_t>(degree, 40); ++fanout) {
       for (std::uint64_t node = 0; node < 20; ++node) {
         Ints got(static_cast<std::size_t>(fanout), -1), wanted = got;
-        if (!few.choose(degree, fanout, 77, node, got.data())) {
+        const auto tree = static_cast<std::uint32_t>(node % 3);
+        if (!few.choose(degree, fanout, 77, node, tree, got.data())) {
           ++refused;
           continue;
         }
-        slow.choose(degree, fanout, false, Stream(77, node), wanted.data());
+        slow.choose(degree, fanout, false, Stream(77, node, tree), wanted.data());
         CHECK(got == wanted);
         ++chosen;
       }

@@ -161,7 +161,7 @@ void a_minibatch_is_the_same_for_any_number_of_threads() {
   for (std::int64_t i = 0; i < 3'000; ++i) seeds.push_back(i * 7 % 20'000);
   for (std::size_t i = 0; i < edge_ids.size(); ++i) edge_ids[i] = static_cast<std::int64_t>(3 * i + 1);
   const RowView<Id> rows = graph.view();
-  const Topology<Id> topology{{{"sample_neighbor, a", rows.num_rows()}, {"sample_neighbor, b", rows.num_rows()}},
+  const Topology<Id> topology{{{"a", rows.num_rows()}, {"b", rows.num_rows()}},
                               {{"a:to:a", 0, 0, rows, edge_ids}, {"a:to:b", 0, 1, rows, {}}, {"b:to:a", 1, 0, rows, edge_ids}}};
   const std::vector<Seeds> of_types{{1, std::span(seeds).first(100)}, {0, seeds}};
   for (const bool only_new : {false, true}) {

@@ -78,7 +78,7 @@ class NeighborSampler(Sampler):
             given = [(self._number[of], _int64(ids)) for of, ids in seeds.items()]
         else:
             given = [(0, _int64(seeds))]
-        nodes, local_seeds, hops = _core.sample_neighbors(
+        nodes, local_seeds, hops, _ = _core.sample_neighbors(
             self.graph.topology(),
             given,
             sampled=self._sampled,
@@ -88,6 +88,7 @@ class NeighborSampler(Sampler):
             only_new=self.frontier == "new",
             want_edge_ids=self.return_edge_ids,
             num_threads=num_threads(),
+            op=self.name,
         )
         if not self._has_types:
             blocks: list[Any] = [_block(*hop[0]) for hop in hops]

@@ -1,4 +1,4 @@
-"""Golden digests of in-subgraphs: docs/semantics.md, section 4.4, at stream version 1.
+"""Golden digests of LABOR and of in-subgraphs: docs/semantics.md, sections 3.2 and 4.4, at stream version 1.
 
 As in test_golden.py, a digest changes only together with STREAM_VERSION, and is checked against the package and against
 the plain Python twin. Graphs and seeds are those of test_golden.py and test_golden_typed.py.
@@ -15,6 +15,8 @@ import twin
 import twin_layer
 
 import datapipes as dp
+
+LAYER = "sample_layer_neighbor"
 
 
 class Case(NamedTuple):
@@ -34,10 +36,26 @@ CASES = {
         {"edge_types": [typed.EDGE_TYPES[0], typed.EDGE_TYPES[3]]},
         "385f4ab8406b374e9b2d0f4afb14e34f",
     ),
+    "LABOR": Case(LAYER, False, {"fanouts": [4, 3, 2]}, "b1f4b16f7748c5bf478f22cf61397de3"),
+    "LABOR, every neighbor and none": Case(LAYER, False, {"fanouts": [0, 5, -1]}, "f1fa0e0c3a3e69e0b7c529ba39bd0297"),
+    "LABOR, layer dependency": Case(
+        LAYER, False, {"fanouts": [4, 3, 2], "layer_dependency": True}, "11dd1418c396bcd46aa448ad639dcb66"
+    ),
+    "LABOR, batch dependency 7": Case(
+        LAYER, False, {"fanouts": [4, 3], "batch_dependency": 7}, "1a2ba9110c220485b5224fab109f15ba"
+    ),
+    "LABOR, types": Case(LAYER, True, {"fanouts": [2, *typed.BY_TYPE]}, "55a297d1ae189439dd1753cf0908fa48"),
+    "LABOR, types, both dependencies": Case(
+        LAYER,
+        True,
+        {"fanouts": [3, 2], "layer_dependency": True, "batch_dependency": 7},
+        "ee7ddb38367a2f68b6fce7a217ba1cc7",
+    ),
 }
+IN_PACKAGE = [name for name, case in CASES.items() if hasattr(dp.Stage, case.stage)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", IN_PACKAGE)
 def test_the_package_gives_the_golden_digest(name):
     case = CASES[name]
     source, graph = (typed_chain if case.types else plain_chain)()
@@ -69,7 +87,16 @@ def plain_message(case: Case) -> dict[str, np.ndarray]:
     places = order[plain.INDEX * plain.BATCH_SIZE :][: plain.BATCH_SIZE]
     seeds = plain.seeds_of(pairs=False, num_items=50).numpy()[places]
     indptr, indices, edge_ids = twin.coo_to_csc(*plain.edges(), plain.NUM_NODES)
-    found = twin_layer.sample_in_subgraph(indptr, indices, edge_ids, seeds.tolist())
+    if case.stage == LAYER:
+        relations = {twin_layer.PLAIN: (indptr, indices, edge_ids)}
+        fanouts = [{twin_layer.PLAIN: fanout} for fanout in reversed(case.options["fanouts"])]
+        of_types = twin_layer.sample_layer_neighbors(
+            [""], relations, {"": seeds.tolist()}, fanouts=fanouts, layers=layers_of(case)
+        )
+        hops = [blocks[twin_layer.PLAIN] for blocks in of_types.hops]
+        found = twin.Neighborhood(of_types.nodes[""], of_types.compacted_seeds[""], hops)
+    else:
+        found = twin_layer.sample_in_subgraph(indptr, indices, edge_ids, seeds.tolist())
     message = {
         **numbers(),
         "seeds": seeds,
@@ -89,7 +116,15 @@ def typed_message(case: Case) -> dict[str, np.ndarray]:
         of: typed.items_of(of).numpy()[[place for found, place in visited if found == of]] for of in typed.NUM_ITEMS
     }
     relations = {of: twin.coo_to_csc(*typed.edges_of(of), typed.NUM_NODES[of[2]]) for of in typed.EDGE_TYPES}
-    found = twin_layer.sample_typed_in_subgraph(sorted(typed.NUM_NODES), relations, seeds, case.options["edge_types"])
+    node_types = sorted(typed.NUM_NODES)
+    if case.stage == LAYER:
+        fanouts = [
+            dict.fromkeys(typed.EDGE_TYPES, fanout) if isinstance(fanout, int) else fanout
+            for fanout in reversed(case.options["fanouts"])
+        ]
+        found = twin_layer.sample_layer_neighbors(node_types, relations, seeds, fanouts=fanouts, layers=layers_of(case))
+    else:
+        found = twin_layer.sample_typed_in_subgraph(node_types, relations, seeds, case.options["edge_types"])
     message = numbers()
     for of, ids in seeds.items():
         message[f"seeds.{typed.KEYS[of]}"] = ids
@@ -100,6 +135,11 @@ def typed_message(case: Case) -> dict[str, np.ndarray]:
         for of, hop in blocks.items():
             message |= hop_message(h, hop, f".{typed.KEYS[of]}")
     return message
+
+
+def layers_of(case: Case) -> twin_layer.Layers:
+    dependencies = {name: value for name, value in case.options.items() if name != "fanouts"}
+    return twin_layer.Layers(plain.SEED, plain.EPOCH, plain.INDEX, 1, **dependencies)
 
 
 def numbers() -> dict[str, np.ndarray]:

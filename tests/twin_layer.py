@@ -1,9 +1,102 @@
-"""The plain Python twin of in-subgraphs: docs/semantics.md, section 4.4. See twin.py."""
+"""The plain Python twin of LABOR and of in-subgraphs: docs/semantics.md, sections 3.2 and 4.4. See twin.py.
+
+A graph without types is to LABOR one with the one node type "" and the one edge type ("", "", "").
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import twin
+
+PLAIN = ("", "", "")  # the edge type of a graph without types
+Relations = Mapping[twin.EdgeType, tuple[Sequence[int], Sequence[int], Sequence[int] | None]]
+
+
+class Layers(NamedTuple):
+    """What the number of a source depends on besides its id; `hop` and `node_type` come with each draw."""
+
+    seed: int
+    epoch: int
+    batch: int
+    stage: int
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+
+    def number(self, t: int, hop: int, node_type: int) -> int:
+        """Section 3.2."""
+        if self.layer_dependency:
+            hop = 0
+        key = twin.hop_key(self.seed, self.epoch, 0, self.stage, hop, node_type)
+        offset = twin.Stream(key, t, 1).bounded(self.batch_dependency)
+        generation = (self.batch + offset) // self.batch_dependency
+        key = twin.hop_key(self.seed, self.epoch, generation, self.stage, hop, node_type)
+        return twin.Stream(key, t, 0).word()
+
+
+def smallest(numbers: Sequence[int], fanout: int) -> list[int]:
+    """Return the offsets of the picks among in-edges whose sources have these numbers."""
+    if fanout == -1:
+        return list(range(len(numbers)))
+    picks: list[int] = []
+    while len(picks) < min(fanout, len(numbers)):
+        left = [offset for offset in range(len(numbers)) if offset not in picks]
+        picks.append(min(left, key=lambda offset: numbers[offset]))  # the first of equal ones
+    return sorted(picks)
+
+
+def sample_layer_neighbors(
+    node_types: Sequence[str],
+    relations: Relations,
+    seeds: Mapping[Any, Sequence[Any]],
+    *,
+    fanouts: Sequence[Mapping[twin.EdgeType, int]],
+    layers: Layers,
+    frontier: str = "all",
+) -> twin.TypedNeighborhood:
+    """Section 3.2 in the hops of section 4.1. `fanouts` and `seeds` are as for twin.sample_typed_neighbors."""
+    nodes: dict[str, list[int]] = {node_type: [] for node_type in node_types}
+    numbers: dict[tuple[int, int, int], int] = {}
+
+    def number(t: int, hop: int, node_type: int) -> int:
+        if (t, hop, node_type) not in numbers:
+            numbers[t, hop, node_type] = layers.number(t, hop, node_type)
+        return numbers[t, hop, node_type]
+
+    def local_id(node_type: str, v: int) -> int:
+        if v not in nodes[node_type]:
+            nodes[node_type].append(v)
+        return nodes[node_type].index(v)
+
+    compacted_seeds: dict[Any, list[Any]] = {}
+    for of in sorted(seeds):
+        if isinstance(of, str):
+            compacted_seeds[of] = [local_id(of, int(v)) for v in seeds[of]]
+        else:
+            compacted_seeds[of] = [[local_id(of[0], int(u)), local_id(of[2], int(v))] for u, v in seeds[of]]
+    sampled = [of for of in sorted(relations) if any(fanout.get(of, 0) != 0 for fanout in fanouts)]
+    hops = []
+    first = dict.fromkeys(nodes, 0)
+    for hop, fanout in enumerate(fanouts):
+        found_before = {node_type: len(found) for node_type, found in nodes.items()}
+        blocks = {}
+        for of in sampled:
+            src, _, dst = of
+            indptr, indices, edge_ids = relations[of]
+            block = twin.Hop([0], [], [], 0)
+            for place in range(found_before[dst]):
+                if frontier == "all" or place >= first[dst]:
+                    v = nodes[dst][place]
+                    begin, end = int(indptr[v]), int(indptr[v + 1])
+                    sources = [int(u) for u in indices[begin:end]]
+                    of_type = sorted(node_types).index(src)
+                    for offset in smallest([number(u, hop, of_type) for u in sources], fanout.get(of, 0)):
+                        block.indices.append(local_id(src, sources[offset]))
+                        block.edge_ids.append(begin + offset if edge_ids is None else int(edge_ids[begin + offset]))
+                block.indptr.append(len(block.indices))
+            blocks[of] = block
+        hops.append({of: block._replace(num_src=len(nodes[of[0]])) for of, block in blocks.items()})
+        first = found_before
+    return twin.TypedNeighborhood(nodes, compacted_seeds, hops)
 
 
 def sample_in_subgraph(
@@ -22,7 +115,7 @@ def sample_in_subgraph(
 
 def sample_typed_in_subgraph(
     node_types: Sequence[str],
-    relations: Mapping[twin.EdgeType, tuple[Sequence[int], Sequence[int], Sequence[int] | None]],
+    relations: Relations,
     seeds: Mapping[Any, Sequence[Any]],
     edge_types: Sequence[twin.EdgeType],
 ) -> twin.TypedNeighborhood:

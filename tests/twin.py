@@ -6,6 +6,7 @@ other arguments. Ids are given as any sequence of integers and returned as lists
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -147,10 +148,68 @@ def choose(n: int, fanout: int, replace: bool, stream: Stream) -> list[int]:
     return [offset for offset in range(n) if offset not in chosen]
 
 
-def picks_of(indptr: Sequence[int], v: int, fanout: int, replace: bool, key: int) -> list[int]:
+def sums_of(weights: Sequence[Any]) -> list[float]:
+    """Section 3.1: the running sums of a row. Python's floats are doubles."""
+    sums: list[float] = []
+    for weight in weights:
+        sums.append((sums[-1] if sums else 0.0) + float(weight))
+    if sums and not math.isfinite(sums[-1]):
+        raise ValueError("the sum of a row is not finite")
+    return sums
+
+
+def grows(sums: Sequence[float], offset: int) -> bool:
+    return sums[offset] > (sums[offset - 1] if offset > 0 else 0.0)
+
+
+def weighted_draw(sums: Sequence[float], stream: Stream) -> int:
+    """Return the first offset whose sum exceeds x; the last that grows where rounding makes x the whole sum."""
+    high = stream.word()
+    low = stream.word()
+    x = float(Fraction((high * WORD + low) // 2**11, 2**53)) * sums[-1]
+    for offset, total in enumerate(sums):
+        if total > x:
+            return offset
+    return [offset for offset in range(len(sums)) if grows(sums, offset)][-1]
+
+
+def choose_weighted(weights: Sequence[Any], fanout: int, replace: bool, stream: Stream) -> list[int]:
+    """Return the picks among in-edges of these weights as offsets 0 .. n-1."""
+    sums = sums_of(weights)
+    drawable = [offset for offset in range(len(sums)) if grows(sums, offset)]
+    if fanout == -1:
+        return drawable
+    if fanout == 0 or not drawable:
+        return []
+    if replace:
+        return [weighted_draw(sums, stream) for _ in range(fanout)]
+    if fanout >= len(drawable):
+        return drawable
+    picks: list[int] = []
+    current, rejected = sums, 0
+    while len(picks) < fanout:
+        drawn = weighted_draw(current, stream)
+        if drawn not in picks:
+            picks.append(drawn)
+            continue
+        rejected += 1
+        if rejected == 8 + len(sums) // 8:
+            left = [sums[i] - (sums[i - 1] if i > 0 else 0.0) for i in range(len(sums))]
+            for pick in picks:
+                left[pick] = 0.0
+            current, rejected = sums_of(left), 0
+    return sorted(picks)
+
+
+def picks_of(
+    indptr: Sequence[int], v: int, fanout: int, replace: bool, key: int, weights: Sequence[Any] | None = None
+) -> list[int]:
     """Return the positions drawn among the in-edges of v."""
     begin, end = int(indptr[v]), int(indptr[v + 1])
-    return [begin + offset for offset in choose(end - begin, fanout, replace, Stream(key, v, 0))]
+    stream = Stream(key, v, 0)
+    if weights is None:
+        return [begin + offset for offset in choose(end - begin, fanout, replace, stream)]
+    return [begin + offset for offset in choose_weighted(weights[begin:end], fanout, replace, stream)]
 
 
 # --- Section 4: hops and local ids
@@ -177,11 +236,12 @@ def sample_hop(
     fanout: int,
     replace: bool,
     key: int,
+    weights: Sequence[Any] | None = None,
 ) -> tuple[list[int], list[int], list[int]]:
     """Return the offsets of each seed's picks, the picked neighbors (global ids) and their positions."""
     offsets, neighbors, positions = [0], [], []
     for v in map(int, seeds):
-        for position in picks_of(indptr, v, fanout, replace, key):
+        for position in picks_of(indptr, v, fanout, replace, key, weights):
             neighbors.append(int(indices[position]))
             positions.append(position)
         offsets.append(len(positions))
@@ -205,8 +265,9 @@ def sample_neighbors(
     keys: Sequence[int],
     replace: bool,
     frontier: str,
+    weights: Sequence[Any] | None = None,
 ) -> Neighborhood:
-    """Sample all hops of a minibatch; `fanouts` and `keys` are in hop order, hop 0 first."""
+    """Sample all hops of a minibatch; `fanouts` and `keys` are in hop order, hop 0 first. `weights`: of the edges."""
     assert frontier in ("all", "new")
     nodes, compacted_seeds = compact(seeds)
     local_ids = {v: place for place, v in enumerate(nodes)}
@@ -217,7 +278,7 @@ def sample_neighbors(
         hop = Hop([0], [], [], 0)
         for place in range(num_dst):
             if frontier == "all" or place >= found_before_last_hop:
-                for position in picks_of(indptr, nodes[place], fanout, replace, key):
+                for position in picks_of(indptr, nodes[place], fanout, replace, key, weights):
                     u = int(indices[position])
                     if u not in local_ids:
                         local_ids[u] = len(nodes)
@@ -245,6 +306,7 @@ def sample_typed_neighbors(
     key_of: Callable[[int, int], int],
     replace: bool,
     frontier: str,
+    weights: Mapping[EdgeType, Sequence[Any]] | None = None,
 ) -> TypedNeighborhood:
     """Section 4.1. `fanouts` is in hop order, hop 0 first; a missing edge type is 0.
 
@@ -280,7 +342,8 @@ def sample_typed_neighbors(
                 if frontier == "all" or place >= found_before_last_hop[dst]:
                     key = key_of(hop, edge_types.index(edge_type))
                     v = nodes[dst][place]
-                    for position in picks_of(indptr, v, fanout.get(edge_type, 0), replace, key):
+                    of_edges = None if weights is None else weights[edge_type]
+                    for position in picks_of(indptr, v, fanout.get(edge_type, 0), replace, key, of_edges):
                         block.indices.append(local_id(src, int(indices[position])))
                         block.edge_ids.append(position if edge_ids is None else int(edge_ids[position]))
                 block.indptr.append(len(block.indices))

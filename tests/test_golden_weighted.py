@@ -1,0 +1,135 @@
+"""Golden digests of weighted and masked picks: docs/semantics.md, section 3.1, at stream version 1.
+
+As in test_golden.py, a digest changes only together with STREAM_VERSION. The graphs and seeds are those of
+test_golden.py and test_golden_typed.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import test_golden as plain
+import test_golden_typed as typed
+import torch
+import twin
+
+SEED, EPOCH, INDEX, BATCH_SIZE, NUM_ITEMS = 2026, 3, 2, 8, 50
+FEW = dict.fromkeys(typed.EDGE_TYPES, 2) | {typed.EDGE_TYPES[1]: 4}
+CASES: dict[str, dict[str, Any]] = {
+    "without replacement": {"fanouts": [5, 3], "dtype": torch.float32},
+    "with replacement": {"fanouts": [6, 4], "dtype": torch.float64, "replace": True},
+    "every drawable in-edge, frontier new": {"fanouts": [4, -1], "dtype": torch.float16, "frontier": "new"},
+    "large fanouts, int32 ids": {"fanouts": [2, 25], "dtype": torch.bfloat16, "ids": np.int32},
+    "mask": {"fanouts": [5, 7], "dtype": torch.bool},
+}
+TYPED_CASES: dict[str, dict[str, Any]] = {
+    "types": {"fanouts": [3, FEW], "dtype": torch.float32},
+    "types, with replacement": {"fanouts": [2, 3], "dtype": torch.float16, "replace": True, "frontier": "new"},
+    "types, mask": {"fanouts": [FEW, FEW], "dtype": torch.bool},
+}
+GOLDEN = {
+    "without replacement": "d788dfa53d4beabcf1d096b6173e459c",
+    "with replacement": "1b0f842d718b1bcdce9c6619cea41cdc",
+    "every drawable in-edge, frontier new": "bbd337fe0abed925623e5ed4942c07ea",
+    "large fanouts, int32 ids": "b356e8dfec585820a5050cc3c3a4568f",
+    "mask": "a692c131ce89d4367c6e0dbf16d1d971",
+    "types": "c202038534a97d7f8d7631f58a894384",
+    "types, with replacement": "bf0256e273e5d87bbb88bda33fe1cb68",
+    "types, mask": "4b535d1912af8694d969aa5feeffe91c",
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *TYPED_CASES])
+def test_the_twin_gives_the_golden_digest(name):
+    assert twin.digest(twin_message(name)) == GOLDEN[name]
+
+
+def weights_of(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Weights by the id of an edge: one in seven is 0, the others go over six orders of magnitude."""
+    values = [0.0 if i % 7 == 3 else (i * 37 % 1000 + 1) * 0.5 ** (i * 5 % 13) for i in range(count)]
+    return torch.tensor(values, dtype=torch.float64).to(dtype)
+
+
+def twin_message(name: str) -> dict[str, Any]:
+    return plain_message(**CASES[name]) if name in CASES else typed_message(**TYPED_CASES[name])
+
+
+def plain_message(
+    fanouts, dtype, replace=False, frontier="all", ids: Any = np.int64, weighted=True
+) -> dict[str, np.ndarray]:
+    order = twin.permutation(NUM_ITEMS, twin.hop_key(SEED, EPOCH, 0, 0, 0, 0))
+    seeds = plain.seeds_of(False, NUM_ITEMS).numpy()[order[INDEX * BATCH_SIZE : (INDEX + 1) * BATCH_SIZE]]
+    indptr, indices, edge_ids = twin.coo_to_csc(*plain.edges(), plain.NUM_NODES)
+    found = twin.sample_neighbors(
+        indptr,
+        indices,
+        edge_ids,
+        seeds.tolist(),
+        fanouts=fanouts[::-1],
+        keys=[twin.hop_key(SEED, EPOCH, INDEX, 1, hop, 0) for hop in range(len(fanouts))],
+        replace=replace,
+        frontier=frontier,
+        weights=weights_of(plain.NUM_EDGES, dtype)[edge_ids].tolist() if weighted else None,
+    )
+    message = {
+        "epoch": np.array(EPOCH),
+        "index": np.array(INDEX),
+        "seeds": seeds,
+        "compacted_seeds": np.array(found.compacted_seeds, dtype=ids),
+        "input_nodes": np.array(found.nodes, dtype=ids),
+    }
+    for h, hop in enumerate(found.hops):
+        message |= of_block(h, hop, ids, "")
+    return message
+
+
+def typed_message(fanouts, dtype, replace=False, frontier="all") -> dict[str, np.ndarray]:
+    counts = typed.NUM_ITEMS
+    numbered = [(of, place) for of in sorted(counts) for place in range(counts[of])]
+    order = twin.permutation(len(numbered), twin.hop_key(SEED, EPOCH, 0, 0, 0, 0))
+    visited = [numbered[i] for i in order[INDEX * typed.BATCH_SIZE : (INDEX + 1) * typed.BATCH_SIZE]]
+    seeds = {of: typed.items_of(of).numpy()[[place for found, place in visited if found == of]] for of in counts}
+    relations = {of: twin.coo_to_csc(*typed.edges_of(of), typed.NUM_NODES[of[2]]) for of in typed.EDGE_TYPES}
+    found = twin.sample_typed_neighbors(
+        sorted(typed.NUM_NODES),
+        relations,
+        seeds,
+        fanouts=[dict.fromkeys(relations, each) if isinstance(each, int) else each for each in reversed(fanouts)],
+        key_of=lambda hop, ordinal: twin.hop_key(SEED, EPOCH, INDEX, 1, hop, ordinal),
+        replace=replace,
+        frontier=frontier,
+        weights={of: weights_of(len(ids), dtype)[ids].tolist() for of, (_, _, ids) in relations.items()},
+    )
+    message = {"epoch": np.array(EPOCH), "index": np.array(INDEX)}
+    for of in counts:
+        message[f"seeds.{of}"] = seeds[of]
+        message[f"compacted_seeds.{of}"] = np.array(found.compacted_seeds[of], dtype=np.int64)
+    for node_type, nodes in found.nodes.items():
+        message[f"input_nodes.{typed.KEYS[node_type]}"] = np.array(nodes, dtype=np.int64)
+    for h, blocks in enumerate(found.hops):
+        for of, block in blocks.items():
+            message |= of_block(h, block, np.int64, f".{typed.KEYS[of]}")
+    return message
+
+
+def of_block(h: int, block: twin.Hop, ids: Any, ending: str) -> dict[str, np.ndarray]:
+    return {
+        f"hop{h}.indptr{ending}": np.array(block.indptr, dtype=np.int64),
+        f"hop{h}.indices{ending}": np.array(block.indices, dtype=ids),
+        f"hop{h}.num_src{ending}": np.array(block.num_src),
+        f"hop{h}.edge_ids{ending}": np.array(block.edge_ids, dtype=np.int64),
+    }
+
+
+def test_the_cases_hold_what_they_are_meant_to(monkeypatch):
+    """Zeros are left out, draws are rejected, and picks removed for many rejections."""
+    masked, every = (plain_message([-1], torch.bool, weighted=weighted) for weighted in (True, False))
+    zeros = (~weights_of(plain.NUM_EDGES, torch.bool)).nonzero().flatten().tolist()
+    of_seeds = set(every["hop0.edge_ids"].tolist())
+    assert set(masked["hop0.edge_ids"].tolist()) == of_seeds - set(zeros) != of_seeds
+    calls: list[int] = []
+    sums_of = twin.sums_of
+    monkeypatch.setattr(twin, "sums_of", lambda weights: calls.append(len(weights)) or sums_of(weights))
+    message = plain_message(**CASES["large fanouts, int32 ids"])
+    columns = sum(len(message[f"hop{h}.indptr"]) - 1 for h in range(2))
+    assert len(calls) > columns  # what is more than one for each column are removals

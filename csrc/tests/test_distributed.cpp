@@ -151,7 +151,7 @@ void hops_over_parts_are_those_of_the_whole_graph() {
     for (std::size_t hop = 0; hop < request.fanouts.size(); ++hop) {
       whole.hops.emplace_back();
       for (std::size_t i = 0; i < request.sampled.size(); ++i)
-        whole.hops.back().push_back({request.fanouts[hop][i], request.replace, key_of(hop, i)});
+        whole.hops.back().push_back(Uniform{request.fanouts[hop][i], request.replace, key_of(hop, i)});
     }
     const auto expected = sample_neighbors(topology, seeds, whole);
     for (const std::int64_t num_parts : {1, 2, 3, 11}) {

@@ -168,9 +168,9 @@ void a_minibatch_is_the_same_for_any_number_of_threads() {
     for (const std::int64_t fanout : {8LL, 40LL, -1LL}) {
       NeighborsRequest request;
       request.sampled = {0, 1, 2};
-      request.hops = {{{5, false, 11}, {4, false, 21}, {3, true, 31}},
-                      {{fanout, fanout == 8, 12}, {0, false, 22}, {2, false, 32}},
-                      {{7, false, 13}, {6, true, 23}, {0, false, 33}}};
+      request.hops = {{Uniform{5, false, 11}, Uniform{4, false, 21}, Uniform{3, true, 31}},
+                      {Uniform{fanout, fanout == 8, 12}, Uniform{0, false, 22}, Uniform{2, false, 32}},
+                      {Uniform{7, false, 13}, Uniform{6, true, 23}, Uniform{0, false, 33}}};
       request.only_new = only_new;
       request.want_edge_ids = true;
       const auto alone = sample_neighbors(topology, of_types, request);
@@ -200,22 +200,22 @@ void a_hop_and_its_errors_are_the_same_for_any_number_of_threads() {
   auto graph = large_graph<Id>(20'000);
   std::vector<std::int64_t> seeds;
   for (std::int64_t i = 0; i < 15'000; ++i) seeds.push_back(i * 3 % 20'000);
-  const auto alone = sample_hop<Id>(graph.view(), seeds, {6, false, 5});
+  const auto alone = sample_hop<Id>(graph.view(), seeds, Uniform{6, false, 5});
   for (const int threads : kThreadCounts) {
-    const auto shared = sample_hop<Id>(graph.view(), seeds, {6, false, 5}, threads);
+    const auto shared = sample_hop<Id>(graph.view(), seeds, Uniform{6, false, 5}, threads);
     CHECK(same(shared.indptr, alone.indptr) && same(shared.neighbors, alone.neighbors) &&
           same(shared.positions, alone.positions));
   }
   for (std::size_t i = graph.indices.size() / 4; i < graph.indices.size(); i += 50) graph.indices[i] = -1;
   const auto corrupt = [&](int threads) {
-    return message_of([&] { sample_hop<Id>(graph.view(), seeds, {6, false, 5}, threads); });
+    return message_of([&] { sample_hop<Id>(graph.view(), seeds, Uniform{6, false, 5}, threads); });
   };
   const std::string wanted = corrupt(1);
   CHECK(wanted.find("indices[") != std::string::npos);
   for (const int threads : kThreadCounts) CHECK(corrupt(threads) == wanted);
   seeds[14'000] = seeds[9'000] = 20'000;
   const auto outside = [&](int threads) {
-    return message_of([&] { sample_hop<Id>(graph.view(), seeds, {6, false, 5}, threads); });
+    return message_of([&] { sample_hop<Id>(graph.view(), seeds, Uniform{6, false, 5}, threads); });
   };
   for (const int threads : kThreadCounts) CHECK(outside(threads) == outside(1));
 }

@@ -30,7 +30,8 @@ class CoreCall:
         ordinals: the edge type ordinal of each edge type that is sampled.
     """
 
-    def __init__(self, graph: Graph, edge_types: Sequence[Any], fanouts: Sequence[Any]) -> None:
+    def __init__(self, name: str, graph: Graph, edge_types: Sequence[Any], fanouts: Sequence[Any]) -> None:
+        self._name = name  # of the stage, for errors
         self._has_types = graph.is_heterogeneous
         self._node_types = graph.node_types
         self._edge_types = edge_types
@@ -51,7 +52,7 @@ class CoreCall:
             options: what else the core takes.
         """
         typed = seeds if self._has_types else {None: seeds}
-        nodes, local_seeds, hops = _core.sample_neighbors(
+        nodes, local_seeds, hops, _ = _core.sample_neighbors(
             graph.topology(),
             [(self._number[of], _int64(ids)) for of, ids in typed.items()],
             sampled=self.ordinals,
@@ -59,6 +60,7 @@ class CoreCall:
             keys=keys,
             want_edge_ids=want_edge_ids,
             num_threads=num_threads(),
+            op=self._name,
             **options,
         )
         blocks = [{of: _block(*parts) for of, parts in zip(self._edge_types, hop, strict=True)} for hop in hops]

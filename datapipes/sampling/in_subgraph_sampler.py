@@ -48,7 +48,7 @@ class InSubgraphSampler(Sampler):
         if edge_types is not None and isinstance(graph, Graph):
             fanout = dict.fromkeys(_checked(self.name, edge_types, graph), -1)
         super().__init__(source, graph, [fanout], return_edge_ids=return_edge_ids)
-        self._call = CoreCall(graph, self.edge_types, self.fanouts)
+        self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
 
     def sample(self, seeds: Any, rng: RngKey) -> Sampled:
         """Return the in-edges of `seeds`."""

@@ -9,20 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-from datapipes import _core
 from datapipes.base.checks import check_bool, check_choice
 from datapipes.base.rng import RngKey
-from datapipes.base.threads import num_threads
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
-from datapipes.minibatch import Block
+from datapipes.sampling.core_call import CoreCall
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.sampler import Sampled, Sampler
 
@@ -63,40 +56,19 @@ class NeighborSampler(Sampler):
         super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
         self.replace = check_bool(self.name, "replace", replace)
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
-        # As the core takes them: types and relations by number, hop 0 first.
-        self._number = {of: number for number, of in enumerate(graph.node_types)}
-        ordinals = {of: number for number, of in enumerate(graph.edge_types)}
-        self._sampled = [ordinals[of] for of in self.edge_types]
-        self._fanouts = [
-            [fanout[of] if isinstance(fanout, dict) else fanout for of in self.edge_types]
-            for fanout in reversed(self.fanouts)
-        ]
+        self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
 
     def sample(self, seeds: Any, rng: RngKey) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
-        if self._has_types:
-            given = [(self._number[of], _int64(ids)) for of, ids in seeds.items()]
-        else:
-            given = [(0, _int64(seeds))]
-        nodes, local_seeds, hops, _ = _core.sample_neighbors(
-            self.graph.topology(),
-            given,
-            sampled=self._sampled,
-            fanouts=self._fanouts,
-            keys=[[rng.hop_key(hop, etype) for etype in self._sampled] for hop in range(len(self._fanouts))],
+        keys = [[rng.hop_key(hop, ordinal) for ordinal in self._call.ordinals] for hop in range(self.num_hops)]
+        return self._call(
+            self.graph,
+            seeds,
+            keys,
+            want_edge_ids=self.return_edge_ids,
             replace=self.replace,
             only_new=self.frontier == "new",
-            want_edge_ids=self.return_edge_ids,
-            num_threads=num_threads(),
-            op=self.name,
         )
-        if not self._has_types:
-            blocks: list[Any] = [_block(*hop[0]) for hop in hops]
-            return Sampled(torch.from_numpy(nodes[0]), torch.from_numpy(local_seeds[0]), blocks)
-        blocks = [{of: _block(*parts) for of, parts in zip(self.edge_types, hop, strict=True)} for hop in hops]
-        found = {of: torch.from_numpy(ids) for of, ids in zip(self.node_types, nodes, strict=True)}
-        local = {of: torch.from_numpy(ids) for of, ids in zip(seeds, local_seeds, strict=True)}
-        return Sampled(found, local, blocks)
 
     def fingerprint(self) -> Fingerprint:
         return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier}
@@ -104,12 +76,3 @@ class NeighborSampler(Sampler):
     def describe(self) -> dict[str, Any]:
         replace = {"replace": True} if self.replace else {}
         return {**super().describe(), **replace, "frontier": self.frontier}
-
-
-def _int64(ids: Tensor) -> NDArray[np.int64]:
-    return ids.numpy().astype(np.int64, copy=False)
-
-
-def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
-    ids = None if edge_ids is None else torch.from_numpy(edge_ids)
-    return Block(torch.from_numpy(indptr), torch.from_numpy(indices), num_src, ids)

@@ -120,3 +120,12 @@ def test_arguments_that_are_not_allowed_are_refused(change, found, allowed):
 def test_a_keyword_of_another_sampler_is_refused():
     with pytest.raises(TypeError, match="unexpected keyword argument 'fanouts'"):
         items().sample_in_subgraph(small_graph(), fanouts=[-1])
+
+
+def test_a_seed_that_is_no_node_is_refused_under_the_name_of_the_stage():
+    pipe = dp.ItemSampler(dp.ItemSet(41), 41).sample_in_subgraph(small_graph())
+    with refused(IndexError, stage="^sample_in_subgraph: ", found="got 40", allowed=r"\[0, 40\)"):
+        next(iter(pipe))
+    typed = dp.ItemSampler(dp.HeteroItemSet({"paper": dp.ItemSet(41)}), 41).sample_in_subgraph(typed_graph())
+    with refused(IndexError, stage="^sample_in_subgraph, paper: ", found="got 40", allowed=r"\[0, 40\)"):
+        next(iter(typed))

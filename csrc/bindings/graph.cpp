@@ -11,6 +11,7 @@
 
 #include "bindings/numpy.h"
 #include "graph/coo_to_csc.h"
+#include "graph/edge_times.h"
 #include "graph/rows_digest.h"
 #include "graph/validate.h"
 
@@ -41,6 +42,22 @@ void bind_graph_for(py::module_& m) {
         validate_csc(rows);
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::kw_only(), py::arg("num_sources") = py::none());
+  m.def(
+      "fill_edge_times",
+      [](const Array<Id>& indices, const Array<std::int64_t>& of_nodes, Array<std::int64_t>& latest,
+         const std::optional<Array<std::int64_t>>& of_edges, std::optional<Array<std::int64_t>>& earliest, int num_threads) {
+        check_threads(num_threads);
+        const auto sources = view(indices, "indices");
+        const auto nodes = view(of_nodes, "of_nodes");
+        std::span<const std::int64_t> edges;
+        if (of_edges) edges = view(*of_edges, "of_edges");
+        EdgeTimesOut out{writable(latest, "latest")};
+        if (earliest) out.earliest = writable(*earliest, "earliest");
+        const GilRelease nogil;
+        fill_edge_times(sources, edges, nodes, out, num_threads);
+      },
+      py::arg("indices").noconvert(), py::arg("of_nodes").noconvert(), py::arg("latest").noconvert(), py::kw_only(),
+      py::arg("of_edges").noconvert() = py::none(), py::arg("earliest").noconvert() = py::none(), py::arg("num_threads") = 1);
 }
 
 }  // namespace
@@ -48,6 +65,21 @@ void bind_graph_for(py::module_& m) {
 void bind_graph(py::module_& m) {
   bind_graph_for<std::int32_t>(m);
   bind_graph_for<std::int64_t>(m);
+  m.def(
+      "find_sorted_rows",
+      [](const Array<std::int64_t>& indptr, const Array<std::int64_t>& latest, Array<std::uint8_t>& sorted,
+         const std::optional<Array<std::int64_t>>& earliest, int num_threads) {
+        check_threads(num_threads);
+        const auto offsets = view(indptr, "indptr");
+        const auto times = view(latest, "latest");
+        std::span<const std::int64_t> others;
+        if (earliest) others = view(*earliest, "earliest");
+        const auto out = writable(sorted, "sorted");
+        const GilRelease nogil;
+        find_sorted_rows(offsets, times, others, out, num_threads);
+      },
+      py::arg("indptr").noconvert(), py::arg("latest").noconvert(), py::arg("sorted").noconvert(), py::kw_only(),
+      py::arg("earliest").noconvert() = py::none(), py::arg("num_threads") = 1);
   m.def(
       "rows_digest",
       [](const std::optional<Array<std::int64_t>>& indptr, const py::array& values,

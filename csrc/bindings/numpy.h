@@ -79,6 +79,13 @@ std::span<const T> view(const Array<T>& array, const char* name) {
   return {array.data(), static_cast<std::size_t>(array.shape(0))};
 }
 
+// As `view`, of an array that the kernel writes.
+template <class T>
+std::span<T> writable(Array<T>& array, const char* name) {
+  const auto seen = view(array, name);
+  return {array.mutable_data(), seen.size()};  // throws ValueError if the array is read-only
+}
+
 inline void check_threads(int num_threads) {
   if (num_threads < 1) {
     throw std::invalid_argument("num_threads must be 1 or more, got " + std::to_string(num_threads) +

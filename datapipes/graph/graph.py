@@ -17,6 +17,8 @@ from datapipes import _core
 from datapipes.base.other_names import OtherNames
 from datapipes.base.types import EdgeType, NodeType, type_text
 
+_KEPT = ("_topology", "_edge_times")  # what a process keeps with its graph; a copy of the graph makes its own
+
 
 class Relation(Protocol):
     """The edges of one type, by destination."""
@@ -131,7 +133,7 @@ class Graph(OtherNames, ABC):
         return numbers[src], numbers[dst], found.indptr.numpy(), found.indices.numpy(), edge_ids, _name(edge_type)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_topology"}
+        return {name: value for name, value in self.__dict__.items() if name not in _KEPT}
 
 
 def _tensors(relation: Relation) -> list[Tensor]:

@@ -117,15 +117,24 @@ def _columns(where: str, key: Any, given: Any, graph: Graph) -> list[tuple[int |
                 "belong to an edge type: {('src', 'rel', 'dst'): pairs}."
             )
         return [(None, key, ids)]
-    src, _, dst = known_edge_type(where, key, graph.edge_types)
+    known_edge_type(where, key, graph.edge_types)
     if ids.ndim != 2 or ids.shape[1] != 2:
         raise ValueError(
             f"{where}: seeds of the edge type {key} must be pairs [n, 2] (source, destination), got "
             f"{list(ids.shape)}. Reshape them."
         )
-    if src == dst:
-        return [(None, src, ids.reshape(-1))]
-    return [(0, src, ids[:, 0].contiguous()), (1, dst, ids[:, 1].contiguous())]
+    return [
+        (column, node_type, ids.reshape(-1) if column is None else ids[:, column].contiguous())
+        for column, node_type in ends_of(key)
+    ]
+
+
+def ends_of(key: Any) -> list[tuple[int | None, str]]:
+    """Return the columns of seeds of a type, and the node type of each; None stands for all columns, row by row."""
+    if isinstance(key, str):
+        return [(None, key)]
+    src, _, dst = key
+    return [(None, src)] if src == dst else [(0, src), (1, dst)]
 
 
 def check_seeds(where: str, what: str, seeds: Any) -> Tensor:

@@ -1,0 +1,186 @@
+"""The times of the in-edges of a graph, as temporal samplers read them: one or two arrays beside `indices`.
+
+An edge may have a time, and so may its source node (docs/semantics.md, section 4.6). Where edges alone have times, the
+attribute is used as it is. Otherwise the arrays are made once for each graph, by threads, in memory that workers map:
+8 bytes an in-edge, 16 where both have times. A byte for each row says whether it is sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.checks import dtype_name, shown
+from datapipes.base.threads import num_threads
+from datapipes.base.types import type_text
+from datapipes.graph.graph import Graph, Relation
+from datapipes.processes.copies import zeros_together
+from datapipes.processes.sharing import SMALL
+
+__all__: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeTimes:
+    """The times of the in-edges of one edge type.
+
+    Attributes:
+        latest: int64 [num_edges], the larger of the times that an in-edge has.
+        earliest: int64 [num_edges], the smaller; None where an in-edge has one time only.
+        sorted_rows: uint8 [num_rows], 1 where neither descends within the in-edges of a node.
+    """
+
+    latest: Tensor
+    earliest: Tensor | None
+    sorted_rows: Tensor
+
+    def digest(self, indptr: Tensor) -> list[str]:
+        """Return what names the times in a fingerprint; of the rows of a part, the numbers of all parts add up."""
+        parts = [self.latest] if self.earliest is None else [self.latest, self.earliest]
+        offsets = indptr.numpy()
+        found = [_core.rows_digest(offsets, part.numpy(), num_threads=num_threads()) for part in parts]
+        return [f"{high:016x}{low:016x}" for high, low in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The attributes of an edge type that hold times."""
+
+    of_edges: Tensor | None
+    of_nodes: Tensor | None
+
+    def is_same(self, other: _Given) -> bool:
+        return self.of_edges is other.of_edges and self.of_nodes is other.of_nodes
+
+
+def edge_times(
+    where: str, graph: Graph, edge_types: Sequence[Any], *, edge_time_attr: str | None, node_time_attr: str | None
+) -> dict[Any, EdgeTimes | None]:
+    """Return the times of the in-edges of each of `edge_types`, None where neither edges nor source nodes have some.
+
+    They are kept with the graph, and made again when an attribute is another tensor than before.
+
+    Raises:
+        TypeError: Times are not int64.
+        ValueError: They have another shape, or lie on a device; or none of the edge types has the attribute.
+    """
+    given = {of: _given(where, graph, of, edge_time_attr, node_time_attr) for of in edge_types}
+    if edge_time_attr is not None and all(each.of_edges is None for each in given.values()):
+        known = {name for of in graph.edge_types for name in graph.relation(of).edge_attributes}
+        raise _no_attribute(where, "edge_time_attr", edge_time_attr, "edge", known, graph)
+    if node_time_attr is not None and all(each.of_nodes is None for each in given.values()):
+        known = {name for of in graph.node_types for name in graph.node_attributes_of(of)}
+        raise _no_attribute(where, "node_time_attr", node_time_attr, "node", known, graph)
+    kept: dict[Any, tuple[_Given, EdgeTimes]] = graph.__dict__.setdefault("_edge_times", {})
+    found: dict[Any, EdgeTimes | None] = {}
+    missing = {}
+    for of, each in given.items():
+        before = kept.get((of, edge_time_attr, node_time_attr))
+        if each.of_edges is None and each.of_nodes is None:
+            found[of] = None
+        elif before is not None and before[0].is_same(each):
+            found[of] = before[1]
+        else:
+            missing[of] = each
+    for of, times in _made(graph, missing).items():
+        kept[of, edge_time_attr, node_time_attr] = missing[of], times
+        found[of] = times
+    return {of: found[of] for of in edge_types}
+
+
+def _made(graph: Graph, given: dict[Any, _Given]) -> dict[Any, EdgeTimes]:
+    """Return the times of some edge types; all arrays lie in one memory that workers map."""
+    forms: list[tuple[tuple[int, ...], torch.dtype]] = []
+    for of, each in given.items():
+        relation = graph.relation(of)
+        num_arrays = 0 if each.of_nodes is None else 1 if each.of_edges is None else 2
+        forms += [((relation.indices.shape[0],), torch.int64)] * num_arrays
+        forms.append(((relation.indptr.shape[0] - 1,), torch.uint8))
+    arrays = iter(_zeros(forms))
+    made = {}
+    for of, each in given.items():
+        relation = graph.relation(of)
+        made[of] = _filled(relation, each, arrays)
+    return made
+
+
+def _filled(relation: Relation, given: _Given, arrays: Any) -> EdgeTimes:
+    earliest: Tensor | None = None
+    if given.of_nodes is None:
+        assert given.of_edges is not None
+        latest = given.of_edges
+    else:
+        latest = next(arrays)
+        of_edges = None
+        if given.of_edges is not None:
+            earliest, of_edges = next(arrays), given.of_edges.numpy()
+        _core.fill_edge_times(
+            relation.indices.numpy(),
+            given.of_nodes.numpy(),
+            latest.numpy(),
+            of_edges=of_edges,
+            earliest=None if earliest is None else earliest.numpy(),
+            num_threads=num_threads(),
+        )
+    sorted_rows = next(arrays)
+    _core.find_sorted_rows(
+        relation.indptr.numpy(),
+        latest.numpy(),
+        sorted_rows.numpy(),
+        earliest=None if earliest is None else earliest.numpy(),
+        num_threads=num_threads(),
+    )
+    return EdgeTimes(latest, earliest, sorted_rows)
+
+
+def _zeros(forms: list[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+    if sum(shape[0] * dtype.itemsize for shape, dtype in forms) <= SMALL:
+        return [torch.zeros(shape, dtype=dtype) for shape, dtype in forms]
+    return zeros_together(forms)
+
+
+def _given(where: str, graph: Graph, edge_type: Any, edge_time_attr: str | None, node_time_attr: str | None) -> _Given:
+    of_edges, of_nodes = None, None
+    if edge_time_attr is not None:
+        relation = graph.relation(edge_type)
+        of_edges = relation.edge_attributes.get(edge_time_attr)
+        of = "" if edge_type is None else f" of {edge_type}"
+        _check(where, f"edge attribute {edge_time_attr!r}{of}", of_edges, int(relation.indices.shape[0]))
+    if node_time_attr is not None:
+        src = None if edge_type is None else edge_type[0]
+        of_nodes = graph.node_attributes_of(src).get(node_time_attr)
+        of = "" if src is None else f" of {type_text(src)!r}"
+        _check(where, f"node attribute {node_time_attr!r}{of}", of_nodes, graph.num_nodes_of(src))
+    return _Given(of_edges, of_nodes)
+
+
+def _check(where: str, name: str, times: Tensor | None, count: int) -> None:
+    if times is None:
+        return
+    if times.dtype != torch.int64:
+        raise TypeError(
+            f"{where}: {name} must hold times of int64, got {dtype_name(times.dtype)}. Convert it, in a unit "
+            "that fits: (seconds * 1000).long()."
+        )
+    if times.ndim != 1 or times.shape[0] != count:
+        raise ValueError(
+            f"{where}: {name} must have shape [{count}], a time for each, got {list(times.shape)}. Give one for each."
+        )
+    if times.device.type != "cpu":
+        raise ValueError(f"{where}: {name} must be in host memory, found it on {times.device}. Call .cpu().")
+    if not times.is_contiguous():
+        raise ValueError(f"{where}: {name} is not contiguous (stride {times.stride()}). Call .contiguous().")
+
+
+def _no_attribute(where: str, argument: str, name: str, kind: str, known: set[str], graph: Graph) -> ValueError:
+    sampled = "no edge type that is sampled has it" if graph.is_heterogeneous else "the graph does not have it"
+    sources = ", nor have its sources" if graph.is_heterogeneous and kind == "node" else ""
+    return ValueError(
+        f"{where}: {argument} is {shown(name)}, but {sampled}{sources}; the {kind} attributes of the graph are "
+        f"{sorted(known)}. Add it to the graph, or name one of these."
+    )

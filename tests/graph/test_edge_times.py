@@ -1,0 +1,174 @@
+"""The times of in-edges beside a plain loop, what is kept of them, and what is refused."""
+
+import numpy as np
+import pytest
+import strategies
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import refused
+
+import datapipes as dp
+from datapipes import _core
+from datapipes.graph.edge_times import edge_times
+from datapipes.processes.mappings import mapping_of
+from datapipes.processes.sharing import pack
+
+WRITES, CITES, HOSTS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("venue", "hosts", "paper")
+
+
+def times(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def timed_graph(num_nodes=50, num_edges=400, dtype=torch.int64) -> dp.CSCGraph:
+    indptr, indices = strategies.random_graph(num_nodes, num_edges, rng_seed=3)
+    rng = np.random.default_rng(4)
+    return dp.CSCGraph(
+        indptr,
+        indices,
+        node_attributes={"since": rng.integers(-9, 9, num_nodes), "wide": np.zeros((num_nodes, 2), dtype=np.int64)},
+        edge_attributes={"at": rng.integers(-9, 9, len(indices)), "weight": rng.random(len(indices))},
+    ).with_index_dtype(dtype)
+
+
+def typed_graph() -> dp.HeteroCSCGraph:
+    edges = {WRITES: [[0, 1, 2], [0, 0, 1]], CITES: [[1, 2, 0], [0, 0, 2]], HOSTS: [[0, 0], [0, 1]]}
+    return dp.HeteroCSCGraph.from_edge_index(
+        {of: torch.tensor(each) for of, each in edges.items()},
+        {"author": 3, "paper": 3, "venue": 1},
+        node_attributes={"paper": {"since": times([5, 1, 3])}},
+        edge_attributes={WRITES: {"at": times([7, 8, 9])}, CITES: {"at": times([0, 9, 2])}},
+    )
+
+
+def found(graph, of=None, edges="at", nodes="since"):
+    return edge_times("here", graph, [of], edge_time_attr=edges, node_time_attr=nodes)[of]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("edges", "nodes"), [("at", None), (None, "since"), ("at", "since")])
+def test_the_times_are_the_larger_and_the_smaller_of_those_that_an_in_edge_has(dtype, edges, nodes):
+    graph = timed_graph(dtype=dtype)
+    times_of = [graph.edge_attributes["at"]] * (edges is not None)
+    times_of += [graph.node_attributes["since"][graph.indices.long()]] * (nodes is not None)
+    both = torch.stack(times_of)
+    expected = both.amax(0), both.amin(0)
+    ours = found(graph, edges=edges, nodes=nodes)
+    assert torch.equal(ours.latest, expected[0])
+    assert (ours.earliest is None) == (len(times_of) == 1)
+    if ours.earliest is not None:
+        assert torch.equal(ours.earliest, expected[1])
+    for v in range(graph.num_nodes):
+        row = slice(graph.indptr[v], graph.indptr[v + 1])
+        is_sorted = all(part[row].tolist() == sorted(part[row].tolist()) for part in expected)
+        assert ours.sorted_rows[v] == is_sorted
+
+
+@given(strategies.csc_graphs(), st.data())
+def test_the_threads_do_not_matter(graph, data):
+    any_time = st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1])
+    of_nodes = np.array([data.draw(any_time) for _ in range(graph.num_nodes)], dtype=np.int64)
+    of_edges = np.array([data.draw(any_time) for _ in range(graph.num_edges)], dtype=np.int64)
+    results = []
+    for threads in (1, 3):
+        latest, earliest = np.zeros(graph.num_edges, dtype=np.int64), np.zeros(graph.num_edges, dtype=np.int64)
+        rows = np.zeros(graph.num_nodes, dtype=np.uint8)
+        _core.fill_edge_times(
+            graph.indices, of_nodes, latest, of_edges=of_edges, earliest=earliest, num_threads=threads
+        )
+        _core.find_sorted_rows(graph.indptr, latest, rows, earliest=earliest, num_threads=threads)
+        results.append((latest.tolist(), earliest.tolist(), rows.tolist()))
+    pairs = [(int(of_nodes[u]), int(t)) for u, t in zip(graph.indices, of_edges, strict=True)]
+    assert results[0] == results[1]
+    assert results[0][:2] == ([max(pair) for pair in pairs], [min(pair) for pair in pairs])
+
+
+def test_an_edge_type_has_the_times_of_its_edges_and_of_its_source_type_if_there_are_some():
+    graph = typed_graph()
+    ours = edge_times("here", graph, graph.edge_types, edge_time_attr="at", node_time_attr="since")
+    assert list(ours) == [WRITES, CITES, HOSTS]
+    assert ours[WRITES].latest.tolist() == [7, 8, 9]  # authors have no time
+    assert ours[WRITES].earliest is None
+    assert ours[CITES].latest.tolist() == [1, 9, 5]
+    assert ours[CITES].earliest.tolist() == [0, 3, 2]
+    assert ours[HOSTS] is None
+
+
+def test_times_are_made_once_and_again_when_the_attribute_is_another_one():
+    graph = timed_graph(2000, 20_000)
+    first = found(graph)
+    assert found(graph) is first
+    assert found(graph, nodes=None).latest is graph.edge_attributes["at"]
+    assert mapping_of(first.latest) is not None  # workers map it
+    graph.edge_attributes["at"] = graph.edge_attributes["at"] + 1
+    assert found(graph) is not first
+    copy = pack(graph).unpack()
+    assert "_edge_times" not in vars(copy)
+    assert torch.equal(found(copy).latest, found(graph).latest)
+
+
+def test_workers_share_the_times():
+    first = found(timed_graph(2000, 20_000))
+    packed = pack(first)
+    assert len(packed.memories) == 1
+    assert torch.equal(packed.unpack().latest, first.latest)
+
+
+def test_the_digest_of_a_graph_is_the_sum_over_its_parts():
+    graph = timed_graph()
+    whole = found(graph)
+    sums = [0, 0]
+    for ids in (np.arange(0, 50, 2), np.arange(1, 50, 2)):
+        rows = [np.arange(*graph.indptr[v : v + 2].tolist()) for v in ids]
+        offsets = np.cumsum([0, *map(len, rows)])
+        for number, part in enumerate((whole.latest, whole.earliest)):
+            high, low = _core.rows_digest(offsets, part.numpy()[np.concatenate(rows)], node_ids=ids)
+            sums[number] = (sums[number] + (high << 64) + low) % 2**128
+    assert whole.digest(graph.indptr) == [f"{each:032x}" for each in sums]
+    assert len(found(graph, nodes=None).digest(graph.indptr)) == 1
+
+
+def test_another_attribute_or_none_is_refused():
+    graph = timed_graph()
+    with refused(ValueError, stage="here", found="'when'", allowed=r"\['at', 'weight'\]"):
+        found(graph, edges="when")
+    with refused(ValueError, stage="here", found="'when'", allowed=r"\['since', 'wide'\]"):
+        found(graph, nodes="when")
+    with refused(ValueError, stage="here", found="no edge type that is sampled has it", allowed=r"\['at'\]"):
+        found(typed_graph(), HOSTS, nodes=None)
+    with refused(ValueError, stage="here", found="'since'.* nor have its sources", allowed=r"\['since'\]"):
+        found(typed_graph(), WRITES)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "named", "allowed"),
+    [
+        (lambda rows: rows.int(), TypeError, "int32", "int64"),
+        (lambda rows: rows.double(), TypeError, "float64", "int64"),
+        (lambda rows: rows > 0, TypeError, "bool", "int64"),
+        (lambda rows: rows[:-1], ValueError, r"\[399\]", r"\[400\]"),
+        (lambda rows: rows.view(-1, 1), ValueError, r"\[400, 1\]", r"\[400\]"),
+        (lambda rows: rows.repeat(2)[::2], ValueError, r"stride \(2,\)", "contiguous"),
+    ],
+    ids=["int32", "float64", "bool", "short", "two_dimensions", "stride"],
+)
+def test_times_of_another_dtype_or_shape_are_refused(change, error, named, allowed):
+    graph = timed_graph()
+    graph.edge_attributes["at"] = change(graph.edge_attributes["at"])
+    with refused(error, stage="here: edge attribute 'at'", found=named, allowed=allowed):
+        found(graph)
+
+
+def test_node_times_of_another_shape_are_refused():
+    with refused(ValueError, stage="here: node attribute 'wide'", found=r"\[50, 2\]", allowed=r"\[50\]"):
+        found(timed_graph(), nodes="wide")
+
+
+def test_a_corrupt_graph_is_refused():
+    graph = dp.CSCGraph(torch.tensor([0, 2, 1, 2]), torch.tensor([1, 7]), node_attributes={"since": times([1, 2, 3])})
+    with refused(ValueError, stage="edge_times", found=r"indices\[1\] is 7", allowed=r"\[0, 3\)"):
+        found(graph, edges=None)
+    graph.indices[1] = 0
+    with refused(ValueError, stage="edge_times", found=r"node 1 are \[2, 1\)", allowed="ascend"):
+        found(graph, edges=None)

@@ -53,8 +53,7 @@ class InSubgraphSampler(Sampler):
     def sample(self, seeds: Any, rng: RngKey) -> Sampled:
         """Return the in-edges of `seeds`."""
         keys = [[0] * len(self.edge_types)]  # nothing is drawn
-        options = {"want_edge_ids": self.return_edge_ids, "op": self.name}
-        return self._call(self.graph, seeds, keys, replace=False, only_new=False, **options)
+        return self._call(self.graph, seeds, keys, want_edge_ids=self.return_edge_ids, replace=False, only_new=False)
 
     def describe(self) -> dict[str, Any]:
         details = super().describe()

@@ -3,8 +3,9 @@
 A table of samplers: sample_in_subgraph (InSubgraphSampler). Each is measured in alternation with sample_neighbor over
 the same seeds and the fanouts of the row, as users call them (ItemSampler included, 1,024 seeds, one thread), half a
 second per measurement, median of 9; with --peer-python also with GraphBolt 2.1.0's sampler of the same kind, in its own
-interpreter, over the same graph, weights and times (edge_values.py), a second or a minibatch per measurement. Edges are those in the blocks; input nodes are those that features would be
-read for. An in-edge is scanned if it is one of a node that a hop draws for.
+interpreter, over the same graph, weights and times (edge_values.py), a second or a minibatch per measurement. Edges are
+those in the blocks; input nodes are those that features would be read for. An in-edge is scanned if it is one of a node
+that a hop draws for.
 Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON --only in_subgraph
 Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 85f8ef2 and the sampler): sample_in_subgraph
 38 and 57 ns/edge, 1.18 and 0.92 times sample_neighbor with [-1], the same kernel; the difference is noise.

@@ -1,11 +1,12 @@
 """What does each sampler cost beside uniform sampling and beside GraphBolt's, per sampled edge and per input node?
 
-A table of samplers: sample_in_subgraph (InSubgraphSampler). Each is measured in alternation with sample_neighbor over
-the same seeds and the fanouts of the row, as users call them (ItemSampler included, 1,024 seeds, one thread), half a
-second per measurement, median of 9; with --peer-python also with GraphBolt 2.1.0's sampler of the same kind, in its own
-interpreter, over the same graph, weights and times (edge_values.py), a second or a minibatch per measurement. Edges are
-those in the blocks; input nodes are those that features would be read for. An in-edge is scanned if it is one of a node
-that a hop draws for.
+A table of samplers: sample_in_subgraph (InSubgraphSampler), temporal_sample_neighbor (TemporalNeighborSampler: in-edges
+sorted by time, in any order, and by the times of their sources), trees of sample_neighbor and of both. Each is measured
+in alternation with sample_neighbor over the same seeds and the fanouts of the row, as users call them (ItemSampler
+included, 1,024 seeds, one thread), half a second per measurement, median of 9; with --peer-python also with GraphBolt
+2.1.0's sampler of the same kind, in its own interpreter, over the same graph, weights and times (edge_values.py), a
+second or a minibatch per measurement. Edges are those in the blocks; input nodes are those that features would be read
+for. An in-edge is scanned if it is one of a node that a hop draws for.
 Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON --only in_subgraph
 Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 85f8ef2 and the sampler): sample_in_subgraph
 38 and 57 ns/edge, 1.18 and 0.92 times sample_neighbor with [-1], the same kernel; the difference is noise.
@@ -51,9 +52,26 @@ def uniform(fanouts: list[int], **options: object) -> Build:
     return lambda items, graph: items.sample_neighbor(graph, fanouts, **options)
 
 
+def temporal(**options: object) -> Build:
+    """Return temporal sampling with the fanouts DEEP."""
+    return lambda items, graph: items.temporal_sample_neighbor(graph, DEEP, **options)
+
+
 # A new sampler is a row here, and a word in the docstring.
 ROWS = [
     Row("in_subgraph", lambda items, graph: items.sample_in_subgraph(graph), uniform([-1]), peer="in_subgraph"),
+    Row("disjoint", uniform(DEEP, disjoint=True), uniform(DEEP)),
+    Row(
+        "temporal_sorted",
+        temporal(edge_time_attr="ascending"),
+        uniform(DEEP),
+        values=("ascending",),
+        peer="temporal_edges_ascending",
+    ),
+    Row("temporal", temporal(edge_time_attr="time"), uniform(DEEP), values=("time",), peer="temporal_edges"),
+    Row("temporal_nodes", temporal(node_time_attr="node_time"), uniform(DEEP), ("node_time",), "temporal_nodes"),
+    Row("temporal_trees", temporal(edge_time_attr="ascending", disjoint=True), uniform(DEEP), values=("ascending",)),
+    Row("temporal_last", temporal(edge_time_attr="ascending", strategy="last"), uniform(DEEP), values=("ascending",)),
 ]
 
 

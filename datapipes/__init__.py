@@ -39,6 +39,7 @@ from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
+from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
@@ -87,6 +88,7 @@ __all__ = [
     "Stage",
     "StageGraph",
     "StreamStage",
+    "TemporalNeighborSampler",
     "TensorFeature",
     "datasets",
     "distributed",

@@ -35,6 +35,7 @@ def sample_hop(
     num_threads: int = 1,
     streams: NDArray[np.uint32] | None = None,
     times: _I64 | None = None,
+    edge_times: EdgeTimes | None = None,
 ) -> tuple[_I64, NDArray[_Id], Any]: ...  # the last: positions, or ids where edge_ids are given; None unless wanted
 def compact(ids: NDArray[_Id], *, num_nodes: int, direct_limit: int = ...) -> tuple[NDArray[_Id], NDArray[_Id]]: ...
 
@@ -62,6 +63,18 @@ class Groups:
         self, of_seeds: list[_I64], *, count: int, streams: NDArray[np.uint32] | None = None, times: _I64 | None = None
     ) -> None: ...
 
+_Times = tuple[_I64, _I64 | None, NDArray[np.uint8]]  # latest, earliest where it differs, sorted_rows
+
+class EdgeTimes:
+    def __init__(
+        self,
+        relations: list[_Times | None],
+        *,
+        last: bool = False,
+        inclusive: bool = False,
+        window: int | None = None,
+    ) -> None: ...
+
 def sample_neighbors(
     graph: Topology,
     seeds: list[tuple[int, _I64]],
@@ -76,6 +89,7 @@ def sample_neighbors(
     num_threads: int = 1,
     op: str = "sample_neighbor",
     groups: Groups | None = None,
+    edge_times: EdgeTimes | None = None,
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64]]: ...
 
 class GraphInParts:

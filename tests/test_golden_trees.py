@@ -13,6 +13,8 @@ import torch
 import twin
 from twin_trees import PLAIN, Relation, Rule, Trees, sample_trees
 
+import datapipes as dp
+
 SEED, EPOCH, INDEX = 2026, 3, 2
 NO_TIME = Rule()
 NUM_NODES, NUM_EDGES, NUM_ITEMS, BATCH_SIZE = 97, 1200, 50, 8
@@ -90,6 +92,66 @@ def edges() -> tuple[list[int], list[int]]:
 def seeds_of(pairs: bool) -> torch.Tensor:
     ids = torch.arange(NUM_ITEMS) % 7 * 5  # some repeat, also at one time
     return torch.stack((ids, ids * 7 % NUM_NODES), dim=1) if pairs else ids
+
+
+@pytest.mark.parametrize("name", [*CASES, *TYPED_CASES])
+def test_the_package_gives_the_golden_digest(name):
+    minibatch = plain_minibatch(**CASES[name]) if name in CASES else typed_minibatch(**TYPED_CASES[name])
+    assert minibatch.digest() == GOLDEN[name]
+
+
+def plain_minibatch(
+    fanouts, disjoint=False, frontier="all", ids=np.int64, pairs=False, times=None, rule=NO_TIME
+) -> dp.MiniBatch:
+    graph = dp.CSCGraph.from_edge_index(
+        torch.tensor(edges()),
+        NUM_NODES,
+        node_attributes={"since": torch.tensor([time_of_node(v) for v in range(NUM_NODES)])},
+        edge_attributes={"at": torch.tensor([time_of_edge(edge) for edge in range(NUM_EDGES)])},
+    ).with_index_dtype(torch.int32 if ids is np.int32 else torch.int64)
+    timestamps = torch.tensor([time_of_item(item) for item in range(NUM_ITEMS)])
+    item_set = dp.ItemSet((seeds_of(pairs), timestamps), names=("seeds", "timestamps"))
+    pipe = dp.ItemSampler(item_set, BATCH_SIZE, shuffle=True, seed=SEED)
+    return dp.DataLoader(chained(pipe, graph, fanouts, disjoint, frontier, times, rule)).minibatch(EPOCH, INDEX)
+
+
+def typed_minibatch(
+    fanouts, disjoint=False, frontier="all", ids=np.int64, pairs=False, times=None, rule=NO_TIME
+) -> dp.MiniBatch:
+    edge_index = {of: torch.tensor(typed.edges_of(of), dtype=torch.int64).reshape(2, -1) for of in EDGE_TYPES}
+    timed = [of for of in EDGE_TYPES if of not in NO_TIMES]
+    graph = dp.HeteroCSCGraph.from_edge_index(
+        edge_index,
+        num_nodes=typed.NUM_NODES,
+        node_attributes={
+            of: {"since": torch.tensor([time_of_node(v) for v in range(typed.NUM_NODES[of])])} for of in TIMED_NODES
+        },
+        edge_attributes={
+            of: {"at": torch.tensor([time_of_edge(edge) for edge in range(edge_index[of].shape[1])])} for of in timed
+        },
+    )
+    sets = {}
+    for of, count in (typed.NUM_LINKS if pairs else typed.NUM_ITEMS).items():
+        timestamps = torch.tensor([time_of_item(item) for item in range(count)])
+        sets[of] = dp.ItemSet((typed.items_of(of), timestamps), names=("seeds", "timestamps"))
+    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), typed.BATCH_SIZE, shuffle=True, seed=SEED)
+    return dp.DataLoader(chained(pipe, graph, fanouts, disjoint, frontier, times, rule)).minibatch(EPOCH, INDEX)
+
+
+def chained(pipe, graph, fanouts, disjoint, frontier, times, rule) -> dp.Stage:
+    arguments = {"replace": rule.replace, "return_edge_ids": True, "frontier": frontier, "disjoint": disjoint}
+    if not rule.temporal:
+        return pipe.sample_neighbor(graph, fanouts, **arguments)
+    return pipe.temporal_sample_neighbor(
+        graph,
+        fanouts,
+        node_time_attr="since" if times in ("nodes", "both") else None,
+        edge_time_attr="at" if times in ("edges", "both") else None,
+        strategy=rule.strategy,
+        inclusive=rule.inclusive,
+        time_window=rule.window,
+        **arguments,
+    )
 
 
 def time_of_edge(edge: int) -> int:

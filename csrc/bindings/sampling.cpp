@@ -13,6 +13,7 @@
 #include "sampling/numbering.h"
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
+#include "sampling/temporal.h"
 
 namespace datapipes {
 namespace {
@@ -22,12 +23,45 @@ Uniform uniform(std::int64_t fanout, bool replace, std::uint64_t key) {
   return {fanout, replace, key};
 }
 
+// The array itself, which is not converted: its memory must outlive the view.
+template <class T>
+Array<T> exact(py::handle given, const char* name) {
+  if (!py::isinstance<Array<T>>(given)) throw py::type_error(std::string(name) + " must be a contiguous array of its dtype.");
+  return py::reinterpret_borrow<Array<T>>(given);
+}
+
+// The times of the in-edges of relations, as they come from Python, and what is drawn of them.
+struct GivenEdgeTimes {
+  struct OfRelation {
+    Array<std::int64_t> latest;
+    std::optional<Array<std::int64_t>> earliest;  // where it differs from `latest`
+    Array<std::uint8_t> sorted_rows;
+  };
+  std::vector<std::optional<OfRelation>> relations;  // none: its in-edges have no times
+  TimeRule rule;
+
+  // The policy of the relation number `i`, which has these rows.
+  template <class Id>
+  Temporal policy(std::size_t i, const RowView<Id>& rows, const Uniform& uniform) const {
+    Temporal policy{uniform.fanout, uniform.replace, uniform.key, {}, rule};
+    if (rule.last && uniform.replace) throw std::invalid_argument("last in-edges cannot be drawn with replacement.");
+    if (!relations[i]) return policy;
+    const auto latest = view(relations[i]->latest, "latest"),
+               earliest = view(relations[i]->earliest.value_or(relations[i]->latest), "earliest");
+    const auto sorted = view(relations[i]->sorted_rows, "sorted_rows");
+    if (latest.size() != rows.indices.size() || earliest.size() != latest.size() || std::ssize(sorted) != rows.num_rows())
+      throw std::invalid_argument("give one time for each in-edge, and one of sorted_rows for each row.");
+    policy.times = {latest.data(), earliest.data(), sorted.data()};
+    return policy;
+  }
+};
+
 using Numbers = std::vector<std::vector<std::int64_t>>;
 using Keys = std::vector<std::vector<std::uint64_t>>;
 
 // The request of a minibatch; `fanouts` and `keys` have an entry for each sampled relation of each hop.
 NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
-                                   const Keys& keys, bool replace) {
+                                   const Keys& keys, bool replace, const std::optional<GivenEdgeTimes>& edge_times) {
   NeighborsRequest request;
   const auto count = graph.visit([](const auto& topology) { return std::ssize(topology.relations); });
   for (const std::int64_t number : sampled) {
@@ -38,12 +72,23 @@ NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector
       throw std::invalid_argument("sampled relations must ascend, each once.");
     request.sampled.push_back(static_cast<std::size_t>(number));
   }
+  if (edge_times && edge_times->relations.size() != sampled.size())
+    throw std::invalid_argument("give edge_times for each sampled relation.");
   if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
   for (std::size_t h = 0; h < fanouts.size(); ++h) {
     if (fanouts[h].size() != sampled.size() || keys[h].size() != sampled.size())
       throw std::invalid_argument("give one fanout and one key for each sampled relation of a hop.");
     std::vector<Policy> hop;
-    for (std::size_t i = 0; i < sampled.size(); ++i) hop.push_back(uniform(fanouts[h][i], replace, keys[h][i]));
+    for (std::size_t i = 0; i < sampled.size(); ++i) {
+      const Uniform chosen = uniform(fanouts[h][i], replace, keys[h][i]);
+      if (!edge_times) {
+        hop.push_back(chosen);
+      } else {
+        graph.visit([&](const auto& topology) {
+          hop.push_back(edge_times->policy(i, topology.relations[request.sampled[i]].rows, chosen));
+        });
+      }
+    }
     request.hops.push_back(std::move(hop));
   }
   return request;
@@ -137,7 +182,8 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
          bool replace, std::uint64_t key, const std::optional<Array<std::int64_t>>& node_ids,
          std::optional<std::int64_t> num_sources, const std::optional<Array<std::int64_t>>& seed_ids,
          const std::optional<Array<std::int64_t>>& edge_ids, bool want_places, int num_threads,
-         const std::optional<Array<std::uint32_t>>& streams, const std::optional<Array<std::int64_t>>& times) {
+         const std::optional<Array<std::uint32_t>>& streams, const std::optional<Array<std::int64_t>>& times,
+         const std::optional<GivenEdgeTimes>& edge_times) {
         check_threads(num_threads);
         const auto offsets = view(indptr, "indptr");
         if (offsets.empty())
@@ -153,7 +199,13 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
         if (times) of.times = view(*times, "times");
         HopPlaces places{want_places ? Places::kPositions : Places::kNone};
         if (edge_ids) places = {want_places ? Places::kEdgeIds : Places::kNone, view(*edge_ids, "edge_ids")};
-        const Uniform policy = uniform(fanout, replace, key);
+        const Uniform chosen = uniform(fanout, replace, key);
+        Policy policy = chosen;
+        if (edge_times) {
+          if (edge_times->relations.size() != 1) throw std::invalid_argument("give edge_times for the one relation.");
+          if (!times) throw std::invalid_argument("give the times of the seeds with edge_times.");
+          policy = edge_times->policy(0, rows, chosen);
+        }
         SampledHop<Id> hop;
         {
           const GilRelease nogil;
@@ -167,7 +219,7 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
       py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("node_ids").noconvert() = py::none(),
       py::arg("num_sources") = py::none(), py::arg("seed_ids").noconvert() = py::none(),
       py::arg("edge_ids").noconvert() = py::none(), py::arg("want_places") = true, py::arg("num_threads") = 1,
-      py::arg("streams").noconvert() = py::none(), py::arg("times").noconvert() = py::none());
+      py::arg("streams").noconvert() = py::none(), py::arg("times").noconvert() = py::none(), py::arg("edge_times") = py::none());
   m.def(
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {
@@ -214,6 +266,23 @@ void bind_sampling(py::module_& m) {
            }),
            py::arg("of_seeds").noconvert(), py::kw_only(), py::arg("count"), py::arg("streams").noconvert() = py::none(),
            py::arg("times").noconvert() = py::none());
+  py::class_<GivenEdgeTimes>(m, "EdgeTimes")
+      .def(py::init([](const py::list& relations, bool last, bool inclusive, std::optional<std::int64_t> window) {
+             if (window && *window < 0)
+               throw std::invalid_argument("window must be 0 or more, got " + std::to_string(*window) + ".");
+             GivenEdgeTimes given{{}, {last, inclusive, window.value_or(-1)}};
+             for (const auto& each : relations) {
+               given.relations.emplace_back();
+               if (each.is_none()) continue;
+               const auto parts = each.cast<py::tuple>();
+               given.relations.back() = {exact<std::int64_t>(parts[0], "latest"), std::nullopt,
+                                         exact<std::uint8_t>(parts[2], "sorted_rows")};
+               if (!parts[1].is_none()) given.relations.back()->earliest = exact<std::int64_t>(parts[1], "earliest");
+             }
+             return given;
+           }),
+           py::arg("relations"), py::kw_only(), py::arg("last") = false, py::arg("inclusive") = false,
+           py::arg("window") = py::none());
   py::class_<ArrayTopology>(m, "Topology")
       .def(py::init<const py::list&, const py::list&>(), py::arg("node_types"), py::arg("relations"));
   m.def(
@@ -221,9 +290,9 @@ void bind_sampling(py::module_& m) {
       [](const ArrayTopology& graph, const std::vector<std::pair<std::int64_t, Array<std::int64_t>>>& seeds,
          const std::vector<std::int64_t>& sampled, const Numbers& fanouts, const Keys& keys, bool replace, bool only_new,
          bool want_edge_ids, std::int64_t direct_limit, int num_threads, const std::string& op,
-         const std::optional<GivenGroups>& groups) {
+         const std::optional<GivenGroups>& groups, const std::optional<GivenEdgeTimes>& edge_times) {
         check_threads(num_threads);
-        NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace);
+        NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, edge_times);
         request.only_new = only_new;
         request.want_edge_ids = want_edge_ids;
         request.direct_limit = direct_limit;
@@ -247,7 +316,8 @@ void bind_sampling(py::module_& m) {
       },
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("keys"),
       py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
-      py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none());
+      py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none(),
+      py::arg("edge_times") = py::none());
 }
 
 }  // namespace datapipes

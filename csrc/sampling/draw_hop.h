@@ -63,6 +63,15 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       policy.prefetch(node);
     }
   };
+  // The in-edges of a node whose offsets were prefetched a while ago.
+  const auto prefetch_in_edges = [&]([[maybe_unused]] std::int64_t node) {
+    if constexpr (requires { policy.prefetch_in_edges(node, node); }) {
+      if (static_cast<std::uint64_t>(node) >= static_cast<std::uint64_t>(num_nodes)) return;
+      const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
+      const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
+      if (0 <= from && from < to && to <= num_edges) policy.prefetch_in_edges(from, to - from);
+    }
+  };
   const std::int64_t num_ranges = (num_dst - first + kRangeColumns - 1) / kRangeColumns;
   const auto end_of = [&](std::int64_t range) { return std::min(first + (range + 1) * kRangeColumns, num_dst); };
   // The offsets of a range count from its begin; the loop below adds the picks of the ranges before it.
@@ -71,6 +80,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
     const std::int64_t end = end_of(range);
     for (std::int64_t d = first + range * kRangeColumns; d < end; ++d) {
       if (d + kDistance < end) prefetch(columns.row(d + kDistance));
+      if (d + kDistance / 2 < end) prefetch_in_edges(columns.row(d + kDistance / 2));
       const std::int64_t node = columns.row(d);
       check_node(op, node, num_nodes);
       const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];

@@ -3,6 +3,8 @@
 //     fanout, replace                 as the errors name them
 //     RowPlan plan(row)               which in-edges can be drawn, and how many are
 //     void prefetch(row number)       the memory that plan() reads of the row
+//     void prefetch_in_edges(begin, degree)
+//                                     in addition, if it is there: the memory that plan() reads of the row's in-edges
 //     Scratch::choose(policy, indices, row, picks, out)
 //                                     writes the positions of the picks of a row as plan() narrowed it, and prefetches
 //                                     their lines in `indices`
@@ -13,11 +15,12 @@
 
 #include <variant>
 
+#include "sampling/temporal.h"
 #include "sampling/uniform.h"
 
 namespace datapipes {
 
-using Policy = std::variant<Uniform>;
+using Policy = std::variant<Uniform, Temporal>;
 
 inline std::int64_t fanout_of(const Policy& policy) {
   return std::visit([](const auto& each) { return each.fanout; }, policy);

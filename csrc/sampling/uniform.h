@@ -39,6 +39,13 @@ struct Uniform {
       }
     }
 
+    // Writes the picks among `degree` in-edges as offsets, for a policy that knows where these stand. Prefetches nothing.
+    void offsets(const Uniform& policy, std::int64_t degree, const Row& row, std::int64_t picks, std::int64_t* out) {
+      const bool all = picks == degree && !(policy.replace && policy.fanout >= 0);
+      if (all || policy.replace || !few_.choose(degree, policy.fanout, policy.key, row.node, row.stream, out))
+        chooser_.choose(degree, policy.fanout, policy.replace, Stream(policy.key, row.node, row.stream), out);
+    }
+
    private:
     FewChooser few_;
     Chooser chooser_;

@@ -16,7 +16,10 @@ _TYPED = (
     "dp.HeteroCSCGraph has types: the nodes of each count from 0, and graph.relation(edge_type) has the edges of one"
 )
 _NEGATIVES = "there is no negative sampler yet: add pairs in a dp.MiniBatchTransformer"
-_TEMPORAL = "there is no temporal sampling yet"
+_TEMPORAL = "pipe.temporal_sample_neighbor(graph, fanouts, edge_time_attr=...)"
+_TEMPORAL_LAYER = "there is no temporal layer sampling; " + _TEMPORAL
+_TIME_ATTR = "node_time_attr or edge_time_attr, the names of attributes of the graph"
+_SEED_TIMES = "an item named timestamps in the dp.ItemSet"
 _TO_PYG = "minibatch.to_pyg() has it"
 _WEIGHTED = "there is no weighted sampling yet: derive a sampler from dp.Sampler"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
@@ -39,7 +42,7 @@ _OF_GRAPHS = {  # of both kinds
     "sample_neighbors": "pipe.sample_neighbor(graph, fanouts)",
     "sample_layer_neighbors": "there is no layer-neighbor sampling yet; pipe.sample_neighbor(graph, fanouts)",
     "temporal_sample_neighbors": _TEMPORAL,
-    "temporal_sample_layer_neighbors": _TEMPORAL,
+    "temporal_sample_layer_neighbors": _TEMPORAL_LAYER,
     "sample_negative_edges_uniform": _NEGATIVES,
     "copy_to_shared_memory": "leave it out: workers share the graph; or graph.save(folder) and dp.CSCGraph.open",
     "to": "the graph stays in host memory, where graph.pin_memory_() locks it; put copy_to behind the sampling",
@@ -144,8 +147,7 @@ ATTRIBUTES: Table = {
     },
     "Stage": {
         "sample_layer_neighbor": "there is no layer-neighbor sampling yet; pipe.sample_neighbor",
-        "temporal_sample_neighbor": _TEMPORAL,
-        "temporal_sample_layer_neighbor": _TEMPORAL,
+        "temporal_sample_layer_neighbor": _TEMPORAL_LAYER,
         "sample_subgraph": "derive a sampler from dp.Sampler",
         "sample_negative": _NEGATIVES,
         "sample_uniform_negative": _NEGATIVES,
@@ -247,8 +249,7 @@ ATTRIBUTES: Table = {
         "SubgraphSampler": "dp.Sampler",
         "SampledSubgraphImpl": "dp.SampledSubgraph",
         "LayerNeighborSampler": "there is no layer-neighbor sampling yet; dp.NeighborSampler",
-        "TemporalNeighborSampler": _TEMPORAL,
-        "TemporalLayerNeighborSampler": _TEMPORAL,
+        "TemporalLayerNeighborSampler": "there is no temporal layer sampling; dp.TemporalNeighborSampler",
         "NegativeSampler": _NEGATIVES,
         "UniformNegativeSampler": _NEGATIVES,
         "exclude_seed_edges": "edges cannot be excluded yet",
@@ -295,7 +296,6 @@ KEYWORDS: Table = {
         "deduplicate": "leave it out: each node is in input_nodes once",
         "subgraph_type": "leave it out: sampled edges run from neighbor to node",
         "directed": "leave it out: sampled edges run from neighbor to node",
-        "disjoint": "there is no disjoint sampling yet",
         "time_attr": _TEMPORAL,
         "input_time": _TEMPORAL,
         "temporal_strategy": _TEMPORAL,
@@ -343,7 +343,11 @@ KEYWORDS: Table = {
         "replace": _TO_NEIGHBOR,
         "neg_sampling": _NEGATIVES,
         "neg_sampling_ratio": _NEGATIVES,
-        "disjoint": "there is no disjoint sampling yet",
+        "disjoint": _TO_NEIGHBOR,
+        "time_attr": _TEMPORAL,
+        "temporal_strategy": _TEMPORAL,
+        "input_time": _SEED_TIMES,
+        "edge_label_time": _SEED_TIMES,
         "subgraph_type": "leave it out: sampled edges run from neighbor to node",
         "filter_per_worker": "cut, which says what the workers do",
         "overlap_fetch": "overlap",
@@ -355,4 +359,13 @@ KEYWORDS: Table = {
 }
 
 
+KEYWORDS["TemporalNeighborSampler"] = {
+    **KEYWORDS["NeighborSampler"],
+    "time_attr": _TIME_ATTR,
+    "node_timestamp_attr_name": "node_time_attr",
+    "edge_timestamp_attr_name": "edge_time_attr",
+    "temporal_strategy": "strategy",
+    "input_time": _SEED_TIMES,
+    "edge_label_time": _SEED_TIMES,
+}
 KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # of replace()

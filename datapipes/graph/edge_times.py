@@ -8,10 +8,12 @@ attribute is used as it is. Otherwise the arrays are made once for each graph, b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
@@ -25,7 +27,7 @@ from datapipes.processes.sharing import SMALL
 __all__: list[str] = []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EdgeTimes:
     """The times of the in-edges of one edge type.
 
@@ -38,13 +40,21 @@ class EdgeTimes:
     latest: Tensor
     earliest: Tensor | None
     sorted_rows: Tensor
+    _digest: list[str] | None = field(default=None, repr=False)
+
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.uint8]]:
+        """Return (latest, earliest or None, sorted_rows) as the kernels take them."""
+        earliest = None if self.earliest is None else self.earliest.numpy()
+        return self.latest.numpy(), earliest, self.sorted_rows.numpy()
 
     def digest(self, indptr: Tensor) -> list[str]:
-        """Return what names the times in a fingerprint; of the rows of a part, the numbers of all parts add up."""
-        parts = [self.latest] if self.earliest is None else [self.latest, self.earliest]
-        offsets = indptr.numpy()
-        found = [_core.rows_digest(offsets, part.numpy(), num_threads=num_threads()) for part in parts]
-        return [f"{high:016x}{low:016x}" for high, low in found]
+        """Return what names the times in a fingerprint; computed once. The numbers of the parts of a graph add up."""
+        if self._digest is None:
+            parts = [self.latest] if self.earliest is None else [self.latest, self.earliest]
+            offsets = indptr.numpy()
+            found = [_core.rows_digest(offsets, part.numpy(), num_threads=num_threads()) for part in parts]
+            self._digest = [f"{high:016x}{low:016x}" for high, low in found]
+        return self._digest
 
 
 @dataclass(frozen=True, slots=True)

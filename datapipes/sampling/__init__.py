@@ -3,6 +3,7 @@
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
+from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 
 __all__ = [
     "InSubgraphSampler",
@@ -10,6 +11,7 @@ __all__ = [
     "Picks",
     "Sampled",
     "Sampler",
+    "TemporalNeighborSampler",
 ]
 
 

@@ -19,6 +19,7 @@ from datapipes.base.threads import num_threads
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import Block
 from datapipes.sampling.sampler import Sampled
+from datapipes.sampling.seed_trees import SeedTrees
 
 __all__: list[str] = []
 
@@ -43,16 +44,24 @@ class CoreCall:
         ]
 
     def __call__(
-        self, graph: Graph, seeds: Any, keys: list[list[int]], *, want_edge_ids: bool, **options: Any
+        self,
+        graph: Graph,
+        seeds: Any,
+        keys: list[list[int]],
+        *,
+        want_edge_ids: bool,
+        trees: SeedTrees | None = None,
+        **options: Any,
     ) -> Sampled:
         """Return the neighborhood of `seeds`, ids [num_seeds] or {node type: ids}.
 
         Args:
             keys: of each hop, hop 0 first: the hop key of each edge type that is sampled.
+            trees: the groups of the seeds, where these have nodes of their own.
             options: what else the core takes.
         """
         typed = seeds if self._has_types else {None: seeds}
-        nodes, local_seeds, hops, _ = _core.sample_neighbors(
+        nodes, local_seeds, hops, groups = _core.sample_neighbors(
             graph.topology(),
             [(self._number[of], _int64(ids)) for of, ids in typed.items()],
             sampled=self.ordinals,
@@ -61,14 +70,20 @@ class CoreCall:
             want_edge_ids=want_edge_ids,
             num_threads=num_threads(),
             op=self._name,
+            groups=None if trees is None else self._groups(typed, trees),
             **options,
         )
         blocks = [{of: _block(*parts) for of, parts in zip(self._edge_types, hop, strict=True)} for hop in hops]
         found = {of: torch.from_numpy(ids) for of, ids in zip(self._node_types, nodes, strict=True)}
         local = {of: torch.from_numpy(ids) for of, ids in zip(typed, local_seeds, strict=True)}
+        kept = None if trees is None else {of: torch.from_numpy(each) for of, each in zip(found, groups, strict=True)}
         if self._has_types:
-            return Sampled(found, local, blocks)
-        return Sampled(found[None], local[None], [of_hop[None] for of_hop in blocks])
+            return Sampled(found, local, blocks, kept)
+        return Sampled(found[None], local[None], [of_hop[None] for of_hop in blocks], kept and kept[None])
+
+    def _groups(self, seeds: dict[Any, Tensor], trees: SeedTrees) -> _core.Groups:
+        of_seeds = [trees.groups[of] for of in seeds] if self._has_types else [trees.groups]
+        return _core.Groups(of_seeds, count=len(trees.streams), streams=trees.streams, times=trees.times)
 
 
 def _int64(ids: Tensor) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """NeighborSampler: draws a number of in-edges for each node, hop by hop, and compacts the ids.
 
-What is drawn is fixed by docs/semantics.md, sections 3 and 4; one call of the C++ core makes all hops and edge types of
-a minibatch.
+What is drawn is fixed by docs/semantics.md, sections 3 and 4, trees by 4.5; one call of the C++ core makes all hops and
+edge types of a minibatch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
 from datapipes.sampling.core_call import CoreCall
 from datapipes.sampling.fanouts import Fanout
-from datapipes.sampling.sampler import Sampled, Sampler
+from datapipes.sampling.sampler import Sampled
+from datapipes.sampling.seed_trees import SeedTrees
+from datapipes.sampling.tree_sampler import TreeSampler
 
 __all__ = ["NeighborSampler"]
 
 
 @register_stage("sample_neighbor")
-class NeighborSampler(Sampler):
+class NeighborSampler(TreeSampler):
     """Sample the in-neighborhood of the seeds; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
@@ -36,6 +38,8 @@ class NeighborSampler(Sampler):
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the
             nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in an outer block
             older nodes have no in-edges then.
+        disjoint: sample a tree for each seed, which shares no node with the others. `input_nodes` then holds a node
+            once for each tree that it is in, and `batch` the row of `seeds` whose tree each input node belongs to.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.
@@ -52,13 +56,15 @@ class NeighborSampler(Sampler):
         replace: bool = False,
         return_edge_ids: bool = False,
         frontier: str = "all",
+        disjoint: bool = False,
     ) -> None:
         super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
         self.replace = check_bool(self.name, "replace", replace)
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
+        self.disjoint = check_bool(self.name, "disjoint", disjoint)
         self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
 
-    def sample(self, seeds: Any, rng: RngKey) -> Sampled:
+    def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
         keys = [[rng.hop_key(hop, ordinal) for ordinal in self._call.ordinals] for hop in range(self.num_hops)]
         return self._call(
@@ -68,11 +74,14 @@ class NeighborSampler(Sampler):
             want_edge_ids=self.return_edge_ids,
             replace=self.replace,
             only_new=self.frontier == "new",
+            trees=trees,
         )
 
     def fingerprint(self) -> Fingerprint:
-        return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier}
+        trees = {"disjoint": True} if self.disjoint else {}
+        return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier, **trees}
 
     def describe(self) -> dict[str, Any]:
         replace = {"replace": True} if self.replace else {}
-        return {**super().describe(), **replace, "frontier": self.frontier}
+        trees = {"disjoint": True} if self.disjoint else {}
+        return {**super().describe(), **replace, "frontier": self.frontier, **trees}

@@ -47,11 +47,14 @@ class Sampled(NamedTuple):
         nodes: ids [num_nodes], distinct, by first occurrence; the seeds come first. With types: of all node types.
         local_seeds: ids [num_seeds], the place of each seed in `nodes`. With types: of the types that have seeds.
         hops: one Block a hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
+        groups: int64 [num_nodes], the group of seeds that a node was found from, where groups have nodes of their own
+            (trees, times); nodes are then distinct within a group. Else None.
     """
 
     nodes: Any
     local_seeds: Any
     hops: list[Any]
+    groups: Any = None
 
 
 class Sampler(MiniBatchTransformer):

@@ -125,11 +125,11 @@ def _columns(where: str, key: Any, given: Any, graph: Graph) -> list[tuple[int |
         )
     return [
         (column, node_type, ids.reshape(-1) if column is None else ids[:, column].contiguous())
-        for column, node_type in ends_of(key)
+        for column, node_type in seed_columns(key)
     ]
 
 
-def ends_of(key: Any) -> list[tuple[int | None, str]]:
+def seed_columns(key: Any) -> list[tuple[int | None, str]]:
     """Return the columns of seeds of a type, and the node type of each; None stands for all columns, row by row."""
     if isinstance(key, str):
         return [(None, key)]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import type_text
-from datapipes.sampling.seed_ids import ends_of
+from datapipes.sampling.seed_ids import seed_columns
 
 MOST_TREES = 2**32  # the stream of the random key has room for so many
 
@@ -28,13 +28,14 @@ class SeedTrees(NamedTuple):
     Attributes:
         groups: int64 [n], the group of each seed, aligned with the ids that a sampler is given; with types {node type:
             groups}, in the same order.
-        streams: int64 [num_groups], the stream of the random key.
+        streams: uint32 [num_groups], the stream of the random key.
         times: int64 [num_groups], the time; None without times.
-        rows: int64 [num_groups], the row of the seeds, over all types; None where groups are not trees.
+        rows: int64 [num_groups], the row of the seeds, over all types; None where it is the number of the group, or
+            groups are not trees.
     """
 
     groups: Any
-    streams: _I64
+    streams: NDArray[np.uint32]
     times: _I64 | None
     rows: Tensor | None
 
@@ -60,13 +61,13 @@ def seed_trees(where: str, seeds: Any, timestamps: Any, *, disjoint: bool, has_t
         )
     numbers = np.arange(len(row_of_tree))
     if disjoint:
-        rows = torch.from_numpy(row_of_tree)
-        trees = SeedTrees(None, numbers, None if times is None else times[row_of_tree], rows)
+        rows = None if all(count == 1 for count in columns) else torch.from_numpy(row_of_tree)
+        trees = SeedTrees(None, numbers.astype(np.uint32), None if times is None else times[row_of_tree], rows)
     else:
         assert times is not None
         distinct, group_of_row = np.unique(times, return_inverse=True)
         numbers = group_of_row.astype(np.int64, copy=False)[row_of_tree]
-        trees = SeedTrees(None, np.zeros(len(distinct), dtype=np.int64), distinct, None)
+        trees = SeedTrees(None, np.zeros(len(distinct), dtype=np.uint32), distinct, None)
     return trees._replace(groups=_aligned(parts, columns, numbers))
 
 
@@ -88,7 +89,7 @@ def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64)
     for (key, ids), count in zip(parts, columns, strict=True):
         of_key = numbers[begin : begin + ids.numel()]
         begin += ids.numel()
-        for column, node_type in ends_of(key):
+        for column, node_type in seed_columns(key):
             found.setdefault(node_type, []).append(of_key if column is None else of_key.reshape(-1, count)[:, column])
     return {
         node_type: np.ascontiguousarray(each[0]) if len(each) == 1 else np.concatenate(each)

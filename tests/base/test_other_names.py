@@ -36,6 +36,9 @@ OWNERS = {
 BUILDERS = {
     "ItemSampler": lambda **given: dp.ItemSampler(item_set(), 4, **given),
     "NeighborSampler": lambda **given: items().sample_neighbor(GRAPH, **given),
+    "TemporalNeighborSampler": lambda **given: items().temporal_sample_neighbor(
+        GRAPH, **{"fanouts": [2], "edge_time_attr": "at", **given}
+    ),
     "FeatureFetcher": lambda **given: sampled().fetch_feature(STORE, **given),
     "MiniBatchTransformer": lambda **given: items().transform(**given),
     "Prefetcher": lambda **given: items().prefetch(**given),

@@ -1,0 +1,157 @@
+"""TemporalNeighborSampler: draws only in-edges that are earlier than the seed they are drawn for.
+
+What is drawn is fixed by docs/semantics.md, sections 3.3, 4.5 and 4.6; one call of the C++ core makes all hops and edge
+types of a minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from datapipes import _core
+from datapipes.base.checks import check_bool, check_choice, check_int, shown
+from datapipes.base.codec import join_key
+from datapipes.base.rng import RngKey
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.graph.edge_times import edge_times
+from datapipes.graph.graph import Graph
+from datapipes.sampling.core_call import CoreCall
+from datapipes.sampling.fanouts import Fanout
+from datapipes.sampling.sampler import Sampled
+from datapipes.sampling.seed_trees import SeedTrees
+from datapipes.sampling.tree_sampler import TreeSampler
+
+__all__ = ["TemporalNeighborSampler"]
+
+
+@register_stage("temporal_sample_neighbor")
+class TemporalNeighborSampler(TreeSampler):
+    """Sample the in-neighborhood of the seeds as it was at their times; sets `blocks`, `input_nodes` and
+    `compacted_seeds`.
+
+    Each row of the seeds has a time, the field `timestamps` of the minibatch. What is found from it, in all hops, is
+    drawn at this time. Seeds of different times share no nodes, so `input_nodes` may hold a node once for each time.
+
+    Args:
+        graph: the CSCGraph or HeteroCSCGraph to sample from. The seeds of the latter have types (HeteroItemSet).
+        fanouts: in-edges drawn per node, as for sample_neighbor; -1 keeps all that are eligible.
+        replace: draw with replacement; -1 still keeps each in-edge once.
+        return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
+        node_time_attr, edge_time_attr: the node attribute, and the edge attribute, that holds the times; int64. One of
+            the two is needed. With both, an in-edge must be eligible by the time of the edge and by that of its source
+            node. In a graph with types, an edge type whose edges and sources have no time is always eligible.
+        strategy: "uniform" draws among the eligible in-edges, "last" takes the latest of them.
+        inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also those of the same
+            time (as PyG does).
+        time_window: if given, only in-edges that are at most so much earlier than the seed.
+        disjoint: sample a tree for each seed, also for seeds of one time, and set `batch`, as sample_neighbor does.
+        frontier: "all" or "new", as for sample_neighbor.
+    Raises:
+        TypeError, ValueError: An argument is not allowed; while running, the seeds have no times, or others than int64.
+        IndexError: While running, a seed is not a node of the graph.
+        MemoryError: While running, a hop needs more memory than is left; the message names hop, fanout and bytes.
+    Cost: times of edges are used as they are. Times of nodes take 8 bytes an in-edge, both together 16, made when the
+    stage is built and kept with the graph. The in-edges of a node need no order; where they are sorted by time, a hub
+    costs less.
+    """
+
+    has_times = True
+
+    def __init__(
+        self,
+        source: Stage,
+        graph: Graph,
+        fanouts: Sequence[Fanout],
+        *,
+        replace: bool = False,
+        return_edge_ids: bool = False,
+        node_time_attr: str | None = None,
+        edge_time_attr: str | None = None,
+        strategy: str = "uniform",
+        inclusive: bool = False,
+        time_window: int | None = None,
+        disjoint: bool = False,
+        frontier: str = "all",
+    ) -> None:
+        super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
+        self.replace = check_bool(self.name, "replace", replace)
+        self.node_time_attr = _check_attribute(self.name, "node_time_attr", node_time_attr)
+        self.edge_time_attr = _check_attribute(self.name, "edge_time_attr", edge_time_attr)
+        if node_time_attr is None and edge_time_attr is None:
+            raise ValueError(
+                f"{self.name}: found neither node_time_attr nor edge_time_attr; at least one must name an attribute of "
+                "the graph. Without times use sample_neighbor."
+            )
+        self.strategy = check_choice(self.name, "strategy", strategy, ("uniform", "last"))
+        if strategy == "last" and replace:
+            raise ValueError(
+                f"{self.name}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "
+                "'uniform' can draw with replacement. Leave out one of the two."
+            )
+        self.inclusive = check_bool(self.name, "inclusive", inclusive)
+        self.time_window = None if time_window is None else check_int(self.name, "time_window", time_window, 0)
+        self.disjoint = check_bool(self.name, "disjoint", disjoint)
+        self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
+        self._times = edge_times(
+            self.name, graph, self.edge_types, edge_time_attr=self.edge_time_attr, node_time_attr=self.node_time_attr
+        )
+        self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
+
+    def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
+        """Return the neighborhood of `seeds` at their times, which `trees` has: all hops in one call of the C++ core.
+
+        Raises:
+            ValueError: There are no times.
+        """
+        if trees is None or trees.times is None:
+            raise ValueError(f"{self.name}: found seeds without times; each needs one. Pass trees that have times.")
+        return self._call(
+            self.graph,
+            seeds,
+            [[rng.hop_key(hop, ordinal) for ordinal in self._call.ordinals] for hop in range(self.num_hops)],
+            want_edge_ids=self.return_edge_ids,
+            replace=self.replace,
+            only_new=self.frontier == "new",
+            trees=trees,
+            edge_times=_core.EdgeTimes(
+                [None if times is None else times.arrays() for times in self._times.values()],
+                last=self.strategy == "last",
+                inclusive=self.inclusive,
+                window=self.time_window,
+            ),
+        )
+
+    def fingerprint(self) -> Fingerprint:
+        digests = {of: times and times.digest(self.graph.relation(of).indptr) for of, times in self._times.items()}
+        return {
+            **super().fingerprint(),
+            "replace": self.replace,
+            "frontier": self.frontier,
+            "strategy": self.strategy,
+            "inclusive": self.inclusive,
+            "time_window": self.time_window,
+            "disjoint": self.disjoint,
+            "times_digest": {join_key(of): each for of, each in digests.items()} if self._has_types else digests[None],
+        }
+
+    def describe(self) -> dict[str, Any]:
+        given = {
+            "replace": self.replace or None,
+            "node_time_attr": self.node_time_attr,
+            "edge_time_attr": self.edge_time_attr,
+            "strategy": self.strategy,
+            "inclusive": self.inclusive or None,
+            "time_window": self.time_window,
+            "disjoint": self.disjoint or None,
+            "frontier": self.frontier,
+        }
+        return {**super().describe(), **{name: value for name, value in given.items() if value is not None}}
+
+
+def _check_attribute(where: str, argument: str, name: Any) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{where}: {argument} must be the name of an attribute, got {shown(name)}. Pass a str.")
+    return name

@@ -1,0 +1,209 @@
+"""TemporalNeighborSampler as a stage: its contract, threads and workers, what a state names, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+import typed_pipelines
+from pipelines import NUM_ITEMS, digests, refused, small_graph
+from strategies import assert_uniform
+
+import datapipes as dp
+
+EDGE_TIMES = torch.arange(200) * 37 % 60
+NODE_TIMES = torch.arange(40) * 7 % 50
+TIMES = torch.arange(NUM_ITEMS) % 4 * 15 + 10
+
+
+def timed_graph(dtype: torch.dtype = torch.int64, **attributes) -> dp.CSCGraph:
+    plain = small_graph(dtype)
+    given = {"node_attributes": {"since": NODE_TIMES}, "edge_attributes": {"at": EDGE_TIMES}, **attributes}
+    return dp.CSCGraph(plain.indptr, plain.indices, edge_ids=plain.edge_ids, **given)
+
+
+def timed_items(times: torch.Tensor | None = TIMES, **arguments) -> dp.ItemSampler:
+    seeds, labels = torch.arange(NUM_ITEMS) * 7 % 40, torch.arange(NUM_ITEMS).float()
+    given, names = (seeds, labels), ("seeds", "labels")
+    if times is not None:
+        given, names = (*given, times), (*names, "timestamps")
+    return dp.ItemSampler(dp.ItemSet(given, names=names), 4, **{"shuffle": True, "seed": 5, **arguments})
+
+
+def temporal(source: dp.Stage | None = None, graph: dp.CSCGraph | None = None, **arguments) -> dp.Stage:
+    given = {"return_edge_ids": True, "edge_time_attr": "at", "node_time_attr": "since", **arguments}
+    fanouts = given.pop("fanouts", [3, 2])
+    return (source or timed_items()).temporal_sample_neighbor(graph or timed_graph(), fanouts, **given)
+
+
+def contract_chain() -> dp.Stage:
+    return temporal()
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    arguments = {"edge_time_attr": "at", "strategy": "last", "inclusive": True, "time_window": 30, "disjoint": True}
+    functional = timed_items().temporal_sample_neighbor(timed_graph(), [3, -1], frontier="new", **arguments)
+    return functional, dp.TemporalNeighborSampler(timed_items(), timed_graph(), [3, -1], frontier="new", **arguments)
+
+
+def star(times: torch.Tensor) -> dp.CSCGraph:
+    """Node 0 has the in-edges 1, 2 ..., one for each of the times; no other node has any."""
+    degree = len(times)
+    indptr = torch.cat((torch.tensor([0]), torch.full((degree + 1,), degree)))
+    return dp.CSCGraph(indptr, torch.arange(1, degree + 1), edge_attributes={"at": times})
+
+
+def drawn(graph: dp.CSCGraph, at: list[int], **arguments) -> list[list[int]]:
+    """What is drawn for node 0 at each of the times, as sources."""
+    items = dp.ItemSet((torch.zeros(len(at), dtype=torch.int64), torch.tensor(at)), names=("seeds", "timestamps"))
+    pipe = dp.ItemSampler(items, len(at), seed=1)
+    pipe = pipe.temporal_sample_neighbor(graph, [arguments.pop("fanout")], edge_time_attr="at", **arguments)
+    block, nodes = next(iter(pipe)).blocks[0], next(iter(pipe)).input_nodes
+    columns = [block.indices[block.indptr[i] : block.indptr[i + 1]].long() for i in range(block.num_dst)]
+    return [nodes[column].tolist() for column in columns]
+
+
+def test_only_what_is_earlier_than_the_seed_is_drawn():
+    graph = star(torch.tensor([5, 1, 9, 5, 7]))
+    assert drawn(graph, [5, 10, 1, 6], fanout=-1) == [[2], [1, 2, 3, 4, 5], [], [1, 2, 4]]
+    assert drawn(graph, [5, 4], fanout=-1, inclusive=True) == [[1, 2, 4], [2]]
+    assert drawn(graph, [9, 20], fanout=-1, time_window=2) == [[5], []]
+    assert drawn(graph, [9, 20], fanout=-1, time_window=4) == [[1, 4, 5], []]
+    assert drawn(graph, [9], fanout=-1, time_window=0, inclusive=True) == [[3]]
+
+
+def test_last_takes_the_latest_and_of_equal_ones_those_at_larger_positions():
+    graph = star(torch.tensor([5, 1, 9, 5, 7]))
+    assert drawn(graph, [10, 9, 6], fanout=2, strategy="last") == [[3, 5], [4, 5], [1, 4]]
+    assert drawn(graph, [9, 6], fanout=1, strategy="last") == [[5], [4]]
+
+
+def test_the_ends_of_the_range_of_times_are_times_like_others():
+    lowest, highest = -(2**63), 2**63 - 1
+    graph = star(torch.tensor([lowest, highest, 0]))
+    assert drawn(graph, [lowest, highest, 0], fanout=-1) == [[], [1, 3], [1]]
+    assert drawn(graph, [lowest, highest, 0], fanout=-1, inclusive=True) == [[1], [1, 2, 3], [1, 3]]
+    assert drawn(graph, [lowest + 1, -1, 0], fanout=-1, time_window=highest) == [[1], [1], []]
+    assert drawn(graph, [lowest + 1, 1], fanout=-1, time_window=1) == [[1], [3]]
+
+
+@pytest.mark.parametrize("degree", [5, 64, 700, 5000])
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_each_eligible_in_edge_is_equally_likely(degree, is_sorted):
+    times = torch.arange(degree) * 2
+    if not is_sorted:
+        times = times[torch.from_numpy(np.random.default_rng(degree).permutation(degree))]
+    graph, eligible, fanout = star(times), degree * 3 // 5, min(degree // 5, 20)
+    trials = 4000 if degree < 1000 else 20_000
+    ids, at = torch.zeros(trials, dtype=torch.int64), torch.full((trials,), 2 * eligible)
+    pipe = dp.ItemSampler(dp.ItemSet((ids, at), names=("seeds", "timestamps")), trials, seed=degree)
+    pipe = pipe.temporal_sample_neighbor(graph, [fanout], edge_time_attr="at", disjoint=True)
+    minibatch = next(iter(pipe))
+    counts = torch.bincount(minibatch.input_nodes[minibatch.blocks[0].indices], minlength=degree + 1)[1:]
+    assert not counts[times >= 2 * eligible].any()
+    assert_uniform(counts[times < 2 * eligible].numpy(), trials, fanout)
+
+
+def test_seeds_of_one_time_share_what_is_drawn_and_others_do_not():
+    graph = star(torch.arange(50))
+    assert [len(column) for column in drawn(graph, [30, 40, 30], fanout=-1)] == [30, 40]
+    trees = drawn(graph, [30, 40, 30], fanout=3, disjoint=True)
+    assert len(trees) == 3
+    assert trees[0] != trees[2]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"strategy": "last"}, {"disjoint": True, "time_window": 20}])
+def test_threads_workers_and_the_width_of_ids_do_not_matter(arguments):
+    expected = digests(temporal(**arguments))
+    for threads in (2, 7):
+        torch.set_num_threads(threads)
+        try:
+            assert digests(temporal(**arguments)) == expected
+        finally:
+            torch.set_num_threads(1)
+    with dp.DataLoader(temporal(**arguments), 2, multiprocessing_context="fork") as loader:
+        assert digests(loader) == expected
+    narrow = [minibatch.input_nodes.tolist() for minibatch in temporal(graph=timed_graph(torch.int32), **arguments)]
+    assert narrow == [minibatch.input_nodes.tolist() for minibatch in temporal(**arguments)]
+
+
+def test_many_threads_draw_what_one_draws():
+    rng = np.random.default_rng(3)
+    indptr = np.arange(0, 20 * 2001, 20)
+    at = rng.integers(0, 1000, 40_000)
+    at[:20_000] = np.sort(at[:20_000].reshape(-1, 20), axis=1).reshape(-1)
+    graph = dp.CSCGraph(indptr, rng.integers(0, 2000, 40_000), edge_attributes={"at": at})
+    items = dp.ItemSet((torch.arange(2000), torch.arange(2000) % 7 * 150), names=("seeds", "timestamps"))
+    found = set()
+    for threads in (1, 2, 7):
+        torch.set_num_threads(threads)
+        try:
+            for disjoint in (False, True):
+                pipe = dp.ItemSampler(items, 2000).temporal_sample_neighbor(
+                    graph, [8, 8], edge_time_attr="at", disjoint=disjoint, return_edge_ids=True
+                )
+                found.add((disjoint, *digests(pipe)))
+        finally:
+            torch.set_num_threads(1)
+    assert len(found) == 2
+
+
+def test_a_state_names_the_times_and_how_they_are_used():
+    state = temporal().fingerprint()
+    for other in ({"strategy": "last"}, {"inclusive": True}, {"time_window": 3}, {"disjoint": True}):
+        assert temporal(**other).fingerprint() != state
+    assert temporal(node_time_attr=None).fingerprint() != state
+    moved = timed_graph(edge_attributes={"at": EDGE_TIMES.clone().index_fill_(0, torch.tensor([7]), 61)})
+    assert temporal(graph=moved).fingerprint()["times_digest"] != state["times_digest"]
+    assert temporal(graph=timed_graph()).fingerprint() == state
+    loader = dp.DataLoader(temporal())
+    next(iter(loader))
+    with pytest.raises(ValueError, match="times_digest"):
+        dp.DataLoader(temporal(graph=moved)).load_state_dict(loader.state_dict())
+
+
+def test_what_is_used_is_shown():
+    assert "edge_time_attr='at'" in repr(temporal())
+    assert "time_window" not in repr(temporal())
+    assert "strategy='last'" in repr(temporal(strategy="last"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "found", "allowed"),
+    [
+        ({"edge_time_attr": None, "node_time_attr": None}, ValueError, "neither", "at least one"),
+        ({"edge_time_attr": 3}, TypeError, "got 3", "name of an attribute"),
+        ({"edge_time_attr": "when"}, ValueError, "'when'", r"\['at'\]"),
+        ({"strategy": "first"}, ValueError, "'first'", r"\['uniform', 'last'\]"),
+        ({"strategy": "last", "replace": True}, ValueError, "replace is True", "'uniform'"),
+        ({"time_window": -1}, ValueError, "-1", "0 or more"),
+        ({"time_window": 1.5}, TypeError, r"1\.5", "int"),
+        ({"inclusive": 1}, TypeError, "got 1", "True or False"),
+        ({"disjoint": None}, TypeError, "None", "True or False"),
+    ],
+)
+def test_arguments_that_are_not_allowed_are_refused(arguments, error, found, allowed):
+    with refused(error, stage="temporal_sample_neighbor", found=found, allowed=allowed):
+        temporal(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("times", "error", "found", "allowed"),
+    [
+        (None, ValueError, "without timestamps", "needs a time"),
+        (TIMES.double(), TypeError, "float64", "int64"),
+        (TIMES.int(), TypeError, "int32", "int64"),
+    ],
+)
+def test_seeds_without_times_or_with_others_are_refused(times, error, found, allowed):
+    with refused(error, stage="temporal_sample_neighbor", found=found, allowed=allowed):
+        next(iter(temporal(timed_items(times))))
+
+
+def test_sampling_by_hand_needs_times_too():
+    with refused(ValueError, stage="temporal_sample_neighbor", found="without times", allowed="each needs one"):
+        temporal().sample(torch.tensor([1]), dp.RngKey(seed=1, epoch=0, index=0, stage=1))
+
+
+def test_with_types_times_of_another_form_are_refused():
+    graph = typed_pipelines.typed_graph()
+    with refused(ValueError, stage="temporal_sample_neighbor", found="'at'", allowed="edge attributes"):
+        typed_pipelines.typed_items().temporal_sample_neighbor(graph, [2], edge_time_attr="at")

@@ -82,7 +82,7 @@ class Replay:
     """The hops of one minibatch over answers that are ready."""
 
     def __init__(self, graph: DistGraph, parts: list[Part], seeds: torch.Tensor, rng: dp.RngKey) -> None:
-        self.graph, self.core, self.seeds = graph, CoreGraph(graph), seeds
+        self.graph, self.core, self.seeds = graph, CoreGraph("dist_sample_neighbor", graph), seeds
         self.draws = [[HopDraw(fanout, rng.hop_key(hop))] for hop, fanout in enumerate(reversed(FANOUTS))]
         self.answers = []
         hops = self.hops()

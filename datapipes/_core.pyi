@@ -98,9 +98,11 @@ class GraphInParts:
         num_parts: int,
         node_types: list[tuple[str, int, NDArray[Any]]],
         relations: list[tuple[int, int, str]],
+        op: str,
     ) -> None: ...
 
-_Ask = tuple[int, list[tuple[int, NDArray[Any]]], list[int]]  # part; node type and its ids; places in `sampled`
+_Rows = tuple[int, NDArray[Any], NDArray[np.uint32] | None, _I64 | None]  # node type; ids, and their streams and times
+_Ask = tuple[int, list[_Rows], list[int]]  # part; rows; places in `sampled`
 
 class HopsOverParts:
     def __init__(
@@ -113,12 +115,13 @@ class HopsOverParts:
         only_new: bool,
         want_edge_ids: bool,
         narrow: bool,
+        groups: Groups | None = None,
     ) -> None: ...
     def start(self, seeds: list[tuple[int, _I64]]) -> tuple[list[NDArray[Any]], list[_Ask]]: ...
     def advance(
         self, answers: list[list[tuple[_I64, NDArray[Any], _I64 | None]]]
     ) -> tuple[list[_Block], list[_Ask] | None]: ...
-    def finish(self) -> list[NDArray[Any]]: ...
+    def finish(self) -> tuple[list[NDArray[Any]], list[_I64]]: ...
 
 def gather_rows(
     table: NDArray[np.uint8], ids: _I32 | _I64, *, out: NDArray[np.uint8] | None = None, num_threads: int = 1

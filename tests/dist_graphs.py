@@ -1,11 +1,16 @@
 """Graphs in parts within this process: the parts answer through the same code as servers do, without a network."""
 
+import functools
+import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from partitions import source_of
+from pipelines import small_graph
+from typed_pipelines import NUM_NODES, typed_graph
 
+import datapipes as dp
 from datapipes.base.rows import byte_rows
 from datapipes.distributed import Part, PartitionBook
 from datapipes.distributed.dist_graph import DistGraph
@@ -65,3 +70,26 @@ def dist_graph_of(graph: Graph, book: PartitionBook, root: Path, local_part: int
     parts = [Part.open(root, number) for number in range(book.num_parts)]
     local = None if local_part is None else parts[local_part]
     return DistGraph(PartitionFacts.of(parts[0]), parts[0].book, LocalPeers(parts), local)
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory()  # removed at exit
+
+
+def new_root() -> Path:
+    return Path(tempfile.mkdtemp(dir=_folder().name))
+
+
+def in_parts(graph: Graph, owners, num_parts: int, local_part: int | None = None) -> DistGraph:
+    """The graph in parts; `owners` is the part of each node, or {node type: the part of each}."""
+    return dist_graph_of(graph, PartitionBook(num_parts, owners), new_root(), local_part)
+
+
+def small_parts(num_parts: int = 3, local_part: int | None = 1, graph: dp.CSCGraph | None = None) -> DistGraph:
+    return in_parts(graph or small_graph(), torch.arange(40) * 7 % 11 % num_parts, num_parts, local_part)
+
+
+def typed_parts(num_parts: int = 3, local_part: int | None = 1, graph: dp.HeteroCSCGraph | None = None) -> DistGraph:
+    owners = {of: torch.arange(count) * 5 % 7 % num_parts for of, count in NUM_NODES.items()}
+    return in_parts(graph or typed_graph(), owners, num_parts, local_part)

@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import torch
@@ -29,8 +30,10 @@ class TicketFuzz:
         self.random = random.Random(rng_seed)
         draw = DrawRequest({None: ids}, (Draw(None, 3, 7),), edge_ids=True)
         rows = RowsRequest((Rows("node", None, ("x", "y", "mask"), ids),))
+        trees = replace(draw, streams={None: torch.arange(len(ids)).to(torch.uint32)})
         self.messages = [
             draw_to_message(draw, meant),
+            draw_to_message(trees, meant),
             rows_to_message(rows, meant),
             hello_to_message(meant),
             Message(request_header("statistics", meant), {}),
@@ -98,14 +101,17 @@ class TicketFuzz:
 
     def tensors(self) -> bytes:
         """Ids of any dtype, shape and number."""
-        message = self.random.choice(self.messages[:2])
+        message = self.random.choice(self.messages[:3])
         shape = self.random.choice(((0,), (1,), (5,), (2, 3), (), (1000,), (0, 2**40)))
         dtype = self.random.choice((torch.int64, torch.int32, torch.int16, torch.bool, torch.float32, torch.bfloat16))
         values = torch.zeros(shape, dtype=dtype)
         if dtype in (torch.int64, torch.int32):
             values = values + self.random.choice((0, 1, -1, 59, 60, 2**31 - 1, -(2**31)))
-        names = self.random.choice((["ids.0"], ["ids.0", "ids.1"], [], ["x"], ["ids.00"], [""]))
-        return to_bytes("fuzz", Message(message.header, dict.fromkeys(names, values)))
+        names = self.random.choice((["ids.0"], ["ids.0", "ids.1"], [], ["x"], ["ids.00"], [""], [*message.tensors]))
+        tensors = dict.fromkeys(names, values)
+        if self.random.randrange(2):  # one column is as it was
+            tensors |= {name: message.tensors[name] for name in names[:1] if name in message.tensors}
+        return to_bytes("fuzz", Message(message.header, tensors))
 
     def metadata(self) -> bytes:
         """Dtypes and shapes that the bytes do not have."""

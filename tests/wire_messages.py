@@ -1,6 +1,7 @@
 """Messages of the wire for tests: every dtype and odd shape, requests, facts, and what an evil sender makes."""
 
 import struct
+from dataclasses import replace
 
 import pyarrow as pa
 import torch
@@ -43,6 +44,11 @@ def a_draw() -> DrawRequest:
     ids = {"author": torch.tensor([3, 1], dtype=torch.int32), "paper": torch.tensor([7, 0, 2])}
     draws = (Draw(("author", "knows", "author"), -1, 0), Draw(WRITES, 5, 2**64 - 1))
     return DrawRequest(ids, draws, replace=True, edge_ids=True)
+
+
+def a_draw_of_trees() -> DrawRequest:
+    streams = {of: torch.arange(len(ids)).add(2**32 - 3).to(torch.uint32) for of, ids in a_draw().ids.items()}
+    return replace(a_draw(), streams=streams)
 
 
 def some_rows() -> RowsRequest:

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/groups.h"
 #include "bindings/numpy.h"
 #include "bindings/topology.h"
 #include "sampling/compact.h"
@@ -92,22 +93,6 @@ NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector
     request.hops.push_back(std::move(hop));
   }
   return request;
-}
-
-// The groups of a minibatch, as they come from Python.
-struct GivenGroups {
-  std::vector<Array<std::int64_t>> of_seeds;  // for each entry of the seeds: the group of each seed
-  std::int64_t count;
-  std::optional<Array<std::uint32_t>> streams;
-  std::optional<Array<std::int64_t>> times;
-};
-
-Groups view_of(const GivenGroups& given, std::size_t num_entries) {
-  if (given.of_seeds.size() != num_entries) throw std::invalid_argument("give groups for each entry of the seeds.");
-  Groups groups{.count = given.count};
-  if (given.streams) groups.streams = view(*given.streams, "streams");
-  if (given.times) groups.times = view(*given.times, "times");
-  return groups;
 }
 
 template <class Id>

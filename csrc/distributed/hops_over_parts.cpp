@@ -23,19 +23,20 @@ std::string number(std::int64_t value) { return std::to_string(value); }
 
 }  // namespace
 
-template <class Id>
-HopsOverParts<Id>::HopsOverParts(const GraphInParts& graph, PartedRequest request)
+template <class Id, class Nodes>
+HopsOverParts<Id, Nodes>::HopsOverParts(const GraphInParts& graph, PartedRequest request)
     : graph_(graph),
       request_(std::move(request)),
+      nodes_(graph.node_types, request_.groups),
       owners_(graph.node_types.size()),
       drawn_(graph.node_types.size(), 0),
       rows_(graph.node_types.size()),
       cursors_(static_cast<std::size_t>(graph.num_parts)) {
-  for (const NodeType& type : graph.node_types) numberings_.emplace_back(type.num_nodes);
+  for (const NodeType& type : graph.node_types) numberings_.emplace_back(nodes_.num_keys(type.num_nodes));
 }
 
-template <class Id>
-HopsOverParts<Id>::~HopsOverParts() {
+template <class Id, class Nodes>
+HopsOverParts<Id, Nodes>::~HopsOverParts() {
   try {
     if (usable_)
       for (auto& numbering : numberings_) numbering.finish();
@@ -43,8 +44,9 @@ HopsOverParts<Id>::~HopsOverParts() {
   }
 }
 
-template <class Id>
-std::vector<Buffer<Id>> HopsOverParts<Id>::start(std::span<const Seeds> seeds) {
+template <class Id, class Nodes>
+std::vector<Buffer<Id>> HopsOverParts<Id, Nodes>::start(std::span<const Seeds> seeds) {
+  check_groups(request_.groups, seeds);
   usable_ = false;
   std::vector<Buffer<Id>> local;
   for (const Seeds& of_type : seeds) local.push_back(number_seeds(of_type));
@@ -52,23 +54,23 @@ std::vector<Buffer<Id>> HopsOverParts<Id>::start(std::span<const Seeds> seeds) {
   return local;
 }
 
-template <class Id>
-Buffer<Id> HopsOverParts<Id>::number_seeds(const Seeds& seeds) {
+template <class Id, class Nodes>
+Buffer<Id> HopsOverParts<Id, Nodes>::number_seeds(const Seeds& seeds) {
   const NodeType& type = graph_.node_types[seeds.type];
   auto& numbering = numberings_[seeds.type];
   Buffer<Id> local(std::ssize(seeds.ids));
-  std::vector<Id> ids(seeds.ids.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
+  std::vector<Key> keys(seeds.ids.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
     check_node(type.name.c_str(), seeds.ids[i], type.num_nodes);
-    ids[i] = static_cast<Id>(seeds.ids[i]);
+    keys[i] = nodes_.seed(seeds, i);
   }
   numbering.make_room(std::ssize(seeds.ids), direct_left_);
-  numbering.visit([&](auto& map) { numbering.number_ahead(map, std::span<const Id>(ids), local.data()); });
+  numbering.visit([&](auto& map) { numbering.number_ahead(map, std::span<const Key>(keys), local.data()); });
   return local;
 }
 
-template <class Id>
-std::vector<PartAsk<Id>> HopsOverParts<Id>::ask() {
+template <class Id, class Nodes>
+std::vector<PartAsk<Id>> HopsOverParts<Id, Nodes>::ask() {
   if (!usable_ || !has_hop()) throw std::logic_error("hops_over_parts: there is no hop to ask for.");
   usable_ = false;
   const auto& fanouts = request_.fanouts[hop_];
@@ -76,20 +78,20 @@ std::vector<PartAsk<Id>> HopsOverParts<Id>::ask() {
   for (const auto& numbering : numberings_) num_dst_.push_back(numbering.count());
   for (auto& rows : rows_) rows.clear();
   asked_.clear();
-  std::vector<std::vector<Buffer<Id>>> ids(numberings_.size());
+  std::vector<std::vector<Rows>> rows_of(numberings_.size());
   for (std::size_t i = 0; i < request_.sampled.size(); ++i) {
     const std::size_t dst = graph_.relations[request_.sampled[i]].dst;
     if (fanouts[i] == 0 || !rows_[dst].empty() || first_row(dst) == num_dst_[dst]) continue;
     look_up_owners(dst);
     rows_[dst].assign(static_cast<std::size_t>(graph_.num_parts), 0);
     for (auto d = static_cast<std::size_t>(first_row(dst)); d < owners_[dst].size(); ++d) ++rows_[dst][owners_[dst][d]];
-    ids[dst] = split(dst);
+    rows_of[dst] = split(dst);
   }
   std::vector<PartAsk<Id>> asks;
   for (std::size_t part = 0; part < static_cast<std::size_t>(graph_.num_parts); ++part) {
     PartAsk<Id> ask{static_cast<std::int64_t>(part), {}, {}};
     for (std::size_t type = 0; type < rows_.size(); ++type)
-      if (!rows_[type].empty() && rows_[type][part] > 0) ask.rows.push_back({type, std::move(ids[type][part])});
+      if (!rows_[type].empty() && rows_[type][part] > 0) ask.rows.push_back(std::move(rows_of[type][part]));
     if (ask.rows.empty()) continue;
     for (std::size_t i = 0; i < request_.sampled.size(); ++i) {
       const auto& rows = rows_[graph_.relations[request_.sampled[i]].dst];
@@ -103,31 +105,62 @@ std::vector<PartAsk<Id>> HopsOverParts<Id>::ask() {
 }
 
 // Finds the parts of the nodes that were no destinations before.
-template <class Id>
-void HopsOverParts<Id>::look_up_owners(std::size_t type) {
-  const auto nodes = numberings_[type].nodes();
+template <class Id, class Nodes>
+void HopsOverParts<Id, Nodes>::look_up_owners(std::size_t type) {
+  const auto keys = numberings_[type].nodes();
   auto& owners = owners_[type];
   const std::size_t known = owners.size();
-  owners.resize(nodes.size());
-  graph_.owners[type].owners(graph_.node_types[type].name.c_str(), nodes.subspan(known), owners.data() + known);
+  owners.resize(keys.size());
+  const char* const op = graph_.node_types[type].name.c_str();
+  if constexpr (Nodes::kGroups) {
+    std::vector<Id> ids;
+    ids.reserve(keys.size() - known);
+    for (const Key key : keys.subspan(known)) ids.push_back(nodes_.id(key));
+    graph_.owners[type].owners(op, std::span<const Id>(ids), owners.data() + known);
+  } else {
+    graph_.owners[type].owners(op, keys.subspan(known), owners.data() + known);
+  }
 }
 
-template <class Id>
-std::vector<Buffer<Id>> HopsOverParts<Id>::split(std::size_t type) const {
-  std::vector<Buffer<Id>> ids;
+template <class Id, class Nodes>
+auto HopsOverParts<Id, Nodes>::split(std::size_t type) const -> std::vector<Rows> {
+  std::vector<Rows> rows;
   std::vector<Id*> next;
   for (const std::int64_t count : rows_[type]) {
-    ids.emplace_back(count == 0 ? Buffer<Id>() : Buffer<Id>(count));
-    next.push_back(ids.back().data());
+    rows.push_back({type, count == 0 ? Buffer<Id>() : Buffer<Id>(count), {}, {}});
+    next.push_back(rows.back().ids.data());
   }
-  const auto nodes = numberings_[type].nodes();
+  const auto keys = numberings_[type].nodes();
   const auto& owners = owners_[type];
-  for (auto d = static_cast<std::size_t>(first_row(type)); d < owners.size(); ++d) *next[owners[d]]++ = nodes[d];
-  return ids;
+  for (auto d = static_cast<std::size_t>(first_row(type)); d < owners.size(); ++d) *next[owners[d]]++ = nodes_.id(keys[d]);
+  add_groups(type, rows);
+  return rows;
 }
 
-template <class Id>
-std::vector<CompactedHop<Id>> HopsOverParts<Id>::take(const std::vector<std::vector<PartAnswer<Id>>>& answers) {
+// Adds the stream and the time of each row, where there are groups.
+template <class Id, class Nodes>
+void HopsOverParts<Id, Nodes>::add_groups(std::size_t type, std::vector<Rows>& rows) const {
+  if constexpr (Nodes::kGroups) {
+    const Groups& groups = *request_.groups;
+    std::vector<std::int64_t> next(rows.size(), 0);
+    for (Rows& of : rows) {
+      if (!groups.streams.empty()) of.streams = Buffer<std::uint32_t>(std::ssize(of.ids));
+      if (!groups.times.empty()) of.times = Buffer<std::int64_t>(std::ssize(of.ids));
+    }
+    const auto keys = numberings_[type].nodes();
+    const auto& owners = owners_[type];
+    for (auto d = static_cast<std::size_t>(first_row(type)); d < owners.size(); ++d) {
+      Rows& of = rows[owners[d]];
+      const std::int64_t at = next[owners[d]]++;
+      const auto group = static_cast<std::size_t>(nodes_.group(keys[d]));
+      if (!groups.streams.empty()) of.streams[at] = groups.streams[group];
+      if (!groups.times.empty()) of.times[at] = groups.times[group];
+    }
+  }
+}
+
+template <class Id, class Nodes>
+std::vector<CompactedHop<Id>> HopsOverParts<Id, Nodes>::take(const std::vector<std::vector<PartAnswer<Id>>>& answers) {
   if (!usable_ || !has_hop() || num_dst_.empty()) throw std::logic_error("hops_over_parts: ask() comes before take().");
   usable_ = false;
   const auto drawn = by_relation(answers);
@@ -144,8 +177,8 @@ std::vector<CompactedHop<Id>> HopsOverParts<Id>::take(const std::vector<std::vec
 }
 
 // The answers to each sampled relation's draw.
-template <class Id>
-auto HopsOverParts<Id>::by_relation(const std::vector<std::vector<PartAnswer<Id>>>& answers) const
+template <class Id, class Nodes>
+auto HopsOverParts<Id, Nodes>::by_relation(const std::vector<std::vector<PartAnswer<Id>>>& answers) const
     -> std::vector<std::vector<Drawn>> {
   if (answers.size() != asked_.size())
     throw std::invalid_argument("hops_over_parts: " + std::to_string(answers.size()) + " answers for " +
@@ -162,22 +195,24 @@ auto HopsOverParts<Id>::by_relation(const std::vector<std::vector<PartAnswer<Id>
   return drawn;
 }
 
-template <class Id>
-CompactedHop<Id> HopsOverParts<Id>::nothing(std::int64_t num_dst) const {
+template <class Id, class Nodes>
+CompactedHop<Id> HopsOverParts<Id, Nodes>::nothing(std::int64_t num_dst) const {
   CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}};
   std::fill_n(block.indptr.data(), num_dst + 1, std::int64_t{0});
   return block;
 }
 
-template <class Id>
-CompactedHop<Id> HopsOverParts<Id>::merge(std::size_t place, const std::vector<Drawn>& drawn) {
+template <class Id, class Nodes>
+CompactedHop<Id> HopsOverParts<Id, Nodes>::merge(std::size_t place, const std::vector<Drawn>& drawn) {
   const PartedRelation& relation = graph_.relations[request_.sampled[place]];
   const HopRoom room{relation.op.c_str(), static_cast<std::int64_t>(hop_), request_.fanouts[hop_][place], request_.replace};
+  constexpr std::int64_t kKeys = Nodes::kGroups ? sizeof(Key) : 0;
   std::int64_t picks = 0;
   try {
     CompactedHop<Id> block{.indptr = lay_out(place, drawn), .indices = {}, .edge_ids = {}};
     picks = block.indptr[num_dst_[relation.dst]];
-    if (picks + held_ >= kPicksUnchecked) room.check(picks, 0, sizeof(Id) + (request_.want_edge_ids ? sizeof(std::int64_t) : 0));
+    if (picks + held_ >= kPicksUnchecked)
+      room.check(picks, 0, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0));
     held_ += picks + num_dst_[relation.dst];
     block.indices = Buffer<Id>(picks);
     if (request_.want_edge_ids) block.edge_ids = Buffer<std::int64_t>(picks);
@@ -191,8 +226,8 @@ CompactedHop<Id> HopsOverParts<Id>::merge(std::size_t place, const std::vector<D
 }
 
 // Checks the answers but for the ids in them, and returns the offsets of the merged rows.
-template <class Id>
-Buffer<std::int64_t> HopsOverParts<Id>::lay_out(std::size_t place, const std::vector<Drawn>& drawn) {
+template <class Id, class Nodes>
+Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place, const std::vector<Drawn>& drawn) {
   const PartedRelation& relation = graph_.relations[request_.sampled[place]];
   const std::int64_t fanout = request_.fanouts[hop_][place], num_dst = num_dst_[relation.dst];
   const std::int64_t most = fanout < 0 ? std::numeric_limits<std::int64_t>::max() : fanout;
@@ -224,7 +259,7 @@ Buffer<std::int64_t> HopsOverParts<Id>::lay_out(std::size_t place, const std::ve
         (all_or_none && end != begin && end - begin != fanout)) {
       throw_wrong_answer(relation.op, owners[d],
                          "[" + number(begin) + ", " + number(end) + ") as the picks of node " +
-                             number(static_cast<std::int64_t>(numberings_[relation.dst].nodes()[static_cast<std::size_t>(d)])),
+                             number(nodes_.id(numberings_[relation.dst].nodes()[static_cast<std::size_t>(d)])),
                          "they must ascend to " + number(std::ssize(cursor.answer->neighbors)) + ", by " +
                              (fanout < 0 ? "any number" : (all_or_none ? "0 or " : "at most ") + number(fanout)) + " a node");
     }
@@ -237,21 +272,30 @@ Buffer<std::int64_t> HopsOverParts<Id>::lay_out(std::size_t place, const std::ve
 
 // Copies the picks, in the order of the destinations, and numbers the neighbors. The entries of a block in the map are
 // prefetched while it is copied, and used a block later.
-template <class Id>
-void HopsOverParts<Id>::number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr,
-                                         CompactedHop<Id>& block) {
+template <class Id, class Nodes>
+void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr,
+                                                CompactedHop<Id>& block) {
   const std::int64_t num_dst = num_dst_[relation.dst], picks = indptr[num_dst];
   const std::int64_t num_sources = graph_.node_types[relation.src].num_nodes;
   auto& numbering = numberings_[relation.src];
-  numbering.make_room(picks, direct_left_);
+  [[maybe_unused]] const Key* const destinations = numberings_[relation.dst].nodes().data();
+  const Buffer<Key> before = numbering.make_room(picks, direct_left_);  // `destinations` where src and dst are one type
   const PartNumber* const owners = owners_[relation.dst].data();
-  Id* const out = block.indices.data();  // first the global ids, then their local ids
+  Id* const out = block.indices.data();
+  Buffer<Key> keys;  // of the picks; where they are ids, they stand in `out` until they are numbered
+  Key* found = nullptr;
+  if constexpr (Nodes::kGroups) {
+    keys = Buffer<Key>(picks);
+    found = keys.data();
+  } else {
+    found = out;
+  }
   std::int64_t* const out_ids = block.edge_ids.data();
   numbering.visit([&](auto& map) {
     std::int64_t copied = 0, numbered = 0;
+    [[maybe_unused]] std::int64_t column = first_row(relation.dst);
     const auto number_to = [&](std::int64_t end) {
-      const std::span<Id> ids(out + numbered, static_cast<std::size_t>(end - numbered));
-      numbering.number(map, std::span<const Id>(ids), ids.data());
+      numbering.number(map, std::span<const Key>(found + numbered, static_cast<std::size_t>(end - numbered)), out + numbered);
       numbered = end;
     };
     const auto copy = [&](const PartAnswer<Id>& answer, std::int64_t part, std::int64_t from, std::int64_t count) {
@@ -262,8 +306,13 @@ void HopsOverParts<Id>::number_neighbors(const PartedRelation& relation, const B
           throw_wrong_answer(relation.op, part, "the neighbor " + number(neighbor),
                              "ids must be in [0, " + number(num_sources) + ")");
         }
-        map.prefetch(neighbor);
-        out[copied + i] = neighbor;
+        Key key = neighbor;
+        if constexpr (Nodes::kGroups) {
+          while (indptr[column + 1] <= copied + i) ++column;
+          key = nodes_.found(destinations[column], neighbor);
+        }
+        map.prefetch(key);
+        found[copied + i] = key;
       }
       if (request_.want_edge_ids) {
         const std::int64_t* const edge_ids = answer.edge_ids.data() + from;
@@ -291,16 +340,26 @@ void HopsOverParts<Id>::number_neighbors(const PartedRelation& relation, const B
   });
 }
 
-template <class Id>
-std::vector<Buffer<Id>> HopsOverParts<Id>::finish() {
+template <class Id, class Nodes>
+FoundNodes<Id> HopsOverParts<Id, Nodes>::finish() {
   if (!usable_) throw std::logic_error("hops_over_parts: an error has ended this minibatch.");
   usable_ = false;
-  std::vector<Buffer<Id>> nodes;
-  for (auto& numbering : numberings_) nodes.push_back(numbering.finish());
-  return nodes;
+  FoundNodes<Id> found;
+  for (auto& numbering : numberings_) {
+    if constexpr (Nodes::kGroups) {
+      auto [ids, groups] = split_keys(nodes_, numbering.finish());
+      found.nodes.push_back(std::move(ids));
+      found.groups.push_back(std::move(groups));
+    } else {
+      found.nodes.push_back(numbering.finish());
+    }
+  }
+  return found;
 }
 
 template class HopsOverParts<std::int32_t>;
 template class HopsOverParts<std::int64_t>;
+template class HopsOverParts<std::int32_t, NodesOfGroups<std::int32_t>>;
+template class HopsOverParts<std::int64_t, NodesOfGroups<std::int64_t>>;
 
 }  // namespace datapipes

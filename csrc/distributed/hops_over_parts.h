@@ -4,6 +4,7 @@
 //   answers, aligned with what ask() gave, and returns the blocks. finish() returns the nodes of each type.
 //   ask: the parts that have rows to draw, ascending; of each, the ids by destination type, in the order of their local ids,
 //   and the relations that it is to draw, as places in `sampled`. A relation of fanout 0 and a part without rows are not asked.
+//   With groups (numbered_nodes.h) a row is a node of a group; the stream and the time of the group stand beside its id.
 //   take: each answer has indptr int64[rows + 1], neighbors Id[picks], edge_ids int64[picks] if they were asked for.
 // Answers come from elsewhere and are checked whole: as many draws as asked, offsets that ascend from 0 to the number of
 // picks, no more picks in a row than the fanout allows, neighbors inside the source type, edge ids not negative.
@@ -15,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,6 +24,7 @@
 
 #include "common/buffer.h"
 #include "partition/part_map.h"
+#include "sampling/numbered_nodes.h"
 #include "sampling/numbering.h"
 #include "sampling/sample_neighbors.h"
 #include "sampling/topology.h"
@@ -43,6 +46,7 @@ struct GraphInParts {
 struct PartedRequest {
   std::vector<std::size_t> sampled;                // the relations that are drawn from, ascending
   std::vector<std::vector<std::int64_t>> fanouts;  // hop 0 (next to the seeds) first; of each sampled relation
+  std::optional<Groups> groups = {};
   bool replace = false;
   bool only_new = false;  // frontier "new"
   bool want_edge_ids = false;
@@ -53,6 +57,8 @@ struct PartAsk {
   struct Rows {
     std::size_t type;
     Buffer<Id> ids;
+    Buffer<std::uint32_t> streams;  // of each id; empty where the groups have none
+    Buffer<std::int64_t> times;     // as above
   };
   std::int64_t part;
   std::vector<Rows> rows;          // of the destination types that have rows in the part, ascending
@@ -67,6 +73,13 @@ struct PartAnswer {
 };
 
 template <class Id>
+struct FoundNodes {
+  std::vector<Buffer<Id>> nodes;             // of each type
+  std::vector<Buffer<std::int64_t>> groups;  // of each type: the group of each node; empty without groups
+};
+
+// `Nodes` is PlainNodes<Id>, or NodesOfGroups<Id> if the request has groups.
+template <class Id, class Nodes = PlainNodes<Id>>
 class HopsOverParts {
  public:
   // `graph` must stay where it is.
@@ -79,9 +92,11 @@ class HopsOverParts {
   bool has_hop() const { return hop_ < request_.fanouts.size(); }
   std::vector<PartAsk<Id>> ask();
   std::vector<CompactedHop<Id>> take(const std::vector<std::vector<PartAnswer<Id>>>& answers);
-  std::vector<Buffer<Id>> finish();
+  FoundNodes<Id> finish();
 
  private:
+  using Key = typename Nodes::Key;
+  using Rows = typename PartAsk<Id>::Rows;
   struct Asked {
     std::int64_t part;
     std::vector<std::size_t> draws;
@@ -97,7 +112,8 @@ class HopsOverParts {
 
   Buffer<Id> number_seeds(const Seeds& seeds);
   void look_up_owners(std::size_t type);
-  std::vector<Buffer<Id>> split(std::size_t type) const;
+  std::vector<Rows> split(std::size_t type) const;
+  void add_groups(std::size_t type, std::vector<Rows>& rows) const;
   std::int64_t first_row(std::size_t type) const { return request_.only_new ? drawn_[type] : 0; }
   std::vector<std::vector<Drawn>> by_relation(const std::vector<std::vector<PartAnswer<Id>>>& answers) const;
   CompactedHop<Id> nothing(std::int64_t num_dst) const;
@@ -107,7 +123,8 @@ class HopsOverParts {
 
   const GraphInParts& graph_;
   PartedRequest request_;
-  std::vector<Numbering<Id>> numberings_;        // of each node type
+  const Nodes nodes_;
+  std::vector<Numbering<Key>> numberings_;       // of each node type
   std::vector<std::vector<PartNumber>> owners_;  // of each node type: the part of each node that was a destination
   std::vector<std::int64_t> num_dst_;            // of each node type: nodes found before the hop
   std::vector<std::int64_t> drawn_;              // of each node type: nodes whose in-edges an earlier hop has drawn

@@ -1,67 +1,35 @@
 #include "sampling/sample_neighbors.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
 #include "sampling/draw_hop.h"
 #include "sampling/hop_room.h"
+#include "sampling/numbered_nodes.h"
 #include "sampling/numbering.h"
 
 namespace datapipes {
 namespace {
 
-// What is numbered: node ids, or keys of a group and a node id.
+// Puts the nodes that were found into the result.
 template <class Id>
-struct PlainNodes {
-  using Key = Id;
-  using Columns = NodeColumns<Id>;
-  PlainNodes(const Topology<Id>&, const NeighborsRequest&) {}
-  std::int64_t num_keys(std::int64_t num_nodes) const { return num_nodes; }
-  Key seed(const Seeds& seeds, std::size_t i) const { return static_cast<Id>(seeds.ids[i]); }
-  Columns columns(std::span<const Key> nodes) const { return {nodes}; }
-  void put(Buffer<Key> keys, Neighborhood<Id>& result) const { result.nodes.push_back(std::move(keys)); }
-};
+void put(const PlainNodes<Id>&, Buffer<Id> ids, Neighborhood<Id>& result) {
+  result.nodes.push_back(std::move(ids));
+}
 
 template <class Id>
-struct NodesOfGroups {
-  using Key = std::int64_t;
-  using Columns = KeyColumns;
-  NodesOfGroups(const Topology<Id>& graph, const NeighborsRequest& request) : groups(*request.groups), form{0} {
-    std::int64_t most = 0;
-    for (const NodeType& type : graph.node_types) most = std::max(most, type.num_nodes);
-    form = KeyForm::of(groups.count, most);
-  }
-  std::int64_t num_keys(std::int64_t) const { return form.groups(groups.count); }
-  Key seed(const Seeds& seeds, std::size_t i) const {
-    const std::int64_t group = seeds.groups[i];
-    if (static_cast<std::uint64_t>(group) >= static_cast<std::uint64_t>(groups.count))
-      throw std::out_of_range("no group has the number " + std::to_string(group) + ".");
-    return form.key(group, seeds.ids[i]);
-  }
-  Columns columns(std::span<const Key> keys) const { return {keys, form, groups}; }
-  void put(const Buffer<Key>& keys, Neighborhood<Id>& result) const {
-    const auto count = std::ssize(keys);
-    Buffer<Id> nodes(count);
-    Buffer<std::int64_t> of(count);
-    for (std::int64_t i = 0; i < count; ++i) {
-      nodes[i] = static_cast<Id>(form.node(keys[i]));
-      of[i] = form.group(keys[i]);
-    }
-    result.nodes.push_back(std::move(nodes));
-    result.groups.push_back(std::move(of));
-  }
-
-  Groups groups;
-  KeyForm form;
-};
+void put(const NodesOfGroups<Id>& nodes, const Buffer<std::int64_t>& keys, Neighborhood<Id>& result) {
+  auto [ids, groups] = split_keys(nodes, keys);
+  result.nodes.push_back(std::move(ids));
+  result.groups.push_back(std::move(groups));
+}
 
 template <class Id, class Nodes>
 class Sampling {
  public:
   Sampling(const Topology<Id>& graph, const NeighborsRequest& request)
-      : graph_(graph), request_(request), nodes_(graph, request), direct_left_(request.direct_limit) {
+      : graph_(graph), request_(request), nodes_(graph.node_types, request.groups), direct_left_(request.direct_limit) {
     for (const NodeType& type : graph.node_types) numberings_.emplace_back(nodes_.num_keys(type.num_nodes));
   }
 
@@ -74,7 +42,7 @@ class Sampling {
       result.hops.push_back(run_hop(hop, num_dst, request_.only_new ? sampled : std::vector<std::int64_t>(num_dst.size(), 0)));
       sampled = num_dst;
     }
-    for (auto& numbering : numberings_) nodes_.put(numbering.finish(), result);
+    for (auto& numbering : numberings_) put(nodes_, numbering.finish(), result);
     return result;
   }
 
@@ -221,10 +189,7 @@ class Sampling {
 template <class Id>
 Neighborhood<Id> sample_neighbors(const Topology<Id>& graph, std::span<const Seeds> seeds, const NeighborsRequest& request) {
   if (!request.groups) return Sampling<Id, PlainNodes<Id>>(graph, request).run(seeds);
-  for (const Seeds& of_type : seeds)
-    if (of_type.groups.size() != of_type.ids.size()) throw std::invalid_argument("give one group for each seed.");
-  for (const std::int64_t found : {std::ssize(request.groups->streams), std::ssize(request.groups->times)})
-    if (found != 0 && found != request.groups->count) throw std::invalid_argument("give one stream and one time for each group.");
+  check_groups(request.groups, seeds);
   return Sampling<Id, NodesOfGroups<Id>>(graph, request).run(seeds);
 }
 

@@ -23,16 +23,11 @@
 #include "common/buffer.h"
 #include "sampling/columns.h"
 #include "sampling/id_map.h"
+#include "sampling/numbered_nodes.h"
 #include "sampling/policy.h"
 #include "sampling/topology.h"
 
 namespace datapipes {
-
-struct Seeds {
-  std::size_t type;
-  std::span<const std::int64_t> ids;
-  std::span<const std::int64_t> groups = {};  // [num_seeds], where the request has groups
-};
 
 struct NeighborsRequest {
   std::string op = "sample_neighbor";     // the stage, for errors

@@ -88,8 +88,9 @@ struct Answers {
         const auto& relation = topology.relations[request.sampled[place]];
         const auto rows = std::find_if(ask.rows.begin(), ask.rows.end(), [&](const auto& of) { return of.type == relation.dst; });
         const Ints ids(rows->ids.data(), rows->ids.data() + rows->ids.size());
-        const auto drawn =
-            sample_hop(relation.rows, ids, Uniform{request.fanouts[hop][place], request.replace, key_of(hop, place)});
+        const HopRows of{.seeds = ids, .streams = {rows->streams.data(), static_cast<std::size_t>(rows->streams.size())}};
+        const Uniform policy{request.fanouts[hop][place], request.replace, key_of(hop, place)};
+        const auto drawn = sample_hop(relation.rows, of, policy, HopPlaces{});
         One one{Ints(drawn.indptr.data(), drawn.indptr.data() + drawn.indptr.size()), {}, {}};
         one.neighbors.assign(drawn.neighbors.data(), drawn.neighbors.data() + drawn.neighbors.size());
         for (std::int64_t i = 0; request.want_edge_ids && i < drawn.positions.size(); ++i)
@@ -118,11 +119,19 @@ PartedRequest request_of(bool replace, bool only_new, bool want_edge_ids) {
           .want_edge_ids = want_edge_ids};
 }
 
-template <class Id>
+const Ints kGroups{0, 1, 2, 2, 0, 1}, kOtherGroups{2, 0};
+const std::vector<std::uint32_t> kStreams{0, 7, 1};
+
+std::vector<Seeds> seeds_of(bool has_groups) {
+  if (has_groups) return {{0, kSeeds, kGroups}, {1, kOtherSeeds, kOtherGroups}};
+  return {{0, kSeeds}, {1, kOtherSeeds}};
+}
+
+template <class Id, class Nodes>
 Neighborhood<Id> over_parts(const Typed<Id>& typed, const Parts& parts, const PartedRequest& request) {
   const GraphInParts graph = parts.graph(typed);
-  const Seeds seeds[] = {{0, kSeeds}, {1, kOtherSeeds}};
-  HopsOverParts<Id> hops(graph, request);
+  const auto seeds = seeds_of(Nodes::kGroups);
+  HopsOverParts<Id, Nodes> hops(graph, request);
   Neighborhood<Id> found;
   found.compacted_seeds = hops.start(seeds);
   for (std::size_t hop = 0; hops.has_hop(); ++hop) {
@@ -130,7 +139,9 @@ Neighborhood<Id> over_parts(const Typed<Id>& typed, const Parts& parts, const Pa
     const Answers<Id> answers(typed, request, hop, asks);
     found.hops.push_back(hops.take(answers.views()));
   }
-  found.nodes = hops.finish();
+  auto [nodes, groups] = hops.finish();
+  found.nodes = std::move(nodes);
+  found.groups = std::move(groups);
   return found;
 }
 
@@ -139,15 +150,19 @@ bool same(const Buffer<T>& a, const Buffer<T>& b) {
   return a.size() == b.size() && std::equal(a.data(), a.data() + a.size(), b.data());
 }
 
-template <class Id>
-void hops_over_parts_are_those_of_the_whole_graph() {
+template <class Id, class Nodes>
+void hops_of_nodes_are_those_of_the_whole_graph() {
   const Typed<Id> typed;
   const auto topology = typed.topology();
-  const Seeds seeds[] = {{0, kSeeds}, {1, kOtherSeeds}};
+  const auto seeds = seeds_of(Nodes::kGroups);
   for (int options = 0; options < 8; ++options) {
-    const PartedRequest request = request_of((options & 1) != 0, (options & 2) != 0, (options & 4) != 0);
-    NeighborsRequest whole{
-        .sampled = request.sampled, .hops = {}, .only_new = request.only_new, .want_edge_ids = request.want_edge_ids};
+    PartedRequest request = request_of((options & 1) != 0, (options & 2) != 0, (options & 4) != 0);
+    if (Nodes::kGroups) request.groups = Groups{3, kStreams};
+    NeighborsRequest whole{.sampled = request.sampled,
+                           .hops = {},
+                           .groups = request.groups,
+                           .only_new = request.only_new,
+                           .want_edge_ids = request.want_edge_ids};
     for (std::size_t hop = 0; hop < request.fanouts.size(); ++hop) {
       whole.hops.emplace_back();
       for (std::size_t i = 0; i < request.sampled.size(); ++i)
@@ -155,10 +170,11 @@ void hops_over_parts_are_those_of_the_whole_graph() {
     }
     const auto expected = sample_neighbors(topology, seeds, whole);
     for (const std::int64_t num_parts : {1, 2, 3, 11}) {
-      const auto found = over_parts(typed, Parts(num_parts, typed.num_nodes), request);
+      const auto found = over_parts<Id, Nodes>(typed, Parts(num_parts, typed.num_nodes), request);
       for (std::size_t i = 0; i < 2; ++i) {
         CHECK(same(found.nodes[i], expected.nodes[i]));
         CHECK(same(found.compacted_seeds[i], expected.compacted_seeds[i]));
+        if (Nodes::kGroups) CHECK(same(found.groups[i], expected.groups[i]));
       }
       for (std::size_t hop = 0; hop < expected.hops.size(); ++hop) {
         for (std::size_t i = 0; i < expected.hops[hop].size(); ++i) {
@@ -171,6 +187,12 @@ void hops_over_parts_are_those_of_the_whole_graph() {
       }
     }
   }
+}
+
+template <class Id>
+void hops_over_parts_are_those_of_the_whole_graph() {
+  hops_of_nodes_are_those_of_the_whole_graph<Id, PlainNodes<Id>>();
+  hops_of_nodes_are_those_of_the_whole_graph<Id, NodesOfGroups<Id>>();
 }
 
 // Spoils the answers to hop 0 and expects an error; whatever they hold, nothing beyond them is read.

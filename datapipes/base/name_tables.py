@@ -229,7 +229,7 @@ ATTRIBUTES: Table = {
         "NodeLoader": _LOADER,
         "LinkLoader": _LOADER + "; the items are pairs [n, 2]",
         "DistNeighborLoader": "partitions are not there yet; dp.DistributedItemSampler shares an epoch among ranks",
-        "DistNeighborSampler": "partitions are not there yet",
+        "DistNeighborSampler": "dp.distributed.DistNeighborSampler; pipe.dist_sample_neighbor(dist_graph, fanouts)",
         "HGTLoader": "there is no HGT sampling; " + _LOADER + ": the graph may be a dp.HeteroCSCGraph",
         "Data": "dp.CSCGraph.from_pyg(data); " + _WHOLE_GRAPH,
         "HeteroData": "dp.HeteroCSCGraph.from_pyg(data); " + _WHOLE_GRAPH,

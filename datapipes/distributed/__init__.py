@@ -2,6 +2,7 @@
 
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.dist_in_subgraph_sampler import DistInSubgraphSampler
 from datapipes.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.distributed.partition_client import PartitionClient, connect
 from datapipes.distributed.rendezvous import publish_address
@@ -19,6 +20,7 @@ from datapipes.partition.stores.local_graph_store import LocalGraphStore
 __all__ = [
     "DistFeatureStore",
     "DistGraph",
+    "DistInSubgraphSampler",
     "DistNeighborSampler",
     "FeatureClient",
     "LocalFeatureStore",

@@ -17,8 +17,7 @@ from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.wire.requests import Draw, Drawn, DrawRequest
 from datapipes.minibatch import Block
 from datapipes.sampling.sampler import Sampled
-
-_WHERE = "dist_sample_neighbor"
+from datapipes.sampling.seed_trees import SeedTrees
 
 
 class Ask(NamedTuple):
@@ -46,6 +45,7 @@ class HopsOverParts:
         edge_types: those that are drawn from, in sorted order.
         hops: hop 0 (next to the seeds) first; of each edge type.
         replace, only_new, edge_ids: as DistNeighborSampler has them; `only_new` stands for frontier "new".
+        trees: the groups of the seeds, where these have nodes of their own.
     """
 
     def __init__(
@@ -58,13 +58,16 @@ class HopsOverParts:
         replace: bool,
         only_new: bool,
         edge_ids: bool,
+        trees: SeedTrees | None = None,
     ) -> None:
         self._graph, self._edge_types, self._draws = graph, tuple(edge_types), hops
-        self._replace, self._edge_ids = replace, edge_ids
+        self._name = core.name
+        self._replace, self._edge_ids, self._trees = replace, edge_ids, trees
         self._node_numbers = {of: number for number, of in enumerate(graph.node_types)}
         numbers = {of: number for number, of in enumerate(graph.edge_types)}
         self._hops = _core.HopsOverParts(
             core.get(),
+            groups=None if trees is None else _groups(trees),
             sampled=[numbers[of] for of in edge_types],
             fanouts=[[each.fanout for each in hop] for hop in hops],
             replace=replace,
@@ -80,7 +83,7 @@ class HopsOverParts:
         """Return what hop 0 asks.
 
         Args:
-            seeds: {node type or None: int32 or int64 [n]}, repeats allowed.
+            seeds: {node type or None: int32 or int64 [n]}, repeats allowed; of the types of `trees`, in their order.
         Raises:
             IndexError: A seed is not a node of the graph.
         """
@@ -102,44 +105,57 @@ class HopsOverParts:
 
     def sampled(self) -> Sampled:
         """Return the neighborhood; once, after the last hop."""
-        found = self._hops.finish()
-        nodes = {of: torch.from_numpy(ids) for of, ids in zip(self._graph.node_types, found, strict=True)}
+        found, of_groups = self._hops.finish()
+        nodes, groups = self._by_type(found), None if self._trees is None else self._by_type(of_groups)
         if self._graph.is_heterogeneous:
-            return Sampled(nodes, self._local_seeds, self._blocks)
-        return Sampled(nodes[None], self._local_seeds[None], [hop[None] for hop in self._blocks])
+            return Sampled(nodes, self._local_seeds, self._blocks, groups)
+        blocks = [hop[None] for hop in self._blocks]
+        return Sampled(nodes[None], self._local_seeds[None], blocks, groups and groups[None])
+
+    def _by_type(self, arrays: Sequence[Any]) -> dict[Any, Tensor]:
+        return {of: torch.from_numpy(each) for of, each in zip(self._graph.node_types, arrays, strict=True)}
 
     def _asks(self, asks: list[Any]) -> list[Ask]:
         types, hop = self._graph.node_types, self._draws[len(self._blocks)]
         self._asked = []
         for part, rows, draws in asks:
-            ids = {types[number]: torch.from_numpy(own) for number, own in rows}
             wanted = tuple(Draw(self._edge_types[i], *hop[i]) for i in draws)
-            self._asked.append(Ask(part, DrawRequest(ids, wanted, self._replace, self._edge_ids)))
+            ids, streams = (_column({types[number]: columns[i] for number, *columns in rows}) for i in range(2))
+            assert ids is not None
+            self._asked.append(Ask(part, DrawRequest(ids, wanted, self._replace, self._edge_ids, streams)))
         return self._asked
 
     def _arrays(self, part: int, answer: Sequence[Drawn]) -> list[tuple[Any, Any, Any]]:
         """Return an answer as the core takes it, which checks the rest."""
+        arrays, where = [], f"{self._name}: part {part}"
         if not isinstance(answer, (list, tuple)) or not all(isinstance(drawn, Drawn) for drawn in answer):
-            raise TypeError(
-                f"{_WHERE}: part {part} must answer a list of Drawn, got {type(answer).__name__}. Correct the Peers."
-            )
-        arrays = []
+            raise TypeError(f"{where} must answer a list of Drawn, got {type(answer).__name__}. Correct the Peers.")
         for drawn in answer:
-            indptr = _array(part, "indptr", drawn.indptr, torch.int64)
-            neighbors = _array(part, "neighbors", drawn.neighbors, self._graph.index_dtype)
-            edge_ids = None if drawn.edge_ids is None else _array(part, "edge_ids", drawn.edge_ids, torch.int64)
+            indptr = _array(where, "indptr", drawn.indptr, torch.int64)
+            neighbors = _array(where, "neighbors", drawn.neighbors, self._graph.index_dtype)
+            edge_ids = None if drawn.edge_ids is None else _array(where, "edge_ids", drawn.edge_ids, torch.int64)
             arrays.append((indptr, neighbors, edge_ids))
         return arrays
 
 
-def _array(part: int, name: str, given: Tensor, dtype: torch.dtype) -> Any:
+def _column(arrays: dict[Any, Any]) -> dict[Any, Tensor] | None:
+    """Return a column of the rows of a request, by node type; None if there is none."""
+    if any(each is None for each in arrays.values()):
+        return None
+    return {of: torch.from_numpy(each) for of, each in arrays.items()}
+
+
+def _groups(trees: SeedTrees) -> _core.Groups:
+    of_seeds = [*trees.groups.values()] if isinstance(trees.groups, dict) else [trees.groups]
+    return _core.Groups(of_seeds, count=len(trees.streams), streams=trees.streams, times=trees.times)
+
+
+def _array(where: str, name: str, given: Tensor, dtype: torch.dtype) -> Any:
     if not isinstance(given, Tensor):
-        raise TypeError(
-            f"{_WHERE}: part {part} must answer {name} as a tensor, got {type(given).__name__}. Correct the Peers."
-        )
+        raise TypeError(f"{where} must answer {name} as a tensor, got {type(given).__name__}. Correct the Peers.")
     if given.dtype != dtype or given.ndim != 1 or given.device.type != "cpu":
         raise ValueError(
-            f"{_WHERE}: part {part} answered {name} of {dtype_name(given.dtype)} {list(given.shape)} on "
+            f"{where} answered {name} of {dtype_name(given.dtype)} {list(given.shape)} on "
             f"{given.device}; they must be {dtype_name(dtype)} of 1 dimension in host memory. Look at the server of "
             "this part: its version, its files."
         )
@@ -152,10 +168,14 @@ def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
 
 
 class CoreGraph:
-    """A graph in parts as the core takes it: its types, and views of the book's maps."""
+    """A graph in parts as the core takes it: its types, and views of the book's maps.
 
-    def __init__(self, graph: DistGraph) -> None:
-        self._graph = graph
+    Args:
+        name: of the stage, for errors.
+    """
+
+    def __init__(self, name: str, graph: DistGraph) -> None:
+        self.name, self._graph = name, graph
         self._made: tuple[_core.GraphInParts, list[int]] | None = None
 
     def get(self) -> _core.GraphInParts:
@@ -170,7 +190,7 @@ class CoreGraph:
             relations = [
                 (numbers[src], numbers[dst], _text(of)) for of, (src, dst) in zip(graph.edge_types, ends, strict=True)
             ]
-            self._made = _core.GraphInParts(graph.facts.num_parts, nodes, relations), places
+            self._made = _core.GraphInParts(graph.facts.num_parts, nodes, relations, self.name), places
         return self._made[0]
 
 

@@ -44,10 +44,8 @@ class InSubgraphSampler(Sampler):
         edge_types: Iterable[EdgeType | str] | None = None,
         return_edge_ids: bool = False,
     ) -> None:
-        fanout: Fanout = -1
-        if edge_types is not None and isinstance(graph, Graph):
-            fanout = dict.fromkeys(_checked(self.name, edge_types, graph), -1)
-        super().__init__(source, graph, [fanout], return_edge_ids=return_edge_ids)
+        fanouts = subgraph_fanouts(self.name, edge_types, graph)
+        super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
         self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
 
     def sample(self, seeds: Any, rng: RngKey) -> Sampled:
@@ -56,10 +54,25 @@ class InSubgraphSampler(Sampler):
         return self._call(self.graph, seeds, keys, want_edge_ids=self.return_edge_ids, replace=False, only_new=False)
 
     def describe(self) -> dict[str, Any]:
-        details = super().describe()
-        del details["fanouts"]
-        some = {} if self.edge_types == self.graph.edge_types else {"edge_types": list(self.edge_types)}
-        return {**some, **details}
+        return describe_subgraph(self, super().describe())
+
+
+def subgraph_fanouts(where: str, edge_types: Any, graph: Any) -> list[Fanout]:
+    """Return the fanouts that keep all in-edges of the edge types that the user names, or of all for None.
+
+    Raises:
+        TypeError, ValueError: They are no edge types of the graph.
+    """
+    if edge_types is None or not isinstance(graph, Graph):  # what is no graph is refused by the Sampler
+        return [-1]
+    return [dict.fromkeys(_checked(where, edge_types, graph), -1)]
+
+
+def describe_subgraph(sampler: Sampler, details: dict[str, Any]) -> dict[str, Any]:
+    """Return what `sampler` shows: the edge types, if it does not keep those of all, in the place of the fanouts."""
+    del details["fanouts"]
+    some = {} if sampler.edge_types == sampler.graph.edge_types else {"edge_types": list(sampler.edge_types)}
+    return {**some, **details}
 
 
 def _checked(where: str, given: Any, graph: Graph) -> list[EdgeType]:

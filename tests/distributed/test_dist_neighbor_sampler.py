@@ -2,19 +2,17 @@
 
 import asyncio
 import functools
-import tempfile
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 import strategies
 import torch
-from dist_graphs import dist_graph_of
+from dist_graphs import dist_graph_of, in_parts, new_root, small_parts, typed_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitions import books, graphs
 from pipelines import BOUND_S, digests, items, refused, small_graph
-from typed_pipelines import CITES, EDGE_TYPES, FANOUTS, NUM_NODES, REVIEWS, WRITES, typed_graph, typed_items
+from typed_pipelines import CITES, EDGE_TYPES, FANOUTS, REVIEWS, WRITES, typed_graph, typed_items
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, DistNeighborSampler, PartitionBook, Partitioner, open_book
@@ -23,29 +21,6 @@ from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import RangeMap
 
 OPTIONS = {"return_edge_ids": True}
-
-
-@functools.cache
-def _folder() -> tempfile.TemporaryDirectory:
-    return tempfile.TemporaryDirectory()  # removed at exit
-
-
-def new_root() -> Path:
-    return Path(tempfile.mkdtemp(dir=_folder().name))
-
-
-def in_parts(graph: Graph, owners, num_parts: int, local_part: int | None = None) -> DistGraph:
-    """The graph in parts; `owners` is the part of each node, or {node type: the part of each}."""
-    return dist_graph_of(graph, PartitionBook(num_parts, owners), new_root(), local_part)
-
-
-def small_parts(num_parts: int = 3, local_part: int | None = 1, graph: dp.CSCGraph | None = None) -> DistGraph:
-    return in_parts(graph or small_graph(), torch.arange(40) * 7 % 11 % num_parts, num_parts, local_part)
-
-
-def typed_parts(num_parts: int = 3, local_part: int | None = 1, graph: dp.HeteroCSCGraph | None = None) -> DistGraph:
-    owners = {of: torch.arange(count) * 5 % 7 % num_parts for of, count in NUM_NODES.items()}
-    return in_parts(graph or typed_graph(), owners, num_parts, local_part)
 
 
 def contract_chain() -> dp.Stage:

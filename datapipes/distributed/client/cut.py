@@ -109,7 +109,7 @@ def most_bytes_of_draw(request: DrawRequest, facts: PartitionFacts) -> int:
 def cut_draw(request: DrawRequest, most_ids: int = MOST_IDS) -> list[DrawRequest]:
     """Return requests for the same draws of at most so many nodes each, in order; at least one."""
     total = sum(ids.shape[0] for ids in request.ids.values())
-    return [_nodes_of(request, begin, begin + most_ids) for begin in range(0, max(total, 1), most_ids)]
+    return [request.rows(begin, begin + most_ids) for begin in range(0, max(total, 1), most_ids)]
 
 
 def halves(request: DrawRequest) -> list[DrawRequest]:
@@ -130,15 +130,6 @@ def _joined(pieces: Sequence[Drawn]) -> Drawn:
         count += piece.neighbors.shape[0]
     ids = [piece.edge_ids for piece in pieces if piece.edge_ids is not None]
     return Drawn(torch.cat(indptr), torch.cat([each.neighbors for each in pieces]), torch.cat(ids) if ids else None)
-
-
-def _nodes_of(request: DrawRequest, begin: int, end: int) -> DrawRequest:
-    """Return the request for the nodes from `begin` to `end`, counted over all types."""
-    ids, before = {}, 0
-    for node_type, of_type in request.ids.items():
-        ids[node_type] = of_type[max(begin - before, 0) : max(end - before, 0)]
-        before += of_type.shape[0]
-    return DrawRequest(ids, request.draws, request.replace, request.edge_ids)
 
 
 def _row_bytes(rows: Rows, facts: PartitionFacts) -> int:

@@ -28,15 +28,16 @@ def answer_draw(
     for each in request.draws:
         if go_on is not None:
             go_on()
-        ids = request.ids[ends_of(each.edge_type)[1]]
+        dst = ends_of(each.edge_type)[1]
         drawn = part.draw(
-            ids,
+            request.ids[dst],
             fanout=each.fanout,
             key=each.key,
             replace=request.replace,
             edge_type=each.edge_type,
             edge_ids=request.edge_ids,
             num_threads=num_threads,
+            streams=request.streams_of(dst),
         )
         answer.append(Drawn(*drawn))
     return answer

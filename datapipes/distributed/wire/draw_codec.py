@@ -14,8 +14,8 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import ids_of, own_values
-from datapipes.distributed.wire.requests import Draw, Drawn, DrawRequest
+from datapipes.distributed.wire.request_parts import columns_of, own_values
+from datapipes.distributed.wire.requests import COLUMNS, Draw, Drawn, DrawRequest
 from datapipes.distributed.wire.types_json import (
     edge_type_of,
     list_of,
@@ -28,7 +28,11 @@ _UINT64_MAX = 2**64 - 1
 
 
 def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
-    """Return a request as a message; the tensors are those of the request, "ids.0" of the first node type."""
+    """Return a request as a message; the tensors are those of the request, "ids.0" of the first node type.
+
+    What only some requests have stands in the header only if they have it.
+    """
+    kinds = [kind for kind in COLUMNS if getattr(request, kind) is not None]
     header = request_header(
         "draw",
         meant,
@@ -36,8 +40,10 @@ def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
         draws=[[type_to_json(each.edge_type), int(each.fanout), int(each.key)] for each in request.draws],
         replace=bool(request.replace),
         edge_ids=bool(request.edge_ids),
+        **({} if kinds == ["ids"] else {"columns": kinds}),
     )
-    return Message(header, {f"ids.{number}": ids for number, ids in enumerate(request.ids.values())})
+    columns = {f"{kind}.{i}": getattr(request, kind)[of] for kind in kinds for i, of in enumerate(request.ids)}
+    return Message(header, columns)
 
 
 def draw_from_message(where: str, message: Message) -> DrawRequest:
@@ -47,18 +53,20 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
         BadRequest: It says none.
     """
     try:
-        ids, draws, replace, edge_ids = own_values(message, "draw", ("ids", "draws", "replace", "edge_ids"))
+        ids, draws, replace, edge_ids, kinds = own_values(
+            message, "draw", ("ids", "draws", "replace", "edge_ids"), ("columns",)
+        )
         types = [node_type_of(each) for each in list_of("ids", ids)]
         if len({*types}) < len(types):
             raise ValueError("a node type has ids twice")
         if type(replace) is not bool or type(edge_ids) is not bool:
             raise ValueError(f"replace and edge_ids are {shown(replace)} and {shown(edge_ids)}, allowed are booleans")
-        tensors = ids_of(message, len(types))
+        columns = columns_of(message, _kinds(kinds), len(types))
         request = DrawRequest(
-            dict(zip(types, tensors, strict=True)),
-            tuple(_draw(each) for each in list_of("draws", draws)),
-            replace,
-            edge_ids,
+            draws=tuple(_draw(each) for each in list_of("draws", draws)),
+            replace=replace,
+            edge_ids=edge_ids,
+            **{kind: dict(zip(types, each, strict=True)) for kind, each in columns.items()},
         )
         drawn = [each.edge_type or () for each in request.draws]
         if any(one >= after for one, after in pairwise(drawn)):
@@ -115,6 +123,16 @@ def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, fact
     for name, values, most in (("neighbor", neighbors, num_sources), ("edge id", edge_ids, 2**63 - 1)):
         if values is not None and count > 0 and not 0 <= int(values.min()) <= int(values.max()) < most:
             raise BadMessage(f"{where}: found {name}s outside [0, {most}).")
+
+
+def _kinds(value: object) -> tuple[str, ...]:
+    """Return the kinds of columns that a request has."""
+    if value is None:
+        return ("ids",)
+    kinds = list_of("columns", value)
+    if len(kinds) < 2 or kinds != [kind for kind in COLUMNS if kind in kinds]:
+        raise ValueError(f"columns is {shown(kinds)}, allowed are two or more of {shown(COLUMNS)}, in this order")
+    return tuple(kinds)
 
 
 def _draw(value: object) -> Draw:

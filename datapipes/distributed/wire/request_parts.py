@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from datapipes.base.checks import INDEX_DTYPES, shown
+from datapipes.base.checks import dtype_name, shown
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import COMMON
 from datapipes.distributed.wire.types_json import fields_of
 
+_DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,)}
 
-def own_values(message: Message, kind: str, names: tuple[str, ...]) -> list[Any]:
+
+def own_values(message: Message, kind: str, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[Any]:
     """Return the values of these names, which must be all that the header has beyond those of every request.
 
+    Args:
+        optional: more names, each with a value or None where the header does not have it; the value is never null.
     Raises:
         ValueError: One is missing, or there are others.
     """
     own = {name: value for name, value in message.header.items() if name not in COMMON}
-    return fields_of(f"the header of a request {kind!r}", own, names)
+    given = [own.pop(name) if own.get(name) is not None else None for name in optional]
+    return [*fields_of(f"the header of a request {kind!r}", own, names), *given]
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:
@@ -28,10 +34,27 @@ def ids_of(message: Message, count: int) -> list[Tensor]:
     Raises:
         ValueError: There are others.
     """
-    wanted = [f"ids.{number}" for number in range(count)]
+    return columns_of(message, ("ids",), count)["ids"]
+
+
+def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str, list[Tensor]]:
+    """Return so many columns of each kind, "ids" the first of them, which must be all columns.
+
+    Raises:
+        ValueError: There are others, or a column has another dtype or length.
+    """
+    wanted = [f"{kind}.{number}" for kind in kinds for number in range(count)]
     if [*message.tensors] != wanted:
         raise ValueError(f"the columns are {shown([*message.tensors])}, expected were {shown(wanted)}")
-    for name, ids in message.tensors.items():
-        if ids.dtype not in INDEX_DTYPES or ids.ndim != 1:
-            raise ValueError(f"{name} is {ids.dtype} {list(ids.shape)}, allowed are int32 and int64 of 1 dimension")
-    return [*message.tensors.values()]
+    found = {kind: [message.tensors[f"{kind}.{number}"] for number in range(count)] for kind in kinds}
+    for kind, columns in found.items():
+        for number, column in enumerate(columns):
+            if column.dtype not in _DTYPES[kind] or column.ndim != 1:
+                allowed = " and ".join(dtype_name(dtype) for dtype in _DTYPES[kind])
+                raise ValueError(
+                    f"{kind}.{number} is {column.dtype} {list(column.shape)}, allowed are {allowed} of 1 dimension"
+                )
+            num_rows = found["ids"][number].shape[0]
+            if column.shape[0] != num_rows:
+                raise ValueError(f"{kind}.{number} has {column.shape[0]} rows, ids.{number} has {num_rows}")
+    return found

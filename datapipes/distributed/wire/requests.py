@@ -7,12 +7,14 @@ Ids are those of the whole graph. In a graph without types the one node type and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from datapipes.base.types import EdgeType, NodeType
+
+COLUMNS = ("ids", "streams")  # of a DrawRequest: those of its rows
 
 
 class Draw(NamedTuple):
@@ -33,16 +35,35 @@ class DrawRequest:
     """One hop of one minibatch: in-edges of nodes that the part owns, of all edge types at once.
 
     Attributes:
-        ids: {destination type: int32 or int64 [n]}, distinct.
+        ids: {destination type: int32 or int64 [n]}, distinct, but for nodes of several trees or times.
         draws: in sorted order of the edge types; each draws for all of `ids[destination type]`.
         replace: draw with replacement.
         edge_ids: whether the answer has the ids of the edges.
+        streams: of each id the stream of the random key, uint32, {destination type: [n]}; None: all have stream 0.
     """
 
     ids: dict[NodeType | None, Tensor]
     draws: tuple[Draw, ...]
     replace: bool = False
     edge_ids: bool = False
+    streams: dict[NodeType | None, Tensor] | None = None
+
+    def streams_of(self, node_type: NodeType | None) -> Tensor | None:
+        """Return the streams of the ids of a type, or None."""
+        return None if self.streams is None else self.streams[node_type]
+
+    def rows(self, begin: int, end: int) -> DrawRequest:
+        """Return the same draws for the rows from `begin` to `end`, counted over all types."""
+        cut, before = {}, 0
+        for node_type, ids in self.ids.items():
+            cut[node_type] = slice(max(begin - before, 0), max(end - before, 0))
+            before += ids.shape[0]
+        parts: dict[str, Any] = {
+            name: {of: values[cut[of]] for of, values in column.items()}
+            for name in COLUMNS
+            if (column := getattr(self, name)) is not None
+        }
+        return replace(self, **parts)
 
 
 class Drawn(NamedTuple):

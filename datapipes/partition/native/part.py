@@ -270,6 +270,7 @@ class Part:
         edge_type: EdgeType | str | None = None,
         edge_ids: bool = True,
         num_threads: int = 1,
+        streams: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw in-edges of the part's own nodes, with the bits of the whole graph.
 
@@ -281,6 +282,7 @@ class Part:
             replace: draw with replacement.
             edge_ids: whether to return the ids of the edges; each may cost a cache miss more.
             num_threads: threads of the kernel; the draws do not depend on it.
+            streams: uint32 [n], the stream of the random key of each node, as trees have them; by default 0.
         Returns:
             indptr: int64 [n + 1], where the edges of each node begin.
             neighbors: [indptr[-1]], the global ids of the sources, of `index_dtype`.
@@ -306,6 +308,7 @@ class Part:
                 edge_ids=relation.edge_ids.numpy() if edge_ids else None,
                 want_places=edge_ids,
                 num_threads=num_threads,
+                streams=None if streams is None else streams.numpy(),
             )
         except IndexError:
             self.rows_of(given, dst)  # its error names the node, and the part that owns it

@@ -2,6 +2,7 @@
 
 import pickle
 from concurrent.futures import wait
+from dataclasses import replace
 
 import pytest
 import torch
@@ -112,6 +113,10 @@ def test_large_requests_are_cut_and_put_together(part, peers_of, monkeypatch):
         assert server.asked.count("rows") == 5
         expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
         assert server.asked.count("draw") == 5
+        ids = OWN.repeat(2)
+        trees = replace(a_draw(ids), streams={None: torch.arange(len(ids)).to(torch.uint32)})
+        expect_equal(peers.draw(1, trees).result(WAIT_S), answer_draw(part, trees))
+        assert server.asked.count("draw") == 14
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from wire_messages import WRITES, a_draw, expect_equal, some_facts, some_rows
+from wire_messages import WRITES, a_draw, a_draw_of_trees, expect_equal, some_facts, some_rows
 
 from datapipes.base.rng import STREAM_VERSION
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
@@ -48,6 +48,15 @@ def test_a_draw_comes_back():
     found = draw_from_message("server", travelled(draw_to_message(request, MEANT)))
     assert (found.draws, found.replace, found.edge_ids) == (request.draws, True, True)
     expect_equal(found.ids, request.ids)
+
+
+def test_a_draw_of_trees_comes_back():
+    request = a_draw_of_trees()
+    found = draw_from_message("server", travelled(draw_to_message(request, MEANT)))
+    expect_equal(found.ids, request.ids)
+    expect_equal(found.streams, request.streams)
+    plain = draw_from_message("server", travelled(draw_to_message(a_draw(), MEANT)))
+    assert plain.streams is None
 
 
 def test_a_draw_without_types_comes_back():
@@ -126,6 +135,7 @@ def test_the_form_of_requests_does_not_change():
     )
     for message, text in (
         (draw_to_message(a_draw(), MEANT), draw),
+        (draw_to_message(a_draw_of_trees(), MEANT), draw.removesuffix("}") + ',"columns":["ids","streams"]}'),
         (rows_to_message(some_rows(), MEANT), rows),
         (hello_to_message(MEANT), common % "hello" + "}"),
     ):
@@ -135,6 +145,7 @@ def test_the_form_of_requests_does_not_change():
         == [*rows_to_message(some_rows(), MEANT).tensors]
         == ["ids.0", "ids.1"]
     )
+    assert [*draw_to_message(a_draw_of_trees(), MEANT).tensors] == ["ids.0", "ids.1", "streams.0", "streams.1"]
 
 
 def test_the_form_of_answers_does_not_change():
@@ -185,6 +196,12 @@ WRONG_DRAWS = {
     "fanout true": ({"draws": [[[*WRITES], True, 0]]}, "a fanout is True"),
     "key": ({"draws": [[[*WRITES], 1, 2**64]]}, "a key is 18446744073709551616"),
     "replace": ({"replace": 1}, "replace and edge_ids are 1 and True"),
+    "columns null": ({"columns": None}, "must have exactly"),
+    "columns no list": ({"columns": "streams"}, "columns is 'streams', it must be a list"),
+    "columns of ids alone": ({"columns": ["ids"]}, "allowed are two or more of"),
+    "columns without ids": ({"columns": ["streams", "streams"]}, "allowed are two or more of"),
+    "columns of another kind": ({"columns": ["ids", "weights"]}, "allowed are two or more of"),
+    "columns that are not there": ({"columns": ["ids", "streams"]}, "expected were ['ids.0', 'ids.1', 'streams.0', "),
     "many draws": ({"draws": [[]] * 70_000}, "draws is a list of 70000, it must be a list of at most 65536"),
 }
 
@@ -207,6 +224,21 @@ def test_what_are_no_ids_is_refused(ids):
         message.tensors["ids.1"] = ids
         with pytest.raises(BadRequest, match=r"ids.1 is torch.* allowed are int32 and int64 of 1 dimension"):
             read("server", message)
+
+
+@pytest.mark.parametrize(
+    ("streams", "text"),
+    [
+        (torch.zeros(2), "streams.1 is torch.float32 [2], allowed are uint32 of 1 dimension"),
+        (torch.zeros(3, 1).to(torch.uint32), "streams.1 is torch.uint32 [3, 1]"),
+        (torch.zeros(2).to(torch.uint32), "streams.1 has 2 rows, ids.1 has 3"),
+    ],
+)
+def test_what_are_no_streams_is_refused(streams, text):
+    message = draw_to_message(a_draw_of_trees(), MEANT)
+    message.tensors["streams.1"] = streams
+    with pytest.raises(BadRequest, match=re.escape(text)):
+        draw_from_message("server", message)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from datapipes.loader.prefetcher import Prefetcher
 from datapipes.minibatch.block import CSC, Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
+from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
@@ -68,6 +69,7 @@ __all__ = [
     "InSubgraphSampler",
     "ItemSampler",
     "ItemSet",
+    "LayerNeighborSampler",
     "LoaderTimeoutError",
     "MiniBatch",
     "MiniBatchTransformer",

@@ -75,6 +75,11 @@ class EdgeTimes:
         window: int | None = None,
     ) -> None: ...
 
+class Layers:
+    def __init__(
+        self, *, dependency: int, until_next: int, next_keys: list[list[int]], offset_keys: list[list[int]]
+    ) -> None: ...
+
 def sample_neighbors(
     graph: Topology,
     seeds: list[tuple[int, _I64]],
@@ -90,6 +95,7 @@ def sample_neighbors(
     op: str = "sample_neighbor",
     groups: Groups | None = None,
     edge_times: EdgeTimes | None = None,
+    layers: Layers | None = None,
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64]]: ...
 
 class GraphInParts:

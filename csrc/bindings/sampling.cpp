@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/groups.h"
+#include "bindings/layers.h"
 #include "bindings/numpy.h"
 #include "bindings/topology.h"
 #include "sampling/compact.h"
@@ -268,6 +269,7 @@ void bind_sampling(py::module_& m) {
            }),
            py::arg("relations"), py::kw_only(), py::arg("last") = false, py::arg("inclusive") = false,
            py::arg("window") = py::none());
+  bind_layers(m);
   py::class_<ArrayTopology>(m, "Topology")
       .def(py::init<const py::list&, const py::list&>(), py::arg("node_types"), py::arg("relations"));
   m.def(
@@ -275,7 +277,8 @@ void bind_sampling(py::module_& m) {
       [](const ArrayTopology& graph, const std::vector<std::pair<std::int64_t, Array<std::int64_t>>>& seeds,
          const std::vector<std::int64_t>& sampled, const Numbers& fanouts, const Keys& keys, bool replace, bool only_new,
          bool want_edge_ids, std::int64_t direct_limit, int num_threads, const std::string& op,
-         const std::optional<GivenGroups>& groups, const std::optional<GivenEdgeTimes>& edge_times) {
+         const std::optional<GivenGroups>& groups, const std::optional<GivenEdgeTimes>& edge_times,
+         const std::optional<Layers>& layers) {
         check_threads(num_threads);
         NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, edge_times);
         request.only_new = only_new;
@@ -283,6 +286,7 @@ void bind_sampling(py::module_& m) {
         request.direct_limit = direct_limit;
         request.threads = num_threads;
         request.op = op;
+        if (layers) use_layers(request, *layers, graph);
         if (groups) request.groups = view_of(*groups, seeds.size());
         return graph.visit([&](const auto& topology) {
           std::vector<Seeds> wanted;
@@ -302,7 +306,7 @@ void bind_sampling(py::module_& m) {
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("keys"),
       py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
       py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none(),
-      py::arg("edge_times") = py::none());
+      py::arg("edge_times") = py::none(), py::arg("layers") = py::none());
 }
 
 }  // namespace datapipes

@@ -15,12 +15,13 @@
 
 #include <variant>
 
+#include "sampling/labor.h"
 #include "sampling/temporal.h"
 #include "sampling/uniform.h"
 
 namespace datapipes {
 
-using Policy = std::variant<Uniform, Temporal>;
+using Policy = std::variant<Uniform, Temporal, Labor>;
 
 inline std::int64_t fanout_of(const Policy& policy) {
   return std::visit([](const auto& each) { return each.fanout; }, policy);

@@ -478,6 +478,7 @@ int main() {
   RUN_FOR_BOTH_IDS(a_hop_beyond_the_memory_names_what_it_needs);
   test_distributed();
   test_fast_paths();
+  test_labor();
   test_gather_decoded();
   test_memory();
   test_partition();

@@ -39,6 +39,7 @@ BUILDERS = {
     "TemporalNeighborSampler": lambda **given: items().temporal_sample_neighbor(
         GRAPH, **{"fanouts": [2], "edge_time_attr": "at", **given}
     ),
+    "LayerNeighborSampler": lambda **given: items().sample_layer_neighbor(GRAPH, **given),
     "FeatureFetcher": lambda **given: sampled().fetch_feature(STORE, **given),
     "MiniBatchTransformer": lambda **given: items().transform(**given),
     "Prefetcher": lambda **given: items().prefetch(**given),

@@ -1,0 +1,306 @@
+"""LayerNeighborSampler: equal to the twin; picks are uniform, and shared between nodes, hops and minibatches."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import twin_layer
+from dist_graphs import dist_graph_of
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pipelines import digests, graph_of, items, refused, small_graph, start_at
+from strategies import csc_graphs, rng_seeds, typed_graphs, typed_seeds
+from test_neighbor_sampler import expect_the_twin
+from test_typed_sampling import by_edge_type, draws_something, set_of
+from test_typed_sampling import expect_the_twin as expect_the_typed_twin
+from test_typed_sampling import graph_of as typed_graph_of
+from twin import Neighborhood
+from typed_pipelines import CITES, FANOUTS, WRITES, typed_graph, typed_items
+
+import datapipes as dp
+from datapipes.partition import PartitionBook
+
+DEPENDENCIES = st.fixed_dictionaries(
+    {"layer_dependency": st.booleans(), "batch_dependency": st.sampled_from([1, 2, 7, 2**31 - 1])}
+)
+
+
+def contract_chain() -> dp.Stage:
+    return items().sample_layer_neighbor(small_graph(), [3, 2], batch_dependency=7, return_edge_ids=True)
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    options = {"layer_dependency": True, "batch_dependency": 3, "frontier": "new", "return_edge_ids": True}
+    functional = typed_items().sample_layer_neighbor(typed_graph(), FANOUTS, **options)
+    return functional, dp.LayerNeighborSampler(typed_items(), typed_graph(), FANOUTS, **options)
+
+
+@given(st.data(), csc_graphs(min_nodes=1), rng_seeds, st.integers(0, 2**32 - 1))
+def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
+    fanouts = data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3))
+    dependencies, frontier = data.draw(DEPENDENCIES), data.draw(st.sampled_from(["all", "new"]))
+    edge_ids = np.arange(arrays.num_edges)[::-1].copy() if data.draw(st.booleans()) else None
+    graph = dp.CSCGraph(*arrays, edge_ids=edge_ids)
+    ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=9))
+    start = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 4, shuffle=True, seed=rng_seed)
+    pipe = start.transform(lambda minibatch: minibatch)  # the sampler then has ordinal 2
+    pipe = pipe.sample_layer_neighbor(graph, fanouts, frontier=frontier, return_edge_ids=True, **dependencies)
+    for minibatch in start_at(pipe, epoch):
+        found = twin_layer.sample_layer_neighbors(
+            [""],
+            {twin_layer.PLAIN: (*arrays, edge_ids)},
+            {"": minibatch.seeds.tolist()},
+            fanouts=[{twin_layer.PLAIN: fanout} for fanout in reversed(fanouts)],
+            layers=twin_layer.Layers(rng_seed, epoch, minibatch.index, 2, **dependencies),
+            frontier=frontier,
+        )
+        if any(fanouts):
+            hops = [blocks[twin_layer.PLAIN] for blocks in found.hops]
+            expect_the_twin(minibatch, Neighborhood(found.nodes[""], found.compacted_seeds[""], hops))
+
+
+@given(st.data(), typed_graphs(), rng_seeds)
+def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
+    graph = typed_graph_of(arrays)
+    seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
+    assume(seeds)
+    hop = st.dictionaries(st.sampled_from(graph.edge_types), st.integers(-1, 4)) | st.integers(-1, 4)
+    fanouts = data.draw(st.lists(hop, min_size=1, max_size=3).filter(lambda hops: any(map(draws_something, hops))))
+    dependencies, frontier = data.draw(DEPENDENCIES), data.draw(st.sampled_from(["all", "new"]))
+    start = dp.ItemSampler(set_of(seeds), 5, shuffle=True, seed=rng_seed)
+    pipe = start.sample_layer_neighbor(graph, fanouts, frontier=frontier, return_edge_ids=True, **dependencies)
+    for minibatch in pipe:
+        expected = twin_layer.sample_layer_neighbors(
+            sorted(arrays.num_nodes),
+            arrays.relations,
+            {of: ids.tolist() for of, ids in minibatch.seeds.items()},
+            fanouts=[by_edge_type(fanout, graph) for fanout in reversed(fanouts)],
+            layers=twin_layer.Layers(rng_seed, 0, minibatch.index, 1, **dependencies),
+            frontier=frontier,
+        )
+        expect_the_typed_twin(minibatch, expected)
+
+
+@pytest.mark.parametrize("dependency", [1, 7])
+def test_threads_and_workers_change_no_bit(dependency):
+    columns = [[(v * 31 + i * 7) % 600 for i in range(v % 90)] for v in range(600)]
+
+    def chain() -> dp.Stage:
+        start = dp.ItemSampler(dp.ItemSet(600), 300, shuffle=True, seed=3)
+        return start.sample_layer_neighbor(graph_of(columns), [30, 20, 40], batch_dependency=dependency)
+
+    expected = digests(chain())
+    for threads in (2, 7):
+        torch.set_num_threads(threads)
+        try:
+            assert digests(chain()) == expected
+        finally:
+            torch.set_num_threads(1)
+    with dp.DataLoader(chain(), 2, multiprocessing_context="fork") as loader:
+        assert digests(loader) == expected
+
+
+def test_int32_and_int64_graphs_have_the_same_picks():
+    narrow, wide = (
+        list(items().sample_layer_neighbor(small_graph(dtype), [3, 2], batch_dependency=2))
+        for dtype in (torch.int32, torch.int64)
+    )
+    assert [m.input_nodes.tolist() for m in narrow] == [m.input_nodes.tolist() for m in wide]
+    assert {m.input_nodes.dtype for m in narrow} == {torch.int32}
+
+
+# --- what the numbers are for
+
+
+def picks_of(degree: int, fanout: int, trials: int, columns: int = 1, **options) -> list[list[list[int]]]:
+    """What nodes 0 .. columns - 1, which all have the sources 0 .. degree - 1, pick in each minibatch."""
+    num_nodes = max(degree, columns)
+    row = torch.arange(degree)
+    ends = [min(v, columns) * degree for v in range(num_nodes + 1)]
+    graph = dp.CSCGraph(torch.tensor(ends), row.repeat(columns))
+    seeds = torch.arange(columns).repeat(trials)
+    pipe = dp.ItemSampler(dp.ItemSet(seeds), columns, seed=11)
+    found = []
+    for minibatch in pipe.sample_layer_neighbor(graph, [fanout], **options):
+        (block,) = minibatch.blocks
+        picked = minibatch.input_nodes[block.indices]
+        found.append([picked[block.indptr[v] : block.indptr[v + 1]].tolist() for v in range(columns)])
+    return found
+
+
+def chi_square_p(statistic: float, freedom: int) -> float:
+    """The tail of chi-square, by the cube root of Wilson and Hilferty; within some percent of it for 4 and more."""
+    spread = 2 / (9 * freedom)
+    z = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def inclusion_p(counts: np.ndarray, trials: int, fanout: int) -> float:
+    """The p-value of counts of picks, `fanout` of len(counts) in each trial, each equally likely."""
+    cells = len(counts)
+    share = fanout / cells
+    assert counts.sum() == trials * fanout
+    variance = trials * share * (1 - share) * cells / (cells - 1)
+    return chi_square_p(float(((counts - trials * share) ** 2).sum() / variance), cells - 1)
+
+
+@pytest.mark.parametrize("dependency", [1, 3])
+@pytest.mark.parametrize(
+    ("degree", "fanout", "trials"), [(5, 2, 3000), (30, 10, 2000), (300, 15, 1500), (5000, 40, 600)]
+)
+def test_each_in_edge_is_picked_with_the_same_probability(degree, fanout, trials, dependency):
+    found = picks_of(degree, fanout, trials * dependency, batch_dependency=dependency)
+    counts = np.bincount(np.concatenate([picks[0] for picks in found[::dependency]]), minlength=degree)
+    assert 1e-4 < inclusion_p(counts, trials, fanout) < 1 - 1e-4
+
+
+def test_pairs_of_in_edges_are_picked_together_as_often_as_by_chance():
+    degree, fanout, trials = 6, 3, 4000
+    pairs = np.zeros((degree, degree))
+    for ((first, second, third),) in picks_of(degree, fanout, trials):
+        pairs[[first, first, second], [second, third, third]] += 1
+    counts = pairs[np.triu_indices(degree, 1)]
+    share = fanout * (fanout - 1) / (degree * (degree - 1))
+    assert np.abs(counts - trials * share).max() < 5 * math.sqrt(trials * share * (1 - share))
+
+
+def test_nodes_with_the_same_sources_pick_the_same():
+    for first, *others in picks_of(200, 7, 20, columns=5):
+        assert len(first) == 7
+        assert all(picks == first for picks in others)
+
+
+def test_a_source_that_one_node_picks_is_picked_by_all_with_a_larger_share():
+    """The number is the source's: who has fewer other sources to choose from picks it whenever the other does."""
+    many = list(range(100))
+    graph = graph_of([many, many[::2], *([] for _ in range(98))])
+    pipe = dp.ItemSampler(dp.ItemSet(torch.tensor([0, 1]).repeat(50)), 2, seed=4).sample_layer_neighbor(graph, [10])
+    for minibatch in pipe:
+        (block,) = minibatch.blocks
+        first, second = (
+            set(minibatch.input_nodes[block.indices[block.indptr[v] : block.indptr[v + 1]]].tolist()) for v in (0, 1)
+        )
+        assert {u for u in first if u % 2 == 0} <= second
+
+
+def shares_kept(dependency: int, batches: int = 8) -> list[float]:
+    """Of nodes that take the one smaller of two sources: the share that picks as in the minibatch before."""
+    pairs = 4000
+    columns = [[pairs + 2 * v, pairs + 2 * v + 1] for v in range(pairs)]
+    graph = graph_of(columns + [[] for _ in range(2 * pairs)])
+    seeds = dp.ItemSet(torch.arange(pairs).repeat(batches))
+    pipe = dp.ItemSampler(seeds, pairs, seed=9).sample_layer_neighbor(graph, [1], batch_dependency=dependency)
+    picked = [m.input_nodes[m.blocks[0].indices] for m in pipe]
+    return [(a == b).float().mean().item() for a, b in pairwise(picked)]
+
+
+@pytest.mark.parametrize("dependency", [2, 7, 64])
+def test_from_batch_to_batch_one_source_in_kappa_gets_a_new_number(dependency):
+    # A pick stays if neither source has a new number; with one new number it stays in 2 of 3, with two in 1 of 2 cases.
+    kept = 1 - 1 / dependency
+    expected = kept**2 + 2 * kept * (1 - kept) * 2 / 3 + (1 - kept) ** 2 / 2
+    for share in shares_kept(dependency):
+        assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / 4000)
+
+
+def test_with_the_longest_dependency_numbers_stay():
+    assert min(shares_kept(2**31 - 1, 3)) == 1
+
+
+def test_with_layer_dependency_all_hops_have_the_same_numbers():
+    graph = graph_of([list(range(50))] * 50)
+    start = dp.ItemSampler(dp.ItemSet(1), 1, seed=2)
+    for dependent in (True, False):
+        (minibatch,) = start.sample_layer_neighbor(graph, [5, 5], layer_dependency=dependent)
+        assert (len(minibatch.input_nodes) <= 6) == dependent
+
+
+def test_relations_from_one_type_share_its_numbers_and_others_do_not():
+    row = torch.arange(60)
+    relation = (torch.tensor([0, 60]), row)
+    graph = dp.HeteroCSCGraph(
+        {("a", "r", "c"): relation, ("a", "s", "c"): relation, ("b", "r", "c"): relation}, {"a": 60, "b": 60, "c": 1}
+    )
+    start = dp.ItemSampler(dp.HeteroItemSet({"c": dp.ItemSet(1)}), 1, seed=2)
+    (minibatch,) = start.sample_layer_neighbor(graph, [6])
+    assert [len(minibatch.input_nodes[of]) for of in ("a", "b")] == [6, 6]
+    assert set(minibatch.input_nodes["a"].tolist()) != set(minibatch.input_nodes["b"].tolist())
+
+
+def test_it_needs_fewer_input_nodes_than_uniform_sampling():
+    rng = np.random.default_rng(5)
+    graph = dp.CSCGraph(torch.arange(2001) * 100, torch.from_numpy(rng.integers(0, 2000, 200_000)))
+    start = dp.ItemSampler(dp.ItemSet(2000), 64, shuffle=True, seed=2)
+    chains = {
+        "uniform": start.sample_neighbor(graph, [5, 5]),
+        "layer": start.sample_layer_neighbor(graph, [5, 5]),
+        "dependent": start.sample_layer_neighbor(graph, [5, 5], layer_dependency=True),
+    }
+    nodes = {name: sum(len(m.input_nodes) for m in chain) for name, chain in chains.items()}
+    assert nodes["dependent"] < nodes["layer"] < nodes["uniform"]
+
+
+# --- refused
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "found", "allowed"),
+    [
+        ({"batch_dependency": 0}, ValueError, "batch_dependency.*got 0", r"\[1, 2147483647\]"),
+        ({"batch_dependency": -1}, ValueError, "batch_dependency.*got -1", r"\[1, 2147483647\]"),
+        ({"batch_dependency": 2**31}, ValueError, "batch_dependency.*got 2147483648", r"\[1, 2147483647\]"),
+        ({"batch_dependency": 2**70}, ValueError, f"got {2**70}", r"\[1, 2147483647\]"),
+        ({"batch_dependency": True}, TypeError, "batch_dependency.*got True", "an int"),
+        ({"batch_dependency": 1.0}, TypeError, r"batch_dependency.*got 1\.0", "an int"),
+        ({"batch_dependency": None}, TypeError, "batch_dependency.*got None", "an int"),
+        ({"layer_dependency": 1}, TypeError, "layer_dependency.*got 1", "True or False"),
+        ({"frontier": "old"}, ValueError, "'old'", r"\['all', 'new'\]"),
+        ({"fanouts": [-2]}, ValueError, r"fanouts\[0\].*-2", "-1 or more"),
+        ({"graph": torch.eye(3)}, TypeError, "got Tensor", "must be a CSCGraph"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_not_allowed_are_refused(change, error, found, allowed):
+    with refused(error, stage="sample_layer_neighbor", found=found, allowed=allowed):
+        items().sample_layer_neighbor(**{"graph": small_graph(), "fanouts": [2], **change})
+
+
+def test_seeds_and_graphs_are_checked_under_its_own_name():
+    pipe = dp.ItemSampler(dp.ItemSet(41), 41).sample_layer_neighbor(small_graph(), [1])
+    with refused(IndexError, stage="^sample_layer_neighbor: ", found="got 40", allowed=r"\[0, 40\)"):
+        next(iter(pipe))
+    typed = dp.ItemSampler(dp.HeteroItemSet({"paper": dp.ItemSet(41)}), 41)
+    with refused(IndexError, stage="^sample_layer_neighbor, paper: ", found="got 40", allowed=r"\[0, 40\)"):
+        next(iter(typed.sample_layer_neighbor(typed_graph(), [{WRITES: 1, CITES: 1}])))
+    corrupt = dp.CSCGraph(torch.tensor([0, 3]), torch.tensor([5, 5, 5]))
+    with refused(ValueError, stage="^sample_layer_neighbor: ", found="is 5", allowed=r"\[0, 1\)"):
+        next(iter(dp.ItemSampler(dp.ItemSet(1), 1).sample_layer_neighbor(corrupt, [2])))
+
+
+def test_a_graph_in_parts_is_refused_by_name(tmp_path):
+    parts = dist_graph_of(small_graph(), PartitionBook(2, torch.arange(40) % 2), tmp_path, 0)
+    with refused(
+        TypeError,
+        stage="sample_layer_neighbor",
+        found="got DistGraph, whose rows are in parts",
+        allowed="samples whole graphs only",
+        remedy="Sample the parts by dist_sample_neighbor",
+    ):
+        items().sample_layer_neighbor(parts, [2])
+
+
+def test_the_stage_tells_what_it_does():
+    text = repr(contract_forms()[0])
+    assert "layer_dependency=True" in text
+    assert "batch_dependency=3" in text
+    assert "dependency" not in repr(items().sample_layer_neighbor(small_graph(), [2]))
+
+
+def test_dependencies_belong_to_the_fingerprint():
+    state = contract_chain().state_dict()
+    for options in ({"batch_dependency": 6}, {"batch_dependency": 7, "layer_dependency": True}):
+        other = items().sample_layer_neighbor(small_graph(), [3, 2], return_edge_ids=True, **options)
+        with refused(ValueError, stage="sample_layer_neighbor", found="dependency was", allowed=" and is "):
+            other.load_state_dict(state)

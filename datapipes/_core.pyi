@@ -36,6 +36,7 @@ def sample_hop(
     streams: NDArray[np.uint32] | None = None,
     times: _I64 | None = None,
     edge_times: EdgeTimes | None = None,
+    weights: RowSums | None = None,
 ) -> tuple[_I64, NDArray[_Id], Any]: ...  # the last: positions, or ids where edge_ids are given; None unless wanted
 def compact(ids: NDArray[_Id], *, num_nodes: int, direct_limit: int = ...) -> tuple[NDArray[_Id], NDArray[_Id]]: ...
 
@@ -48,6 +49,21 @@ class NumberingInt64:
     def __init__(self, num_nodes: int, *, direct_limit: int = ...) -> None: ...
     def number(self, ids: _I64) -> _I64: ...
     def nodes(self) -> _I64: ...
+
+class RowSums:
+    def __init__(
+        self, sums: NDArray[np.float64], coarse: NDArray[np.float64], drawable: _I64 | None = None
+    ) -> None: ...
+
+def row_sums(
+    indptr: _I64,
+    values: NDArray[np.uint8],
+    *,
+    dtype: str,
+    what: str = ...,
+    node_ids: _I64 | None = None,
+    num_threads: int = 1,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], _I64 | None]: ...
 
 class Topology:
     def __init__(
@@ -96,6 +112,7 @@ def sample_neighbors(
     groups: Groups | None = None,
     edge_times: EdgeTimes | None = None,
     layers: Layers | None = None,
+    weights: list[RowSums | None] | list[RowSums] | None = None,  # of each sampled relation
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64]]: ...
 
 class GraphInParts:

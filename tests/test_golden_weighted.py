@@ -13,6 +13,8 @@ import test_golden_typed as typed
 import torch
 import twin
 
+import datapipes as dp
+
 SEED, EPOCH, INDEX, BATCH_SIZE, NUM_ITEMS = 2026, 3, 2, 8, 50
 FEW = dict.fromkeys(typed.EDGE_TYPES, 2) | {typed.EDGE_TYPES[1]: 4}
 CASES: dict[str, dict[str, Any]] = {
@@ -42,6 +44,31 @@ GOLDEN = {
 @pytest.mark.parametrize("name", [*CASES, *TYPED_CASES])
 def test_the_twin_gives_the_golden_digest(name):
     assert twin.digest(twin_message(name)) == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", [*CASES, *TYPED_CASES])
+def test_the_package_gives_the_golden_digest(name):
+    found = package_minibatch(**CASES[name]) if name in CASES else typed_package_minibatch(**TYPED_CASES[name])
+    assert found.digest() == GOLDEN[name]
+
+
+def package_minibatch(fanouts, dtype, replace=False, frontier="all", ids: Any = np.int64) -> dp.MiniBatch:
+    attributes = {"w": weights_of(plain.NUM_EDGES, dtype)}
+    graph = dp.CSCGraph.from_edge_index(torch.tensor(plain.edges()), plain.NUM_NODES, edge_attributes=attributes)
+    graph = graph.with_index_dtype(torch.int32 if ids is np.int32 else torch.int64)
+    pipe = dp.ItemSampler(dp.ItemSet(plain.seeds_of(False, NUM_ITEMS)), BATCH_SIZE, shuffle=True, seed=SEED)
+    options = {"replace": replace, "frontier": frontier, "prob_name": "w", "return_edge_ids": True}
+    return dp.DataLoader(pipe.sample_neighbor(graph, fanouts, **options)).minibatch(EPOCH, INDEX)
+
+
+def typed_package_minibatch(fanouts, dtype, replace=False, frontier="all") -> dp.MiniBatch:
+    edge_index = {of: torch.tensor(typed.edges_of(of), dtype=torch.int64).reshape(2, -1) for of in typed.EDGE_TYPES}
+    attributes = {of: {"w": weights_of(edges.shape[1], dtype)} for of, edges in edge_index.items()}
+    graph = dp.HeteroCSCGraph.from_edge_index(edge_index, typed.NUM_NODES, edge_attributes=attributes)
+    sets = {of: dp.ItemSet(typed.items_of(of)) for of in typed.NUM_ITEMS}
+    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), typed.BATCH_SIZE, shuffle=True, seed=SEED)
+    options = {"replace": replace, "frontier": frontier, "prob_name": "w", "return_edge_ids": True}
+    return dp.DataLoader(pipe.sample_neighbor(graph, fanouts, **options)).minibatch(EPOCH, INDEX)
 
 
 def weights_of(count: int, dtype: torch.dtype) -> torch.Tensor:

@@ -10,6 +10,7 @@
 #include "bindings/groups.h"
 #include "bindings/layers.h"
 #include "bindings/numpy.h"
+#include "bindings/row_sums.h"
 #include "bindings/topology.h"
 #include "sampling/compact.h"
 #include "sampling/numbering.h"
@@ -58,12 +59,14 @@ struct GivenEdgeTimes {
   }
 };
 
+using Weights = std::vector<const ArrayRowSums*>;  // of each sampled relation; null for uniform draws
 using Numbers = std::vector<std::vector<std::int64_t>>;
 using Keys = std::vector<std::vector<std::uint64_t>>;
 
 // The request of a minibatch; `fanouts` and `keys` have an entry for each sampled relation of each hop.
 NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
-                                   const Keys& keys, bool replace, const std::optional<GivenEdgeTimes>& edge_times) {
+                                   const Keys& keys, bool replace, const std::optional<GivenEdgeTimes>& edge_times,
+                                   const std::optional<Weights>& weights) {
   NeighborsRequest request;
   const auto count = graph.visit([](const auto& topology) { return std::ssize(topology.relations); });
   for (const std::int64_t number : sampled) {
@@ -77,18 +80,32 @@ NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector
   if (edge_times && edge_times->relations.size() != sampled.size())
     throw std::invalid_argument("give edge_times for each sampled relation.");
   if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
+  if (weights && weights->size() != sampled.size())
+    throw std::invalid_argument("give weights, or None, for each sampled relation.");
+  if (weights && edge_times) throw std::invalid_argument("give weights or edge_times, not both.");
+  std::vector<const RowSums*> sums(sampled.size(), nullptr);
+  for (std::size_t i = 0; weights && i < sampled.size(); ++i) {
+    const ArrayRowSums* const given = (*weights)[i];
+    if (given == nullptr) continue;
+    sums[i] = graph.visit([&](const auto& topology) {
+      const auto& rows = topology.relations[request.sampled[i]].rows;
+      return &given->of(rows.num_rows(), std::ssize(rows.indices));
+    });
+  }
   for (std::size_t h = 0; h < fanouts.size(); ++h) {
     if (fanouts[h].size() != sampled.size() || keys[h].size() != sampled.size())
       throw std::invalid_argument("give one fanout and one key for each sampled relation of a hop.");
     std::vector<Policy> hop;
     for (std::size_t i = 0; i < sampled.size(); ++i) {
       const Uniform chosen = uniform(fanouts[h][i], replace, keys[h][i]);
-      if (!edge_times) {
-        hop.push_back(chosen);
-      } else {
+      if (sums[i] != nullptr) {
+        hop.push_back(Weighted{chosen.fanout, chosen.replace, chosen.key, *sums[i]});
+      } else if (edge_times) {
         graph.visit([&](const auto& topology) {
           hop.push_back(edge_times->policy(i, topology.relations[request.sampled[i]].rows, chosen));
         });
+      } else {
+        hop.push_back(chosen);
       }
     }
     request.hops.push_back(std::move(hop));
@@ -169,7 +186,7 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
          std::optional<std::int64_t> num_sources, const std::optional<Array<std::int64_t>>& seed_ids,
          const std::optional<Array<std::int64_t>>& edge_ids, bool want_places, int num_threads,
          const std::optional<Array<std::uint32_t>>& streams, const std::optional<Array<std::int64_t>>& times,
-         const std::optional<GivenEdgeTimes>& edge_times) {
+         const std::optional<GivenEdgeTimes>& edge_times, const py::object& weights) {
         check_threads(num_threads);
         const auto offsets = view(indptr, "indptr");
         if (offsets.empty())
@@ -192,6 +209,11 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
           if (!times) throw std::invalid_argument("give the times of the seeds with edge_times.");
           policy = edge_times->policy(0, rows, chosen);
         }
+        if (!weights.is_none()) {
+          if (edge_times) throw std::invalid_argument("give weights or edge_times, not both.");
+          const RowSums& sums = weights.cast<const ArrayRowSums&>().of(rows.num_rows(), std::ssize(rows.indices));
+          policy = Weighted{chosen.fanout, chosen.replace, chosen.key, sums};
+        }
         SampledHop<Id> hop;
         {
           const GilRelease nogil;
@@ -205,7 +227,8 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
       py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("node_ids").noconvert() = py::none(),
       py::arg("num_sources") = py::none(), py::arg("seed_ids").noconvert() = py::none(),
       py::arg("edge_ids").noconvert() = py::none(), py::arg("want_places") = true, py::arg("num_threads") = 1,
-      py::arg("streams").noconvert() = py::none(), py::arg("times").noconvert() = py::none(), py::arg("edge_times") = py::none());
+      py::arg("streams").noconvert() = py::none(), py::arg("times").noconvert() = py::none(), py::arg("edge_times") = py::none(),
+      py::arg("weights") = py::none());
   m.def(
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {
@@ -241,7 +264,44 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
 
 }  // namespace
 
+WeightType weight_type(const std::string& dtype) {
+  if (dtype == "bool") return WeightType::kBool;
+  if (dtype == "float16") return WeightType::kFloat16;
+  if (dtype == "bfloat16") return WeightType::kBfloat16;
+  if (dtype == "float32") return WeightType::kFloat32;
+  if (dtype == "float64") return WeightType::kFloat64;
+  throw std::invalid_argument("weights must be bool, float16, bfloat16, float32 or float64, got " + dtype + ".");
+}
+
+void bind_weights(py::module_& m) {
+  py::class_<ArrayRowSums>(m, "RowSums")
+      .def(py::init<Array<double>, Array<double>, std::optional<Array<std::int64_t>>>(), py::arg("sums").noconvert(),
+           py::arg("coarse").noconvert(), py::arg("drawable").noconvert() = py::none());
+  m.def(
+      "row_sums",
+      [](const Array<std::int64_t>& indptr, const Array<std::uint8_t>& values, const std::string& dtype, const std::string& what,
+         const std::optional<Array<std::int64_t>>& node_ids, int num_threads) {
+        check_threads(num_threads);
+        const auto offsets = view(indptr, "indptr");
+        const auto bytes = std::as_bytes(view(values, "values"));
+        std::span<const std::int64_t> ids;
+        if (node_ids) ids = view(*node_ids, "node_ids");
+        const WeightType type = weight_type(dtype);
+        OwnedRowSums made;
+        {
+          const GilRelease nogil;
+          made = make_row_sums(what, offsets, bytes, type, ids, num_threads);
+        }
+        py::object drawable = py::none();
+        if (made.drawable.size() > 0) drawable = to_numpy(std::move(made.drawable));
+        return py::make_tuple(to_numpy(std::move(made.sums)), to_numpy(std::move(made.coarse)), drawable);
+      },
+      py::arg("indptr").noconvert(), py::arg("values").noconvert(), py::kw_only(), py::arg("dtype"), py::arg("what") = "weights",
+      py::arg("node_ids").noconvert() = py::none(), py::arg("num_threads") = 1);
+}
+
 void bind_sampling(py::module_& m) {
+  bind_weights(m);
   bind_sampling_for<std::int32_t>(m, "NumberingInt32");
   bind_sampling_for<std::int64_t>(m, "NumberingInt64");
   py::class_<GivenGroups>(m, "Groups")
@@ -278,9 +338,9 @@ void bind_sampling(py::module_& m) {
          const std::vector<std::int64_t>& sampled, const Numbers& fanouts, const Keys& keys, bool replace, bool only_new,
          bool want_edge_ids, std::int64_t direct_limit, int num_threads, const std::string& op,
          const std::optional<GivenGroups>& groups, const std::optional<GivenEdgeTimes>& edge_times,
-         const std::optional<Layers>& layers) {
+         const std::optional<Layers>& layers, const std::optional<Weights>& weights) {
         check_threads(num_threads);
-        NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, edge_times);
+        NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, edge_times, weights);
         request.only_new = only_new;
         request.want_edge_ids = want_edge_ids;
         request.direct_limit = direct_limit;
@@ -306,7 +366,7 @@ void bind_sampling(py::module_& m) {
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("keys"),
       py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
       py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none(),
-      py::arg("edge_times") = py::none(), py::arg("layers") = py::none());
+      py::arg("edge_times") = py::none(), py::arg("layers") = py::none(), py::arg("weights") = py::none());
 }
 
 }  // namespace datapipes

@@ -15,6 +15,28 @@
 
 namespace datapipes {
 
+template <class Narrow, std::int64_t kWidth>
+inline bool in_order_of_width(const std::uint32_t* picks, std::int64_t count, std::int64_t* out) {
+  Narrow value[kWidth];
+  for (std::int64_t i = 0; i < kWidth; ++i) value[i] = static_cast<Narrow>(picks[i]);
+  Narrow rank[kWidth] = {};  // minus the number of smaller picks; lanes >= count are unused
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t j = 0; j < kWidth; ++j) rank[j] = static_cast<Narrow>(rank[j] - (value[j] > value[i]));
+  std::int64_t sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    sum += rank[i];
+    out[-rank[i]] = picks[i];
+  }
+  return -sum == count * (count - 1) / 2;  // equal picks have equal ranks, so the sum is too small
+}
+
+// Writes the first `count` of kFewDraws picks in ascending order. Returns false if two of them are equal. `Narrow` holds all.
+template <class Narrow>
+inline bool in_order(const std::uint32_t* picks, std::int64_t count, std::int64_t* out) {
+  return count <= kFewDraws / 2 ? in_order_of_width<Narrow, kFewDraws / 2>(picks, count, out)
+                                : in_order_of_width<Narrow, kFewDraws>(picks, count, out);
+}
+
 class FewChooser {
  public:
   // Draws without replacement; requires 0 <= fanout < degree.
@@ -30,10 +52,10 @@ class FewChooser {
     }
     if (degree <= kSeenBytes) {
       settle_repeats(degree, fanout);
-      return in_order<std::int16_t>(fanout, out);
+      return in_order<std::int16_t>(picks_.data(), fanout, out);
     }
-    if (degree <= std::numeric_limits<std::int16_t>::max()) return in_order<std::int16_t>(fanout, out);
-    return in_order<std::int32_t>(fanout, out);
+    if (degree <= std::numeric_limits<std::int16_t>::max()) return in_order<std::int16_t>(picks_.data(), fanout, out);
+    return in_order<std::int32_t>(picks_.data(), fanout, out);
   }
 
  private:
@@ -59,27 +81,6 @@ class FewChooser {
       picks_[i] = pick;
     }
     for (std::int64_t i = 0; i < count; ++i) seen_[picks_[i]] = 0;
-  }
-
-  // Writes the picks in ascending order. Returns false if two are equal.
-  template <class Narrow>
-  bool in_order(std::int64_t count, std::int64_t* out) const {
-    return count <= kFewDraws / 2 ? in_order<Narrow, kFewDraws / 2>(count, out) : in_order<Narrow, kFewDraws>(count, out);
-  }
-
-  template <class Narrow, std::int64_t kWidth>
-  bool in_order(std::int64_t count, std::int64_t* out) const {
-    Narrow value[kWidth];
-    for (std::int64_t i = 0; i < kWidth; ++i) value[i] = static_cast<Narrow>(picks_[i]);
-    Narrow rank[kWidth] = {};  // minus the number of smaller picks; lanes >= count are unused
-    for (std::int64_t i = 0; i < count; ++i)
-      for (std::int64_t j = 0; j < kWidth; ++j) rank[j] = static_cast<Narrow>(rank[j] - (value[j] > value[i]));
-    std::int64_t sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      sum += rank[i];
-      out[-rank[i]] = picks_[i];
-    }
-    return -sum == count * (count - 1) / 2;  // equal picks have equal ranks, so the sum is too small
   }
 
   std::array<std::uint32_t, kFewDraws> picks_{};

@@ -18,10 +18,11 @@
 #include "sampling/labor.h"
 #include "sampling/temporal.h"
 #include "sampling/uniform.h"
+#include "sampling/weighted.h"
 
 namespace datapipes {
 
-using Policy = std::variant<Uniform, Temporal, Labor>;
+using Policy = std::variant<Uniform, Temporal, Labor, Weighted>;
 
 inline std::int64_t fanout_of(const Policy& policy) {
   return std::visit([](const auto& each) { return each.fanout; }, policy);

@@ -21,7 +21,6 @@ _TEMPORAL_LAYER = "there is no temporal layer sampling; " + _TEMPORAL
 _TIME_ATTR = "node_time_attr or edge_time_attr, the names of attributes of the graph"
 _SEED_TIMES = "an item named timestamps in the dp.ItemSet"
 _TO_PYG = "minibatch.to_pyg() has it"
-_WEIGHTED = "there is no weighted sampling yet: derive a sampler from dp.Sampler"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
 _UPDATE = "build a new dp.TensorFeature, dp.FeatureStore and chain"
 _SEEDS = "minibatch.seeds, pairs [n, 2]"
@@ -289,8 +288,7 @@ KEYWORDS: Table = {
         "input_nodes": _ITEMS,
         "batch_size": _TO_SAMPLER,
         "shuffle": _TO_SAMPLER,
-        "prob_name": _WEIGHTED,
-        "weight_attr": _WEIGHTED,
+        "weight_attr": "the name of an edge attribute is prob_name",
         "deduplicate": "leave it out: each node is in input_nodes once",
         "subgraph_type": "leave it out: sampled edges run from neighbor to node",
         "directed": "leave it out: sampled edges run from neighbor to node",

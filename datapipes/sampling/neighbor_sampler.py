@@ -15,6 +15,8 @@ from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
+from datapipes.graph.local_graph import LocalGraph
+from datapipes.graph.row_weights import RowWeights, weights_fingerprint
 from datapipes.sampling.core_call import CoreCall
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.sampler import Sampled
@@ -34,6 +36,11 @@ class NeighborSampler(TreeSampler):
             hop next to the seeds. -1 keeps all in-edges, 0 none. On a graph with types an int counts for each edge
             type; a dict {(src, rel, dst): int} gives each its own, 0 to those it does not name.
         replace: draw with replacement; -1 still keeps each in-edge once.
+        prob_name: name of an edge attribute: the weights by which in-edges are drawn, or a mask (bool) of those that
+            may be drawn. A weight of 0 is never drawn, also with -1, so a node may get fewer in-edges, or none. On a
+            graph with types, each edge type that is sampled needs the attribute. The weights are read when the stage is
+            built, and kept as sums with the graph (9 bytes an edge); they are part of the state. None draws each
+            in-edge with the same probability.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the
             nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in an outer block
@@ -54,12 +61,18 @@ class NeighborSampler(TreeSampler):
         fanouts: Sequence[Fanout],
         *,
         replace: bool = False,
+        prob_name: str | None = None,
         return_edge_ids: bool = False,
         frontier: str = "all",
         disjoint: bool = False,
     ) -> None:
         super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
         self.replace = check_bool(self.name, "replace", replace)
+        self.prob_name = prob_name
+        self._weights: dict[Any, RowWeights] = {}  # of each edge type, if there are any
+        if prob_name is not None:
+            assert isinstance(graph, LocalGraph)  # the base has refused a graph in parts
+            self._weights = {of: graph.row_weights(self.name, prob_name, of) for of in self.edge_types}
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
         self.disjoint = check_bool(self.name, "disjoint", disjoint)
         self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
@@ -75,13 +88,16 @@ class NeighborSampler(TreeSampler):
             replace=self.replace,
             only_new=self.frontier == "new",
             trees=trees,
+            weights=[each.sums() for each in self._weights.values()] or None,
         )
 
     def fingerprint(self) -> Fingerprint:
         trees = {"disjoint": True} if self.disjoint else {}
-        return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier, **trees}
+        weights = weights_fingerprint({of: each.digest for of, each in self._weights.items()})
+        return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier, **trees, **weights}
 
     def describe(self) -> dict[str, Any]:
         replace = {"replace": True} if self.replace else {}
+        weighted = {} if self.prob_name is None else {"prob_name": self.prob_name}
         trees = {"disjoint": True} if self.disjoint else {}
-        return {**super().describe(), **replace, "frontier": self.frontier, **trees}
+        return {**super().describe(), **replace, **weighted, "frontier": self.frontier, **trees}

@@ -1,0 +1,408 @@
+// weighted.h: the choice policy of weighted and masked sampling: successive draws, each in proportion to the weights that are
+// left; docs/semantics.md section 3.1. It draws from the running sums of a row (row_sums.h).
+//   A search in the sums of a hop misses the cache at each step. So the rows of a block are drawn in passes, each of which
+//   prefetches what the next one reads: (1) the sums of a short row, else its coarse sums; (2) the words of each draw and the
+//   line of sums that the coarse ones lead to; (3) the place in that line, and the line of `indices`.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "random/draw_few.h"
+#include "random/philox.h"
+#include "sampling/choose.h"
+#include "sampling/choose_few.h"
+#include "sampling/row_sums.h"
+#include "sampling/row_view.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace datapipes {
+
+// The place of the draw of two words among sums that end in `total`.
+inline double place_of(std::uint32_t high, std::uint32_t low, double total) {
+  const std::uint64_t bits = (std::uint64_t{high} << 32 | low) >> 11;
+  return static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-53 * total;
+}
+
+// Returns the lowest i in [first, stop) with line[i] > x, or -1; line[0 .. 8) are read, and 0 <= first < stop <= 8.
+inline int first_above(const double* line, int first, int stop, double x) {
+#if defined(__SSE2__)
+  const __m128d at = _mm_set1_pd(x);
+  const auto above = [&](int i) { return _mm_castpd_si128(_mm_cmpgt_pd(_mm_loadu_pd(line + i), at)); };
+  const __m128i low = _mm_packs_epi32(above(0), above(2)), high = _mm_packs_epi32(above(4), above(6));
+  auto found = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(low, high)));  // two bits for each sum
+  found &= 0xFFFFu >> (16 - 2 * stop) & 0xFFFFu << 2 * first;
+  return found == 0 ? -1 : __builtin_ctz(found) / 2;
+#else
+  for (int i = first; i < stop; ++i)
+    if (line[i] > x) return i;
+  return -1;
+#endif
+}
+
+// How many of count numbers, which ascend, are at most x.
+inline std::int64_t count_up_to(const double* numbers, std::int64_t count, double x) {
+  std::int64_t found = 0, i = 0;
+#if defined(__SSE2__)
+  const __m128d at = _mm_set1_pd(x);
+  __m128i two = _mm_setzero_si128();
+  for (; i + 2 <= count; i += 2) two = _mm_sub_epi64(two, _mm_castpd_si128(_mm_cmple_pd(_mm_loadu_pd(numbers + i), at)));
+  std::int64_t halves[2];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(halves), two);
+  found = halves[0] + halves[1];
+#endif
+  for (; i < count; ++i) found += static_cast<std::int64_t>(numbers[i] <= x);
+  return found;
+}
+
+struct Weighted {
+  std::int64_t fanout;  // -1: all that can be drawn
+  bool replace;
+  std::uint64_t key;  // hop_key(...)
+  RowSums sums;
+
+  std::int64_t drawable(const Row& row) const {
+    if (sums.drawable.empty()) return row.degree;
+    return std::clamp<std::int64_t>(sums.drawable[static_cast<std::size_t>(row.number)], 0, row.degree);
+  }
+  RowPlan plan(const Row& row) const { return {row.begin, row.degree, pick_count(drawable(row), fanout, replace)}; }
+  void prefetch(std::int64_t row) const {
+    if (!sums.drawable.empty()) __builtin_prefetch(&sums.drawable[static_cast<std::size_t>(row)]);
+  }
+
+  class Scratch {
+   public:
+    template <class Id, class RowOf>
+    void choose_block(const Weighted& policy, const Id* indices, const RowOf& row_of, const std::int64_t* indptr,
+                      std::int64_t begin, std::int64_t stop, std::int64_t* out) {
+      const double* const sums = policy.sums.sums.data();
+      const double* const coarse = policy.sums.coarse.data();
+      num_jobs_ = 0;
+      for (std::int64_t d = begin; d < stop; ++d) {
+        const std::int64_t picks = indptr[d + 1] - indptr[d];
+        if (picks == 0) continue;
+        const Row row = row_of(d);
+        std::int64_t* const to = out + (indptr[d] - indptr[begin]);
+        if (picks == row.degree && !policy.draws_again()) {  // all in-edges, so all can be drawn
+          for (std::int64_t i = 0; i < picks; ++i) to[i] = row.begin + i;
+          prefetch_picks(indices, to, picks);
+          continue;
+        }
+        jobs_[num_jobs_++] = {row, picks, to};
+        const std::int64_t end = row.begin + row.degree;
+        if (row.degree <= kShortRow || picks > kMostPicks) {
+          for (std::int64_t i = line_of(row.begin); i < end && i < row.begin + kMostPicks; i += kLineSums)
+            __builtin_prefetch(sums + i);
+        } else {
+          const std::int64_t last = (end - 1) / kLineSums;
+          for (std::int64_t i = row.begin / kLineSums; i < last && i < row.begin / kLineSums + kMostPicks; i += kLineSums)
+            __builtin_prefetch(coarse + i);
+          __builtin_prefetch(sums + end - 1);
+        }
+      }
+      std::size_t num_far = 0;
+      std::int64_t num_places = 0;
+      for (std::size_t j = 0; j < num_jobs_; ++j) {
+        const Job& job = jobs_[j];
+        if (!policy.draws_again() && job.picks == policy.drawable(job.row)) {
+          list_drawable(policy, job);
+        } else if (job.picks > kMostPicks) {
+          draw_slowly(policy, job);
+        } else if (job.row.degree <= kShortRow) {
+          draw_near(policy, job);
+        } else {
+          far_[num_far] = {j, num_places, draws_at_once(policy, job)};
+          place(policy, job.row, far_[num_far].draws, places_.data() + num_places);
+          num_places += far_[num_far++].draws;
+          continue;
+        }
+        prefetch_picks(indices, job.to, job.picks);
+      }
+      for (std::size_t f = 0; f < num_far; ++f) {
+        const Job& job = jobs_[far_[f].job];
+        draw_far(policy, job, far_[f].draws, places_.data() + far_[f].first);
+        prefetch_picks(indices, job.to, job.picks);
+      }
+    }
+
+   private:
+    static constexpr std::int64_t kShortRow = 64;    // in-edges of which one word holds a set
+    static constexpr std::int64_t kMostPicks = 256;  // of a block of draw_hop.h; for more picks a row is a block
+
+    struct Job {
+      Row row;
+      std::int64_t picks;
+      std::int64_t* to;
+    };
+
+    struct Place {
+      double x;
+      std::int64_t line;  // of 8 sums, the first of which exceeds x is in it
+    };
+    struct Far {
+      std::size_t job;
+      std::int64_t first, draws;  // in places_
+    };
+
+    static std::int64_t line_of(std::int64_t position) { return position / kLineSums * kLineSums; }
+
+    template <class Id>
+    static void prefetch_picks(const Id* indices, const std::int64_t* positions, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
+    }
+
+    // The last position of a row whose sum is above the one before it.
+    static std::int64_t last_drawable(const double* sums, const Row& row) {
+      std::int64_t i = row.begin + row.degree - 1;
+      while (i > row.begin && !(sums[i] > sums[i - 1])) --i;
+      return i;
+    }
+
+    // The first position of the row in the line at `line` whose sum is above x.
+    static std::int64_t in_line(const double* sums, const Row& row, std::int64_t line, double x) {
+      const int first = static_cast<int>(std::max<std::int64_t>(row.begin - line, 0));
+      const int stop = static_cast<int>(std::min(row.begin + row.degree - line, kLineSums));
+      const int found = first_above(sums + line, first, stop, x);
+      return found < 0 ? last_drawable(sums, row) : line + found;
+    }
+
+    static void list_drawable(const Weighted& policy, const Job& job) {
+      const double* const sums = policy.sums.sums.data();
+      double before = 0;
+      std::int64_t count = 0;
+      for (std::int64_t i = job.row.begin; i < job.row.begin + job.row.degree && count < job.picks; ++i) {
+        job.to[count] = i;
+        count += static_cast<std::int64_t>(sums[i] > before);
+        before = sums[i];
+      }
+      if (count != job.picks) throw_bad_sums();
+    }
+
+    // Draws a row of at most kShortRow in-edges.
+    void draw_near(const Weighted& policy, const Job& job) {
+      const Row row = job.row;
+      const std::int64_t first = line_of(row.begin), last = line_of(row.begin + row.degree - 1);
+      const double* sums = policy.sums.sums.data();  // once picks are removed, those of the row in left_
+      double total = sums[row.begin + row.degree - 1];
+      std::int64_t rejections = most_rejections(row.degree);  // that are left
+      std::uint64_t set = 0;
+      std::int64_t missing = job.picks;
+      std::int64_t* to = job.to;
+      std::uint32_t words[8];
+      for (std::uint32_t block = 0;; block += 2) {
+        philox_two_blocks(policy.key, row.node, row.stream, block, words);
+        for (int i = 0; i < 8; i += 2) {
+          const double x = place_of(words[i], words[i + 1], total);
+          std::int64_t line = first;
+          for (std::int64_t at = first; at < last; at += kLineSums)
+            line += kLineSums & -static_cast<std::int64_t>(sums[at + kLineSums - 1] <= x);
+          const std::int64_t pick = in_line(sums, row, line, x);
+          if (policy.replace) {
+            *to++ = pick;
+            if (--missing == 0) return;
+            continue;
+          }
+          const std::uint64_t bit = std::uint64_t{1} << (pick - row.begin);
+          const auto is_new = static_cast<std::int64_t>((set & bit) == 0);
+          set |= bit;
+          missing -= is_new;
+          rejections -= 1 - is_new;
+          if (missing == 0) {
+            for (std::int64_t at = 0; at < job.picks; ++at, set &= set - 1) to[at] = row.begin + __builtin_ctzll(set);
+            return;
+          }
+          if (rejections == 0) {
+            sums = remove_near(policy.sums.sums.data(), row, set) - first;
+            total = sums[row.begin + row.degree - 1];
+            rejections = most_rejections(row.degree);
+          }
+        }
+      }
+    }
+
+    // Returns the running sums of the weights of a short row without those of its picks, at their places in the lines.
+    const double* remove_near(const double* sums, const Row& row, std::uint64_t set) {
+      double* const left = left_.data() + row.begin % kLineSums;
+      double total = 0, before = 0;
+      for (std::int64_t i = 0; i < row.degree; ++i, set >>= 1) {
+        const double sum = sums[row.begin + i];
+        total += (set & 1) != 0 ? 0.0 : sum - before;
+        before = sum;
+        left[i] = total;
+      }
+      if (!(total > 0)) throw_bad_sums();
+      return left_.data();
+    }
+
+    // Returns the line of a long row in which the first sum above x stands. Its steps depend on the row only, so the processor
+    // goes on with other draws while one waits for memory.
+    static std::int64_t line_above(const double* coarse, const Row& row, double x) {
+      const double* from = coarse + row.begin / kLineSums;
+      std::int64_t count = (row.begin + row.degree - 1) / kLineSums - row.begin / kLineSums;
+      while (count > 16) {
+        const std::int64_t half = count / 2;
+        from += half & -static_cast<std::int64_t>(from[half - 1] <= x);
+        count -= half;
+      }
+      return (from - coarse + count_up_to(from, count, x)) * kLineSums;
+    }
+
+    // How many of a long row's draws are looked up at once: some more than there are picks, where repeats are likely.
+    static std::int64_t draws_at_once(const Weighted& policy, const Job& job) {
+      if (policy.replace) return job.picks;
+      return (job.picks + job.picks * job.picks / job.row.degree + 3) / 4 * 4;
+    }
+
+    // Draws the words of a long row, and looks up which lines of sums they lead to.
+    void place(const Weighted& policy, const Row& row, std::int64_t draws, Place* places) {
+      const double* const sums = policy.sums.sums.data();
+      const double* const coarse = policy.sums.coarse.data();
+      const double total = sums[row.begin + row.degree - 1];
+      std::uint32_t words[8];
+      for (std::int64_t i = 0; i < draws; i += 4) {
+        philox_two_blocks(policy.key, row.node, row.stream, static_cast<std::uint32_t>(i / 2), words);
+        const std::int64_t some = std::min<std::int64_t>(draws - i, 4);
+        for (std::int64_t j = 0; j < some; ++j) {
+          const double x = place_of(words[2 * j], words[2 * j + 1], total);
+          const std::int64_t line = line_above(coarse, row, x);
+          __builtin_prefetch(sums + line);
+          places[i + j] = {x, line};
+        }
+      }
+    }
+
+    void draw_far(const Weighted& policy, const Job& job, std::int64_t draws, const Place* places) {
+      const double* const sums = policy.sums.sums.data();
+      const Row& row = job.row;
+      if (policy.replace) {
+        for (std::int64_t i = 0; i < job.picks; ++i) job.to[i] = in_line(sums, row, places[i].line, places[i].x);
+        return;
+      }
+      if (!clean_) set_.clear();
+      clean_ = true;
+      if (set_.size() < static_cast<std::size_t>(row.degree / 64 + 1)) set_.resize(static_cast<std::size_t>(row.degree / 64 + 1));
+      std::int64_t count = 0, drawn = 0;
+      for (; drawn < draws && count < job.picks; ++drawn) {
+        const std::int64_t pick = in_line(sums, row, places[drawn].line, places[drawn].x);
+        job.to[count] = pick;
+        count += static_cast<std::int64_t>(add(pick - row.begin));
+      }
+      const std::int64_t limit = most_rejections(row.degree);
+      const double total = sums[row.begin + row.degree - 1];
+      std::uint32_t words[8];
+      for (; count < job.picks && drawn - count < limit; ++drawn) {
+        if (drawn % 4 == 0) philox_two_blocks(policy.key, row.node, row.stream, static_cast<std::uint32_t>(drawn / 2), words);
+        const double x = place_of(words[drawn % 4 * 2], words[drawn % 4 * 2 + 1], total);
+        const std::int64_t pick = in_line(sums, row, line_above(policy.sums.coarse.data(), row, x), x);
+        job.to[count] = pick;
+        count += static_cast<std::int64_t>(add(pick - row.begin));
+      }
+      for (std::int64_t i = 0; i < count; ++i) set_[static_cast<std::size_t>(job.to[i] - row.begin) / 64] = 0;
+      if (count < job.picks || drawn - count >= limit) return draw_slowly(policy, job);
+      sort(job);
+    }
+
+    void sort(const Job& job) {
+      if (job.picks > kFewDraws || job.row.degree > std::numeric_limits<std::int32_t>::max()) {
+        std::sort(job.to, job.to + job.picks);
+        return;
+      }
+      std::uint32_t offsets[kFewDraws] = {};
+      for (std::int64_t i = 0; i < job.picks; ++i) offsets[i] = static_cast<std::uint32_t>(job.to[i] - job.row.begin);
+      if (job.row.degree <= std::numeric_limits<std::int16_t>::max()) {
+        in_order<std::int16_t>(offsets, job.picks, job.to);
+      } else {
+        in_order<std::int32_t>(offsets, job.picks, job.to);
+      }
+      for (std::int64_t i = 0; i < job.picks; ++i) job.to[i] += job.row.begin;
+    }
+
+    // Returns whether the offset was not in the set yet.
+    bool add(std::int64_t offset) {
+      std::uint64_t& word = set_[static_cast<std::size_t>(offset) / 64];
+      const std::uint64_t bit = std::uint64_t{1} << offset % 64;
+      const bool added = (word & bit) == 0;
+      word |= bit;
+      return added;
+    }
+
+    static std::int64_t most_rejections(std::int64_t degree) { return 8 + degree / 8; }
+
+    // Draws any row, word by word, as the page says it.
+    void draw_slowly(const Weighted& policy, const Job& job) {
+      const Row& row = job.row;
+      const double* of_row = policy.sums.sums.data() + row.begin;
+      Stream stream(policy.key, row.node, row.stream);
+      const auto draw = [&] {
+        const std::uint32_t high = stream.word(), low = stream.word();
+        const double x = place_of(high, low, of_row[row.degree - 1]);
+        std::int64_t found = std::upper_bound(of_row, of_row + row.degree, x) - of_row;
+        if (found == row.degree) found = last_drawable(of_row, {0, row.degree, 0, 0});
+        return found;
+      };
+      if (policy.replace) {
+        for (std::int64_t i = 0; i < job.picks; ++i) job.to[i] = row.begin + draw();
+        return;
+      }
+      const auto degree = static_cast<std::size_t>(row.degree);
+      set_.assign(degree / 64 + 1, 0);
+      clean_ = false;  // until the end: an error leaves it so
+      std::int64_t left = most_rejections(row.degree);
+      for (std::int64_t count = 0; count < job.picks;) {
+        if (add(draw())) {
+          ++count;
+        } else if (--left == 0) {
+          if (!remove_picks(policy.sums.sums.data() + row.begin, degree)) throw_bad_sums();
+          of_row = rest_.data();
+          left = most_rejections(row.degree);
+        }
+      }
+      std::int64_t* to = job.to;
+      for (std::size_t w = 0; w < set_.size(); ++w) {
+        for (std::uint64_t set = set_[w]; set != 0; set &= set - 1)
+          *to++ = row.begin + static_cast<std::int64_t>(w * 64) + __builtin_ctzll(set);
+        set_[w] = 0;
+      }
+      clean_ = true;
+    }
+
+    // Sets `rest_` to the running sums of the weights of a row without those of its picks; returns false if all are 0.
+    bool remove_picks(const double* sums, std::size_t degree) {
+      rest_.resize(degree);
+      double total = 0, before = 0;
+      for (std::size_t i = 0; i < degree; ++i) {
+        const bool picked = (set_[i / 64] >> (i % 64) & 1) != 0;
+        total += picked ? 0.0 : sums[i] - before;
+        before = sums[i];
+        rest_[i] = total;
+      }
+      return total > 0;
+    }
+
+    [[noreturn]] static void throw_bad_sums() {
+      throw std::invalid_argument("weights: the sums of a row changed while they were drawn from. Leave them as they are.");
+    }
+
+    std::array<Job, kMostPicks> jobs_;
+    std::array<Far, kMostPicks> far_;
+    std::size_t num_jobs_ = 0;
+    std::array<Place, 5 * kMostPicks> places_;  // a job of k picks takes at most 2 k + 3
+    std::vector<std::uint64_t> set_;            // all 0 between rows, if it is clean
+    bool clean_ = true;
+    std::vector<double> rest_;
+    std::array<double, kShortRow + 2 * kLineSums> left_{};
+  };
+
+ private:
+  bool draws_again() const { return replace && fanout >= 0; }
+};
+
+}  // namespace datapipes

@@ -1,0 +1,259 @@
+"""NeighborSampler with prob_name: equal to the twin, with types and without; wrong weights are refused."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+import twin
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pipelines import digests, graph_of, items, refused, small_graph, start_at
+from strategies import csc_graphs, rng_seeds, typed_graphs, typed_seeds
+from test_neighbor_sampler import expect_the_twin
+from test_typed_sampling import by_edge_type, draws_something, set_of
+from test_typed_sampling import expect_the_twin as expect_the_typed_twin
+from typed_pipelines import CITES, WRITES, typed_graph, typed_items
+from weights import weights_for
+
+import datapipes as dp
+from datapipes.processes.sharing import pack
+
+
+def weighted_graph(weights: torch.Tensor | None = None, dtype: torch.dtype = torch.int64) -> dp.CSCGraph:
+    graph = small_graph(dtype)
+    values = torch.arange(graph.num_edges).remainder(7).float() ** 4 if weights is None else weights
+    return dp.CSCGraph(
+        graph.indptr, graph.indices, edge_ids=graph.edge_ids, edge_attributes={"w": values, "rows": torch.ones(200, 2)}
+    )
+
+
+def weighted_typed_graph() -> dp.HeteroCSCGraph:
+    graph = typed_graph()
+    attributes = {
+        of: {"w": torch.arange(graph.num_edges[of]).remainder(4).to(torch.float16)} for of in graph.edge_types
+    }
+    return dp.HeteroCSCGraph(
+        {of: (graph.relation(of).indptr, graph.relation(of).indices) for of in graph.edge_types},
+        graph.num_nodes,
+        edge_ids={of: graph.relation(of).edge_ids for of in graph.edge_types},
+        edge_attributes=attributes,
+    )
+
+
+def weighted(graph: dp.CSCGraph | None = None, **arguments) -> dp.NeighborSampler:
+    arguments = {"fanouts": [3, 2], "prob_name": "w", "return_edge_ids": True, **arguments}
+    return items().sample_neighbor(graph or weighted_graph(), **arguments)
+
+
+def typed_weighted(graph: dp.HeteroCSCGraph | None = None) -> dp.NeighborSampler:
+    graph = graph or weighted_typed_graph()
+    return typed_items().sample_neighbor(graph, [2, 3], prob_name="w", return_edge_ids=True)
+
+
+@settings(max_examples=60)
+@given(st.data(), csc_graphs(min_nodes=1), rng_seeds)
+def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed):
+    fanouts = data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3))
+    options = {"replace": data.draw(st.booleans()), "frontier": data.draw(st.sampled_from(["all", "new"]))}
+    weights = data.draw(weights_for(arrays.num_edges))
+    graph = dp.CSCGraph(*arrays, edge_attributes={"w": weights})
+    ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=9))
+    start = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 4, shuffle=True, seed=rng_seed)
+    for minibatch in start_at(start.sample_neighbor(graph, fanouts, prob_name="w", return_edge_ids=True, **options), 3):
+        expected = twin.sample_neighbors(
+            *(array.tolist() for array in arrays),
+            None,
+            minibatch.seeds.tolist(),
+            fanouts=fanouts[::-1],
+            keys=[twin.hop_key(rng_seed, 3, minibatch.index, 1, hop, 0) for hop in range(len(fanouts))],
+            weights=weights.tolist(),
+            **options,
+        )
+        expect_the_twin(minibatch, expected)
+
+
+@settings(max_examples=60)
+@given(st.data(), typed_graphs(), rng_seeds)
+def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
+    seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
+    assume(seeds)
+    weights = {of: data.draw(weights_for(len(indices))) for of, (_, indices, _) in arrays.relations.items()}
+    graph = dp.HeteroCSCGraph(
+        {of: (indptr, indices) for of, (indptr, indices, _) in arrays.relations.items()},
+        num_nodes=arrays.num_nodes,
+        edge_ids={of: ids for of, (_, _, ids) in arrays.relations.items() if ids is not None},
+        edge_attributes={of: {"w": values} for of, values in weights.items()},
+    )
+    hop = st.dictionaries(st.sampled_from(graph.edge_types), st.integers(-1, 4)) | st.integers(-1, 4)
+    fanouts = data.draw(st.lists(hop, min_size=1, max_size=2).filter(lambda hops: any(map(draws_something, hops))))
+    options = {"replace": data.draw(st.booleans()), "frontier": data.draw(st.sampled_from(["all", "new"]))}
+    start = dp.ItemSampler(set_of(seeds), 5, shuffle=True, seed=rng_seed)
+    for minibatch in start_at(start.sample_neighbor(graph, fanouts, prob_name="w", return_edge_ids=True, **options), 3):
+        expected = twin.sample_typed_neighbors(
+            sorted(arrays.num_nodes),
+            arrays.relations,
+            {of: ids.tolist() for of, ids in minibatch.seeds.items()},
+            fanouts=[by_edge_type(fanout, graph) for fanout in reversed(fanouts)],
+            key_of=lambda number, ordinal, at=minibatch.index: twin.hop_key(rng_seed, 3, at, 1, number, ordinal),
+            weights={of: values.tolist() for of, values in weights.items()},
+            **options,
+        )
+        expect_the_typed_twin(minibatch, expected)
+
+
+@pytest.mark.parametrize("chain", [weighted, typed_weighted], ids=["plain", "types"])
+def test_workers_draw_what_this_process_draws_from_sums_that_they_share(chain):
+    expected = digests(chain())
+    with dp.DataLoader(chain(), 2) as loader:
+        assert digests(loader) == expected
+    pipe = chain()
+    digests(pipe)
+    packed = pack(pipe).unpack()
+    assert digests(packed) == expected
+    for of, kept in packed._weights.items():
+        assert kept.digest == pipe._weights[of].digest
+        assert kept is packed.graph.row_weights("again", "w", of)  # not made anew
+
+
+def test_threads_do_not_change_what_is_drawn(monkeypatch):
+    graph = graph_of([[i % 300 for i in range(i, i + 40)] for i in range(300)])
+    graph.edge_attributes["w"] = (torch.arange(12_000) % 11).bfloat16()
+    found = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr("datapipes.sampling.core_call.num_threads", lambda threads=threads: threads)
+        pipe = dp.ItemSampler(dp.ItemSet(300), 300).sample_neighbor(graph, [9, 20], prob_name="w", replace=True)
+        found.append(digests(pipe))
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_mask_keeps_what_is_true_and_equal_weights_reach_every_in_edge():
+    mask = torch.arange(200) % 3 != 0
+    for minibatch in weighted(weighted_graph(mask), fanouts=[-1, -1]):
+        everything = weighted(prob_name=None, fanouts=[-1, -1]).transform(minibatch.replace(blocks=None))
+        graph = small_graph()
+        kept = set(graph.edge_ids[mask].tolist())
+        inner, every = minibatch.blocks[-1].edge_ids.tolist(), everything.blocks[-1].edge_ids.tolist()
+        assert inner == [edge for edge in every if edge in kept]
+
+
+# --- the state
+
+
+def test_weights_are_part_of_the_state_and_equal_ones_resume():
+    pipe = weighted()
+    state = dp.DataLoader(pipe).state_dict()
+    dp.DataLoader(weighted()).load_state_dict(state)
+    other = torch.arange(200).remainder(7).float() ** 4
+    other[13] += 1
+    for chain in (weighted(weighted_graph(other)), weighted(prob_name=None)):
+        with pytest.raises(ValueError, match="weights_digest"):
+            dp.DataLoader(chain).load_state_dict(state)
+    with pytest.raises(ValueError, match="weights_digest"):
+        dp.DataLoader(pipe).load_state_dict(dp.DataLoader(weighted(prob_name=None)).state_dict())
+    typed = dp.DataLoader(typed_weighted()).state_dict()
+    changed = weighted_typed_graph()
+    changed.relation(CITES).edge_attributes["w"][0] = 9
+    with pytest.raises(ValueError, match="weights_digest"):
+        dp.DataLoader(typed_weighted(changed)).load_state_dict(typed)
+
+
+def test_weights_that_were_replaced_or_changed_in_place_are_read_anew():
+    graph = weighted_graph()
+    before, first = weighted(graph), graph.row_weights("x", "w")
+    assert graph.row_weights("x", "w") is first is copy.copy(graph).row_weights("x", "w")
+    drawn = digests(before)
+    graph.edge_attributes["w"].zero_()
+    graph.edge_attributes["w"][5] = 1
+    changed = weighted(graph, fanouts=[-1])
+    assert sum(minibatch.blocks[0].num_edges for minibatch in changed) <= 1
+    assert digests(start_at(before, 0)) == drawn  # a stage draws by the weights that it read
+    graph.edge_attributes["w"] = weighted_graph().edge_attributes["w"].double()
+    again = weighted(graph)
+    assert digests(again) == drawn
+    assert again.fingerprint()["weights_digest"] != before.fingerprint()["weights_digest"]  # another dtype
+
+
+def test_the_stage_says_by_what_it_draws():
+    assert "prob_name='w'" in repr(weighted())
+    assert "prob_name" not in repr(weighted(prob_name=None))
+    assert "weights_digest" not in weighted(prob_name=None).fingerprint()
+
+
+def test_a_graph_with_types_and_weights_of_many_relations_goes_to_a_worker_in_few_memories():
+    edges = {("a", f"r{number:03}", "b"): torch.randint(90, (2, 900)) for number in range(150)}
+    attributes = {of: {"w": torch.rand(900)} for of in edges}
+    graph = dp.HeteroCSCGraph.from_edge_index(edges, {"a": 90, "b": 90}, edge_attributes=attributes)
+    pipe = dp.ItemSampler(dp.HeteroItemSet({"b": dp.ItemSet(90)}), 30).sample_neighbor(graph, [2], prob_name="w")
+    packed = pack(pipe)
+    assert len(packed.memories) <= 3
+    assert digests(packed.unpack()) == digests(pipe)
+
+
+# --- refused
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "found", "allowed"),
+    [
+        (
+            torch.full((200,), -0.5),
+            ValueError,
+            r"'w' is -0\.5 at position 0, an in-edge of node \d+",
+            "0 or more and finite",
+        ),
+        (torch.full((200,), float("nan")), ValueError, "is -?nan at position 0", "0 or more and finite"),
+        (torch.full((200,), float("inf")), ValueError, "is inf at position 0", "0 or more and finite"),
+        (torch.full((200,), 1e308, dtype=torch.float64), ValueError, "in-edges of node", "more than a double holds"),
+        (torch.ones(200).long(), TypeError, "int64", "bool, float16, bfloat16, float32, float64"),
+        (torch.ones(200, dtype=torch.complex64), TypeError, "complex64", "bool, float16"),
+        (torch.ones(200, 1), ValueError, r"shape \[200, 1\]", r"\[200\], one for each edge"),
+        (torch.ones(200, device="meta"), ValueError, "on meta", "host memory"),
+    ],
+    ids=str,
+)
+def test_weights_that_are_none_are_refused_when_the_stage_is_built(weights, error, found, allowed):
+    with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
+        weighted(weighted_graph(weights))
+
+
+def test_weights_of_another_length_are_refused():
+    graph = weighted_graph()
+    graph.edge_attributes["w"] = torch.ones(199)
+    with refused(ValueError, stage="sample_neighbor", found=r"shape \[199\]", allowed=r"\[200\], one for each edge"):
+        weighted(graph)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "found", "allowed"),
+    [
+        ("v", ValueError, "no edge attribute 'v'", r"\['rows', 'w'\]"),
+        (3, TypeError, "got 3", "a str"),
+        (["w"], TypeError, r"\['w'\]", "a str"),
+        ("", ValueError, "no edge attribute ''", r"\['rows', 'w'\]"),
+    ],
+    ids=str,
+)
+def test_a_name_that_is_none_of_the_attributes_is_refused(name, error, found, allowed):
+    with refused(error, stage="sample_neighbor", found=found, allowed=allowed):
+        weighted(prob_name=name)
+
+
+def test_each_edge_type_that_is_sampled_needs_weights():
+    graph = weighted_typed_graph()
+    del graph.relation(WRITES).edge_attributes["w"]
+    with refused(ValueError, stage="sample_neighbor", found="'w' of author:writes:paper", allowed=r"there are \[\]"):
+        typed_weighted(graph)
+    pipe = typed_items().sample_neighbor(graph, [{CITES: 2}], prob_name="w")
+    assert list(next(iter(pipe)).blocks[0]) == [CITES]
+    graph.relation(CITES).edge_attributes["w"] = torch.full((graph.num_edges[CITES],), float("nan"))
+    with pytest.raises(ValueError, match=re.escape("the weight 'w' of paper:cites:paper is")):
+        typed_items().sample_neighbor(graph, [{CITES: 2}], prob_name="w")
+
+
+def test_weights_may_be_any_view():
+    wide = torch.arange(400).remainder(7).float() ** 4
+    views = [wide[::2], wide.view(200, 2)[:, 0], torch.from_numpy(np.ascontiguousarray(wide[::2].numpy()))]
+    found = {tuple(digests(weighted(weighted_graph(view)))) for view in views}
+    assert len(found) == 1

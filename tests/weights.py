@@ -1,0 +1,35 @@
+"""Weights of the tests: values that Hypothesis draws, and the sums that the kernels take."""
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from strategies import Graph
+
+from datapipes import _core
+from datapipes.graph.storage import to_numpy
+
+DTYPES = (torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ODD = (0.0, -0.0, 1.0, 1.0, 5e-324, 1e-30, 1e-6, 0.3, 7.0, 1e6, 3e4, 1e300)  # for the narrow ones some become 0
+
+
+@st.composite
+def weights_for(draw, num_edges: int) -> torch.Tensor:
+    """Weights of any dtype: all alike, or over many orders of magnitude with zeros."""
+    dtype = draw(st.sampled_from(DTYPES))
+    highest = 1e300 if dtype == torch.float64 else 3e4
+    values = st.sampled_from([value for value in ODD if value <= highest]) | st.floats(0, highest)
+    few = draw(st.lists(values, min_size=1, max_size=12))
+    order = np.random.default_rng(draw(st.integers(0, 99))).integers(0, len(few), num_edges)
+    return torch.tensor([few[i] for i in order], dtype=torch.float64).to(dtype)
+
+
+def sums_of(indptr: np.ndarray, weights: torch.Tensor, num_threads: int = 1) -> _core.RowSums:
+    raw = to_numpy(weights).view(np.uint8)
+    made = _core.row_sums(indptr, raw, dtype=str(weights.dtype).removeprefix("torch."), num_threads=num_threads)
+    return _core.RowSums(*(array for array in made if array is not None))
+
+
+def weighted_hop(graph: Graph, seeds, weights: torch.Tensor, *, fanout: int, replace: bool, key: int, threads: int = 1):
+    sums = sums_of(graph.indptr, weights, threads)
+    seeds = np.asarray(seeds, dtype=np.int64)
+    return _core.sample_hop(*graph, seeds, fanout=fanout, replace=replace, key=key, weights=sums, num_threads=threads)

@@ -53,5 +53,6 @@ void test_shm_processes();   // test_shm_processes.cpp: forks, so it runs before
 void test_shm_garbage();     // test_shm_garbage.cpp: forks too
 void test_tfrecord();        // test_tfrecord.cpp
 void test_threads();         // test_threads.cpp
+void test_weighted();        // test_weighted.cpp
 
 }  // namespace datapipes

@@ -485,6 +485,7 @@ int main() {
   test_shm();
   test_tfrecord();
   test_threads();
+  test_weighted();
   std::printf("%d failed checks\n", failed_checks);
   return failed_checks == 0 ? 0 : 1;
 }

@@ -70,23 +70,25 @@ struct KeyForm {
     return {shift};
   }
   std::int64_t groups(std::int64_t count) const { return count << shift; }  // the number of keys of `count` groups
+  bool fits_32_bits(std::int64_t count) const { return groups(count) <= std::int64_t{1} << 31; }
   std::int64_t key(std::int64_t group, std::int64_t node) const { return group << shift | node; }
   std::int64_t node(std::int64_t key) const { return key & ((std::int64_t{1} << shift) - 1); }
   std::int64_t group(std::int64_t key) const { return key >> shift; }
 };
 
+template <class Key>
 struct KeyColumns {
   template <class>
-  using Found = std::int64_t;
+  using Found = Key;
   static constexpr bool kTrees = true;
-  std::span<const std::int64_t> keys;
+  std::span<const Key> keys;
   KeyForm form;
   Groups groups;
 
   std::int64_t count() const { return std::ssize(keys); }
   std::int64_t row(std::int64_t d) const { return form.node(keys[static_cast<std::size_t>(d)]); }
-  std::int64_t found(std::int64_t d, std::int64_t neighbor) const {
-    return form.key(form.group(keys[static_cast<std::size_t>(d)]), neighbor);
+  Key found(std::int64_t d, std::int64_t neighbor) const {
+    return static_cast<Key>(form.key(form.group(keys[static_cast<std::size_t>(d)]), neighbor));
   }
   template <class Any>
   Row in_edges(std::int64_t d, std::int64_t begin, std::int64_t degree, const RowView<Any>& rows) const {

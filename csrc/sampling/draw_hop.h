@@ -63,33 +63,48 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       policy.prefetch(node);
     }
   };
-  // The in-edges of a node whose offsets were prefetched a while ago.
-  const auto prefetch_in_edges = [&]([[maybe_unused]] std::int64_t node) {
-    if constexpr (requires { policy.prefetch_in_edges(node, node); }) {
-      if (static_cast<std::uint64_t>(node) >= static_cast<std::uint64_t>(num_nodes)) return;
-      const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
-      const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
-      if (0 <= from && from < to && to <= num_edges) policy.prefetch_in_edges(from, to - from);
-    }
-  };
   const std::int64_t num_ranges = (num_dst - first + kRangeColumns - 1) / kRangeColumns;
   const auto end_of = [&](std::int64_t range) { return std::min(first + (range + 1) * kRangeColumns, num_dst); };
   // The offsets of a range count from its begin; the loop below adds the picks of the ranges before it.
   parallel_for(num_ranges, std::min(threads, kMostDrawers), [&](std::int64_t range) {
     std::int64_t total = 0;
     const std::int64_t end = end_of(range);
-    for (std::int64_t d = first + range * kRangeColumns; d < end; ++d) {
+    const auto row_of = [&](std::int64_t d) __attribute__((always_inline)) {
       if (d + kDistance < end) prefetch(columns.row(d + kDistance));
-      if (d + kDistance / 2 < end) prefetch_in_edges(columns.row(d + kDistance / 2));
       const std::int64_t node = columns.row(d);
       check_node(op, node, num_nodes);
       const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
       const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
       if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
-      const RowPlan planned = policy.plan(columns.in_edges(d, from, to - from, graph));
+      return columns.in_edges(d, from, to - from, graph);
+    };
+    const auto put = [&](std::int64_t d, const RowPlan& planned) __attribute__((always_inline)) {
       plan.spans[d - first] = {planned.begin, planned.degree};
       if (__builtin_add_overflow(total, planned.picks, &total)) throw_too_many(op, policy.fanout);
       plan.indptr[d + 1] = total;
+    };
+    const std::int64_t begin = first + range * kRangeColumns;
+    if constexpr (requires(const Row* rows, RowPlan* plans) { policy.plan_block(rows, 1, plans); }) {
+      constexpr int kTogether = Policy::kPlannedTogether;
+      Row rows[2][kTogether];  // the next ones are read, and their in-edges prefetched, before the last ones are planned
+      RowPlan plans[kTogether];
+      const auto read = [&](std::int64_t d, Row* into) {
+        const auto count = static_cast<int>(std::min<std::int64_t>(kTogether, end - d));
+        for (int i = 0; i < count; ++i) {
+          into[i] = row_of(d + i);
+          policy.prefetch_in_edges(into[i].begin, into[i].degree);
+        }
+        return count;
+      };
+      int count = read(begin, rows[0]);
+      for (std::int64_t d = begin, turn = 0; d < end; d += kTogether, ++turn) {
+        const int next = d + kTogether < end ? read(d + kTogether, rows[(turn + 1) % 2]) : 0;
+        policy.plan_block(rows[turn % 2], count, plans);
+        for (int i = 0; i < count; ++i) put(d + i, plans[i]);
+        count = next;
+      }
+    } else {
+      for (std::int64_t d = begin; d < end; ++d) put(d, policy.plan(row_of(d)));
     }
   });
   std::int64_t before = 0;

@@ -44,10 +44,11 @@ struct PlainNodes {
   Columns columns(std::span<const Key> nodes) const { return {nodes}; }
 };
 
-template <class Id>
+// Keys of 32 bits, where they fit (KeyForm::fits_32_bits), take half the memory in the id map.
+template <class Id, class Number = std::int64_t>
 struct NodesOfGroups {
-  using Key = std::int64_t;
-  using Columns = KeyColumns;
+  using Key = Number;
+  using Columns = KeyColumns<Key>;
   static constexpr bool kGroups = true;
   NodesOfGroups(const std::vector<NodeType>& node_types, const std::optional<Groups>& of) : groups(*of), form{0} {
     std::int64_t most = 0;
@@ -55,15 +56,16 @@ struct NodesOfGroups {
     form = KeyForm::of(groups.count, most);
   }
   std::int64_t num_keys(std::int64_t) const { return form.groups(groups.count); }
+  bool has_short_keys() const { return form.fits_32_bits(groups.count); }
   Key seed(const Seeds& seeds, std::size_t i) const {
     const std::int64_t group = seeds.groups[i];
     if (static_cast<std::uint64_t>(group) >= static_cast<std::uint64_t>(groups.count))
       throw std::out_of_range("no group has the number " + std::to_string(group) + ".");
-    return form.key(group, seeds.ids[i]);
+    return static_cast<Key>(form.key(group, seeds.ids[i]));
   }
   Id id(Key key) const { return static_cast<Id>(form.node(key)); }
   std::int64_t group(Key key) const { return form.group(key); }
-  Key found(Key key, Id neighbor) const { return form.key(form.group(key), neighbor); }
+  Key found(Key key, Id neighbor) const { return static_cast<Key>(form.key(form.group(key), neighbor)); }
   Columns columns(std::span<const Key> keys) const { return {keys, form, groups}; }
 
   Groups groups;
@@ -71,8 +73,8 @@ struct NodesOfGroups {
 };
 
 // The ids and the groups of keys.
-template <class Id>
-std::pair<Buffer<Id>, Buffer<std::int64_t>> split_keys(const NodesOfGroups<Id>& nodes, const Buffer<std::int64_t>& keys) {
+template <class Id, class Key>
+std::pair<Buffer<Id>, Buffer<std::int64_t>> split_keys(const NodesOfGroups<Id, Key>& nodes, const Buffer<Key>& keys) {
   const auto count = std::ssize(keys);
   std::pair<Buffer<Id>, Buffer<std::int64_t>> found{Buffer<Id>(count), Buffer<std::int64_t>(count)};
   for (std::int64_t i = 0; i < count; ++i) {

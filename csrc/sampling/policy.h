@@ -2,9 +2,11 @@
 //   It is row-local: the picks follow from the policy and the Row (row_view.h) alone, so a part of a graph can answer.
 //     fanout, replace                 as the errors name them
 //     RowPlan plan(row)               which in-edges can be drawn, and how many are
+//     void plan_block(rows, count, plans)
+//                                     in its place: the same for up to kPlannedTogether rows
 //     void prefetch(row number)       the memory that plan() reads of the row
 //     void prefetch_in_edges(begin, degree)
-//                                     in addition, if it is there: the memory that plan() reads of the row's in-edges
+//                                     beside plan_block(): the memory that it reads of the row's in-edges
 //     Scratch::choose(policy, indices, row, picks, out)
 //                                     writes the positions of the picks of a row as plan() narrowed it, and prefetches
 //                                     their lines in `indices`

@@ -18,8 +18,8 @@ void put(const PlainNodes<Id>&, Buffer<Id> ids, Neighborhood<Id>& result) {
   result.nodes.push_back(std::move(ids));
 }
 
-template <class Id>
-void put(const NodesOfGroups<Id>& nodes, const Buffer<std::int64_t>& keys, Neighborhood<Id>& result) {
+template <class Id, class Key>
+void put(const NodesOfGroups<Id, Key>& nodes, const Buffer<Key>& keys, Neighborhood<Id>& result) {
   auto [ids, groups] = split_keys(nodes, keys);
   result.nodes.push_back(std::move(ids));
   result.groups.push_back(std::move(groups));
@@ -190,6 +190,8 @@ template <class Id>
 Neighborhood<Id> sample_neighbors(const Topology<Id>& graph, std::span<const Seeds> seeds, const NeighborsRequest& request) {
   if (!request.groups) return Sampling<Id, PlainNodes<Id>>(graph, request).run(seeds);
   check_groups(request.groups, seeds);
+  if (NodesOfGroups<Id>(graph.node_types, request.groups).has_short_keys())
+    return Sampling<Id, NodesOfGroups<Id, std::int32_t>>(graph, request).run(seeds);
   return Sampling<Id, NodesOfGroups<Id>>(graph, request).run(seeds);
 }
 

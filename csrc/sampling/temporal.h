@@ -1,8 +1,9 @@
 // temporal.h: the choice policy of temporal sampling: up to `fanout` of the in-edges of a node that are eligible at the time
 // of the tree it is drawn for, each equally likely, or the latest of them; docs/semantics.md sections 3.3 and 4.6.
 //   Eligible is an in-edge whose `latest` is below the time (or equal, `inclusive`) and whose `earliest` is at least the time
-//   minus the window. In a row that is sorted these are a range: plan() narrows the row to it by binary search. Another row
-//   is scanned, by plan() to count and by choose() to pick; its degree is then given as -1 - degree. The picks are the same.
+//   minus the window. In a row that is sorted these are a range: plan_block() narrows the row to it by binary search. Another
+//   row is scanned, by plan_block() to count and by choose() to pick; its degree is then given as -1 - degree. The picks are the
+//   same.
 // The caller has checked that the times are as many as the in-edges, and the flags as many as the rows.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "sampling/choose.h"
+#include "sampling/eligible.h"
 #include "sampling/row_view.h"
 #include "sampling/uniform.h"
 
@@ -38,29 +40,38 @@ struct Temporal {
   InEdgeTimes times = {};
   TimeRule rule = {};
 
-  RowPlan plan(const Row& row) const {
-    if (times.latest == nullptr) return narrowed(row.begin, row.degree);
-    const Bounds bounds = bounds_at(row.time);
-    const std::int64_t* const latest = times.latest + row.begin;
-    const std::int64_t* const earliest = times.earliest + row.begin;
-    if (times.sorted[row.number] != 0) {
-      const std::int64_t end = count_until(latest, row.degree, bounds.most);
-      const std::int64_t begin = bounds.has_least ? count_until(earliest, row.degree, bounds.least - 1) : 0;
-      return narrowed(row.begin + begin, std::max<std::int64_t>(end - begin, 0));
+  static constexpr int kPlannedTogether = 16;
+
+  // Rows are searched together, so that the cache misses of one are under way while the others are searched.
+  void plan_block(const Row* rows, int count, RowPlan* plans) const {
+    Searches until, before;  // the in-edges up to the last eligible one, and those before the first
+    for (int i = 0; i < count; ++i) {
+      const Row& row = rows[i];
+      if (times.latest == nullptr) {
+        plans[i] = narrowed(row.begin, row.degree);
+      } else if (times.sorted[row.number] == 0) {
+        plans[i] = {row.begin, -1 - row.degree,
+                    pick_count(count_eligible(row_times(row.begin, row.degree), bounds_at(row.time)), fanout, replace)};
+      } else {
+        const TimeBounds bounds = bounds_at(row.time);
+        until.add(i, times.latest + row.begin, row.degree, bounds.most);
+        if (bounds.has_least) before.add(i, times.earliest + row.begin, row.degree, bounds.least - 1);
+      }
     }
-    std::int64_t count = 0;
-    if (bounds.has_least) {
-      for (std::int64_t i = 0; i < row.degree; ++i) count += (latest[i] <= bounds.most) & (earliest[i] >= bounds.least);
-    } else {
-      for (std::int64_t i = 0; i < row.degree; ++i) count += latest[i] <= bounds.most;
+    until.run();
+    before.run();
+    std::int64_t first[kPlannedTogether] = {};
+    for (int s = 0; s < before.size; ++s) first[before.of[s]] = before.found(s);
+    for (int s = 0; s < until.size; ++s) {
+      const int i = until.of[s];
+      plans[i] = narrowed(rows[i].begin + first[i], std::max<std::int64_t>(until.found(s) - first[i], 0));
     }
-    return {row.begin, -1 - row.degree, pick_count(count, fanout, replace)};
   }
 
   void prefetch(std::int64_t row) const {
     if (times.sorted != nullptr) __builtin_prefetch(&times.sorted[row]);
   }
-  // The memory that plan() reads of the times of these in-edges.
+  // The memory that plan_block() reads of the times of these in-edges.
   void prefetch_in_edges(std::int64_t begin, std::int64_t degree) const {
     if (times.latest == nullptr || degree <= 0) return;
     prefetch_times(times.latest + begin, degree);
@@ -75,17 +86,22 @@ struct Temporal {
         uniform_.choose(Uniform{policy.fanout, policy.replace, policy.key}, indices, row, picks, out);
         return;
       }
-      find_eligible(policy, row.begin, -1 - row.degree, row.time);
-      const std::int64_t count = std::ssize(eligible_);
-      if (policy.rule.last) {
-        choose_last(policy, picks);
-        std::copy_n(eligible_.begin(), picks, out);
+      const std::int64_t degree = -1 - row.degree;
+      const auto words = static_cast<std::size_t>(num_words(degree));
+      if (words_.size() < words) {
+        words_.resize(words);
+        ends_.resize(words);
+      }
+      const std::int64_t count =
+          mark_eligible(policy.row_times(row.begin, degree), policy.bounds_at(row.time), {words_.data(), ends_.data()});
+      if (policy.rule.last && picks < count) {
+        choose_last(policy, row.begin, words, picks, out);
       } else {
         uniform_.offsets(Uniform{policy.fanout, policy.replace, policy.key}, count, row, picks, out);
-        for (std::int64_t i = 0; i < picks; ++i) out[i] = eligible_[static_cast<std::size_t>(out[i])];
+        put_positions(row.begin, picks, out);
       }
       for (std::int64_t i = 0; i < picks; ++i) __builtin_prefetch(indices + out[i]);
-      if (eligible_.size() > kKept) eligible_ = {};  // free the scratch of a hub at once
+      if (words_.size() > kKeptWords) *this = Scratch();  // free the scratch of a hub at once
     }
 
     // The times of the rows that are scanned have left the cache since they were counted.
@@ -101,47 +117,46 @@ struct Temporal {
     }
 
    private:
-    static constexpr std::size_t kKept = std::size_t{1} << 17;
+    static constexpr std::size_t kKeptWords = std::size_t{1} << 13;
 
-    void find_eligible(const Temporal& policy, std::int64_t begin, std::int64_t degree, std::int64_t time) {
-      const Bounds bounds = policy.bounds_at(time);
-      const std::int64_t* const latest = policy.times.latest + begin;
-      const std::int64_t* const earliest = policy.times.earliest + begin;
-      eligible_.resize(static_cast<std::size_t>(degree) + 1);  // one spare entry, so that the loop needs no branch
-      std::size_t count = 0;
-      for (std::int64_t i = 0; i < degree; ++i) {
-        eligible_[count] = begin + i;
-        count += (latest[i] <= bounds.most) & (!bounds.has_least | (earliest[i] >= bounds.least));
+    // Puts positions in the place of offsets among the eligible in-edges. Offsets mostly ascend.
+    void put_positions(std::int64_t begin, std::int64_t picks, std::int64_t* out) const {
+      std::size_t w = 0;
+      for (std::int64_t i = 0; i < picks; ++i) {
+        const std::int64_t offset = out[i];
+        if (w > 0 && ends_[w - 1] > offset) w = 0;
+        while (ends_[w] <= offset) ++w;
+        std::uint64_t word = words_[w];
+        for (std::int64_t before = w > 0 ? ends_[w - 1] : 0; before < offset; ++before) word &= word - 1;
+        out[i] = begin + static_cast<std::int64_t>(w * 64) + __builtin_ctzll(word);
       }
-      eligible_.resize(count);
     }
 
-    // Moves the `picks` latest of the eligible ones to the front, ascending.
-    void choose_last(const Temporal& policy, std::int64_t picks) {
+    void choose_last(const Temporal& policy, std::int64_t begin, std::size_t words, std::int64_t picks, std::int64_t* out) {
+      eligible_.clear();
+      for (std::size_t w = 0; w < words; ++w)
+        for (std::uint64_t word = words_[w]; word != 0; word &= word - 1)
+          eligible_.push_back(begin + static_cast<std::int64_t>(w * 64) + __builtin_ctzll(word));
       const std::int64_t* const latest = policy.times.latest;
       const auto last = eligible_.begin() + picks;
-      if (last != eligible_.end()) {
-        std::nth_element(eligible_.begin(), last, eligible_.end(),
-                         [&](std::int64_t p, std::int64_t q) { return latest[p] != latest[q] ? latest[p] > latest[q] : p > q; });
-        std::sort(eligible_.begin(), last);
-      }
+      std::nth_element(eligible_.begin(), last, eligible_.end(),
+                       [&](std::int64_t p, std::int64_t q) { return latest[p] != latest[q] ? latest[p] > latest[q] : p > q; });
+      std::sort(eligible_.begin(), last);
+      std::copy(eligible_.begin(), last, out);
     }
 
     Uniform::Scratch uniform_;
+    std::vector<std::uint64_t> words_;  // of the row that is scanned (eligible.h)
+    std::vector<std::int64_t> ends_;
     std::vector<std::int64_t> eligible_;  // positions in `indices`
   };
 
  private:
-  struct Bounds {  // eligible: latest <= most, and earliest >= least if that is asked for
-    std::int64_t most, least;
-    bool has_least;
-  };
-
-  Bounds bounds_at(std::int64_t time) const {
+  TimeBounds bounds_at(std::int64_t time) const {
     constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
     constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
     if (!rule.inclusive && time == kMin) return {kMin, kMax, true};  // nothing is earlier, and earliest <= latest
-    Bounds bounds{rule.inclusive ? time : time - 1, kMin, false};
+    TimeBounds bounds{rule.inclusive ? time : time - 1, kMin, false};
     if (rule.window >= 0 && time > kMin + rule.window) bounds = {bounds.most, time - rule.window, true};
     return bounds;
   }
@@ -153,26 +168,55 @@ struct Temporal {
     return {begin, degree, picks};
   }
 
-  // Returns how many of `count` times that do not descend are at most `most`.
-  static std::int64_t count_until(const std::int64_t* times, std::int64_t count, std::int64_t most) {
-    constexpr std::int64_t kScanned = 32;  // a scan of so few costs no branch that is mispredicted
-    const std::int64_t* first = times;
-    while (count > kScanned) {
-      const std::int64_t half = count / 2;
-      first += first[half - 1] <= most ? half : 0;
-      count -= half;
+  // Binary searches in step: how many of the times of a row, which do not descend, are at most `most`.
+  struct Searches {
+    static constexpr std::int64_t kScanned = 8;  // a scan of so few costs no branch that is mispredicted
+    int size = 0, num_active = 0;
+    int of[kPlannedTogether], active[kPlannedTogether];
+    const std::int64_t* times[kPlannedTogether];
+    const std::int64_t* first[kPlannedTogether];  // what is found lies among the `left` times from here on
+    std::int64_t left[kPlannedTogether], most[kPlannedTogether];
+
+    void add(int row, const std::int64_t* of_row, std::int64_t count, std::int64_t at_most) {
+      of[size] = row;
+      times[size] = first[size] = of_row;
+      left[size] = count;
+      most[size] = at_most;
+      active[num_active] = size++;
+      num_active += count > kScanned;
     }
-    std::int64_t below = 0;
-    for (std::int64_t i = 0; i < count; ++i) below += first[i] <= most;
-    return first - times + below;
+    void run() {
+      while (num_active > 0) {
+        int next = 0;
+        for (int a = 0; a < num_active; ++a) {
+          const int s = active[a];
+          const std::int64_t half = left[s] / 2;
+          first[s] += half & -static_cast<std::int64_t>(first[s][half - 1] <= most[s]);  // no branch on what is random
+          left[s] -= half;
+          __builtin_prefetch(first[s] + left[s] / 2 - 1);
+          active[next] = s;
+          next += left[s] > kScanned;
+        }
+        num_active = next;
+      }
+    }
+    std::int64_t found(int s) const {
+      std::int64_t below = first[s] - times[s];
+      for (std::int64_t i = 0; i < left[s]; ++i) below += first[s][i] <= most[s];
+      return below;
+    }
+  };
+
+  RowTimes row_times(std::int64_t begin, std::int64_t degree) const {
+    return {times.latest + begin, times.earliest + begin, degree};
   }
 
+  // A row that fits few lines is fetched as a whole; of another one what its search reads first, or what its scan does.
   static void prefetch_times(const std::int64_t* times, std::int64_t degree) {
-    constexpr std::int64_t kPerLine = 8, kWhole = 40;
+    constexpr std::int64_t kPerLine = 8, kWhole = 24;
     if (degree > kWhole) {
-      __builtin_prefetch(times + degree / 2);
-      __builtin_prefetch(times + degree / 4);
-      __builtin_prefetch(times + degree / 2 + degree / 4);
+      __builtin_prefetch(times + degree / 2 - 1);
+      __builtin_prefetch(times);
       return;
     }
     for (std::int64_t i = 0; i < degree; i += kPerLine) __builtin_prefetch(times + i);

@@ -51,6 +51,7 @@ void test_partition();       // test_partition.cpp
 void test_shm();             // test_shm.cpp
 void test_shm_processes();   // test_shm_processes.cpp: forks, so it runs before any suite that starts a thread
 void test_shm_garbage();     // test_shm_garbage.cpp: forks too
+void test_temporal();        // test_temporal.cpp
 void test_tfrecord();        // test_tfrecord.cpp
 void test_threads();         // test_threads.cpp
 void test_weighted();        // test_weighted.cpp

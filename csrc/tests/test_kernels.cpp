@@ -483,6 +483,7 @@ int main() {
   test_memory();
   test_partition();
   test_shm();
+  test_temporal();
   test_tfrecord();
   test_threads();
   test_weighted();

@@ -1,0 +1,134 @@
+// test_temporal.cpp: temporal sampling without Python: the times of in-edges, the scans, and rows searched or scanned.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "graph/edge_times.h"
+#include "random/philox.h"
+#include "sampling/eligible.h"
+#include "sampling/sample_hop.h"
+#include "sampling/temporal.h"
+#include "tests/check.h"
+
+namespace datapipes {
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+using Flags = std::vector<std::uint8_t>;
+
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
+
+// Vectors of the exact size, so that AddressSanitizer catches a read past either end.
+Ints some_times(std::int64_t count, std::uint64_t seed) {
+  Stream stream(seed, 1);
+  Ints times;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto drawn = static_cast<std::int64_t>(stream.bounded(12));
+    times.push_back(drawn == 10 ? kMin : drawn == 11 ? kMax : drawn);
+  }
+  return times;
+}
+
+void the_times_of_an_in_edge_are_those_of_the_edge_and_its_source() {
+  const std::vector<std::int32_t> indices{1, 0, 1, 2};
+  const Ints of_edges{5, 1, 9, 4}, of_nodes{3, 7, 4}, indptr{0, 2, 2, 4};
+  for (const int threads : {1, 3}) {
+    Ints latest(4), earliest(4);
+    fill_edge_times<std::int32_t>(indices, of_edges, of_nodes, {latest, earliest}, threads);
+    CHECK(latest == (Ints{7, 3, 9, 4}) && earliest == (Ints{5, 1, 7, 4}));
+    Flags sorted(3, 9);
+    find_sorted_rows(indptr, latest, earliest, sorted, threads);
+    CHECK(sorted == (Flags{0, 1, 0}));
+    find_sorted_rows(indptr, Ints{1, 2, 2, 2}, {}, sorted, threads);
+    CHECK(sorted == (Flags{1, 1, 1}));
+    fill_edge_times<std::int32_t>(indices, {}, of_nodes, {latest}, threads);
+    CHECK(latest == (Ints{7, 3, 7, 4}));
+  }
+  Ints out(4);
+  CHECK_THROWS(std::invalid_argument, fill_edge_times<std::int32_t>(indices, {}, Ints{1, 2}, {out}, 1));
+  CHECK_THROWS(std::invalid_argument, fill_edge_times<std::int32_t>(indices, Ints{1}, of_nodes, {out}, 1));
+  Flags sorted(1);
+  CHECK_THROWS(std::invalid_argument, find_sorted_rows(Ints{0, 5}, out, {}, sorted, 1));
+}
+
+void a_wide_scan_is_the_plain_one() {
+  for (std::int64_t count = 0; count < 200; ++count) {
+    const Ints one = some_times(count, 3), other = some_times(count, static_cast<std::uint64_t>(count));
+    Ints latest, earliest;
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      latest.push_back(std::max(one[i], other[i]));
+      earliest.push_back(std::min(one[i], other[i]));
+    }
+    const RowTimes row{latest.data(), earliest.data(), count};
+    for (const TimeBounds& bounds : {TimeBounds{5, 2, true}, TimeBounds{5, kMin, false}, TimeBounds{kMax, kMin, true},
+                                     TimeBounds{kMin, kMax, true}, TimeBounds{-1, 0, false}}) {
+      std::vector<std::uint64_t> fast(static_cast<std::size_t>(num_words(count))), plain = fast;
+      Ints ends(fast.size()), plain_ends = ends;
+      const std::int64_t found = mark_eligible(row, bounds, {fast.data(), ends.data()});
+      CHECK(found == mark_eligible_plainly(row, bounds, {plain.data(), plain_ends.data()}));
+      CHECK(found == count_eligible(row, bounds));
+      CHECK(fast == plain && ends == plain_ends);
+    }
+  }
+}
+
+// Rows of many degrees. `searched` of them are sorted by time and marked so; the other flags are 0.
+void a_row_that_is_searched_gives_what_one_that_is_scanned_gives() {
+  Ints indptr{0};
+  std::vector<std::int64_t> indices;
+  Ints latest, earliest;
+  for (const std::int64_t degree : {0, 1, 5, 8, 9, 24, 25, 63, 64, 65, 200, 0, 3'000}) {
+    Ints times = some_times(degree, static_cast<std::uint64_t>(degree)), others = some_times(degree, 77);
+    std::sort(times.begin(), times.end());
+    std::sort(others.begin(), others.end());
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      latest.push_back(std::max(times[i], others[i]));
+      earliest.push_back(std::min(times[i], others[i]));
+      indices.push_back(static_cast<std::int64_t>(i) % 13);
+    }
+    indptr.push_back(std::ssize(latest));
+  }
+  const std::int64_t num_rows = std::ssize(indptr) - 1;
+  const RowView<std::int64_t> rows{indptr, indices, 13};
+  const Flags searched(static_cast<std::size_t>(num_rows), 1), scanned(static_cast<std::size_t>(num_rows), 0);
+  Ints seeds, times;
+  std::vector<std::uint32_t> streams;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    for (const std::int64_t time : {kMin, kMin + 1, std::int64_t{0}, std::int64_t{5}, std::int64_t{10}, kMax}) {
+      seeds.push_back(row);
+      times.push_back(time);
+      streams.push_back(static_cast<std::uint32_t>(seeds.size() % 5));
+    }
+  }
+  for (const std::int64_t fanout : {-1, 0, 1, 7, 40}) {
+    for (const bool inclusive : {false, true}) {
+      for (const std::int64_t window : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{4}, kMax}) {
+        for (const int how : {0, 1, 2}) {  // uniform, with replacement, last
+          Temporal policy{fanout, how == 1, 9, {latest.data(), earliest.data(), searched.data()}, {how == 2, inclusive, window}};
+          const HopRows of{seeds, {}, streams, times};
+          const auto one = sample_hop(rows, of, policy, HopPlaces{}, 1);
+          policy.times.sorted = scanned.data();
+          for (const int threads : {1, 3}) {
+            const auto other = sample_hop(rows, of, policy, HopPlaces{}, threads);
+            CHECK(std::ranges::equal(one.indptr.first(one.indptr.size()), other.indptr.first(other.indptr.size())));
+            CHECK(std::ranges::equal(one.positions.first(one.positions.size()), other.positions.first(other.positions.size())));
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void test_temporal() {
+  RUN(the_times_of_an_in_edge_are_those_of_the_edge_and_its_source);
+  RUN(a_wide_scan_is_the_plain_one);
+  RUN(a_row_that_is_searched_gives_what_one_that_is_scanned_gives);
+}
+
+}  // namespace datapipes

@@ -49,12 +49,13 @@ class MiniBatch(OtherNames):
         labels: [n, ...], aligned with the seeds.
         indexes: int64 [n], the query a seed belongs to.
         compacted_seeds: the seeds as local ids, in the shape of `seeds`.
-        input_nodes: ids [num_nodes], distinct, in the order of the local ids; the seeds come first.
+        input_nodes: ids [num_nodes], distinct, in the order of the local ids; the seeds come first. Where seeds
+            have trees, distinct in each tree; in a temporal sample, for each time.
         blocks: one Block a hop; `blocks[0]` is the input layer, `blocks[-1]` ends at the seeds.
         node_features: {name: [num_nodes, ...]}, rows aligned with `input_nodes`.
         edge_features: one {name: [num_edges, ...]} for each of `blocks`, rows aligned with its edges.
         timestamps: [n], the time of each seed.
-        batch: [num_nodes], the seed whose tree a node belongs to (disjoint sampling).
+        batch: int64 [num_nodes], the row of the seeds whose tree a node belongs to (disjoint sampling).
         extra: {name: [n, ...]}, further named fields of the item set, aligned with the seeds; with types {name: {type:
             [n, ...]}}.
         epoch, index: the position of this minibatch; with the seed they decide all its content.
@@ -203,6 +204,8 @@ class MiniBatch(OtherNames):
         * `batch_size`: the number of seeds. `y`: the labels, a row for each seed and not, as in PyG, for each node;
           `y[:batch_size]` is right in both. `input_id`: the `indexes` of the item set, if it has some. `seed_time`:
           its timestamps.
+        * `batch`, of a sampler with `disjoint=True`: the row of the seeds whose tree a node belongs to; of links, as
+          in PyG, the number of the link. Both ends of a link have a tree. `n_id` holds a node once for each tree.
         * `num_sampled_nodes`, `num_sampled_edges`: new nodes and edges of each hop, from the seeds outwards, for
           `torch_geometric.utils.trim_to_layer`.
         * Pairs of nodes as seeds give, like PyG's LinkNeighborLoader, `edge_label_index` [2, n], `edge_label` and

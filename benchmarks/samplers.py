@@ -13,8 +13,10 @@ Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON --only 'la
 Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 85f8ef2 and the sampler): sample_in_subgraph
 38 and 57 ns/edge, 1.18 and 0.92 times sample_neighbor with [-1], the same kernel; the difference is noise.
 At commit 2ac00dd 35 ns/edge, 29 times as fast as GraphBolt's (1,028 ns/edge, its stages around the sampling included).
-Commit c8126ca and LABOR: int32 ids 3.8 ns per in-edge scanned, 3.7 times uniform sampling per edge. --input-nodes, on
-the power-law graph and that of equal degrees: LABOR 2.5 and 4.8 times fewer, with layer dependency 4.2 and 11 times.
+LABOR at commit 7a82074, beside other work: 2.8 times uniform sampling per edge; the core alone, by the time of its
+thread, 78 ns/edge beside 27, 3.8 ns per in-edge scanned (2.0 of them for the numbers), with batch_dependency 6.7.
+--input-nodes, on the power-law graph and that of equal degrees: LABOR 2.5 and 4.8 times fewer, with layer dependency
+4.2 and 11 times.
 """
 
 from __future__ import annotations

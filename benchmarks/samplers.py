@@ -2,7 +2,7 @@
 
 A table of samplers: sample_layer_neighbor (LayerNeighborSampler: LABOR), sample_in_subgraph (InSubgraphSampler),
 temporal_sample_neighbor (TemporalNeighborSampler: in-edges sorted by time, in any order, and by the times of their
-sources), trees of sample_neighbor and of both. Each is measured in alternation with sample_neighbor over the same seeds
+sources), trees of sample_neighbor and of both, sample_neighbor by weights (prob_name). Each is measured in alternation with sample_neighbor over the same seeds
 and the fanouts of the row, as users call them (ItemSampler included, 1,024 seeds, one thread), half a second per
 measurement, median of 9; with --peer-python also with GraphBolt 2.1.0's sampler of the same kind, in its own
 interpreter, over the same graph, weights and times (edge_values.py), a second or a minibatch per measurement. Edges are
@@ -77,6 +77,15 @@ ROWS = [
     Row("labor_layers", labor(DEEP, layer_dependency=True), uniform(DEEP)),
     Row("labor_batches", labor(DEEP, batch_dependency=64), uniform(DEEP)),
     Row("in_subgraph", lambda items, graph: items.sample_in_subgraph(graph), uniform([-1]), peer="in_subgraph"),
+    Row("weighted", uniform(DEEP, prob_name="weight"), uniform(DEEP), ("weight",), "weighted"),
+    Row(
+        "weighted_replace",
+        uniform(DEEP, prob_name="weight", replace=True),
+        uniform(DEEP, replace=True),
+        ("weight",),
+        "weighted_replace",
+    ),
+    Row("weighted_int32", uniform(DEEP, torch.int32, prob_name="weight"), uniform(DEEP, torch.int32), ("weight",)),
     Row("disjoint", uniform(DEEP, disjoint=True), uniform(DEEP)),
     Row(
         "temporal_sorted",

@@ -117,7 +117,11 @@ struct Weighted {
         } else if (job.picks > kMostPicks) {
           draw_slowly(policy, job);
         } else if (job.row.degree <= kShortRow) {
-          draw_near(policy, job);
+          if (policy.replace) {
+            draw_near<true>(policy, job);
+          } else {
+            draw_near<false>(policy, job);
+          }
         } else {
           far_[num_far] = {j, num_places, draws_at_once(policy, job)};
           place(policy, job.row, far_[num_far].draws, places_.data() + num_places);
@@ -134,6 +138,7 @@ struct Weighted {
     }
 
    private:
+    static constexpr double kInfinity = std::numeric_limits<double>::infinity();
     static constexpr std::int64_t kShortRow = 64;    // in-edges of which one word holds a set
     static constexpr std::int64_t kMostPicks = 256;  // of a block of draw_hop.h; for more picks a row is a block
 
@@ -186,12 +191,15 @@ struct Weighted {
       if (count != job.picks) throw_bad_sums();
     }
 
-    // Draws a row of at most kShortRow in-edges.
+    // Draws a row of at most kShortRow in-edges, from a copy of its sums in whole lines, filled up with infinity.
+    template <bool kReplace>
     void draw_near(const Weighted& policy, const Job& job) {
       const Row row = job.row;
-      const std::int64_t first = line_of(row.begin), last = line_of(row.begin + row.degree - 1);
-      const double* sums = policy.sums.sums.data();  // once picks are removed, those of the row in left_
-      double total = sums[row.begin + row.degree - 1];
+      const double* const of_row = policy.sums.sums.data() + row.begin;
+      const std::int64_t last = line_of(row.degree - 1);
+      double total = of_row[row.degree - 1];
+      std::copy(of_row, of_row + row.degree, near_.data());
+      for (std::int64_t i = row.degree; i < last + kLineSums; ++i) near_[static_cast<std::size_t>(i)] = kInfinity;
       std::int64_t rejections = most_rejections(row.degree);  // that are left
       std::uint64_t set = 0;
       std::int64_t missing = job.picks;
@@ -201,45 +209,44 @@ struct Weighted {
         philox_two_blocks(policy.key, row.node, row.stream, block, words);
         for (int i = 0; i < 8; i += 2) {
           const double x = place_of(words[i], words[i + 1], total);
-          std::int64_t line = first;
-          for (std::int64_t at = first; at < last; at += kLineSums)
-            line += kLineSums & -static_cast<std::int64_t>(sums[at + kLineSums - 1] <= x);
-          const std::int64_t pick = in_line(sums, row, line, x);
-          if (policy.replace) {
-            *to++ = pick;
+          const double* line = near_.data();
+          for (std::int64_t at = kLineSums - 1; at < last; at += kLineSums)
+            line += kLineSums & -static_cast<std::int64_t>(near_[static_cast<std::size_t>(at)] <= x);
+          std::int64_t pick = line - near_.data() + first_above(line, 0, kLineSums, x);
+          if (pick >= row.degree) pick = last_drawable(near_.data(), {0, row.degree, 0, 0});
+          if constexpr (kReplace) {
+            *to++ = row.begin + pick;
             if (--missing == 0) return;
-            continue;
-          }
-          const std::uint64_t bit = std::uint64_t{1} << (pick - row.begin);
-          const auto is_new = static_cast<std::int64_t>((set & bit) == 0);
-          set |= bit;
-          missing -= is_new;
-          rejections -= 1 - is_new;
-          if (missing == 0) {
-            for (std::int64_t at = 0; at < job.picks; ++at, set &= set - 1) to[at] = row.begin + __builtin_ctzll(set);
-            return;
-          }
-          if (rejections == 0) {
-            sums = remove_near(policy.sums.sums.data(), row, set) - first;
-            total = sums[row.begin + row.degree - 1];
-            rejections = most_rejections(row.degree);
+          } else {
+            const std::uint64_t bit = std::uint64_t{1} << pick;
+            const auto is_new = static_cast<std::int64_t>((set & bit) == 0);
+            set |= bit;
+            missing -= is_new;
+            rejections -= 1 - is_new;
+            if (missing == 0) {
+              for (std::int64_t at = 0; at < job.picks; ++at, set &= set - 1) to[at] = row.begin + __builtin_ctzll(set);
+              return;
+            }
+            if (rejections == 0) {
+              total = remove_near(of_row, row.degree, set);
+              rejections = most_rejections(row.degree);
+            }
           }
         }
       }
     }
 
-    // Returns the running sums of the weights of a short row without those of its picks, at their places in the lines.
-    const double* remove_near(const double* sums, const Row& row, std::uint64_t set) {
-      double* const left = left_.data() + row.begin % kLineSums;
+    // Makes `near_` the running sums of the weights of a short row without those of its picks; returns the last.
+    double remove_near(const double* of_row, std::int64_t degree, std::uint64_t set) {
+      constexpr double kKeep[2] = {1.0, 0.0};
       double total = 0, before = 0;
-      for (std::int64_t i = 0; i < row.degree; ++i, set >>= 1) {
-        const double sum = sums[row.begin + i];
-        total += (set & 1) != 0 ? 0.0 : sum - before;
-        before = sum;
-        left[i] = total;
+      for (std::int64_t i = 0; i < degree; ++i, set >>= 1) {
+        total += (of_row[i] - before) * kKeep[set & 1];
+        before = of_row[i];
+        near_[static_cast<std::size_t>(i)] = total;
       }
       if (!(total > 0)) throw_bad_sums();
-      return left_.data();
+      return total;
     }
 
     // Returns the line of a long row in which the first sum above x stands. Its steps depend on the row only, so the processor
@@ -398,7 +405,7 @@ struct Weighted {
     std::vector<std::uint64_t> set_;            // all 0 between rows, if it is clean
     bool clean_ = true;
     std::vector<double> rest_;
-    std::array<double, kShortRow + 2 * kLineSums> left_{};
+    alignas(64) std::array<double, kShortRow> near_;
   };
 
  private:

@@ -2,13 +2,13 @@
 
 A table of samplers: sample_layer_neighbor (LayerNeighborSampler: LABOR), sample_in_subgraph (InSubgraphSampler),
 temporal_sample_neighbor (TemporalNeighborSampler: in-edges sorted by time, in any order, and by the times of their
-sources), trees of sample_neighbor and of both, sample_neighbor by weights (prob_name). Each is measured in alternation with sample_neighbor over the same seeds
-and the fanouts of the row, as users call them (ItemSampler included, 1,024 seeds, one thread), half a second per
-measurement, median of 9; with --peer-python also with GraphBolt 2.1.0's sampler of the same kind, in its own
-interpreter, over the same graph, weights and times (edge_values.py), a second or a minibatch per measurement. Edges are
-those in the blocks; input nodes are those that features would be read for. An in-edge is scanned if it is one of a node
-that a hop draws for. --input-nodes instead counts the input nodes of LABOR and of sample_neighbor, [10, 10, 10], on
-made graphs of mean degree 200.
+sources), trees of sample_neighbor and of both, sample_neighbor by weights (prob_name). Each is measured in
+alternation with sample_neighbor over the same seeds and the fanouts of the row, as users call them (ItemSampler
+included, 1,024 seeds, one thread), half a second per measurement, median of 9; with --peer-python also with GraphBolt
+2.1.0's sampler of the same kind, in its own interpreter, over the same graph, weights and times (edge_values.py), a
+second or a minibatch per measurement. Edges are those in the blocks; input nodes are those that features would be
+read for. An in-edge is scanned if it is one of a node that a hop draws for. --input-nodes instead counts the input
+nodes of LABOR and of sample_neighbor, [10, 10, 10], on made graphs of mean degree 200.
 Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON --only 'labor*'
 Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 85f8ef2 and the sampler): sample_in_subgraph
 38 and 57 ns/edge, 1.18 and 0.92 times sample_neighbor with [-1], the same kernel; the difference is noise.

@@ -212,8 +212,10 @@ struct Weighted {
           const double* line = near_.data();
           for (std::int64_t at = kLineSums - 1; at < last; at += kLineSums)
             line += kLineSums & -static_cast<std::int64_t>(near_[static_cast<std::size_t>(at)] <= x);
-          std::int64_t pick = line - near_.data() + first_above(line, 0, kLineSums, x);
-          if (pick >= row.degree) pick = last_drawable(near_.data(), {0, row.degree, 0, 0});
+          const int found = first_above(line, 0, kLineSums, x);
+          const std::int64_t pick = found >= 0 && line + found < near_.data() + row.degree
+                                        ? line + found - near_.data()
+                                        : last_drawable(near_.data(), {0, row.degree, 0, 0});
           if constexpr (kReplace) {
             *to++ = row.begin + pick;
             if (--missing == 0) return;

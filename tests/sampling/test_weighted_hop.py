@@ -95,6 +95,15 @@ def test_a_weight_that_is_too_small_to_change_the_sum_counts_as_0():
     assert positions.tolist() == [0, 1, 3]
 
 
+@pytest.mark.parametrize("degree", [1, 7, 8, 16, 63, 64, 72, 80])
+def test_a_draw_that_rounds_to_the_whole_sum_gives_the_last_drawable_in_edge(degree):
+    weights = torch.zeros(degree, dtype=torch.float64)
+    weights[[0, degree // 2]] = 5e-324  # every other number between 0 and the sum rounds to the sum
+    for key in range(12):
+        for fanout, replace in ((1, False), (5, True)):
+            expect_the_twin(star(degree), [0], weights, fanout=fanout, replace=replace, key=key)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_weights_of_every_dtype_draw_what_the_same_numbers_in_double_precision_draw(dtype):
     weights = torch.arange(90).remainder(5).to(dtype)

@@ -256,3 +256,59 @@ def test_features_count_as_much_in_rows_of_small_numbers(training, tmp_path):
         outputs.append(training.scores(model, next(iter(pipe))))
     spread = outputs[0].std(0).mean()
     assert (outputs[0] - outputs[1]).abs().mean() < 0.2 * spread
+
+
+# A grid of samplers and fanouts.
+
+
+@pytest.fixture
+def swap_stages(monkeypatch):
+    """The module examples/swap_stages.py."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import swap_stages
+
+    return swap_stages
+
+
+@pytest.mark.usefixtures("same_threads")
+def test_a_grid_of_samplers_and_fanouts_gives_one_table_and_one_picture(tmp_path, monkeypatch, capsys, swap_stages):
+    pytest.importorskip("matplotlib")
+    path, picture = write_ring(tmp_path / "ring.npz", 400), tmp_path / "grid.png"
+    arguments = ["--data", str(path), "--epochs", "1", "--fanouts", "1", "4", "--plot", str(picture)]
+    monkeypatch.setattr(sys, "argv", ["swap_stages.py", *arguments])
+    swap_stages.main()
+    output = capsys.readouterr().out
+    assert "temporal is left out: ring has no node feature 'node_year'" in output
+    rows = [line.split() for line in output[output.index("sampler ") :].splitlines()[1:] if line.count(".") == 5]
+    expected = [(name, fanout) for name in swap_stages.SAMPLERS for fanout in ("1", "4")]
+    expected = [of for of in expected if of[0] not in ("temporal", "in-subgraph")] + [("in-subgraph", "-1")]
+    assert [tuple(row[:2]) for row in rows] == expected
+    nodes = {(row[0], row[1]): int(row[2]) for row in rows}
+    assert nodes["neighbor", "1"] < nodes["neighbor", "4"] == nodes["labor", "4"]  # a node has 4 in-edges at most
+    assert all(0 <= float(accuracy) <= 1 for row in rows for accuracy in row[-2:])
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_without_matplotlib_a_plot_is_refused_before_anything_is_trained(monkeypatch, swap_stages):
+    monkeypatch.setattr(swap_stages, "find_spec", lambda _: None)
+    monkeypatch.setattr(swap_stages.dp.datasets, "debian_packages", lambda: pytest.fail("data was read"))
+    monkeypatch.setattr(sys, "argv", ["swap_stages.py", "--plot", "grid.png"])
+    with pytest.raises(SystemExit, match=r"--plot needs matplotlib: pip install datapipes\[viz\]"):
+        swap_stages.main()
+
+
+def test_weights_fall_with_the_out_edges_of_the_source_and_years_come_from_a_feature(swap_stages):
+    data = random_task(4000, 300)
+    years = torch.arange(6000) % 7 + 2000
+    features = dp.FeatureStore({**data.features, ("node", None, "node_year"): dp.TensorFeature(years)})
+    data = swap_stages.with_years(swap_stages.with_weights(replace(data, features=features)), "node_year")
+    out_edges = torch.bincount(data.graph.indices, minlength=6000)
+    assert data.graph.edge_attributes["weight"].equal(1 / out_edges[data.graph.indices].float())
+    assert data.graph.digest() == random_task(4000, 300).graph.digest()
+    items = data.train_set.take(torch.arange(300))
+    assert items["timestamps"].equal(years[items["seeds"]])
+    chain = swap_stages.chain_of(data, swap_stages.Settings(fanouts=(3, 3), batch_size=50), "temporal", seed=0)
+    for minibatch in chain:
+        block = minibatch.blocks[-1]
+        ends = years[minibatch.input_nodes[block.edge_index]]
+        assert (ends[0] <= ends[1]).all()  # of the hop next to the seeds

@@ -1,13 +1,14 @@
 """What does each sampler over parts cost beside the same one over the undivided graph, without a network?
 
-A table of samplers: dist_sample_neighbor with trees (disjoint), dist_sample_in_subgraph; the plain one is measured in
-dist_neighbor_sampler.py. Whole minibatches over 2 random parts that answer in this process, one of them local, beside
-the sampler of the whole graph over the same seeds, 1,024 of them, fanouts [15, 10, 5]; minibatches/s. Both give equal
-bits, which is checked first. In alternation, one thread for kernels, median of 9.
+A table of samplers: dist_sample_neighbor with trees (disjoint) and with weights (prob_name), dist_sample_in_subgraph,
+dist_temporal_sample_neighbor (times of edges and sources); the plain one is measured in dist_neighbor_sampler.py. Whole
+minibatches over 2 random parts that answer in this process, one of them local, beside the sampler of the whole graph
+over the same seeds, 1,024 of them, fanouts [15, 10, 5]; minibatches/s. Both give equal bits, which is checked first. In
+alternation, one thread for kernels, median of 9.
 Run: python benchmarks/dist_samplers.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared and busy, made graph of 200,000 nodes and 4M edges, commit 8ccfcfc and the next):
-trees 8.3/s over 2 parts, 9.0/s undivided, 0.92 of it. In-subgraphs 111/s and 1,175/s: a minibatch takes 0.9 ms
-undivided; over parts 9 ms, most of it the event loop, threads and requests of an epoch of four minibatches.
+Result (2-core AMD EPYC VM, shared and busy, made graph of 200,000 nodes and 4M edges, commit 8ccfcfc and the next two):
+trees 13.2/s over 2 parts, 17.0/s undivided, 0.78 of it; temporal 20.2 and 29.8, 0.68 of it. In-subgraphs 202/s and
+585/s: most of a minibatch over parts is the event loop, the threads and the requests of an epoch of four.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from datapipes.distributed.facts import PartitionFacts
 from datapipes.graph.graph import Graph
 
 BATCH, FANOUTS, MINIBATCHES = 1024, [15, 10, 5], 4
+TIMES = {"edge_time_attr": "at", "node_time_attr": "since"}
+LAST_TIME = 1000
 
 Build = Callable[[dp.Stage, Graph], dp.Stage]
 
@@ -47,9 +50,19 @@ ROWS = [
         lambda items, graph: items.dist_sample_neighbor(graph, FANOUTS, disjoint=True),
     ),
     Row(
+        "dist_sample_neighbor, weights",
+        lambda items, graph: items.sample_neighbor(graph, FANOUTS, prob_name="w"),
+        lambda items, graph: items.dist_sample_neighbor(graph, FANOUTS, prob_name="w"),
+    ),
+    Row(
         "dist_sample_in_subgraph",
         lambda items, graph: items.sample_in_subgraph(graph),
         lambda items, graph: items.dist_sample_in_subgraph(graph),
+    ),
+    Row(
+        "dist_temporal_sample_neighbor",
+        lambda items, graph: items.temporal_sample_neighbor(graph, FANOUTS, **TIMES),
+        lambda items, graph: items.dist_temporal_sample_neighbor(graph, FANOUTS, **TIMES),
     ),
 ]
 
@@ -57,12 +70,20 @@ ROWS = [
 def main() -> None:
     args = parser(__doc__ or "").parse_args()
     torch.set_num_threads(1)
-    graph, _ = load_graph(args.graph)
+    plain, _ = load_graph(args.graph)
+    made = torch.Generator().manual_seed(0)
+    times = [torch.randint(LAST_TIME, (count,), generator=made) for count in (plain.num_edges, plain.num_nodes)]
+    edges = {"at": times[0], "w": torch.rand(plain.num_edges, generator=made)}
+    graph = dp.CSCGraph(plain.indptr, plain.indices, edge_attributes=edges, node_attributes={"since": times[1]})
     ids = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(0))[: BATCH * MINIBATCHES]
-    items = dp.ItemSampler(dp.ItemSet(ids), BATCH)
+    items = dp.ItemSampler(
+        dp.ItemSet((ids, torch.full_like(ids, LAST_TIME // 2)), names=("seeds", "timestamps")), BATCH
+    )
     rates: dict[str, Callable[[int], float]] = {}
     with tempfile.TemporaryDirectory() as root:
-        Partitioner(graph, 2, Path(root, "parts"), method="random", layouts=("native",)).generate_partition()
+        Partitioner(
+            graph, 2, Path(root, "parts"), method="random", node_time_attr="since", layouts=("native",)
+        ).generate_partition()
         parts = [Part.open(Path(root, "parts"), part) for part in range(2)]
         dist_graph = DistGraph(PartitionFacts.of(parts[0]), parts[0].book, Here(parts), parts[0])
         for name, of_whole, of_parts in ROWS:

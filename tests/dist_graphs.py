@@ -15,8 +15,8 @@ from datapipes.base.rows import byte_rows
 from datapipes.distributed import Part, PartitionBook
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server.answers import answer_draw, answer_rows
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest, TakeRows
+from datapipes.distributed.server.answers import answer_digests, answer_draw, answer_rows
+from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 from datapipes.graph.graph import Graph
 from datapipes.partition.native.native_write import write_native
 
@@ -38,6 +38,9 @@ class LocalPeers:
             return found if take is None else given_away(found, take)
 
         return self._submit(answered, part, request)
+
+    def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
+        return self._submit(answer_digests, part, request)
 
     def close(self) -> None:
         if self._threads is not None:
@@ -63,10 +66,12 @@ def given_away(answer: list, take: TakeRows) -> list:
     return []
 
 
-def dist_graph_of(graph: Graph, book: PartitionBook, root: Path, local_part: int | None = None) -> DistGraph:
+def dist_graph_of(
+    graph: Graph, book: PartitionBook, root: Path, local_part: int | None = None, node_time_attr: str | None = None
+) -> DistGraph:
     """The graph in the parts of a book, all of them in this process; `local_part` is read without asking."""
     root.mkdir(parents=True, exist_ok=True)
-    write_native(root, source_of(graph), book, node_time_attr=None, about={}, progress=lambda *_: None)
+    write_native(root, source_of(graph), book, node_time_attr=node_time_attr, about={}, progress=lambda *_: None)
     parts = [Part.open(root, number) for number in range(book.num_parts)]
     local = None if local_part is None else parts[local_part]
     return DistGraph(PartitionFacts.of(parts[0]), parts[0].book, LocalPeers(parts), local)
@@ -81,13 +86,21 @@ def new_root() -> Path:
     return Path(tempfile.mkdtemp(dir=_folder().name))
 
 
-def in_parts(graph: Graph, owners, num_parts: int, local_part: int | None = None) -> DistGraph:
+def in_parts(
+    graph: Graph, owners, num_parts: int, local_part: int | None = None, node_time_attr: str | None = None
+) -> DistGraph:
     """The graph in parts; `owners` is the part of each node, or {node type: the part of each}."""
-    return dist_graph_of(graph, PartitionBook(num_parts, owners), new_root(), local_part)
+    return dist_graph_of(graph, PartitionBook(num_parts, owners), new_root(), local_part, node_time_attr)
 
 
-def small_parts(num_parts: int = 3, local_part: int | None = 1, graph: dp.CSCGraph | None = None) -> DistGraph:
-    return in_parts(graph or small_graph(), torch.arange(40) * 7 % 11 % num_parts, num_parts, local_part)
+def small_parts(
+    num_parts: int = 3,
+    local_part: int | None = 1,
+    graph: dp.CSCGraph | None = None,
+    node_time_attr: str | None = None,
+) -> DistGraph:
+    owners = torch.arange(40) * 7 % 11 % num_parts
+    return in_parts(graph or small_graph(), owners, num_parts, local_part, node_time_attr)
 
 
 def typed_parts(num_parts: int = 3, local_part: int | None = 1, graph: dp.HeteroCSCGraph | None = None) -> DistGraph:

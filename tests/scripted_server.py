@@ -7,9 +7,10 @@ import pyarrow.flight as flight
 
 from datapipes.distributed import Part
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.server.answers import answer_digests, answer_draw, answer_rows
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import from_bytes
+from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
 from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
 from datapipes.distributed.wire.hello_codec import greeting_to_message
 from datapipes.distributed.wire.refusals import error_to_bytes
@@ -27,6 +28,8 @@ def answer_of(part: Part, message: Message) -> Message:
         return greeting_to_message(part.part, PartitionFacts.of(part))
     if kind == "draw":
         return drawn_to_message(answer_draw(part, draw_from_message("scripted", message)))
+    if kind == "digest":
+        return digests_to_message(answer_digests(part, digest_from_message("scripted", message)))
     return answered_rows_to_message(answer_rows(part, rows_from_message("scripted", message)))
 
 

@@ -10,12 +10,14 @@ import pyarrow as pa
 import torch
 
 from datapipes.distributed.wire.arrow_message import HEADER, Message, to_bytes
+from datapipes.distributed.wire.digest_codec import digest_to_message
 from datapipes.distributed.wire.draw_codec import draw_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.hello_codec import hello_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
-from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
+from datapipes.distributed.wire.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.distributed.wire.rows_codec import rows_to_message
+from datapipes.partition.native.choices import ByTime
 
 # What a server may tell; anything else is a bug of it.
 TOLD = (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, ValueError, TypeError, IndexError, KeyError)
@@ -31,11 +33,14 @@ class TicketFuzz:
         draw = DrawRequest({None: ids}, (Draw(None, 3, 7),), edge_ids=True)
         rows = RowsRequest((Rows("node", None, ("x", "y", "mask"), ids),))
         trees = replace(draw, streams={None: torch.arange(len(ids)).to(torch.uint32)})
+        by_time = replace(trees, times={None: ids.long()}, choice=ByTime("time", None))
         self.messages = [
             draw_to_message(draw, meant),
             draw_to_message(trees, meant),
+            draw_to_message(by_time, meant),
             rows_to_message(rows, meant),
             hello_to_message(meant),
+            digest_to_message(DigestRequest((None,), ByTime("time", None)), meant),
             Message(request_header("statistics", meant), {}),
         ]
         self.tickets = [to_bytes("fuzz", message) for message in self.messages]
@@ -101,7 +106,7 @@ class TicketFuzz:
 
     def tensors(self) -> bytes:
         """Ids of any dtype, shape and number."""
-        message = self.random.choice(self.messages[:3])
+        message = self.random.choice(self.messages[:4])
         shape = self.random.choice(((0,), (1,), (5,), (2, 3), (), (1000,), (0, 2**40)))
         dtype = self.random.choice((torch.int64, torch.int32, torch.int16, torch.bool, torch.float32, torch.bfloat16))
         values = torch.zeros(shape, dtype=dtype)

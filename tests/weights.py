@@ -1,10 +1,13 @@
-"""Weights of the tests: values that Hypothesis draws, and the sums that the kernels take."""
+"""Weights of the tests: values that Hypothesis draws, the sums that the kernels take, and graphs that have some."""
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from pipelines import small_graph
 from strategies import Graph
+from typed_pipelines import typed_graph
 
+import datapipes as dp
 from datapipes import _core
 from datapipes.graph.storage import to_numpy
 
@@ -33,3 +36,24 @@ def weighted_hop(graph: Graph, seeds, weights: torch.Tensor, *, fanout: int, rep
     sums = sums_of(graph.indptr, weights, threads)
     seeds = np.asarray(seeds, dtype=np.int64)
     return _core.sample_hop(*graph, seeds, fanout=fanout, replace=replace, key=key, weights=sums, num_threads=threads)
+
+
+def weighted_graph(weights: torch.Tensor | None = None, dtype: torch.dtype = torch.int64) -> dp.CSCGraph:
+    graph = small_graph(dtype)
+    values = torch.arange(graph.num_edges).remainder(7).float() ** 4 if weights is None else weights
+    return dp.CSCGraph(
+        graph.indptr, graph.indices, edge_ids=graph.edge_ids, edge_attributes={"w": values, "rows": torch.ones(200, 2)}
+    )
+
+
+def weighted_typed_graph() -> dp.HeteroCSCGraph:
+    graph = typed_graph()
+    attributes = {
+        of: {"w": torch.arange(graph.num_edges[of]).remainder(4).to(torch.float16)} for of in graph.edge_types
+    }
+    return dp.HeteroCSCGraph(
+        {of: (graph.relation(of).indptr, graph.relation(of).indices) for of in graph.edge_types},
+        graph.num_nodes,
+        edge_ids={of: graph.relation(of).edge_ids for of in graph.edge_types},
+        edge_attributes=attributes,
+    )

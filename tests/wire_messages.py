@@ -8,8 +8,9 @@ import torch
 
 from datapipes.distributed.facts import PartitionFacts, RowForm
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
+from datapipes.distributed.wire.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.distributed.wire.tensor_buffers import DTYPES
+from datapipes.partition.native.choices import ByTime
 
 WRITES = ("author", "writes", "paper")
 
@@ -49,6 +50,16 @@ def a_draw() -> DrawRequest:
 def a_draw_of_trees() -> DrawRequest:
     streams = {of: torch.arange(len(ids)).add(2**32 - 3).to(torch.uint32) for of, ids in a_draw().ids.items()}
     return replace(a_draw(), streams=streams)
+
+
+def a_draw_by_time() -> DrawRequest:
+    times = {of: ids.long() - 2**62 for of, ids in a_draw().ids.items()}
+    choice = ByTime("at", None, inclusive=True, time_window=2**63 - 1)
+    return replace(a_draw_of_trees(), times=times, choice=choice)
+
+
+def digests_of_times() -> DigestRequest:
+    return DigestRequest((("author", "knows", "author"), WRITES), ByTime("at", "since"))
 
 
 def some_rows() -> RowsRequest:

@@ -17,10 +17,13 @@ from datapipes.base.types import EdgeType, ends_of, known_edge_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
+from datapipes.distributed.digests_over_parts import digests_over_parts
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hops_over_parts import HopDraw
 from datapipes.distributed.parts_sampler import PartsSampler
 from datapipes.distributed.wire.requests import Drawn
+from datapipes.graph.row_weights import refuse_missing, refuse_other_form, weights_fingerprint
+from datapipes.partition.native.choices import ByWeight
 from datapipes.sampling.fanouts import Fanout
 
 __all__ = ["DistNeighborSampler"]
@@ -41,6 +44,8 @@ class DistNeighborSampler(PartsSampler):
             of the graph.
         replace: draw with replacement; -1 still keeps each in-edge once.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
+        prob_name: an edge attribute that holds weights, or a mask, as for sample_neighbor. Each part makes the sums of
+            its rows, 9 bytes an edge, when it is first asked for them; that of this process when the stage is built.
         frontier: "all" or "new", as for sample_neighbor. "new" asks for each node once.
         disjoint: sample a tree for each seed, as sample_neighbor does.
     Raises:
@@ -58,6 +63,7 @@ class DistNeighborSampler(PartsSampler):
         *,
         concurrency: int = 8,
         replace: bool = False,
+        prob_name: str | None = None,
         return_edge_ids: bool = False,
         frontier: str = "all",
         disjoint: bool = False,
@@ -66,6 +72,20 @@ class DistNeighborSampler(PartsSampler):
         self.replace = check_bool(self.name, "replace", replace)
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
         self.disjoint = check_bool(self.name, "disjoint", disjoint)
+        self.prob_name = prob_name
+        if prob_name is not None:
+            self.choice = self._checked_weights(prob_name)
+
+    def _checked_weights(self, prob_name: str) -> ByWeight:
+        """Return the choice by weights that all sampled edge types have; those of the part in this process are read."""
+        features, local, choice = self.dist_graph.facts.features, self.dist_graph.local_part, ByWeight(prob_name)
+        for of in self.edge_types:
+            forms = {name: form for (domain, kind, name), form in features.items() if (domain, kind) == ("edge", of)}
+            refuse_missing(self.name, prob_name, forms, of)
+            refuse_other_form(self.name, prob_name, of, forms[prob_name].dtype, (-1, *forms[prob_name].shape))
+            if local is not None:
+                local.digests_of(self.name, choice, of)
+        return choice
 
     async def sample_one_hop(
         self, ids: Tensor, *, fanout: int, key: int, edge_type: EdgeType | str | None = None
@@ -105,9 +125,14 @@ class DistNeighborSampler(PartsSampler):
 
     def fingerprint(self) -> Fingerprint:
         trees = {"disjoint": True} if self.disjoint else {}
-        return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier, **trees}
+        weights: dict[str, Any] = {}
+        if self.choice is not None:
+            found = digests_over_parts(self.name, self.dist_graph, self.edge_types, self.choice)
+            weights = weights_fingerprint({of: each[0] for of, each in found.items() if each is not None})
+        return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier, **trees, **weights}
 
     def describe(self) -> dict[str, Any]:
         replace = {"replace": True} if self.replace else {}
         trees = {"disjoint": True} if self.disjoint else {}
-        return {**super().describe(), **replace, "frontier": self.frontier, **trees}
+        weighted = {} if self.prob_name is None else {"prob_name": self.prob_name}
+        return {**super().describe(), **replace, **weighted, "frontier": self.frontier, **trees}

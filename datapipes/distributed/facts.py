@@ -39,6 +39,7 @@ class PartitionFacts:
         partition_id: 16 hexadecimal digits, see Part.
         content_id: 16 hexadecimal digits, see Part.
         features: {("node" or "edge", type or None, name): form of a row}: the attributes that were partitioned.
+        node_time_attr: the node attribute whose values are stored with the edges, those of the sources; or None.
     """
 
     num_parts: int
@@ -49,6 +50,7 @@ class PartitionFacts:
     partition_id: str
     content_id: str
     features: Mapping[tuple[str, Any, str], RowForm]
+    node_time_attr: str | None = None
 
     @classmethod
     def of(cls, part: Part) -> PartitionFacts:
@@ -67,6 +69,7 @@ class PartitionFacts:
             part.partition_id,
             part.content_id,
             features,
+            part.node_time_attr,
         )
 
 

@@ -16,6 +16,7 @@ from datapipes.base.types import ends_of, type_text
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.wire.requests import Draw, Drawn, DrawRequest
 from datapipes.minibatch import Block
+from datapipes.partition.native.choices import Choice
 from datapipes.sampling.sampler import Sampled
 from datapipes.sampling.seed_trees import SeedTrees
 
@@ -46,6 +47,7 @@ class HopsOverParts:
         hops: hop 0 (next to the seeds) first; of each edge type.
         replace, only_new, edge_ids: as DistNeighborSampler has them; `only_new` stands for frontier "new".
         trees: the groups of the seeds, where these have nodes of their own.
+        choice: how in-edges are drawn, if not uniformly.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class HopsOverParts:
         only_new: bool,
         edge_ids: bool,
         trees: SeedTrees | None = None,
+        choice: Choice | None = None,
     ) -> None:
         self._graph, self._edge_types, self._draws = graph, tuple(edge_types), hops
         self._name = core.name
-        self._replace, self._edge_ids, self._trees = replace, edge_ids, trees
+        self._replace, self._edge_ids, self._trees, self._choice = replace, edge_ids, trees, choice
         self._node_numbers = {of: number for number, of in enumerate(graph.node_types)}
         numbers = {of: number for number, of in enumerate(graph.edge_types)}
         self._hops = _core.HopsOverParts(
@@ -120,9 +123,10 @@ class HopsOverParts:
         self._asked = []
         for part, rows, draws in asks:
             wanted = tuple(Draw(self._edge_types[i], *hop[i]) for i in draws)
-            ids, streams = (_column({types[number]: columns[i] for number, *columns in rows}) for i in range(2))
+            ids, streams, times = (_column({types[number]: columns[i] for number, *columns in rows}) for i in range(3))
             assert ids is not None
-            self._asked.append(Ask(part, DrawRequest(ids, wanted, self._replace, self._edge_ids, streams)))
+            request = DrawRequest(ids, wanted, self._replace, self._edge_ids, streams, times, self._choice)
+            self._asked.append(Ask(part, request))
         return self._asked
 
     def _arrays(self, part: int, answer: Sequence[Drawn]) -> list[tuple[Any, Any, Any]]:
@@ -147,7 +151,8 @@ def _column(arrays: dict[Any, Any]) -> dict[Any, Tensor] | None:
 
 def _groups(trees: SeedTrees) -> _core.Groups:
     of_seeds = [*trees.groups.values()] if isinstance(trees.groups, dict) else [trees.groups]
-    return _core.Groups(of_seeds, count=len(trees.streams), streams=trees.streams, times=trees.times)
+    streams = trees.streams if trees.streams.any() else None  # seeds of one time have stream 0, which need not travel
+    return _core.Groups(of_seeds, count=len(trees.streams), streams=streams, times=trees.times)
 
 
 def _array(where: str, name: str, given: Tensor, dtype: torch.dtype) -> Any:

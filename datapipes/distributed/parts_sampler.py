@@ -7,25 +7,25 @@ draws depends on the random key and the row alone, so it does not matter who dra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
 from datapipes.base.checks import check_int
-from datapipes.base.errors import add_note
 from datapipes.base.rng import RngKey
 from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType
 from datapipes.chain.asynchronous import off_loop
 from datapipes.chain.stage import Stage
+from datapipes.distributed.digests_over_parts import noting_part
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hops_over_parts import Ask, CoreGraph, HopDraw, HopsOverParts
 from datapipes.distributed.server.answers import answer_draw
 from datapipes.distributed.wire.requests import Drawn
 from datapipes.minibatch import MiniBatch
+from datapipes.partition.native.choices import Choice
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.sampler import Sampled
 from datapipes.sampling.seed_trees import SeedTrees, seed_trees
@@ -43,11 +43,13 @@ class PartsSampler(TreeSampler):
         dist_graph: the graph in parts.
         concurrency: minibatches in flight at once.
         replace, frontier: see NeighborSampler.
+        choice: how in-edges are drawn, if not uniformly.
     """
 
     samples_parts = True
     replace: bool = False
     frontier: str = "all"
+    choice: Choice | None = None
 
     def __init__(
         self,
@@ -152,6 +154,7 @@ class PartsSampler(TreeSampler):
             only_new=self.frontier == "new",
             edge_ids=self.return_edge_ids,
             trees=trees,
+            choice=self.choice,
         )
 
     async def _sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None) -> Sampled:
@@ -168,7 +171,7 @@ class PartsSampler(TreeSampler):
         waiting = self._request(asked)
         answers = {}
         for ask in sorted(asked, key=lambda ask: ask.part in waiting):
-            with _noting(ask):
+            with noting_part(ask.part):
                 answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else self._draw_here(ask)
         return [answers[ask.part] for ask in asked]
 
@@ -177,7 +180,7 @@ class PartsSampler(TreeSampler):
         waiting = self._request(asked)
 
         async def answer(ask: Ask) -> list[Drawn]:
-            with _noting(ask):
+            with noting_part(ask.part):
                 if ask.part in waiting:
                     return await asyncio.wrap_future(waiting[ask.part])
                 return await off_loop(self._draw_here, ask)
@@ -193,7 +196,7 @@ class PartsSampler(TreeSampler):
         local, waiting = self.dist_graph.local_part, {}
         for ask in asked:
             if local is None or local.part != ask.part:
-                with _noting(ask):
+                with noting_part(ask.part):
                     waiting[ask.part] = self.dist_graph.peers.draw(ask.part, ask.request)
         return waiting
 
@@ -203,12 +206,3 @@ class PartsSampler(TreeSampler):
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "concurrency": self.concurrency}
-
-
-@contextmanager
-def _noting(ask: Ask) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        add_note(error, f"asked of part {ask.part}")
-        raise

@@ -67,6 +67,11 @@ class KeptWeights:
         self._read: dict[tuple[str, Any], tuple[Tensor, int]] = {}  # the attribute that each was made of, and its state
         self._making = threading.Lock()  # a server's threads share what is made
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory of all sums."""
+        return sum(tensor.nbytes for each in [*self._kept.values()] for tensor in each.tensors)
+
     def get(self, where: str, name: Any, edge_type: Any, rows: Rows) -> RowWeights:
         """Return the weights that the edge attribute `name` gives; made when the attribute is another than before.
 
@@ -123,19 +128,28 @@ def refuse_missing(where: str, name: Any, known: Collection[str], edge_type: Any
         )
 
 
+def refuse_other_form(
+    where: str, name: str, edge_type: Any, dtype: torch.dtype, shape: tuple[int, ...], num_edges: int = -1
+) -> None:
+    """Raise TypeError or ValueError if values of this form are no weights; `num_edges` is -1 if it is not known."""
+    what = f"{where}: the weights {name!r}{_of(edge_type)}"
+    if dtype not in DTYPES:
+        names = ", ".join(dtype_name(dtype) for dtype in DTYPES)
+        raise TypeError(f"{what} must be one of {names}, got {dtype_name(dtype)}. Convert them.")
+    if shape != (num_edges,):
+        count = "num_edges" if num_edges < 0 else str(num_edges)
+        found = ", ".join(["num_edges" if each < 0 else str(each) for each in shape])
+        raise ValueError(
+            f"{what} have shape [{found}]; they must be [{count}], one for each edge. Give one number each."
+        )
+
+
 def _values(where: str, name: Any, edge_type: Any, rows: Rows) -> Tensor:
     """Return the edge attribute as weights; their values are not read."""
     refuse_missing(where, name, rows.edge_attributes, edge_type)
     values = rows.edge_attributes[name]
+    refuse_other_form(where, name, edge_type, values.dtype, tuple(values.shape), rows.num_edges)
     what = f"{where}: the weights {name!r}{_of(edge_type)}"
-    if values.dtype not in DTYPES:
-        names = ", ".join(dtype_name(dtype) for dtype in DTYPES)
-        raise TypeError(f"{what} must be one of {names}, got {dtype_name(values.dtype)}. Convert them.")
-    if values.ndim != 1 or values.shape[0] != rows.num_edges:
-        raise ValueError(
-            f"{what} have shape {list(values.shape)}; they must be [{rows.num_edges}], one for each edge. Give one "
-            "number each."
-        )
     if values.device.type != "cpu":
         raise ValueError(f"{what} must be in host memory, found them on {values.device}. Call .cpu().")
     return values

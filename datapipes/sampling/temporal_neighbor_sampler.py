@@ -10,25 +10,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from datapipes import _core
-from datapipes.base.checks import check_bool, check_choice, check_int, shown
-from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.edge_times import edge_times
 from datapipes.graph.graph import Graph
 from datapipes.sampling.core_call import CoreCall
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.sampler import Sampled
 from datapipes.sampling.seed_trees import SeedTrees
-from datapipes.sampling.tree_sampler import TreeSampler
+from datapipes.sampling.timed_sampler import TimedSampler
 
 __all__ = ["TemporalNeighborSampler"]
 
 
 @register_stage("temporal_sample_neighbor")
-class TemporalNeighborSampler(TreeSampler):
+class TemporalNeighborSampler(TimedSampler):
     """Sample the in-neighborhood of the seeds as it was at their times; sets `blocks`, `input_nodes` and
     `compacted_seeds`.
 
@@ -58,8 +55,6 @@ class TemporalNeighborSampler(TreeSampler):
     costs less.
     """
 
-    has_times = True
-
     def __init__(
         self,
         source: Stage,
@@ -77,24 +72,16 @@ class TemporalNeighborSampler(TreeSampler):
         frontier: str = "all",
     ) -> None:
         super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
-        self.replace = check_bool(self.name, "replace", replace)
-        self.node_time_attr = _check_attribute(self.name, "node_time_attr", node_time_attr)
-        self.edge_time_attr = _check_attribute(self.name, "edge_time_attr", edge_time_attr)
-        if node_time_attr is None and edge_time_attr is None:
-            raise ValueError(
-                f"{self.name}: found neither node_time_attr nor edge_time_attr; at least one must name an attribute of "
-                "the graph. Without times use sample_neighbor."
-            )
-        self.strategy = check_choice(self.name, "strategy", strategy, ("uniform", "last"))
-        if strategy == "last" and replace:
-            raise ValueError(
-                f"{self.name}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "
-                "'uniform' can draw with replacement. Leave out one of the two."
-            )
-        self.inclusive = check_bool(self.name, "inclusive", inclusive)
-        self.time_window = None if time_window is None else check_int(self.name, "time_window", time_window, 0)
-        self.disjoint = check_bool(self.name, "disjoint", disjoint)
-        self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
+        self._set_options(
+            replace=replace,
+            node_time_attr=node_time_attr,
+            edge_time_attr=edge_time_attr,
+            strategy=strategy,
+            inclusive=inclusive,
+            time_window=time_window,
+            disjoint=disjoint,
+            frontier=frontier,
+        )
         self._times = edge_times(
             self.name, graph, self.edge_types, edge_time_attr=self.edge_time_attr, node_time_attr=self.node_time_attr
         )
@@ -106,8 +93,7 @@ class TemporalNeighborSampler(TreeSampler):
         Raises:
             ValueError: There are no times.
         """
-        if trees is None or trees.times is None:
-            raise ValueError(f"{self.name}: found seeds without times; each needs one. Pass trees that have times.")
+        self._refuse_no_times(trees)
         return self._call(
             self.graph,
             seeds,
@@ -124,34 +110,5 @@ class TemporalNeighborSampler(TreeSampler):
             ),
         )
 
-    def fingerprint(self) -> Fingerprint:
-        digests = {of: times and times.digest(self.graph.relation(of).indptr) for of, times in self._times.items()}
-        return {
-            **super().fingerprint(),
-            "replace": self.replace,
-            "frontier": self.frontier,
-            "strategy": self.strategy,
-            "inclusive": self.inclusive,
-            "time_window": self.time_window,
-            "disjoint": self.disjoint,
-            "times_digest": {join_key(of): each for of, each in digests.items()} if self._has_types else digests[None],
-        }
-
-    def describe(self) -> dict[str, Any]:
-        given = {
-            "replace": self.replace or None,
-            "node_time_attr": self.node_time_attr,
-            "edge_time_attr": self.edge_time_attr,
-            "strategy": self.strategy,
-            "inclusive": self.inclusive or None,
-            "time_window": self.time_window,
-            "disjoint": self.disjoint or None,
-            "frontier": self.frontier,
-        }
-        return {**super().describe(), **{name: value for name, value in given.items() if value is not None}}
-
-
-def _check_attribute(where: str, argument: str, name: Any) -> str | None:
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"{where}: {argument} must be the name of an attribute, got {shown(name)}. Pass a str.")
-    return name
+    def _times_digests(self) -> dict[Any, Any]:
+        return {of: times and times.digest(self.graph.relation(of).indptr) for of, times in self._times.items()}

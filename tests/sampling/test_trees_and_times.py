@@ -1,87 +1,15 @@
 """Trees and times beside the twin: drawn graphs with types and without, sorted rows and others, pairs, windows."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import strategies
 import torch
 import twin
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from twin_trees import PLAIN, Relation, Rule, Trees, sample_trees
+from tree_cases import SEED, Case, built, can_be_sampled, cases
+from twin_trees import PLAIN, Relation, Trees, sample_trees
 
 import datapipes as dp
-
-SEED = 5
-SMALL_TIMES = st.integers(-3, 3)
-ANY_TIME = st.one_of(SMALL_TIMES, st.sampled_from([-(2**63), -(2**63) + 1, 2**63 - 1]))
-
-
-class Case(NamedTuple):
-    """A graph with types; seeds and times by type; and how to sample. Without types all types are those of PLAIN."""
-
-    graph: strategies.TypedGraph
-    edge_times: dict[Any, np.ndarray]
-    node_times: dict[str, np.ndarray]
-    seeds: dict[Any, np.ndarray]
-    timestamps: dict[Any, np.ndarray]
-    fanouts: list[dict[Any, int]]
-    rule: Rule
-    disjoint: bool
-    frontier: str
-
-    @property
-    def has_types(self) -> bool:
-        return PLAIN not in self.graph.relations
-
-
-@st.composite
-def some_times(draw, count: int, times) -> np.ndarray:
-    return np.array(draw(st.lists(times, min_size=count, max_size=count)), dtype=np.int64)
-
-
-@st.composite
-def cases(draw, *, temporal: bool) -> Case:
-    has_types = draw(st.booleans())
-    if has_types:
-        graph = draw(strategies.typed_graphs())
-        seeds = {
-            of: np.array(rows[:3], dtype=np.int64) for of, rows in draw(strategies.typed_seeds(graph)).items() if rows
-        }
-        seeds = {of: rows if isinstance(of, str) else rows.reshape(-1, 2) for of, rows in seeds.items()}
-    else:
-        plain = draw(strategies.csc_graphs(min_nodes=1))
-        graph = strategies.TypedGraph({"": plain.num_nodes}, {PLAIN: (*plain, None)})
-        ids, columns = draw(strategies.seeds_in(plain)), draw(st.integers(1, 3))
-        ids = ids[: min(len(ids) // columns, 4) * columns]
-        seeds = {"": ids} if columns == 1 else {PLAIN: ids.reshape(-1, columns)}
-    times = draw(st.sampled_from([SMALL_TIMES, ANY_TIME]))
-    edge_times, node_times = {}, {}
-    which = draw(st.sampled_from(["edges", "nodes", "both"])) if temporal else ""
-    for of, (indptr, indices, _) in graph.relations.items():
-        if which in ("edges", "both") and (not has_types or draw(st.integers(0, 4)) > 0):
-            edge_times[of] = draw(some_times(len(indices), times))
-            for v in range(len(indptr) - 1):
-                if draw(st.booleans()):
-                    edge_times[of][indptr[v] : indptr[v + 1]].sort()
-    if which in ("nodes", "both"):
-        named = [of for of in graph.num_nodes if not has_types or draw(st.integers(0, 4)) > 0]
-        node_times = {of: draw(some_times(graph.num_nodes[of], times)) for of in named}
-    strategy = draw(st.sampled_from(["uniform", "last"])) if temporal else "uniform"
-    rule = Rule(
-        replace=strategy == "uniform" and draw(st.booleans()),
-        temporal=temporal,
-        strategy=strategy,
-        inclusive=temporal and draw(st.booleans()),
-        window=draw(st.one_of(st.none(), st.integers(0, 4), st.just(2**63 - 1))) if temporal else None,
-    )
-    fanouts = [{of: draw(st.integers(-1, 5)) for of in graph.relations} for _ in range(draw(st.integers(1, 3)))]
-    if draw(st.booleans()):
-        fanouts[0] |= {of: draw(st.sampled_from([8, 33, 64, 150])) for of in list(graph.relations)[:1]}
-    timestamps = {of: draw(some_times(len(rows), times)) for of, rows in seeds.items()}
-    disjoint = not temporal or draw(st.booleans())
-    frontier = draw(st.sampled_from(["all", "new"]))
-    return Case(graph, edge_times, node_times, seeds, timestamps, fanouts, rule, disjoint, frontier)
 
 
 def by_twin(case: Case) -> Trees:
@@ -108,58 +36,9 @@ def by_twin(case: Case) -> Trees:
 
 
 def by_package(case: Case) -> dp.MiniBatch:
-    if case.has_types:
-        graph = dp.HeteroCSCGraph(
-            {of: arrays[:2] for of, arrays in case.graph.relations.items()},
-            case.graph.num_nodes,
-            node_attributes={of: {"since": times} for of, times in case.node_times.items()},
-            edge_attributes={of: {"at": times} for of, times in case.edge_times.items()},
-            edge_ids={of: ids for of, (_, _, ids) in case.graph.relations.items() if ids is not None},
-        )
-        sets = {of: item_set(case.seeds[of], case.timestamps[of]) for of in case.seeds}
-        items: Any = dp.HeteroItemSet(sets)
-        fanouts: list[Any] = case.fanouts[::-1]
-    else:
-        (relation,) = case.graph.relations.values()
-        graph = dp.CSCGraph(
-            *relation[:2],
-            node_attributes={"since": case.node_times[""]} if case.node_times else None,
-            edge_attributes={"at": case.edge_times[PLAIN]} if case.edge_times else None,
-        )
-        ((of, seeds),) = case.seeds.items()
-        items, fanouts = item_set(seeds, case.timestamps[of]), [fanout[PLAIN] for fanout in case.fanouts[::-1]]
-    pipe: Any = dp.ItemSampler(items, 1000, seed=SEED)
-    arguments: dict[str, Any] = {"replace": case.rule.replace, "return_edge_ids": True, "frontier": case.frontier}
-    arguments["disjoint"] = case.disjoint
-    if case.rule.temporal:
-        pipe = pipe.temporal_sample_neighbor(
-            graph,
-            fanouts,
-            node_time_attr="since" if case.node_times else None,
-            edge_time_attr="at" if case.edge_times else None,
-            strategy=case.rule.strategy,
-            inclusive=case.rule.inclusive,
-            time_window=case.rule.window,
-            **arguments,
-        )
-    else:
-        pipe = pipe.sample_neighbor(graph, fanouts, **arguments)
-    return next(iter(pipe))
-
-
-def item_set(seeds: np.ndarray, timestamps: np.ndarray) -> dp.ItemSet:
-    return dp.ItemSet((torch.from_numpy(seeds), torch.from_numpy(timestamps)), names=("seeds", "timestamps"))
-
-
-def can_be_sampled(case: Case) -> bool:
-    """Whether there are seeds, something to draw, and a time for it where one is named."""
-    sampled = [of for of in case.graph.relations if any(fanout[of] != 0 for fanout in case.fanouts)]
-    if not any(len(rows) for rows in case.seeds.values()) or (case.has_types and not sampled):
-        return False
-    named = sampled if case.has_types else [PLAIN]
-    has_edges = not case.edge_times or any(of in case.edge_times for of in named)
-    has_nodes = not case.node_times or any(of[0] in case.node_times for of in named)
-    return has_edges and has_nodes and (not case.rule.temporal or bool(case.edge_times or case.node_times))
+    graph, start, fanouts, arguments = built(case)
+    sample: Any = start.temporal_sample_neighbor if case.rule.temporal else start.sample_neighbor
+    return next(iter(sample(graph, fanouts, **arguments)))
 
 
 def expect_equal(found: dp.MiniBatch, expected: Trees, case: Case) -> None:

@@ -14,32 +14,11 @@ from strategies import csc_graphs, rng_seeds, typed_graphs, typed_seeds
 from test_neighbor_sampler import expect_the_twin
 from test_typed_sampling import by_edge_type, draws_something, set_of
 from test_typed_sampling import expect_the_twin as expect_the_typed_twin
-from typed_pipelines import CITES, WRITES, typed_graph, typed_items
-from weights import weights_for
+from typed_pipelines import CITES, WRITES, typed_items
+from weights import weighted_graph, weighted_typed_graph, weights_for
 
 import datapipes as dp
 from datapipes.processes.sharing import pack
-
-
-def weighted_graph(weights: torch.Tensor | None = None, dtype: torch.dtype = torch.int64) -> dp.CSCGraph:
-    graph = small_graph(dtype)
-    values = torch.arange(graph.num_edges).remainder(7).float() ** 4 if weights is None else weights
-    return dp.CSCGraph(
-        graph.indptr, graph.indices, edge_ids=graph.edge_ids, edge_attributes={"w": values, "rows": torch.ones(200, 2)}
-    )
-
-
-def weighted_typed_graph() -> dp.HeteroCSCGraph:
-    graph = typed_graph()
-    attributes = {
-        of: {"w": torch.arange(graph.num_edges[of]).remainder(4).to(torch.float16)} for of in graph.edge_types
-    }
-    return dp.HeteroCSCGraph(
-        {of: (graph.relation(of).indptr, graph.relation(of).indices) for of in graph.edge_types},
-        graph.num_nodes,
-        edge_ids={of: graph.relation(of).edge_ids for of in graph.edge_types},
-        edge_attributes=attributes,
-    )
 
 
 def weighted(graph: dp.CSCGraph | None = None, **arguments) -> dp.NeighborSampler:

@@ -33,10 +33,11 @@ from datapipes.distributed.forks import refuse_forked
 from datapipes.distributed.needed import arrow_flight
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.digest_codec import digest_to_message, digests_from_message
 from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest, TakeRows
+from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 from datapipes.distributed.wire.rows_codec import RowsSink, answered_rows_from_message, rows_to_message
 
 _WHERE = "FlightPeers"
@@ -79,6 +80,15 @@ class FlightPeers:
             for piece, each in zip(pieces, takes, strict=True)
         ]
         return joined(answers, lambda found: join_rows(request, pieces, found) if take is None else [])
+
+    def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
+        """Ask a part for digests of what it draws by; return at once. See Peers."""
+
+        def ask(send: Send) -> Digests:
+            answer = send(digest_to_message(request, self._meant(part)), 0)
+            return digests_from_message(self._where(part), answer, request)
+
+        return self._ask(part, ask)
 
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
         """Ask a server what it says of itself, "health" or "statistics"; return at once."""

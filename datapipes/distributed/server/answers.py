@@ -9,7 +9,7 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.rows import byte_rows, take_rows
 from datapipes.base.types import ends_of
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest
+from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, Rows, RowsRequest
 from datapipes.partition.native.part import Part
 
 
@@ -37,10 +37,21 @@ def answer_draw(
             edge_type=each.edge_type,
             edge_ids=request.edge_ids,
             num_threads=num_threads,
-            streams=request.streams_of(dst),
+            streams=None if request.streams is None else request.streams[dst],
+            times=None if request.times is None else request.times[dst],
+            choice=request.choice,
         )
         answer.append(Drawn(*drawn))
     return answer
+
+
+def answer_digests(part: Part, request: DigestRequest) -> Digests:
+    """Return the digests of each of the request's edge types.
+
+    Raises:
+        TypeError, ValueError: There is no such type or attribute, or the part cannot draw by it.
+    """
+    return [part.digests_of("Part.digests_of", request.choice, each) for each in request.edge_types]
 
 
 def answer_rows(part: Part, request: RowsRequest, *, num_threads: int = 1) -> list[Tensor]:

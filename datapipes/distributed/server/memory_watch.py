@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Callable
 
 from datapipes.base.log import logger
 from datapipes.distributed.server.connections import end_all_connections
@@ -37,10 +38,16 @@ def give_back() -> None:
 
 
 class MemoryWatch:
-    """A thread that ends all connections to a port while the process's memory exceeds `max_bytes`."""
+    """A thread that ends all connections to a port while the process's memory exceeds `max_bytes`.
 
-    def __init__(self, port: int, max_bytes: int, statistics: Statistics) -> None:
-        self.port, self.max_bytes, self.statistics = port, max_bytes, statistics
+    Args:
+        kept_bytes: what the part has made of its attributes since the start, which is allowed on top.
+    """
+
+    def __init__(
+        self, port: int, max_bytes: int, statistics: Statistics, kept_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.port, self.max_bytes, self.statistics, self.kept_bytes = port, max_bytes, statistics, kept_bytes
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -54,7 +61,7 @@ class MemoryWatch:
         pause, count, quiet = _EVERY_S, 0, _QUIET_LOOKS
         while not self._stop.wait(pause):
             pause = _EVERY_S
-            if own_memory() > self.max_bytes:
+            if own_memory() > self.max_bytes + self.kept_bytes():
                 give_back()
                 if self._end_all_if_above():
                     pause = _PAUSE_S
@@ -64,14 +71,14 @@ class MemoryWatch:
                 give_back()
 
     def _end_all_if_above(self) -> bool:
-        found = own_memory()
-        if found <= self.max_bytes:
+        found, allowed = own_memory(), self.max_bytes + self.kept_bytes()
+        if found <= allowed:
             return False
         ended = end_all_connections(self.port)
         logger.warning(
             "the memory of this process is %d bytes, allowed are %d: %d connections are ended",
             found,
-            self.max_bytes,
+            allowed,
             ended,
         )
         self.statistics.count_shed()

@@ -161,7 +161,8 @@ class PartitionServer:
             raise
         self._service, self._address = service, Address(self._asked.host, self._server.port)
         if max_memory is not None:
-            self._watch = MemoryWatch(self._address.port, max_memory, service.statistics)
+            kept = (lambda: part.kept_bytes) if self._max_memory == _AUTO else (lambda: 0)
+            self._watch = MemoryWatch(self._address.port, max_memory, service.statistics, kept)
         atexit.register(self.stop, 0.0)
         logger.info("%s listens on %s: %r", service.where, self._address, service.part)
         if self._metrics is not None:

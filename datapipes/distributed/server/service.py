@@ -12,12 +12,13 @@ from datapipes.base.log import logger
 from datapipes.base.threads import threads_of_kernels
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.server.admission import Admission, Hold
-from datapipes.distributed.server.answers import answer_draw, answer_rows
+from datapipes.distributed.server.answers import answer_digests, answer_draw, answer_rows
 from datapipes.distributed.server.in_flight import Answer, Answers
 from datapipes.distributed.server.sizes import draw_bytes, most_draw_bytes, rows_bytes
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
+from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
 from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
 from datapipes.distributed.wire.hello_codec import greeting_to_message
@@ -138,6 +139,8 @@ class Service:
             raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
         if kind == "hello":
             return greeting_to_message(self.part.part, self.facts), None
+        if kind == "digest":
+            return self._digests(peer, message, is_cancelled)
         if kind == "rows":
             return self._rows(peer, message, is_cancelled)
         return self._draw(peer, message, is_cancelled)
@@ -152,6 +155,16 @@ class Service:
                 return answered_rows_to_message(answer_rows(self.part, request, num_threads=self.limits.num_threads))
 
         return self.admission.run(peer, num_bytes, work, is_cancelled)
+
+    def _digests(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
+        with self._reading:
+            request = digest_from_message(self.where, message)
+
+        def work() -> Message:
+            with threads_of_kernels(self.limits.num_threads):
+                return digests_to_message(answer_digests(self.part, request))
+
+        return self.admission.run(peer, 0, work, is_cancelled)
 
     def _draw(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:

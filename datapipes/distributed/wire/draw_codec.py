@@ -12,6 +12,7 @@ from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
+from datapipes.distributed.wire.choice_json import choice_of, choice_to_json
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.request_parts import columns_of, own_values
@@ -23,6 +24,7 @@ from datapipes.distributed.wire.types_json import (
     type_to_json,
     whole_number,
 )
+from datapipes.partition.native.choices import ByTime
 
 _UINT64_MAX = 2**64 - 1
 
@@ -41,6 +43,7 @@ def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
         replace=bool(request.replace),
         edge_ids=bool(request.edge_ids),
         **({} if kinds == ["ids"] else {"columns": kinds}),
+        **({} if request.choice is None else {"choice": choice_to_json(request.choice)}),
     )
     columns = {f"{kind}.{i}": getattr(request, kind)[of] for kind in kinds for i, of in enumerate(request.ids)}
     return Message(header, columns)
@@ -53,8 +56,8 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
         BadRequest: It says none.
     """
     try:
-        ids, draws, replace, edge_ids, kinds = own_values(
-            message, "draw", ("ids", "draws", "replace", "edge_ids"), ("columns",)
+        ids, draws, replace, edge_ids, kinds, choice = own_values(
+            message, "draw", ("ids", "draws", "replace", "edge_ids"), ("columns", "choice")
         )
         types = [node_type_of(each) for each in list_of("ids", ids)]
         if len({*types}) < len(types):
@@ -66,11 +69,13 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
             draws=tuple(_draw(each) for each in list_of("draws", draws)),
             replace=replace,
             edge_ids=edge_ids,
+            choice=None if choice is None else choice_of(choice),
             **{kind: dict(zip(types, each, strict=True)) for kind, each in columns.items()},
         )
         drawn = [each.edge_type or () for each in request.draws]
         if any(one >= after for one, after in pairwise(drawn)):
             raise ValueError(f"the edge types of the draws are {shown(drawn)}; each comes once, in sorted order")
+        _check_times(request)
         missing = [each.edge_type for each in request.draws if ends_of(each.edge_type)[1] not in request.ids]
         if missing:
             raise ValueError(f"there are no ids for the draw of {shown(missing[0])}")
@@ -123,6 +128,14 @@ def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, fact
     for name, values, most in (("neighbor", neighbors, num_sources), ("edge id", edge_ids, 2**63 - 1)):
         if values is not None and count > 0 and not 0 <= int(values.min()) <= int(values.max()) < most:
             raise BadMessage(f"{where}: found {name}s outside [0, {most}).")
+
+
+def _check_times(request: DrawRequest) -> None:
+    choice = request.choice
+    if isinstance(choice, ByTime) != (request.times is not None):
+        raise ValueError("rows have times if they are drawn by time, and only then")
+    if isinstance(choice, ByTime) and choice.strategy == "last" and request.replace:
+        raise ValueError("the last in-edges cannot be drawn with replacement")
 
 
 def _kinds(value: object) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from datapipes.base.rng import STREAM_VERSION
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition
 
 PROTOCOL = 1  # of the messages' form and of what they mean
-KINDS = ("draw", "health", "hello", "rows", "statistics")
+KINDS = ("digest", "draw", "health", "hello", "rows", "statistics")
 
 
 class Meant(NamedTuple):

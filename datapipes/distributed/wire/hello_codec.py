@@ -53,6 +53,7 @@ def greeting_to_message(part: int, facts: PartitionFacts) -> Message:
             [domain, type_to_json(of), name, dtype_name(form.dtype), [*form.shape]]
             for (domain, of, name), form in facts.features.items()
         ],
+        **({} if facts.node_time_attr is None else {"node_time_attr": facts.node_time_attr}),
     }
     return Message(answer_header("hello", part=part, facts=values), {})
 
@@ -71,10 +72,14 @@ def greeting_from_message(where: str, message: Message) -> tuple[int, PartitionF
 
 
 def _facts(value: Any) -> PartitionFacts:
-    num_parts, nodes, edges, index, fingerprint, partition_id, content_id, features = fields_of("facts", value, _FIELDS)
+    times = value.get("node_time_attr") if isinstance(value, dict) else None  # not there unless edges have such times
+    names = _FIELDS if times is None else (*_FIELDS, "node_time_attr")
+    found = fields_of("facts", value, names)
+    num_parts, nodes, edges, index, fingerprint, partition_id, content_id, features = found[: len(_FIELDS)]
     if index not in ("int32", "int64"):
         raise ValueError(f"index_dtype is {shown(index)}, allowed are int32 and int64")
-    for name, text in (("fingerprint", fingerprint), ("partition_id", partition_id), ("content_id", content_id)):
+    texts = {"fingerprint": fingerprint, "partition_id": partition_id, "content_id": content_id}
+    for name, text in (texts if times is None else {**texts, "node_time_attr": times}).items():
         if not isinstance(text, str):
             raise ValueError(f"{name} is {shown(text)}, allowed are texts")
     num_nodes = dict(_counted("num_nodes", entry, node_type_of) for entry in list_of("num_nodes", nodes))
@@ -97,6 +102,7 @@ def _facts(value: Any) -> PartitionFacts:
         partition_id,
         content_id,
         dict(_feature(entry, {"node": num_nodes, "edge": num_edges}) for entry in list_of("features", features)),
+        times,
     )
 
 

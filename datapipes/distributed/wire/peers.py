@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest, TakeRows
+from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 
 
 class Peers(Protocol):
@@ -22,6 +22,9 @@ class Peers(Protocol):
 
     def rows(self, part: int, request: RowsRequest, take: TakeRows | None = None) -> Future[list[Tensor]]:
         """Ask a part for rows of features; return at once. With `take` the rows go there, and the answer is []."""
+
+    def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
+        """Ask a part for digests of what it draws by; return at once."""
 
     def close(self) -> None:
         """End all connections of this process; may be called twice. The next request connects again."""

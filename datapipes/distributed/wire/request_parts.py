@@ -12,7 +12,7 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import COMMON
 from datapipes.distributed.wire.types_json import fields_of
 
-_DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,)}
+_DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}
 
 
 def own_values(message: Message, kind: str, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[Any]:

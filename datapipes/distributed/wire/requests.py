@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from datapipes.base.types import EdgeType, NodeType
+from datapipes.partition.native.choices import Choice
 
-COLUMNS = ("ids", "streams")  # of a DrawRequest: those of its rows
+COLUMNS = ("ids", "streams", "times")  # of a DrawRequest: those of its rows
 
 
 class Draw(NamedTuple):
@@ -40,6 +41,8 @@ class DrawRequest:
         replace: draw with replacement.
         edge_ids: whether the answer has the ids of the edges.
         streams: of each id the stream of the random key, uint32, {destination type: [n]}; None: all have stream 0.
+        times: of each id its time, int64, {destination type: [n]}; only where in-edges are drawn by time.
+        choice: how in-edges are drawn, if not uniformly.
     """
 
     ids: dict[NodeType | None, Tensor]
@@ -47,10 +50,8 @@ class DrawRequest:
     replace: bool = False
     edge_ids: bool = False
     streams: dict[NodeType | None, Tensor] | None = None
-
-    def streams_of(self, node_type: NodeType | None) -> Tensor | None:
-        """Return the streams of the ids of a type, or None."""
-        return None if self.streams is None else self.streams[node_type]
+    times: dict[NodeType | None, Tensor] | None = None
+    choice: Choice | None = None
 
     def rows(self, begin: int, end: int) -> DrawRequest:
         """Return the same draws for the rows from `begin` to `end`, counted over all types."""
@@ -105,7 +106,18 @@ class RowsRequest:
     rows: tuple[Rows, ...]
 
 
-Request = DrawRequest | RowsRequest
+@dataclass(frozen=True)
+class DigestRequest:
+    """Digests of what a choice reads of the in-edges that the part stores. The answer is a list, aligned with
+    `edge_types`: digests, see sum_of_digests, or None where there is nothing to read.
+    """
+
+    edge_types: tuple[EdgeType | None, ...]
+    choice: Choice
+
+
+Digests = list[list[str] | None]
+Request = DrawRequest | RowsRequest | DigestRequest
 
 # Takes rows of an answer as they arrive: the number of the tensor in the answer, its first row, and the bytes of the
 # rows, uint8 [n, bytes of a row], which are valid during the call only. Rows may come more than once, if the request is

@@ -18,9 +18,10 @@ from datapipes import _core
 from datapipes.base.checks import check_bool, check_index_tensor, check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, known_edge_type, known_node_type
 from datapipes.graph.graph import Graph
-from datapipes.graph.row_weights import KeptWeights, Rows, RowWeights
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT, Place
+from datapipes.partition.native.choices import Choice
+from datapipes.partition.native.chosen_rows import ChosenRows
 from datapipes.partition.native.manifest import Manifest, opened_manifest
 from datapipes.partition.native.native_book import book_of, partition_id_of
 from datapipes.partition.native.own_rows import OwnRows
@@ -81,14 +82,15 @@ class Part:
         self._num_nodes = dict(manifest.identity.num_nodes)
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
         self._num_edges = dict(manifest.identity.num_edges)
+        self._chosen = ChosenRows({}, manifest.node_time_attr)
         self._own: dict[tuple[str, Any], OwnRows] = {}  # by "node" or "edge" and type; made when they are asked for
         self._making = threading.Lock()  # a server's threads share what is made
-        self._weights = KeptWeights()
         self._take(arrays)
 
     def _take(self, arrays: dict[Place, Tensor]) -> None:
         self._arrays = arrays
         self._relations = dict(zip(self._num_edges, relations_of(arrays, len(self._num_edges)), strict=True))
+        self._chosen.over(self._relations)
         attributes = attributes_of(arrays, "node_attributes", len(self._num_nodes))
         self._node_attributes = dict(zip(self._num_nodes, attributes, strict=True))
 
@@ -273,7 +275,8 @@ class Part:
         edge_ids: bool = True,
         num_threads: int = 1,
         streams: Tensor | None = None,
-        prob_name: str | None = None,
+        times: Tensor | None = None,
+        choice: Choice | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw in-edges of the part's own nodes, with the bits of the whole graph.
 
@@ -286,19 +289,20 @@ class Part:
             edge_ids: whether to return the ids of the edges; each may cost a cache miss more.
             num_threads: threads of the kernel; the draws do not depend on it.
             streams: uint32 [n], the stream of the random key of each node, as trees have them; by default 0.
-            prob_name: the edge attribute with the weights by which in-edges are drawn; None for equal ones.
+            times: int64 [n], the time of each node, where they are drawn by time.
+            choice: how in-edges are drawn, if not uniformly.
         Returns:
             indptr: int64 [n + 1], where the edges of each node begin.
             neighbors: [indptr[-1]], the global ids of the sources, of `index_dtype`.
             edge_ids: int64 [indptr[-1]]; None if they are not asked for.
         Raises:
             IndexError: A node is not this part's; the message names the first one, and the part that owns it.
-            ValueError: There is no such type, the fanout is below -1, or the part is corrupt. Or the attribute holds no
-                weights (TypeError for a dtype).
+            TypeError, ValueError: There is no such type, the fanout is below -1, `choice` names an attribute that the
+                part cannot draw by, or the part is corrupt.
+            MemoryError: What the part makes for `choice`, once, exceeds the memory that is left.
         """
         known = self._edge_type(edge_type)
         src, dst = ends_of(known)
-        weights = None if prob_name is None else self.row_weights("Part.draw", prob_name, known)
         relation = self._relations[known]
         given = check_index_tensor("Part.draw", "ids", ids)
         try:
@@ -315,20 +319,26 @@ class Part:
                 want_places=edge_ids,
                 num_threads=num_threads,
                 streams=None if streams is None else streams.numpy(),
-                weights=None if weights is None else weights.sums(),
+                **self._chosen.arguments("Part.draw", known, choice, times, self.node_ids(dst)),
             )
         except IndexError:
             self.rows_of(given, dst)  # its error names the node, and the part that owns it
             raise
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
-    def row_weights(self, where: str, prob_name: str, edge_type: EdgeType | str | None = None) -> RowWeights:
-        """Return the weights of the part's own edges; see `LocalGraph.row_weights`. The digests of all parts add up."""
+    def digests_of(self, where: str, choice: Choice, edge_type: EdgeType | str | None = None) -> list[str] | None:
+        """Return digests of what a choice reads of the part's in-edges, or None; see sum_of_digests.
+
+        Args:
+            where: who asks, for errors, which are those of `draw`.
+        """
         known = self._edge_type(edge_type)
-        relation = self._relations[known]
-        own = self.node_ids(ends_of(known)[1])
-        rows = Rows(relation.indptr, relation.edge_attributes, relation.num_edges, own)
-        return self._weights.get(where, prob_name, known, rows)
+        return self._chosen.digests(where, known, choice, self.node_ids(ends_of(known)[1]))
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of memory that the part has made for choices so far."""
+        return self._chosen.num_bytes
 
     def _not_owned(self, node: int, node_type: NodeType | None) -> IndexError:
         of = "" if node_type is None else f" of {node_type!r}"

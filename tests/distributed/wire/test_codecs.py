@@ -6,11 +6,26 @@ from dataclasses import replace
 
 import pytest
 import torch
-from wire_messages import WRITES, a_draw, a_draw_of_trees, expect_equal, some_facts, some_rows
+from wire_messages import (
+    WRITES,
+    a_draw,
+    a_draw_by_time,
+    a_draw_of_trees,
+    digests_of_times,
+    expect_equal,
+    some_facts,
+    some_rows,
+)
 
 from datapipes.base.rng import STREAM_VERSION
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
+from datapipes.distributed.wire.digest_codec import (
+    digest_from_message,
+    digest_to_message,
+    digests_from_message,
+    digests_to_message,
+)
 from datapipes.distributed.wire.draw_codec import (
     draw_from_message,
     draw_to_message,
@@ -35,6 +50,7 @@ from datapipes.distributed.wire.rows_codec import (
     rows_from_message,
     rows_to_message,
 )
+from datapipes.partition.native.choices import ByWeight
 
 MEANT = Meant(1, "0123456789abcdef", "fedcba9876543210")
 
@@ -57,6 +73,27 @@ def test_a_draw_of_trees_comes_back():
     expect_equal(found.streams, request.streams)
     plain = draw_from_message("server", travelled(draw_to_message(a_draw(), MEANT)))
     assert plain.streams is None
+
+
+def test_a_draw_by_time_comes_back():
+    for request in (a_draw_by_time(), replace(a_draw_by_time(), streams=None)):
+        found = draw_from_message("server", travelled(draw_to_message(request, MEANT)))
+        assert (found.choice, found.streams is None) == (request.choice, request.streams is None)
+        expect_equal(found.times, request.times)
+
+
+def test_a_draw_by_weight_comes_back():
+    request = replace(a_draw(), choice=ByWeight("größe"))
+    message = draw_to_message(request, MEANT)
+    assert message.header["choice"] == {"by": "weight", "prob_name": "größe"}
+    assert draw_from_message("server", travelled(message)).choice == request.choice
+
+
+def test_a_request_for_digests_and_its_answer_come_back():
+    request = digests_of_times()
+    assert digest_from_message("server", travelled(digest_to_message(request, MEANT))) == request
+    digests = [None, ["int64:" + "0123456789abcdef" * 2, "int64:" + "0" * 32]]
+    assert digests_from_message("client", travelled(digests_to_message(digests)), request) == digests
 
 
 def test_a_draw_without_types_comes_back():
@@ -97,6 +134,16 @@ def test_the_facts_come_back():
     assert [*found[1].features] == [*some_facts().features]
 
 
+def test_the_attribute_of_the_times_of_sources_comes_back_where_there_is_one():
+    facts = replace(some_facts(), node_time_attr="since")
+    message = greeting_to_message(2, facts)
+    assert greeting_from_message("client", travelled(message)) == (2, facts)
+    assert "node_time_attr" not in greeting_to_message(2, some_facts()).header["facts"]
+    message.header["facts"]["node_time_attr"] = 0
+    with pytest.raises(BadMessage, match="node_time_attr is 0, allowed are texts"):
+        greeting_from_message("client", message)
+
+
 def test_facts_without_types_come_back():
     facts = replace(some_facts(), num_nodes={None: 4}, num_edges={None: 0}, features={})
     assert greeting_from_message("client", travelled(greeting_to_message(0, facts))) == (0, facts)
@@ -129,6 +176,15 @@ def test_the_form_of_requests_does_not_change():
         + ',"ids":["author","paper"],"draws":[[["author","knows","author"],-1,0],[["author","writes","paper"],5,'
         '18446744073709551615]],"replace":true,"edge_ids":true}'
     )
+    by_time = (
+        ',"columns":["ids","streams","times"],"choice":{"by":"time","edge_time_attr":"at","node_time_attr":null,'
+        '"strategy":"uniform","inclusive":true,"time_window":9223372036854775807}}'
+    )
+    digests = (
+        common % "digest" + ',"edge_types":[["author","knows","author"],["author","writes","paper"]],"choice":'
+        '{"by":"time","edge_time_attr":"at","node_time_attr":"since","strategy":"uniform","inclusive":false,'
+        '"time_window":null}}'
+    )
     rows = (
         common % "rows" + ',"rows":[["node","paper",["x","gr\\u00f6\\u00dfe \\ud83d\\udca1"]],'
         '["edge",["author","writes","paper"],["w"]]]}'
@@ -136,6 +192,8 @@ def test_the_form_of_requests_does_not_change():
     for message, text in (
         (draw_to_message(a_draw(), MEANT), draw),
         (draw_to_message(a_draw_of_trees(), MEANT), draw.removesuffix("}") + ',"columns":["ids","streams"]}'),
+        (draw_to_message(a_draw_by_time(), MEANT), draw.removesuffix("}") + by_time),
+        (digest_to_message(digests_of_times(), MEANT), digests),
         (rows_to_message(some_rows(), MEANT), rows),
         (hello_to_message(MEANT), common % "hello" + "}"),
     ):
@@ -224,6 +282,78 @@ def test_what_are_no_ids_is_refused(ids):
         message.tensors["ids.1"] = ids
         with pytest.raises(BadRequest, match=r"ids.1 is torch.* allowed are int32 and int64 of 1 dimension"):
             read("server", message)
+
+
+BY_TIME = {
+    "by": "time",
+    "edge_time_attr": "at",
+    "node_time_attr": None,
+    "strategy": "uniform",
+    "inclusive": False,
+    "time_window": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        (None, "must have exactly"),
+        ("time", "choice is 'time', it must be an object, by time"),
+        ({}, "choice is {}, it must be an object"),
+        ({"by": ["time"]}, "it must be an object"),
+        ({**BY_TIME, "by": "chance"}, "it must be an object, by time or weight"),
+        ({"by": "weight"}, "it must have exactly"),
+        ({"by": "weight", "prob_name": None}, "prob_name is None, allowed is a text"),
+        ({"by": "time"}, "choice is ['by'], it must have exactly"),
+        ({**BY_TIME, "more": 1}, "it must have exactly"),
+        ({**BY_TIME, "edge_time_attr": None}, "neither edges nor nodes have times"),
+        ({**BY_TIME, "node_time_attr": 3}, "an attribute of times is 3"),
+        ({**BY_TIME, "strategy": "first"}, "strategy and inclusive are 'first' and False"),
+        ({**BY_TIME, "strategy": ["last"]}, "strategy and inclusive are ['last'] and False"),
+        ({**BY_TIME, "inclusive": 1}, "strategy and inclusive are 'uniform' and 1"),
+        ({**BY_TIME, "time_window": -1}, "time_window is -1"),
+        ({**BY_TIME, "time_window": 2**63}, "time_window is 9223372036854775808"),
+        ({**BY_TIME, "time_window": True}, "time_window is True"),
+        ({**BY_TIME, "strategy": "last"}, "the last in-edges cannot be drawn with replacement"),
+    ],
+    ids=str,
+)
+def test_what_is_no_choice_is_refused(choice, text):
+    message = changed(draw_to_message(a_draw_by_time(), MEANT), choice=choice)
+    with pytest.raises(BadRequest, match=re.escape(text)):
+        draw_from_message("server", message)
+    if choice is not None and "replacement" not in text:
+        with pytest.raises(BadRequest, match=re.escape(text)):
+            digest_from_message("server", changed(digest_to_message(digests_of_times(), MEANT), choice=choice))
+
+
+def test_times_without_a_choice_and_a_choice_without_times_are_refused():
+    for request in (replace(a_draw_by_time(), times=None), replace(a_draw_by_time(), choice=None)):
+        with pytest.raises(BadRequest, match="rows have times if they are drawn by time, and only then"):
+            draw_from_message("server", draw_to_message(request, MEANT))
+
+
+def test_what_is_no_request_for_digests_is_refused():
+    good = digest_to_message(digests_of_times(), MEANT)
+    for header, text in (
+        ({"edge_types": "x"}, "edge_types is 'x', it must be a list"),
+        ({"edge_types": ["a:b:c"]}, "the edge type 'a:b:c'"),
+        ({"edge_types": [[*WRITES], [*WRITES]]}, "each comes once, in sorted order"),
+        ({"more": 1}, "must have exactly"),
+    ):
+        with pytest.raises(BadRequest, match=re.escape(text)):
+            digest_from_message("server", changed(good, **header))
+    with pytest.raises(BadRequest, match=re.escape("the columns are ['ids.0']")):
+        digest_from_message("server", Message(good.header, {"ids.0": torch.tensor([1])}))
+
+
+@pytest.mark.parametrize(
+    "digests",
+    [None, [], [None], [None, []], [None, "x"], [None, ["int64:0"]], [None, [7]], [None, ["x:" + "0" * 32] * 3]],
+)
+def test_what_are_no_digests_is_refused(digests):
+    with pytest.raises(BadMessage, match="expected was one entry for each edge type"):
+        digests_from_message("client", digests_to_message(digests), digests_of_times())
 
 
 @pytest.mark.parametrize(

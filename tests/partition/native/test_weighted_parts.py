@@ -13,6 +13,7 @@ import datapipes as dp
 from datapipes import _core
 from datapipes.distributed import Part, PartitionBook
 from datapipes.graph.rows_digest import sum_of_digests
+from datapipes.partition.native.choices import ByWeight
 from datapipes.processes.sharing import pack
 
 
@@ -31,10 +32,10 @@ def test_parts_draw_by_weights_what_the_whole_graph_draws(tmp_path_factory, data
     parts = [Part.open(root, part) for part in range(3)]
     for part in parts:
         own = part.node_ids()
-        ends, _, edge_ids = part.draw(own, fanout=fanout, key=key, replace=replace, prob_name="w")
+        ends, _, edge_ids = part.draw(own, fanout=fanout, key=key, replace=replace, choice=ByWeight("w"))
         for i, v in enumerate(own.tolist()):
             assert edge_ids[ends[i] : ends[i + 1]].tolist() == positions[indptr[v] : indptr[v + 1]].tolist()
-    digests = [part.row_weights("test", "w").digest for part in parts]
+    digests = [digest for part in parts for digest in part.digests_of("test", ByWeight("w"))]
     assert sum_of_digests(digests) == graph.row_weights("test", "w").digest
 
 
@@ -43,7 +44,7 @@ def test_a_part_with_types_takes_its_sums_to_a_worker_and_refuses_what_is_no_wei
     nodes = {"paper": torch.tensor([0, 1, 1, 1]), "author": torch.tensor([0, 1, 0]), "venue": torch.tensor([0])}
     root = write(tmp_path / "root", library(edge_attributes=weights), PartitionBook(2, nodes))
     part = Part.open(root, 1)
-    draw = {"ids": part.node_ids("paper"), "fanout": 2, "key": 7, "prob_name": "w"}
+    draw = {"ids": part.node_ids("paper"), "fanout": 2, "key": 7, "choice": ByWeight("w")}
     before = part.draw(**draw, edge_type=WRITES)
     copied = pack(part).unpack()
     assert [each.tolist() for each in copied.draw(**draw, edge_type=WRITES)] == [each.tolist() for each in before]
@@ -52,4 +53,4 @@ def test_a_part_with_types_takes_its_sums_to_a_worker_and_refuses_what_is_no_wei
     ):
         part.draw(**draw, edge_type=CITES)
     with pytest.raises(ValueError, match=r"Part\.draw: no edge attribute 'v' of author:writes:paper"):
-        part.draw(**{**draw, "prob_name": "v"}, edge_type=WRITES)
+        part.draw(**{**draw, "choice": ByWeight("v")}, edge_type=WRITES)

@@ -1,0 +1,47 @@
+"""How in-edges are drawn, as JSON; read strictly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datapipes.base.checks import shown
+from datapipes.distributed.wire.types_json import fields_of, whole_number
+from datapipes.partition.native.choices import ByTime, ByWeight, Choice
+
+_KINDS: dict[str, type[Choice]] = {"time": ByTime, "weight": ByWeight}
+_INT64_MAX = 2**63 - 1
+
+
+def choice_to_json(choice: Choice) -> dict[str, Any]:
+    """Return a choice as a JSON value."""
+    (kind,) = (name for name, each in _KINDS.items() if isinstance(choice, each))
+    return {"by": kind, **choice._asdict()}
+
+
+def choice_of(value: Any) -> Choice:
+    """Return the choice that a JSON value says; ValueError if it says none."""
+    kind = value.get("by") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"choice is {shown(value)}, it must be an object, by {' or '.join(_KINDS)}")
+    _, *fields = fields_of("choice", value, ("by", *_KINDS[kind]._fields))
+    return _by_time(*fields) if kind == "time" else _by_weight(*fields)
+
+
+def _by_weight(prob_name: Any) -> ByWeight:
+    if not isinstance(prob_name, str):
+        raise ValueError(f"prob_name is {shown(prob_name)}, allowed is a text")
+    return ByWeight(prob_name)
+
+
+def _by_time(edge_attr: Any, node_attr: Any, strategy: Any, inclusive: Any, window: Any) -> ByTime:
+    for name in (edge_attr, node_attr):
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"an attribute of times is {shown(name)}, allowed are null and a text")
+    if edge_attr is None and node_attr is None:
+        raise ValueError("neither edges nor nodes have times")
+    if strategy not in ("uniform", "last") or type(inclusive) is not bool:
+        found = f"{shown(strategy)} and {shown(inclusive)}"
+        raise ValueError(f"strategy and inclusive are {found}, allowed are 'uniform' or 'last', and a boolean")
+    if window is not None:
+        whole_number("time_window", window, 0, _INT64_MAX)
+    return ByTime(edge_attr, node_attr, strategy, inclusive, window)

@@ -205,10 +205,11 @@ class Peer:
 
     def measure(self, round_: int) -> float:
         """Return the peer's rate in this round: of edges, if it samples."""
-        return self.rates(round_)[0]
+        done, _, seconds, _ = self.counts(round_)
+        return done / seconds
 
-    def rates(self, round_: int) -> tuple[float, float]:
-        """Return the peer's rate in this round; if it samples, then also that of input nodes, else 0."""
+    def counts(self, round_: int) -> tuple[float, float, float, float]:
+        """Return what the peer did in this round, its input nodes if it samples, seconds, and processor time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._signal(signal.SIGCONT)
@@ -223,8 +224,8 @@ class Peer:
             self._signal(signal.SIGSTOP)
         if not line:
             raise RuntimeError(f"the peer ended with code {self._process.wait()}; see its messages above")
-        rate, of_nodes = map(float, line.split())
-        return rate, of_nodes
+        done, input_nodes, seconds, processor_seconds = map(float, line.split())
+        return done, input_nodes, seconds, processor_seconds
 
     def close(self) -> None:
         """End the peer's processes."""

@@ -2,13 +2,14 @@
 
 A table of samplers: sample_layer_neighbor (LayerNeighborSampler: LABOR), sample_in_subgraph (InSubgraphSampler),
 temporal_sample_neighbor (TemporalNeighborSampler: in-edges sorted by time, in any order, and by the times of their
-sources), trees of sample_neighbor and of both, sample_neighbor by weights (prob_name). Each is measured in
-alternation with sample_neighbor over the same seeds and the fanouts of the row, as users call them (ItemSampler
-included, 1,024 seeds, one thread), half a second per measurement, median of 9; with --peer-python also with GraphBolt
-2.1.0's sampler of the same kind, in its own interpreter, over the same graph, weights and times (edge_values.py), a
-second or a minibatch per measurement. Edges are those in the blocks; input nodes are those that features would be
-read for. An in-edge is scanned if it is one of a node that a hop draws for. --input-nodes instead counts the input
-nodes of LABOR and of sample_neighbor, [10, 10, 10], on made graphs of mean degree 200.
+sources), trees of sample_neighbor and of both, sample_neighbor by weights (prob_name). Each is measured in alternation
+with sample_neighbor over the same seeds and the fanouts of the row, as users call them (ItemSampler included, 1,024
+seeds, one thread), by processor time, so that other work on the machine counts for less; half a second per measurement,
+median of 9; with --peer-python also with GraphBolt 2.1.0's sampler of the same kind, in its own interpreter, over the
+same graph, weights and times (edge_values.py), a second or a minibatch per measurement. Edges are those in the blocks;
+input nodes are those that features would be read for. An in-edge is scanned if it is one of a node that a hop draws
+for. --input-nodes instead counts the input nodes of LABOR and of sample_neighbor, [10, 10, 10], on made graphs of mean
+degree 200.
 Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON --only 'labor*'
 Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 85f8ef2 and the sampler): sample_in_subgraph
 38 and 57 ns/edge, 1.18 and 0.92 times sample_neighbor with [-1], the same kernel; the difference is noise.
@@ -24,6 +25,7 @@ replacement 2.0 (the processor shared by others: 94 ns/edge for uniform sampling
 from __future__ import annotations
 
 import fnmatch
+import time
 from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
@@ -31,7 +33,7 @@ from typing import NamedTuple
 import edge_values
 import numpy as np
 import torch
-from common import Figures, Peer, alternate, load_graph, parser, report, timed
+from common import Figures, Peer, alternate, load_graph, parser, report
 
 import datapipes as dp
 
@@ -196,7 +198,10 @@ def mean_input_nodes(chain: dp.Stage, minibatches: int) -> float:
 
 
 class Sampling:
-    """Sampled edges per second of a chain; counts edges, input nodes and scanned in-edges. Its seeds have times."""
+    """Sampled edges of a chain per second of processor time; counts edges, input nodes and scanned in-edges.
+
+    Its seeds have times.
+    """
 
     def __init__(self, build: Build, graph: dp.CSCGraph) -> None:
         seeds = torch.arange(graph.num_nodes), torch.from_numpy(edge_values.seed_times(graph.num_nodes))
@@ -209,11 +214,12 @@ class Sampling:
     def __call__(self, _: int) -> float:
         edges, spent = 0, 0.0
         while spent < ROUND_S:
-            seconds, minibatch = timed(lambda: next(self._stream, None))
+            began = time.process_time()
+            minibatch = next(self._stream, None)
             if minibatch is None:
                 self._stream = iter(self._pipe)
                 continue
-            spent += seconds
+            spent += time.process_time() - began
             edges += sum(block.num_edges for block in minibatch.blocks)
             self.input_nodes += len(minibatch.input_nodes)
             degree = self._degree[minibatch.input_nodes.long()].cumsum(0)
@@ -223,7 +229,7 @@ class Sampling:
 
 
 class PeerSampling:
-    """Sampled edges per second of GraphBolt; notes how many edges it sampled for each input node."""
+    """Sampled edges of GraphBolt per second of processor time; notes its edges for each input node."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -231,9 +237,9 @@ class PeerSampling:
         self.edges_per_input_node = 0.0
 
     def __call__(self, round_: int) -> float:
-        edges, input_nodes = self._peer.rates(round_)
+        edges, input_nodes, _, seconds = self._peer.counts(round_)
         self.edges_per_input_node = edges / input_nodes
-        return edges
+        return edges / seconds
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "sampling/eligible.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "gather/decode.h"
 
@@ -13,6 +14,7 @@ namespace datapipes {
 namespace {
 
 constexpr Marks kNone{nullptr, nullptr};
+constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
 [[gnu::always_inline]] inline std::uint64_t plain_bits(const RowTimes& row, const TimeBounds& bounds, std::int64_t begin,
                                                        std::int64_t end) {
@@ -31,6 +33,16 @@ constexpr Marks kNone{nullptr, nullptr};
   marks.ends[w] = found;
 }
 
+std::int64_t scan_plainly(const RowTimes& row, const TimeBounds& bounds, const Marks& marks, std::int64_t enough) {
+  std::int64_t found = 0;
+  for (std::int64_t begin = 0, w = 0; begin < row.count && found < enough; begin += 64, ++w) {
+    const std::uint64_t bits = plain_bits(row, bounds, begin, std::min(begin + 64, row.count));
+    found += __builtin_popcountll(bits);
+    put(marks, w, bits, found);
+  }
+  return found;
+}
+
 #if defined(DATAPIPES_WIDE_SCAN)
 
 #define DATAPIPES_WIDE __attribute__((target("avx2,popcnt")))
@@ -39,10 +51,10 @@ DATAPIPES_WIDE inline __m256i four(const std::int64_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }
 
-DATAPIPES_WIDE std::int64_t scan_widely(const RowTimes& row, const TimeBounds& bounds, const Marks& marks) {
+DATAPIPES_WIDE std::int64_t scan_widely(const RowTimes& row, const TimeBounds& bounds, const Marks& marks, std::int64_t enough) {
   const __m256i most = _mm256_set1_epi64x(bounds.most), least = _mm256_set1_epi64x(bounds.least);
   std::int64_t found = 0;
-  for (std::int64_t begin = 0, w = 0; begin < row.count; begin += 64, ++w) {
+  for (std::int64_t begin = 0, w = 0; begin < row.count && found < enough; begin += 64, ++w) {
     const std::int64_t end = std::min(begin + 64, row.count);
     std::uint64_t bits = 0;
     std::int64_t i = begin;
@@ -60,30 +72,26 @@ DATAPIPES_WIDE std::int64_t scan_widely(const RowTimes& row, const TimeBounds& b
 
 #endif
 
-std::int64_t scan_fast(const RowTimes& row, const TimeBounds& bounds, const Marks& marks) {
+std::int64_t scan_fast(const RowTimes& row, const TimeBounds& bounds, const Marks& marks, std::int64_t enough) {
 #if defined(DATAPIPES_WIDE_SCAN)
   static const bool is_wide = has_wide_decoders();
-  if (is_wide) return scan_widely(row, bounds, marks);
+  if (is_wide) return scan_widely(row, bounds, marks, enough);
 #endif
-  return mark_eligible_plainly(row, bounds, marks);
+  return scan_plainly(row, bounds, marks, enough);
 }
 
 }  // namespace
 
-std::int64_t count_eligible(const RowTimes& row, const TimeBounds& bounds) { return scan_fast(row, bounds, kNone); }
+std::int64_t count_eligible(const RowTimes& row, const TimeBounds& bounds, std::int64_t enough) {
+  return scan_fast(row, bounds, kNone, enough);
+}
 
 std::int64_t mark_eligible(const RowTimes& row, const TimeBounds& bounds, const Marks& marks) {
-  return scan_fast(row, bounds, marks);
+  return scan_fast(row, bounds, marks, kAll);
 }
 
 std::int64_t mark_eligible_plainly(const RowTimes& row, const TimeBounds& bounds, const Marks& marks) {
-  std::int64_t found = 0;
-  for (std::int64_t begin = 0, w = 0; begin < row.count; begin += 64, ++w) {
-    const std::uint64_t bits = plain_bits(row, bounds, begin, std::min(begin + 64, row.count));
-    found += __builtin_popcountll(bits);
-    put(marks, w, bits, found);
-  }
-  return found;
+  return scan_plainly(row, bounds, marks, kAll);
 }
 
 }  // namespace datapipes

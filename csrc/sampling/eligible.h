@@ -1,6 +1,6 @@
 // eligible.h: scans the times of a row whose in-edges are in no order, for temporal.h.
 //   In-edge i is eligible if latest[i] <= most, and earliest[i] >= least where has_least.
-//   count_eligible: how many of `count` in-edges are.
+//   count_eligible: how many of `count` in-edges are; it may stop, and return less, once it has found `enough`.
 //   mark_eligible: also writes a bit for each, to words[0 .. num_words(count)), and to ends[w] how many are up to word w.
 // The wide code, for processors that have it, gives the same as the plain one.
 #pragma once
@@ -27,7 +27,7 @@ struct Marks {
 
 constexpr std::int64_t num_words(std::int64_t count) { return (count + 63) / 64; }
 
-std::int64_t count_eligible(const RowTimes& row, const TimeBounds& bounds);
+std::int64_t count_eligible(const RowTimes& row, const TimeBounds& bounds, std::int64_t enough);
 std::int64_t mark_eligible(const RowTimes& row, const TimeBounds& bounds, const Marks& marks);
 
 // The same without the wide code.

@@ -50,8 +50,9 @@ struct Temporal {
       if (times.latest == nullptr) {
         plans[i] = narrowed(row.begin, row.degree);
       } else if (times.sorted[row.number] == 0) {
-        plans[i] = {row.begin, -1 - row.degree,
-                    pick_count(count_eligible(row_times(row.begin, row.degree), bounds_at(row.time)), fanout, replace)};
+        const std::int64_t enough = fanout < 0 ? row.degree : replace ? 1 : fanout;  // then the number of picks is known
+        const std::int64_t count = count_eligible(row_times(row.begin, row.degree), bounds_at(row.time), enough);
+        plans[i] = {row.begin, -1 - row.degree, pick_count(count, fanout, replace)};
       } else {
         const TimeBounds bounds = bounds_at(row.time);
         until.add(i, times.latest + row.begin, row.degree, bounds.most);

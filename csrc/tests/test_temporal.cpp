@@ -70,7 +70,8 @@ void a_wide_scan_is_the_plain_one() {
       Ints ends(fast.size()), plain_ends = ends;
       const std::int64_t found = mark_eligible(row, bounds, {fast.data(), ends.data()});
       CHECK(found == mark_eligible_plainly(row, bounds, {plain.data(), plain_ends.data()}));
-      CHECK(found == count_eligible(row, bounds));
+      CHECK(found == count_eligible(row, bounds, count));
+      CHECK(std::min<std::int64_t>(found, 3) == std::min<std::int64_t>(count_eligible(row, bounds, 3), 3));
       CHECK(fast == plain && ends == plain_ends);
     }
   }

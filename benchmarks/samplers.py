@@ -20,6 +20,8 @@ thread, 78 ns/edge beside 27, 3.8 ns per in-edge scanned (2.0 of them for the nu
 4.2 and 11 times.
 Commit 6b3ff14, sample_neighbor by weights from 1 to 1000: 2.1 times uniform sampling per edge, with int32 ids 2.4, with
 replacement 2.0 (the processor shared by others: 94 ns/edge for uniform sampling).
+Commit f4607c8, per edge, by wall clock beside much other work, seeds of times uniform over the whole span: trees 1.3 to
+1.4 times uniform sampling, in-edges sorted by time 1.8, the last ones 1.5, trees of them 1.9, in no order 5.2.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """What does each sampler over parts cost beside the same one over the undivided graph, without a network?
 
 A table of samplers: dist_sample_neighbor with trees (disjoint) and with weights (prob_name), dist_sample_in_subgraph,
-dist_temporal_sample_neighbor (times of edges and sources); the plain one is measured in dist_neighbor_sampler.py. Whole
-minibatches over 2 random parts that answer in this process, one of them local, beside the sampler of the whole graph
-over the same seeds, 1,024 of them, fanouts [15, 10, 5]; minibatches/s. Both give equal bits, which is checked first. In
-alternation, one thread for kernels, median of 9.
+dist_sample_layer_neighbor, dist_temporal_sample_neighbor (times of edges and sources); the plain one is measured in
+dist_neighbor_sampler.py. Whole minibatches over 2 random parts that answer in this process, one of them local, beside
+the sampler of the whole graph over the same seeds, 1,024 of them, fanouts [15, 10, 5]; minibatches/s. Both give equal
+bits, which is checked first. In alternation, one thread for kernels, median of 9.
 Run: python benchmarks/dist_samplers.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared and busy, made graph of 200,000 nodes and 4M edges, commit 8ccfcfc and the next two):
-trees 13.2/s over 2 parts, 17.0/s undivided, 0.78 of it; temporal 20.2 and 29.8, 0.68 of it. In-subgraphs 202/s and
-585/s: most of a minibatch over parts is the event loop, the threads and the requests of an epoch of four.
+Result (2-core AMD EPYC VM, shared and very busy, made graph of 200,000 nodes and 4M edges, median of 3, commit b0371f2
+and the next), over 2 parts and undivided: trees 11.9 and 14.7, 0.81 of it; weights 19.0 and 25.0, 0.76; LABOR 19.0 and
+27.2, 0.70; temporal 22.6 and 33.7, 0.67. In-subgraphs 156 and 707: most of a minibatch over parts is the event loop,
+the threads and the requests of an epoch of four.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ ROWS = [
         "dist_sample_in_subgraph",
         lambda items, graph: items.sample_in_subgraph(graph),
         lambda items, graph: items.dist_sample_in_subgraph(graph),
+    ),
+    Row(
+        "dist_sample_layer_neighbor",
+        lambda items, graph: items.sample_layer_neighbor(graph, FANOUTS),
+        lambda items, graph: items.dist_sample_layer_neighbor(graph, FANOUTS),
     ),
     Row(
         "dist_temporal_sample_neighbor",

@@ -37,6 +37,7 @@ def sample_hop(
     times: _I64 | None = None,
     edge_times: EdgeTimes | None = None,
     weights: RowSums | None = None,
+    layers: Layers | None = None,
 ) -> tuple[_I64, NDArray[_Id], Any]: ...  # the last: positions, or ids where edge_ids are given; None unless wanted
 def compact(ids: NDArray[_Id], *, num_nodes: int, direct_limit: int = ...) -> tuple[NDArray[_Id], NDArray[_Id]]: ...
 

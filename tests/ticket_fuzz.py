@@ -17,7 +17,7 @@ from datapipes.distributed.wire.hello_codec import hello_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.distributed.wire.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.distributed.wire.rows_codec import rows_to_message
-from datapipes.partition.native.choices import ByTime
+from datapipes.partition.native.choices import ByNumber, ByTime, ByWeight
 
 # What a server may tell; anything else is a bug of it.
 TOLD = (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, ValueError, TypeError, IndexError, KeyError)
@@ -38,6 +38,8 @@ class TicketFuzz:
             draw_to_message(draw, meant),
             draw_to_message(trees, meant),
             draw_to_message(by_time, meant),
+            draw_to_message(replace(draw, choice=ByWeight("mask")), meant),
+            draw_to_message(replace(draw, choice=ByNumber(3, 2, ((1, 2),))), meant),
             rows_to_message(rows, meant),
             hello_to_message(meant),
             digest_to_message(DigestRequest((None,), ByTime("time", None)), meant),
@@ -106,7 +108,7 @@ class TicketFuzz:
 
     def tensors(self) -> bytes:
         """Ids of any dtype, shape and number."""
-        message = self.random.choice(self.messages[:4])
+        message = self.random.choice(self.messages[:6])
         shape = self.random.choice(((0,), (1,), (5,), (2, 3), (), (1000,), (0, 2**40)))
         dtype = self.random.choice((torch.int64, torch.int32, torch.int16, torch.bool, torch.float32, torch.bfloat16))
         values = torch.zeros(shape, dtype=dtype)

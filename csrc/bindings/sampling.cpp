@@ -186,8 +186,10 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
          std::optional<std::int64_t> num_sources, const std::optional<Array<std::int64_t>>& seed_ids,
          const std::optional<Array<std::int64_t>>& edge_ids, bool want_places, int num_threads,
          const std::optional<Array<std::uint32_t>>& streams, const std::optional<Array<std::int64_t>>& times,
-         const std::optional<GivenEdgeTimes>& edge_times, const py::object& weights) {
+         const std::optional<GivenEdgeTimes>& edge_times, const py::object& weights, const std::optional<Layers>& layers) {
         check_threads(num_threads);
+        if (int{edge_times.has_value()} + int{!weights.is_none()} + int{layers.has_value()} > 1)
+          throw std::invalid_argument("give one of edge_times, weights and layers, or none.");
         const auto offsets = view(indptr, "indptr");
         if (offsets.empty())
           throw std::invalid_argument("indptr is empty; it needs a row for each node and one entry more, the first of them 0.");
@@ -209,8 +211,8 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
           if (!times) throw std::invalid_argument("give the times of the seeds with edge_times.");
           policy = edge_times->policy(0, rows, chosen);
         }
+        if (layers) policy = labor_of_hop(*layers, chosen, rows.num_sources);
         if (!weights.is_none()) {
-          if (edge_times) throw std::invalid_argument("give weights or edge_times, not both.");
           const RowSums& sums = weights.cast<const ArrayRowSums&>().of(rows.num_rows(), std::ssize(rows.indices));
           policy = Weighted{chosen.fanout, chosen.replace, chosen.key, sums};
         }
@@ -228,7 +230,7 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
       py::arg("num_sources") = py::none(), py::arg("seed_ids").noconvert() = py::none(),
       py::arg("edge_ids").noconvert() = py::none(), py::arg("want_places") = true, py::arg("num_threads") = 1,
       py::arg("streams").noconvert() = py::none(), py::arg("times").noconvert() = py::none(), py::arg("edge_times") = py::none(),
-      py::arg("weights") = py::none());
+      py::arg("weights") = py::none(), py::arg("layers") = py::none());
   m.def(
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {

@@ -3,6 +3,7 @@
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.dist_in_subgraph_sampler import DistInSubgraphSampler
+from datapipes.distributed.dist_layer_neighbor_sampler import DistLayerNeighborSampler
 from datapipes.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.distributed.dist_temporal_neighbor_sampler import DistTemporalNeighborSampler
 from datapipes.distributed.partition_client import PartitionClient, connect
@@ -22,6 +23,7 @@ __all__ = [
     "DistFeatureStore",
     "DistGraph",
     "DistInSubgraphSampler",
+    "DistLayerNeighborSampler",
     "DistNeighborSampler",
     "DistTemporalNeighborSampler",
     "FeatureClient",

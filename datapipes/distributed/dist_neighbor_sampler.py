@@ -109,7 +109,7 @@ class DistNeighborSampler(PartsSampler):
         src, dst = ends_of(known)
         check_int(self.name, "fanout", fanout, -1)
         given = check_index_tensor(self.name, "ids", ids)
-        hops = self._hops_of((known,), [[HopDraw(fanout, check_int(self.name, "key", key, 0, 2**64 - 1))]])
+        hops = self._hops_of((known,), [[HopDraw(fanout, check_int(self.name, "key", key, 0, 2**64 - 1))]], self.choice)
         found = await self._all_hops(hops, {dst: given})
         nodes, local, block = found.nodes, found.local_seeds, found.hops[0]
         if self._has_types:

@@ -16,7 +16,7 @@ from datapipes.base.types import ends_of, type_text
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.wire.requests import Draw, Drawn, DrawRequest
 from datapipes.minibatch import Block
-from datapipes.partition.native.choices import Choice
+from datapipes.partition.native.choices import ByNumber, Choice
 from datapipes.sampling.sampler import Sampled
 from datapipes.sampling.seed_trees import SeedTrees
 
@@ -29,10 +29,15 @@ class Ask(NamedTuple):
 
 
 class HopDraw(NamedTuple):
-    """What a hop draws from one edge type; see Draw. The fanout may be 0."""
+    """What a hop draws from one edge type; see Draw. The fanout may be 0.
+
+    Attributes:
+        number_keys: of a ByNumber: the key of the next generation, and that of batch 0.
+    """
 
     fanout: int
     key: int
+    number_keys: tuple[int, int] | None = None
 
 
 class HopsOverParts:
@@ -122,10 +127,13 @@ class HopsOverParts:
         types, hop = self._graph.node_types, self._draws[len(self._blocks)]
         self._asked = []
         for part, rows, draws in asks:
-            wanted = tuple(Draw(self._edge_types[i], *hop[i]) for i in draws)
+            wanted = tuple(Draw(self._edge_types[i], hop[i].fanout, hop[i].key) for i in draws)
             ids, streams, times = (_column({types[number]: columns[i] for number, *columns in rows}) for i in range(3))
             assert ids is not None
-            request = DrawRequest(ids, wanted, self._replace, self._edge_ids, streams, times, self._choice)
+            choice = self._choice
+            if isinstance(choice, ByNumber):
+                choice = choice._replace(keys=tuple(keys for i in draws if (keys := hop[i].number_keys) is not None))
+            request = DrawRequest(ids, wanted, self._replace, self._edge_ids, streams, times, choice)
             self._asked.append(Ask(part, request))
         return self._asked
 

@@ -135,15 +135,26 @@ class PartsSampler(TreeSampler):
         return seed_trees(self.name, seeds, timestamps, disjoint=self.disjoint, has_times=self.has_times)
 
     def _hops(self, rng: RngKey, trees: SeedTrees | None) -> HopsOverParts:
+        return self._hops_of(self.edge_types, self._draws(rng), self._choice_of(rng), trees)
+
+    def _choice_of(self, rng: RngKey) -> Choice | None:
+        """Return how a minibatch draws."""
+        return self.choice
+
+    def _draws(self, rng: RngKey) -> list[list[HopDraw]]:
+        """Return what each hop, hop 0 first, draws from each edge type."""
         ordinals = [self._ordinals[of] for of in self.edge_types]
-        draws = [
+        return [
             [HopDraw(fanout, rng.hop_key(hop, etype)) for fanout, etype in zip(fanouts, ordinals, strict=True)]
             for hop, fanouts in enumerate(self._fanouts)
         ]
-        return self._hops_of(self.edge_types, draws, trees)
 
     def _hops_of(
-        self, edge_types: Sequence[Any], draws: list[list[HopDraw]], trees: SeedTrees | None = None
+        self,
+        edge_types: Sequence[Any],
+        draws: list[list[HopDraw]],
+        choice: Choice | None,
+        trees: SeedTrees | None = None,
     ) -> HopsOverParts:
         return HopsOverParts(
             self.dist_graph,
@@ -154,7 +165,7 @@ class PartsSampler(TreeSampler):
             only_new=self.frontier == "new",
             edge_ids=self.return_edge_ids,
             trees=trees,
-            choice=self.choice,
+            choice=choice,
         )
 
     async def _sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None) -> Sampled:

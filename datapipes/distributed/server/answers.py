@@ -10,6 +10,7 @@ from datapipes.base.checks import shown
 from datapipes.base.rows import byte_rows, take_rows
 from datapipes.base.types import ends_of
 from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.choices import ByNumber
 from datapipes.partition.native.part import Part
 
 
@@ -25,7 +26,7 @@ def answer_draw(
         ValueError: There is no such type, or a fanout is below -1.
     """
     answer = []
-    for each in request.draws:
+    for place, each in enumerate(request.draws):
         if go_on is not None:
             go_on()
         dst = ends_of(each.edge_type)[1]
@@ -39,7 +40,7 @@ def answer_draw(
             num_threads=num_threads,
             streams=None if request.streams is None else request.streams[dst],
             times=None if request.times is None else request.times[dst],
-            choice=request.choice,
+            choice=request.choice.of_draw(place) if isinstance(request.choice, ByNumber) else request.choice,
         )
         answer.append(Drawn(*drawn))
     return answer

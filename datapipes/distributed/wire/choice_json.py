@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from datapipes.base.checks import shown
-from datapipes.distributed.wire.types_json import fields_of, whole_number
-from datapipes.partition.native.choices import ByTime, ByWeight, Choice
+from datapipes.distributed.wire.types_json import fields_of, list_of, whole_number
+from datapipes.partition.native.choices import ByNumber, ByTime, ByWeight, Choice
 
-_KINDS: dict[str, type[Choice]] = {"time": ByTime, "weight": ByWeight}
-_INT64_MAX = 2**63 - 1
+_KINDS: dict[str, type[Choice]] = {"time": ByTime, "weight": ByWeight, "number": ByNumber}
+_INT32_MAX, _INT64_MAX, _UINT64_MAX = 2**31 - 1, 2**63 - 1, 2**64 - 1
 
 
 def choice_to_json(choice: Choice) -> dict[str, Any]:
     """Return a choice as a JSON value."""
     (kind,) = (name for name, each in _KINDS.items() if isinstance(choice, each))
-    return {"by": kind, **choice._asdict()}
+    values: dict[str, Any] = {"by": kind, **choice._asdict()}
+    if isinstance(choice, ByNumber):
+        values["keys"] = [[*each] for each in choice.keys]
+    return values
 
 
 def choice_of(value: Any) -> Choice:
@@ -24,7 +27,19 @@ def choice_of(value: Any) -> Choice:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"choice is {shown(value)}, it must be an object, by {' or '.join(_KINDS)}")
     _, *fields = fields_of("choice", value, ("by", *_KINDS[kind]._fields))
-    return _by_time(*fields) if kind == "time" else _by_weight(*fields)
+    read: Any = {"time": _by_time, "weight": _by_weight, "number": _by_number}[kind]
+    found: Choice = read(*fields)
+    return found
+
+
+def _by_number(dependency: Any, until_next: Any, keys: Any) -> ByNumber:
+    whole_number("dependency", dependency, 1, _INT32_MAX)
+    whole_number("until_next", until_next, 1, dependency)
+    pairs = [list_of("an entry of keys", each, 2) for each in list_of("keys", keys)]
+    if any(len(each) != 2 for each in pairs) or (dependency == 1 and pairs):
+        raise ValueError(f"keys is {shown(keys)}, it must have two keys for each draw, none where the dependency is 1")
+    checked = [tuple(whole_number("a key", key, 0, _UINT64_MAX) for key in each) for each in pairs]
+    return ByNumber(dependency, until_next, tuple((one, other) for one, other in checked))
 
 
 def _by_weight(prob_name: Any) -> ByWeight:

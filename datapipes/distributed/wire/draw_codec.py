@@ -24,7 +24,7 @@ from datapipes.distributed.wire.types_json import (
     type_to_json,
     whole_number,
 )
-from datapipes.partition.native.choices import ByTime
+from datapipes.partition.native.choices import ByNumber, ByTime
 
 _UINT64_MAX = 2**64 - 1
 
@@ -75,7 +75,7 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
         drawn = [each.edge_type or () for each in request.draws]
         if any(one >= after for one, after in pairwise(drawn)):
             raise ValueError(f"the edge types of the draws are {shown(drawn)}; each comes once, in sorted order")
-        _check_times(request)
+        _check_choice(request)
         missing = [each.edge_type for each in request.draws if ends_of(each.edge_type)[1] not in request.ids]
         if missing:
             raise ValueError(f"there are no ids for the draw of {shown(missing[0])}")
@@ -130,8 +130,14 @@ def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, fact
             raise BadMessage(f"{where}: found {name}s outside [0, {most}).")
 
 
-def _check_times(request: DrawRequest) -> None:
+def _check_choice(request: DrawRequest) -> None:
+    """Raise ValueError if what a request says elsewhere does not go with its choice."""
     choice = request.choice
+    if isinstance(choice, ByNumber):
+        if choice.dependency > 1 and len(choice.keys) != len(request.draws):
+            raise ValueError(f"keys has {len(choice.keys)} entries, for {len(request.draws)} draws")
+        if request.replace or request.streams is not None:
+            raise ValueError("in-edges of the smallest numbers are drawn without replacement and have no streams")
     if isinstance(choice, ByTime) != (request.times is not None):
         raise ValueError("rows have times if they are drawn by time, and only then")
     if isinstance(choice, ByTime) and choice.strategy == "last" and request.replace:

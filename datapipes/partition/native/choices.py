@@ -44,4 +44,27 @@ class ByWeight(NamedTuple):
         return self
 
 
-Choice = ByTime | ByWeight
+class ByNumber(NamedTuple):
+    """In-edges from the sources with the smallest numbers (LABOR-0). The key of a draw is that of its generation.
+
+    Attributes:
+        dependency: how many minibatches a source keeps its number.
+        until_next: sources whose offset is so large or larger are in the next generation.
+        keys: of each draw the key of the next generation, and that of batch 0; empty where the dependency is 1.
+    """
+
+    dependency: int = 1
+    until_next: int = 1
+    keys: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def reads(self) -> ByNumber:
+        """What is read of a part's rows: the ids of the sources alone."""
+        return ByNumber()
+
+    def of_draw(self, place: int) -> ByNumber:
+        """Return the choice of one of the draws."""
+        return self._replace(keys=self.keys[place : place + 1])
+
+
+Choice = ByTime | ByWeight | ByNumber

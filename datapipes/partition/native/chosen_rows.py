@@ -17,7 +17,7 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
 from datapipes.graph.row_weights import KeptWeights, Rows, RowWeights
 from datapipes.graph.rows_digest import rows_digest
-from datapipes.partition.native.choices import ByTime, ByWeight, Choice
+from datapipes.partition.native.choices import ByNumber, ByTime, ByWeight, Choice
 from datapipes.partition.native.part_arrays import PartRelation
 from datapipes.processes.sharing import Together
 
@@ -62,6 +62,8 @@ class ChosenRows:
         """
         if (times is not None) != isinstance(choice, ByTime):
             raise ValueError(f"{where}: rows have times if they are drawn by time, and only then. Give both or none.")
+        if isinstance(choice, ByNumber):
+            return {"layers": _layers(choice)}
         if isinstance(choice, ByWeight):
             return {"weights": self._row_weights(where, edge_type, choice, node_ids).sums()}
         if choice is None or times is None:
@@ -80,6 +82,8 @@ class ChosenRows:
         Raises:
             As `arguments` does.
         """
+        if isinstance(choice, ByNumber):
+            return None
         if isinstance(choice, ByWeight):
             return [self._row_weights(where, edge_type, choice, node_ids).digest]
         values = self._time_values(where, edge_type, choice)
@@ -178,6 +182,13 @@ def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
             "draws by the times of source nodes only if they are stored with its edges. Partition the graph again: "
             f"Partitioner(data, num_parts, root, node_time_attr={wanted!r})."
         )
+
+
+def _layers(choice: ByNumber) -> _core.Layers:
+    next_keys, offset_keys = ([[pair[i] for pair in choice.keys]] if choice.keys else [] for i in range(2))
+    return _core.Layers(
+        dependency=choice.dependency, until_next=choice.until_next, next_keys=next_keys, offset_keys=offset_keys
+    )
 
 
 def _checked(where: str, what: str, times: Tensor) -> Tensor:

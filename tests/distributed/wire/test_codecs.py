@@ -50,7 +50,7 @@ from datapipes.distributed.wire.rows_codec import (
     rows_from_message,
     rows_to_message,
 )
-from datapipes.partition.native.choices import ByWeight
+from datapipes.partition.native.choices import ByNumber, ByWeight
 
 MEANT = Meant(1, "0123456789abcdef", "fedcba9876543210")
 
@@ -87,6 +87,21 @@ def test_a_draw_by_weight_comes_back():
     message = draw_to_message(request, MEANT)
     assert message.header["choice"] == {"by": "weight", "prob_name": "größe"}
     assert draw_from_message("server", travelled(message)).choice == request.choice
+
+
+def test_a_draw_by_number_comes_back_and_needs_two_keys_for_each_draw():
+    choice = ByNumber(4, 2, ((1, 2), (3, 2**64 - 1)))
+    request = replace(a_draw(), choice=choice, replace=False)
+    message = draw_to_message(request, MEANT)
+    assert message.header["choice"] == BY_NUMBER
+    assert draw_from_message("server", travelled(message)).choice == choice
+    for wrong, text in (
+        (replace(request, choice=choice.of_draw(0)), "keys has 1 entries, for 2 draws"),
+        (replace(request, replace=True), "are drawn without replacement"),
+        (replace(a_draw_of_trees(), choice=choice, replace=False), "have no streams"),
+    ):
+        with pytest.raises(BadRequest, match=text):
+            draw_from_message("server", draw_to_message(wrong, MEANT))
 
 
 def test_a_request_for_digests_and_its_answer_come_back():
@@ -294,6 +309,9 @@ BY_TIME = {
 }
 
 
+BY_NUMBER = {"by": "number", "dependency": 4, "until_next": 2, "keys": [[1, 2], [3, 2**64 - 1]]}
+
+
 @pytest.mark.parametrize(
     ("choice", "text"),
     [
@@ -301,8 +319,17 @@ BY_TIME = {
         ("time", "choice is 'time', it must be an object, by time"),
         ({}, "choice is {}, it must be an object"),
         ({"by": ["time"]}, "it must be an object"),
-        ({**BY_TIME, "by": "chance"}, "it must be an object, by time or weight"),
+        ({**BY_TIME, "by": "chance"}, "it must be an object, by time or weight or number"),
         ({"by": "weight"}, "it must have exactly"),
+        ({"by": "number"}, "it must have exactly"),
+        ({**BY_NUMBER, "dependency": 0}, "dependency is 0"),
+        ({**BY_NUMBER, "dependency": 2**31}, "dependency is 2147483648"),
+        ({**BY_NUMBER, "until_next": 5}, "until_next is 5, allowed are whole numbers in [1, 4]"),
+        ({**BY_NUMBER, "keys": 3}, "keys is 3, it must be a list"),
+        ({**BY_NUMBER, "keys": [3]}, "an entry of keys is 3, it must be a list"),
+        ({**BY_NUMBER, "keys": [[3]]}, "it must have two keys for each draw"),
+        ({**BY_NUMBER, "keys": [[3, 2**64]]}, "a key is 18446744073709551616"),
+        ({**BY_NUMBER, "dependency": 1, "until_next": 1}, "none where the dependency is 1"),
         ({"by": "weight", "prob_name": None}, "prob_name is None, allowed is a text"),
         ({"by": "time"}, "choice is ['by'], it must have exactly"),
         ({**BY_TIME, "more": 1}, "it must have exactly"),

@@ -29,7 +29,7 @@ def most_draw_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
 def draw_bytes(
     part: Part, request: DrawRequest, facts: PartitionFacts, go_on: Callable[[], None] = lambda: None
 ) -> int:
-    """Return how many bytes the answer has, by the degrees of the nodes.
+    """Return how many bytes the answer has at most, by the degrees of the nodes; so many, if draws are uniform.
 
     Args:
         go_on: called before each draw is counted; see answer_draw.

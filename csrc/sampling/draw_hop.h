@@ -56,7 +56,8 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
   HopPlan<Columns> plan{columns, first, Buffer<std::int64_t>(num_dst + 1),
                         Buffer<typename HopPlan<Columns>::Span>(num_dst - first)};
   std::fill_n(plan.indptr.data(), first + 1, std::int64_t{0});
-  const auto prefetch = [&](std::int64_t node) {
+  // Inlined always, as all that only prefetches: GCC may take it for a function without effect, and drop the calls.
+  const auto prefetch = [&](std::int64_t node) __attribute__((always_inline)) {
     if (static_cast<std::uint64_t>(node) < static_cast<std::uint64_t>(num_nodes)) {
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node)]);
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node) + 1]);

@@ -49,7 +49,7 @@ struct Labor {
     }
 
     template <class Id>
-    static std::int64_t prefetch_row(const Id* indices, const Row& row) {
+    [[gnu::always_inline]] static std::int64_t prefetch_row(const Id* indices, const Row& row) {
       const std::int64_t lines = lines_of<Id>(row);
       const char* const from = reinterpret_cast<const char*>(indices + row.begin);
       for (std::int64_t line = 0; line < lines; ++line) __builtin_prefetch(from + 64 * line);

@@ -148,7 +148,8 @@ class Sampling {
             });
       } else {  // prefetch the map entries of a block while it is drawn, then number it
         thread_drawer<Id, Chosen>().draw(
-            op, relation.rows, plan, policy, plan.first, plan.num_dst(), found, [&](Key key) { map.prefetch(key); },
+            op, relation.rows, plan, policy, plan.first, plan.num_dst(),
+            found, [&](Key key) __attribute__((always_inline)) { map.prefetch(key); },
             [&](std::int64_t offset, std::span<const Key> picked, std::span<const std::int64_t> positions) {
               numbering.number(map, picked, indices + offset);
               on_block(offset, positions);

@@ -69,11 +69,11 @@ struct Temporal {
     }
   }
 
-  void prefetch(std::int64_t row) const {
+  [[gnu::always_inline]] void prefetch(std::int64_t row) const {
     if (times.sorted != nullptr) __builtin_prefetch(&times.sorted[row]);
   }
   // The memory that plan_block() reads of the times of these in-edges.
-  void prefetch_in_edges(std::int64_t begin, std::int64_t degree) const {
+  [[gnu::always_inline]] void prefetch_in_edges(std::int64_t begin, std::int64_t degree) const {
     if (times.latest == nullptr || degree <= 0) return;
     prefetch_times(times.latest + begin, degree);
     if (rule.window >= 0 && times.earliest != times.latest) prefetch_times(times.earliest + begin, degree);
@@ -213,7 +213,7 @@ struct Temporal {
   }
 
   // A row that fits few lines is fetched as a whole; of another one what its search reads first, or what its scan does.
-  static void prefetch_times(const std::int64_t* times, std::int64_t degree) {
+  [[gnu::always_inline]] static void prefetch_times(const std::int64_t* times, std::int64_t degree) {
     constexpr std::int64_t kPerLine = 8, kWhole = 24;
     if (degree > kWhole) {
       __builtin_prefetch(times + degree / 2 - 1);

@@ -74,7 +74,7 @@ struct Weighted {
     return std::clamp<std::int64_t>(sums.drawable[static_cast<std::size_t>(row.number)], 0, row.degree);
   }
   RowPlan plan(const Row& row) const { return {row.begin, row.degree, pick_count(drawable(row), fanout, replace)}; }
-  void prefetch(std::int64_t row) const {
+  [[gnu::always_inline]] void prefetch(std::int64_t row) const {
     if (!sums.drawable.empty()) __builtin_prefetch(&sums.drawable[static_cast<std::size_t>(row)]);
   }
 
@@ -160,7 +160,7 @@ struct Weighted {
     static std::int64_t line_of(std::int64_t position) { return position / kLineSums * kLineSums; }
 
     template <class Id>
-    static void prefetch_picks(const Id* indices, const std::int64_t* positions, std::int64_t count) {
+    [[gnu::always_inline]] static void prefetch_picks(const Id* indices, const std::int64_t* positions, std::int64_t count) {
       for (std::int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
     }
 

@@ -19,49 +19,9 @@
 #include "sampling/choose_few.h"
 #include "sampling/row_sums.h"
 #include "sampling/row_view.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "sampling/sums_search.h"
 
 namespace datapipes {
-
-// The place of the draw of two words among sums that end in `total`.
-inline double place_of(std::uint32_t high, std::uint32_t low, double total) {
-  const std::uint64_t bits = (std::uint64_t{high} << 32 | low) >> 11;
-  return static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-53 * total;
-}
-
-// Returns the lowest i in [first, stop) with line[i] > x, or -1; line[0 .. 8) are read, and 0 <= first < stop <= 8.
-inline int first_above(const double* line, int first, int stop, double x) {
-#if defined(__SSE2__)
-  const __m128d at = _mm_set1_pd(x);
-  const auto above = [&](int i) { return _mm_castpd_si128(_mm_cmpgt_pd(_mm_loadu_pd(line + i), at)); };
-  const __m128i low = _mm_packs_epi32(above(0), above(2)), high = _mm_packs_epi32(above(4), above(6));
-  auto found = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(low, high)));  // two bits for each sum
-  found &= 0xFFFFu >> (16 - 2 * stop) & 0xFFFFu << 2 * first;
-  return found == 0 ? -1 : __builtin_ctz(found) / 2;
-#else
-  for (int i = first; i < stop; ++i)
-    if (line[i] > x) return i;
-  return -1;
-#endif
-}
-
-// How many of count numbers, which ascend, are at most x.
-inline std::int64_t count_up_to(const double* numbers, std::int64_t count, double x) {
-  std::int64_t found = 0, i = 0;
-#if defined(__SSE2__)
-  const __m128d at = _mm_set1_pd(x);
-  __m128i two = _mm_setzero_si128();
-  for (; i + 2 <= count; i += 2) two = _mm_sub_epi64(two, _mm_castpd_si128(_mm_cmple_pd(_mm_loadu_pd(numbers + i), at)));
-  std::int64_t halves[2];
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(halves), two);
-  found = halves[0] + halves[1];
-#endif
-  for (; i < count; ++i) found += static_cast<std::int64_t>(numbers[i] <= x);
-  return found;
-}
 
 struct Weighted {
   std::int64_t fanout;  // -1: all that can be drawn

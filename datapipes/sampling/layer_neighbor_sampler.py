@@ -8,7 +8,7 @@ pick it together, so a minibatch has fewer input nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from datapipes import _core
 from datapipes.base.rng import RngKey
@@ -58,8 +58,6 @@ class LayerNeighborSampler(LayeredSampler):
         return_edge_ids: bool = False,
         frontier: str = "all",
     ) -> None:
-        if isinstance(graph, Graph) and graph.in_parts:
-            _refuse_parts(self.name, graph)
         super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
         self._set_options(layer_dependency=layer_dependency, batch_dependency=batch_dependency, frontier=frontier)
         self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
@@ -82,10 +80,3 @@ class LayerNeighborSampler(LayeredSampler):
             only_new=self.frontier == "new",
             layers=layers,
         )
-
-
-def _refuse_parts(where: str, graph: Graph) -> NoReturn:
-    raise TypeError(
-        f"{where}: graph must be a CSCGraph or HeteroCSCGraph, which has all rows, got {type(graph).__name__}, whose "
-        "rows are in parts. Sample the parts by dist_sample_layer_neighbor."
-    )

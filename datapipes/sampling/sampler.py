@@ -17,6 +17,7 @@ from datapipes import _core
 from datapipes.base.checks import check_bool, dtype_name
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
+from datapipes.chain.functional import registered_stages
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
@@ -280,15 +281,15 @@ def _remedy(graph: Any) -> str:
 
 def _other_place(where: str, graph: Graph) -> TypeError:
     """Return the error of a sampler of whole graphs that got one in parts, or the other way round."""
-    found = type(graph).__name__
+    found, over_parts, whole = type(graph).__name__, f"dist_{where}", where.removeprefix("dist_")
     if graph.in_parts:
         return TypeError(
             f"{where}: graph must be a CSCGraph or HeteroCSCGraph, which has all rows, got {found}, whose rows are in "
-            "parts. Sample it by dist_sample_neighbor."
+            f"parts. Sample it by {over_parts if over_parts in registered_stages() else 'dist_sample_neighbor'}."
         )
     return TypeError(
         f"{where}: graph must be a DistGraph, whose rows are in parts, got {found}. Sample a whole graph by "
-        "sample_neighbor."
+        f"{whole if whole in registered_stages() else 'sample_neighbor'}."
     )
 
 

@@ -232,6 +232,11 @@ def test_a_whole_graph_and_a_graph_in_parts_name_each_others_sampler():
             build()
     with refused(TypeError, stage="dist_sample_neighbor", found="Tensor", allowed="must be a"):
         items().dist_sample_neighbor(torch.eye(3), [2])
+    for name in ("sample_in_subgraph", "sample_layer_neighbor", "temporal_sample_neighbor"):
+        given = [] if name == "sample_in_subgraph" else [[2]]
+        for stage, graph, other in ((name, parts, f"dist_{name}"), (f"dist_{name}", small_graph(), name)):
+            with refused(TypeError, stage=stage, found="got", allowed="must be", remedy=f"Sample .* by {other}[.]"):
+                getattr(items(), stage)(graph, *given)
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def test_a_graph_in_parts_is_refused_by_name(tmp_path):
         stage="sample_layer_neighbor",
         found="got DistGraph, whose rows are in parts",
         allowed="which has all rows",
-        remedy="Sample the parts by dist_sample_layer_neighbor",
+        remedy="Sample it by dist_sample_layer_neighbor",
     ):
         items().sample_layer_neighbor(parts, [2])
 

@@ -10,18 +10,25 @@ same graph, weights and times (edge_values.py), a second or a minibatch per meas
 input nodes are those that features would be read for. An in-edge is scanned if it is one of a node that a hop draws
 for. --input-nodes instead counts the input nodes of LABOR and of sample_neighbor, [10, 10, 10], on made graphs of mean
 degree 200.
-Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON --only 'labor*'
-Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 85f8ef2 and the sampler): sample_in_subgraph
-38 and 57 ns/edge, 1.18 and 0.92 times sample_neighbor with [-1], the same kernel; the difference is noise.
-At commit 2ac00dd 35 ns/edge, 29 times as fast as GraphBolt's (1,028 ns/edge, its stages around the sampling included).
-LABOR at commit 7a82074, beside other work: 2.8 times uniform sampling per edge; the core alone, by the time of its
-thread, 78 ns/edge beside 27, 3.8 ns per in-edge scanned (2.0 of them for the numbers), with batch_dependency 6.7.
---input-nodes, on the power-law graph and that of equal degrees: LABOR 2.5 and 4.8 times fewer, with layer dependency
-4.2 and 11 times.
-Commit 6b3ff14, sample_neighbor by weights from 1 to 1000: 2.1 times uniform sampling per edge, with int32 ids 2.4, with
-replacement 2.0 (the processor shared by others: 94 ns/edge for uniform sampling).
-Commit f4607c8, per edge, by wall clock beside much other work, seeds of times uniform over the whole span: trees 1.3 to
-1.4 times uniform sampling, in-edges sorted by time 1.8, the last ones 1.5, trees of them 1.9, in no order 5.2.
+Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON
+Result (2-core AMD EPYC VM, shared and beside other work, 1M nodes / 20M edges, commit f4607c8; "and" joins two runs,
+the first of 7 repeats, of temporal samplers 3, the second of 5): cost per edge, uniform sampling 1, and how many times
+as fast as GraphBolt's sampler per edge; per input node the latter is within 6 % of that.
+
+| row | uniform = 1 | GraphBolt's, times |
+|---|---|---|
+| labor; labor_int32; labor_layers; labor_batches | 3.02 and 2.95; 3.21; 3.29; 5.70 | 4.5 and 5.0 |
+| in_subgraph, beside [-1] | 0.99 | 20.6 |
+| weighted; weighted_int32 | 2.07 and 2.21; 2.26 | 19.5 and 19.9 |
+| weighted_replace | 1.74 and 1.97 | 17.8 and 16.7 |
+| disjoint | 1.26 | |
+| temporal_sorted; temporal_trees; temporal_last | 1.75 and 1.83; 1.68; 1.37 | 37.8 and 38.2 |
+| temporal; temporal_nodes: rows in no order are scanned | 4.95 and 4.57; 4.64 and 4.51 | 14.1 and 15.0; 19.4 and 18.8 |
+
+LABOR takes 3.8 to 4.5 ns per in-edge scanned, with batch_dependency 6.6. Weighted sampling reads prefix sums that are
+made once per graph, GraphBolt the weights at each draw. GraphBolt's temporal sampler numbers a node anew for each edge.
+--input-nodes (commit 7a82074), on the power-law graph and that of equal degrees: LABOR 2.5 and 4.8 times fewer, with
+layer dependency 4.2 and 11 times.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 An edge may have a time, and so may its source node (docs/semantics.md, section 4.6). Where edges alone have times, the
 attribute is used as it is. Otherwise the arrays are made once for each graph, by threads, in memory that workers map:
-8 bytes an in-edge, 16 where both have times. A byte for each row says whether it is sorted.
+8 bytes an in-edge, 16 where both have times. A byte for each row says whether it is sorted. Workers get all of it with
+the graph; a copy of the graph makes its own.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
 from datapipes.graph.graph import Graph, Relation
+from datapipes.graph.row_weights import version_of
 from datapipes.processes.copies import zeros_together
-from datapipes.processes.sharing import SMALL
+from datapipes.processes.sharing import SMALL, ForWorkers, Together
 
 __all__: list[str] = []
 
@@ -63,9 +65,48 @@ class _Given:
 
     of_edges: Tensor | None
     of_nodes: Tensor | None
+    versions: tuple[int | None, ...]
 
     def is_same(self, other: _Given) -> bool:
-        return self.of_edges is other.of_edges and self.of_nodes is other.of_nodes
+        same = self.of_edges is other.of_edges and self.of_nodes is other.of_nodes
+        return same and self.versions == other.versions
+
+
+class KeptTimes:
+    """The times of a graph that samplers have asked for, by edge type and the attributes that hold them."""
+
+    def __init__(self, came: dict[Any, list[Tensor]] | None = None) -> None:
+        self._kept: dict[Any, tuple[_Given, EdgeTimes]] = {}
+        self._came = came or {}  # with a worker's graph: sorted_rows, and those times that are no attribute
+
+    def get(self, key: Any, given: _Given) -> EdgeTimes | None:
+        """Return the times that were made of `given`, None if there are none."""
+        if key in self._came:
+            sorted_rows, *times = self._came.pop(key)
+            latest = times[0] if times else given.of_edges
+            assert latest is not None
+            self.put(key, given, EdgeTimes(latest, times[1] if len(times) > 1 else None, sorted_rows))
+        before = self._kept.get(key)
+        return before[1] if before is not None and before[0].is_same(given) else None
+
+    def put(self, key: Any, given: _Given, times: EdgeTimes) -> None:
+        """Keep times that were made of `given`."""
+        self._kept[key] = given, times
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the state with all tensors together, so that they reach workers in one memory; others get none."""
+        state = {key: [*each] for key, each in self._came.items()}
+        for key, (given, each) in [*self._kept.items()]:
+            made = [] if given.of_nodes is None else [each.latest, each.earliest]
+            state[key] = [each.sorted_rows, *(part for part in made if part is not None)]
+        counts = {key: len(each) for key, each in state.items()}
+        return _restored, (counts, ForWorkers([tensor for each in state.values() for tensor in each]))
+
+
+def _restored(counts: dict[Any, int], given: Any) -> KeptTimes:
+    came = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
+    tensors = iter(came)
+    return KeptTimes({key: [next(tensors) for _ in range(count)] for key, count in counts.items()} if came else {})
 
 
 def edge_times(
@@ -73,7 +114,8 @@ def edge_times(
 ) -> dict[Any, EdgeTimes | None]:
     """Return the times of the in-edges of each of `edge_types`, None where neither edges nor source nodes have some.
 
-    They are kept with the graph, and made again when an attribute is another tensor than before.
+    They are kept with the graph, and made again when an attribute is another tensor than before, or was changed in
+    place.
 
     Raises:
         TypeError: Times are not int64.
@@ -86,19 +128,20 @@ def edge_times(
     if node_time_attr is not None and all(each.of_nodes is None for each in given.values()):
         known = {name for of in graph.node_types for name in graph.node_attributes_of(of)}
         raise _no_attribute(where, "node_time_attr", node_time_attr, "node", known, graph)
-    kept: dict[Any, tuple[_Given, EdgeTimes]] = graph.__dict__.setdefault("_edge_times", {})
+    kept: KeptTimes = graph.__dict__.setdefault("_edge_times", KeptTimes())
     found: dict[Any, EdgeTimes | None] = {}
     missing = {}
     for of, each in given.items():
-        before = kept.get((of, edge_time_attr, node_time_attr))
         if each.of_edges is None and each.of_nodes is None:
             found[of] = None
-        elif before is not None and before[0].is_same(each):
-            found[of] = before[1]
-        else:
+            continue
+        times = kept.get((of, edge_time_attr, node_time_attr), each)
+        if times is None:
             missing[of] = each
+        else:
+            found[of] = times
     for of, times in _made(graph, missing).items():
-        kept[of, edge_time_attr, node_time_attr] = missing[of], times
+        kept.put((of, edge_time_attr, node_time_attr), missing[of], times)
         found[of] = times
     return {of: found[of] for of in edge_types}
 
@@ -166,7 +209,9 @@ def _given(where: str, graph: Graph, edge_type: Any, edge_time_attr: str | None,
         of_nodes = graph.node_attributes_of(src).get(node_time_attr)
         of = "" if src is None else f" of {type_text(src)!r}"
         _check(where, f"node attribute {node_time_attr!r}{of}", of_nodes, graph.num_nodes_of(src))
-    return _Given(of_edges, of_nodes)
+    return _Given(
+        of_edges, of_nodes, tuple(None if each is None else version_of(each) for each in (of_edges, of_nodes))
+    )
 
 
 def _check(where: str, name: str, times: Tensor | None, count: int) -> None:

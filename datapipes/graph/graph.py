@@ -17,8 +17,6 @@ from datapipes import _core
 from datapipes.base.other_names import OtherNames
 from datapipes.base.types import EdgeType, NodeType, type_text
 
-_KEPT = ("_topology", "_edge_times")  # what a process keeps with its graph; a copy of the graph makes its own
-
 
 class Relation(Protocol):
     """The edges of one type, by destination."""
@@ -133,7 +131,7 @@ class Graph(OtherNames, ABC):
         return numbers[src], numbers[dst], found.indptr.numpy(), found.indices.numpy(), edge_ids, _name(edge_type)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _KEPT}
+        return {name: value for name, value in self.__dict__.items() if name != "_topology"}
 
 
 def _tensors(relation: Relation) -> list[Tensor]:

@@ -22,7 +22,7 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
 from datapipes.graph.rows_digest import rows_digest
 from datapipes.graph.storage import to_numpy
-from datapipes.processes.sharing import Together
+from datapipes.processes.sharing import ForWorkers, Together
 
 __all__: list[str] = []
 
@@ -60,7 +60,7 @@ class RowWeights:
 
 
 class KeptWeights:
-    """The weights of a graph or a part that samplers have asked for. In another process all are as they were here."""
+    """The weights of a graph or a part that samplers have asked for. Workers get them with it; a copy makes its own."""
 
     def __init__(self, kept: dict[tuple[str, Any], RowWeights] | None = None) -> None:
         self._kept = kept or {}
@@ -82,9 +82,9 @@ class KeptWeights:
         with self._making:
             kept = self._kept.get((name, edge_type)) if isinstance(name, str) else None
             if kept is not None and (name, edge_type) not in self._read:
-                return kept  # it came from another process
+                return kept  # it came with a worker's graph
             values = _values(where, name, edge_type, rows)
-            state = (values, 0 if values.is_inference() else values._version)
+            state = (values, version_of(values))
             before = self._read.get((name, edge_type))
             if kept is None or before is None or before[0] is not values or before[1] != state[1]:
                 kept = self._kept[name, edge_type] = _made(where, name, edge_type, values, rows)
@@ -92,16 +92,24 @@ class KeptWeights:
             return kept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the state with all tensors together, so that they reach workers in one memory."""
+        """Return the state with all tensors together, so that they reach workers in one memory; others get none."""
         with self._making:
             kept = list(self._kept.items())
         forms = [(key, len(each.tensors), each.digest) for key, each in kept]
-        return _restored, (forms, Together([tensor for _, each in kept for tensor in each.tensors]))
+        return _restored, (forms, ForWorkers([tensor for _, each in kept for tensor in each.tensors]))
 
 
 def _restored(forms: list[tuple[tuple[str, Any], int, str]], given: Any) -> KeptWeights:
-    tensors = iter(given.tensors if isinstance(given, Together) else given)  # copy.copy pickles nothing
+    came = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
+    if not came:
+        return KeptWeights()
+    tensors = iter(came)
     return KeptWeights({key: RowWeights([next(tensors) for _ in range(n)], digest) for key, n, digest in forms})
+
+
+def version_of(values: Tensor) -> int:
+    """Return a number that grows with each change of `values` in place, as far as torch counts them."""
+    return 0 if values.is_inference() else values._version
 
 
 def weights_fingerprint(digests: Mapping[Any, str]) -> dict[str, Any]:

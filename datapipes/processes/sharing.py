@@ -91,6 +91,16 @@ class Together:
         return tensors_of, ([by_value(each) if _is_simple(each) else each for each in self.tensors],)
 
 
+class ForWorkers(Together):
+    """Tensors that workers get and other copies do not: made of other tensors, which the owner of a copy may change.
+
+    By plain pickle, and in a deep copy, there is an empty list in its place.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, ()
+
+
 def pack(value: Any) -> Packed:
     """Return `value` pickled for worker processes, with tensors and arrays in host memory as handles.
 
@@ -158,7 +168,7 @@ class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch p
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is Together:
+        if isinstance(value, Together):
             return list, (self._gathered(value.tensors),)
         return (from_values, by_value(value)) if type(value) is Tensor and _is_plain(value) else NotImplemented
 

@@ -1,5 +1,8 @@
 """The times of in-edges beside a plain loop, what is kept of them, and what is refused."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import strategies
@@ -10,6 +13,7 @@ from pipelines import refused
 
 import datapipes as dp
 from datapipes import _core
+from datapipes.graph import edge_times as edge_times_module
 from datapipes.graph.edge_times import edge_times
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
@@ -103,16 +107,43 @@ def test_times_are_made_once_and_again_when_the_attribute_is_another_one():
     assert mapping_of(first.latest) is not None  # workers map it
     graph.edge_attributes["at"] = graph.edge_attributes["at"] + 1
     assert found(graph) is not first
-    copy = pack(graph).unpack()
-    assert "_edge_times" not in vars(copy)
-    assert torch.equal(found(copy).latest, found(graph).latest)
+    before = found(graph)
+    graph.edge_attributes["at"][7] += 40
+    assert found(graph) is not before
+    assert found(graph, nodes=None).sorted_rows.tolist() == found(timed_like(graph), nodes=None).sorted_rows.tolist()
 
 
-def test_workers_share_the_times():
-    first = found(timed_graph(2000, 20_000))
-    packed = pack(first)
-    assert len(packed.memories) == 1
-    assert torch.equal(packed.unpack().latest, first.latest)
+def timed_like(graph) -> dp.CSCGraph:
+    attributes = {"edge_attributes": dict(graph.edge_attributes), "node_attributes": dict(graph.node_attributes)}
+    return dp.CSCGraph(graph.indptr, graph.indices, **attributes)
+
+
+@pytest.mark.parametrize(("edges", "nodes"), [("at", None), (None, "since"), ("at", "since")])
+def test_workers_get_the_times_with_their_graph(monkeypatch, edges, nodes):
+    graph = timed_graph(2000, 20_000)
+    first = found(graph, edges=edges, nodes=nodes)
+    there = pack(graph).unpack()
+    monkeypatch.setattr(edge_times_module, "_filled", None)  # nothing is made anew
+    ours = found(there, edges=edges, nodes=nodes)
+    assert torch.equal(ours.latest, first.latest)
+    assert torch.equal(ours.sorted_rows, first.sorted_rows)
+    assert (ours.earliest is None) == (first.earliest is None)
+    assert found(there, edges=edges, nodes=nodes) is ours
+    assert (ours.latest is there.edge_attributes["at"]) == (nodes is None)
+    assert mapping_of(ours.latest) is not None
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
+@pytest.mark.parametrize("graph", [timed_graph(), typed_graph()], ids=["plain", "types"])
+def test_a_copy_of_a_graph_makes_its_own_times(copied, graph):
+    of = CITES if graph.is_heterogeneous else None
+    found(graph, of)
+    other = copied(graph)
+    attributes = other.relation(of).edge_attributes
+    attributes["at"] = -attributes["at"] + 100
+    ours = found(other, of)
+    assert int(ours.latest.min()) > 80
+    assert ours is not found(graph, of)
 
 
 def test_the_digest_of_a_graph_is_the_sum_over_its_parts():

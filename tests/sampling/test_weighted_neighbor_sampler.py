@@ -1,6 +1,7 @@
 """NeighborSampler with prob_name: equal to the twin, with types and without; wrong weights are refused."""
 
 import copy
+import pickle
 import re
 
 import numpy as np
@@ -152,6 +153,16 @@ def test_weights_that_were_replaced_or_changed_in_place_are_read_anew():
     again = weighted(graph)
     assert digests(again) == drawn
     assert again.fingerprint()["weights_digest"] != before.fingerprint()["weights_digest"]  # another dtype
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
+def test_a_copy_of_a_graph_makes_its_own_sums(copied):
+    graph = weighted_graph()
+    first = graph.row_weights("x", "w")
+    other = copied(graph)
+    other.edge_attributes["w"] = torch.zeros_like(other.edge_attributes["w"])
+    assert all(minibatch.blocks[0].num_edges == 0 for minibatch in weighted(other, fanouts=[-1]))
+    assert graph.row_weights("x", "w") is first
 
 
 def test_the_stage_says_by_what_it_draws():

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 #include <vector>
 
 #include "sampling/choose.h"
@@ -95,6 +96,8 @@ struct Temporal {
       }
       const std::int64_t count =
           mark_eligible(policy.row_times(row.begin, degree), policy.bounds_at(row.time), {words_.data(), ends_.data()});
+      if (pick_count(count, policy.fanout, policy.replace) != picks)  // else `out` and the words would be left
+        throw std::invalid_argument("edge_times: the times of a row changed while it was drawn from. Leave them as they are.");
       if (policy.rule.last && picks < count) {
         choose_last(policy, row.begin, words, picks, out);
       } else {

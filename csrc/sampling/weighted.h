@@ -99,7 +99,8 @@ struct Weighted {
 
    private:
     static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    static constexpr std::int64_t kShortRow = 64;    // in-edges of which one word holds a set
+    static constexpr std::int64_t kShortRow = 64;  // in-edges of which one word holds a set
+    static constexpr std::size_t kKeptSums = std::size_t{1} << 17;
     static constexpr std::int64_t kMostPicks = 256;  // of a block of draw_hop.h; for more picks a row is a block
 
     struct Job {
@@ -341,6 +342,7 @@ struct Weighted {
         set_[w] = 0;
       }
       clean_ = true;
+      if (rest_.size() > kKeptSums) rest_ = {};  // free the scratch of a hub at once
     }
 
     // Sets `rest_` to the running sums of the weights of a row without those of its picks; returns false if all are 0.

@@ -4,6 +4,7 @@
 #include <limits>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "graph/edge_times.h"
@@ -124,12 +125,34 @@ void a_row_that_is_searched_gives_what_one_that_is_scanned_gives() {
   }
 }
 
+void times_that_change_after_the_plan_are_refused() {
+  Ints latest{5, 1, 9, 2, 8, 3, 7};
+  const Flags scanned{0};
+  const std::vector<std::int64_t> indices(7);
+  for (const bool last : {false, true}) {
+    const Temporal policy{3, false, 9, {latest.data(), latest.data(), scanned.data()}, {last, false, -1}};
+    const Row row{0, 7, 0, 0, 0, 9};
+    RowPlan plan;
+    policy.plan_block(&row, 1, &plan);
+    CHECK(plan.picks == 3);
+    Row narrowed = row;
+    narrowed.degree = plan.degree;
+    Temporal::Scratch scratch;
+    Ints out(3);
+    const Ints before = std::exchange(latest, Ints{5, 10, 9, 20, 8, 30, 40});
+    const Temporal changed{3, false, 9, {latest.data(), latest.data(), scanned.data()}, {last, false, -1}};
+    CHECK_THROWS(std::invalid_argument, (scratch.choose(changed, indices.data(), narrowed, plan.picks, out.data()), 0));
+    latest = before;
+  }
+}
+
 }  // namespace
 
 void test_temporal() {
   RUN(the_times_of_an_in_edge_are_those_of_the_edge_and_its_source);
   RUN(a_wide_scan_is_the_plain_one);
   RUN(a_row_that_is_searched_gives_what_one_that_is_scanned_gives);
+  RUN(times_that_change_after_the_plan_are_refused);
 }
 
 }  // namespace datapipes

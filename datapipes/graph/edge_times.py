@@ -43,9 +43,22 @@ class EdgeTimes:
     earliest: Tensor | None
     sorted_rows: Tensor
     _digest: list[str] | None = field(default=None, repr=False)
+    _version: int = field(init=False, repr=False)
 
-    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.uint8]]:
-        """Return (latest, earliest or None, sorted_rows) as the kernels take them."""
+    def __post_init__(self) -> None:
+        self._version = version_of(self.latest)
+
+    def arrays(self, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.uint8]]:
+        """Return (latest, earliest or None, sorted_rows) as the kernels take them.
+
+        Raises:
+            ValueError: The times were changed in place since it was found which rows are sorted.
+        """
+        if version_of(self.latest) != self._version:
+            raise ValueError(
+                f"{where}: the times of the edges were changed in place after the stage was built, which reads them "
+                "where they lie. Build the stage again after the change."
+            )
         earliest = None if self.earliest is None else self.earliest.numpy()
         return self.latest.numpy(), earliest, self.sorted_rows.numpy()
 

@@ -103,7 +103,7 @@ class TemporalNeighborSampler(TimedSampler):
             only_new=self.frontier == "new",
             trees=trees,
             edge_times=_core.EdgeTimes(
-                [None if times is None else times.arrays() for times in self._times.values()],
+                [None if times is None else times.arrays(self.name) for times in self._times.values()],
                 last=self.strategy == "last",
                 inclusive=self.inclusive,
                 window=self.time_window,

@@ -113,6 +113,18 @@ def test_times_are_made_once_and_again_when_the_attribute_is_another_one():
     assert found(graph, nodes=None).sorted_rows.tolist() == found(timed_like(graph), nodes=None).sorted_rows.tolist()
 
 
+def test_a_stage_refuses_times_that_were_changed_after_it_was_built():
+    graph = timed_graph()
+    items = dp.ItemSet((torch.tensor([0]), torch.tensor([3])), names=("seeds", "timestamps"))
+    pipe = dp.ItemSampler(items, 1).temporal_sample_neighbor(graph, [-1], edge_time_attr="at")
+    assert next(iter(pipe)) is not None
+    graph.edge_attributes["at"].neg_()
+    with refused(
+        ValueError, stage="temporal_sample_neighbor", found="changed in place", allowed="Build the stage again"
+    ):
+        next(iter(pipe))
+
+
 def timed_like(graph) -> dp.CSCGraph:
     attributes = {"edge_attributes": dict(graph.edge_attributes), "node_attributes": dict(graph.node_attributes)}
     return dp.CSCGraph(graph.indptr, graph.indices, **attributes)

@@ -85,12 +85,13 @@ def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
 
 @pytest.mark.parametrize("dependency", [1, 7])
 def test_threads_and_workers_change_no_bit(dependency):
-    columns = [[(v * 31 + i * 7) % 600 for i in range(v % 90)] for v in range(600)]
+    columns = [[(v * 31 + i * 7) % 1200 for i in range(v % 90)] for v in range(1200)]
 
     def chain() -> dp.Stage:
-        start = dp.ItemSampler(dp.ItemSet(600), 300, shuffle=True, seed=3)
+        start = dp.ItemSampler(dp.ItemSet(1200), 600, shuffle=True, seed=3)
         return start.sample_layer_neighbor(graph_of(columns), [30, 20, 40], batch_dependency=dependency)
 
+    assert next(iter(chain())).blocks[0].num_edges > 16_384  # for fewer picks no thread is woken (draw_hop.h)
     expected = digests(chain())
     for threads in (2, 7):
         torch.set_num_threads(threads)

@@ -98,12 +98,13 @@ def test_workers_draw_what_this_process_draws_from_sums_that_they_share(chain):
 
 
 def test_threads_do_not_change_what_is_drawn(monkeypatch):
-    graph = graph_of([[i % 300 for i in range(i, i + 40)] for i in range(300)])
-    graph.edge_attributes["w"] = (torch.arange(12_000) % 11).bfloat16()
+    graph = graph_of([[i % 1200 for i in range(i, i + 40)] for i in range(1200)])
+    graph.edge_attributes["w"] = (torch.arange(48_000) % 11).bfloat16()
     found = []
     for threads in (1, 2, 7):
         monkeypatch.setattr("datapipes.sampling.core_call.num_threads", lambda threads=threads: threads)
-        pipe = dp.ItemSampler(dp.ItemSet(300), 300).sample_neighbor(graph, [9, 20], prob_name="w", replace=True)
+        pipe = dp.ItemSampler(dp.ItemSet(1200), 1200).sample_neighbor(graph, [9, 20], prob_name="w", replace=True)
+        assert next(iter(pipe)).blocks[-1].num_edges > 16_384  # for fewer picks no thread is woken (draw_hop.h)
         found.append(digests(pipe))
     assert found[0] == found[1] == found[2]
 

@@ -193,7 +193,7 @@ def draw(points: list[Point], title: str, path: Path) -> None:
 
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True, constrained_layout=True)
     for axes, cost, label in zip(
-        panels, ("seconds", "nodes"), ("s per epoch", "input nodes per minibatch"), strict=True
+        panels, ("seconds", "nodes"), ("seconds per epoch", "input nodes per minibatch"), strict=True
     ):
         for name in dict.fromkeys(point.sampler for point in points):
             own = [point for point in points if point.sampler == name]
@@ -203,7 +203,7 @@ def draw(points: list[Point], title: str, path: Path) -> None:
         axes.set(xlabel=label)
         axes.grid(alpha=0.3)
     panels[0].set(ylabel="test accuracy")
-    panels[1].legend()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     figure.suptitle(f"{title}: samplers, each with the fanouts beside its points")
     figure.savefig(path, dpi=120)
     plt.close(figure)

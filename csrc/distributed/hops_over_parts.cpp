@@ -64,7 +64,7 @@ Buffer<Id> HopsOverParts<Id, Nodes>::number_seeds(const Seeds& seeds) {
     check_node(type.name.c_str(), seeds.ids[i], type.num_nodes);
     keys[i] = nodes_.seed(seeds, i);
   }
-  numbering.make_room(std::ssize(seeds.ids), direct_left_);
+  numbering.make_room(std::ssize(seeds.ids), direct_left_, kMostLocalIds<Id>);
   numbering.visit([&](auto& map) { numbering.number_ahead(map, std::span<const Key>(keys), local.data()); });
   return local;
 }
@@ -279,7 +279,8 @@ void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, 
   const std::int64_t num_sources = graph_.node_types[relation.src].num_nodes;
   auto& numbering = numberings_[relation.src];
   [[maybe_unused]] const Key* const destinations = numberings_[relation.dst].nodes().data();
-  const Buffer<Key> before = numbering.make_room(picks, direct_left_);  // `destinations` where src and dst are one type
+  const Buffer<Key> before =
+      numbering.make_room(picks, direct_left_, kMostLocalIds<Id>);  // `destinations` where src and dst are one type
   const PartNumber* const owners = owners_[relation.dst].data();
   Id* const out = block.indices.data();
   Buffer<Key> keys;  // of the picks; where they are ids, they stand in `out` until they are numbered

@@ -3,12 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "gather/decode.h"
-
-#if defined(__x86_64__) && defined(__SSE2__)
-#define DATAPIPES_WIDE_SCAN
-#include <immintrin.h>
-#endif
+#include "sampling/avx2.h"
 
 namespace datapipes {
 namespace {
@@ -43,15 +38,13 @@ std::int64_t scan_plainly(const RowTimes& row, const TimeBounds& bounds, const M
   return found;
 }
 
-#if defined(DATAPIPES_WIDE_SCAN)
+#if defined(DATAPIPES_AVX2)
 
-#define DATAPIPES_WIDE __attribute__((target("avx2,popcnt")))
-
-DATAPIPES_WIDE inline __m256i four(const std::int64_t* from) {
+DATAPIPES_AVX2 inline __m256i four(const std::int64_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }
 
-DATAPIPES_WIDE std::int64_t scan_widely(const RowTimes& row, const TimeBounds& bounds, const Marks& marks, std::int64_t enough) {
+DATAPIPES_AVX2 std::int64_t scan_widely(const RowTimes& row, const TimeBounds& bounds, const Marks& marks, std::int64_t enough) {
   const __m256i most = _mm256_set1_epi64x(bounds.most), least = _mm256_set1_epi64x(bounds.least);
   std::int64_t found = 0;
   for (std::int64_t begin = 0, w = 0; begin < row.count && found < enough; begin += 64, ++w) {
@@ -73,8 +66,8 @@ DATAPIPES_WIDE std::int64_t scan_widely(const RowTimes& row, const TimeBounds& b
 #endif
 
 std::int64_t scan_fast(const RowTimes& row, const TimeBounds& bounds, const Marks& marks, std::int64_t enough) {
-#if defined(DATAPIPES_WIDE_SCAN)
-  static const bool is_wide = has_wide_decoders();
+#if defined(DATAPIPES_AVX2)
+  static const bool is_wide = has_avx2();
   if (is_wide) return scan_widely(row, bounds, marks, enough);
 #endif
   return scan_plainly(row, bounds, marks, enough);

@@ -62,11 +62,15 @@ inline void trim_id_maps() {
   IdMapShelf<HashIdMap<std::int64_t>>::instance().trim();
 }
 
-// Local ids have 32 bits. Refuse a larger minibatch before any node is numbered.
-inline void check_local_ids(std::int64_t count) {
-  if (count > std::numeric_limits<std::uint32_t>::max()) {
-    throw std::length_error("compact: " + std::to_string(count) +
-                            " nodes in one minibatch; at most 4294967295 can be numbered. Use a smaller batch_size or fanouts.");
+// Local ids have 32 bits, and are handed on as ids. Refuse a larger minibatch before any node is numbered.
+template <class Id>
+inline constexpr std::int64_t kMostLocalIds =
+    sizeof(Id) == 4 ? std::numeric_limits<std::int32_t>::max() : std::numeric_limits<std::uint32_t>::max();
+
+inline void check_local_ids(std::int64_t count, std::int64_t most) {
+  if (count > most) {
+    throw std::length_error("compact: " + std::to_string(count) + " nodes in one minibatch; at most " + std::to_string(most) +
+                            " can be numbered. Use a smaller batch_size or fanouts.");
   }
 }
 

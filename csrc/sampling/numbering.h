@@ -2,7 +2,8 @@
 //   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, from one call or from many. With the
 //   first ids it borrows an id map from the shelf, direct up to `direct_limit` nodes, hashed beyond; a type of which no
 //   node is found takes no memory.
-// The caller has checked that the ids are in [0, num_nodes). Throws std::length_error (ValueError) past 2^32 - 1 nodes.
+// The caller has checked that the ids are in [0, num_nodes). Throws std::length_error (ValueError) past 2^32 - 1 nodes,
+// or what a caller says.
 // Touches no Python object.
 #pragma once
 
@@ -32,7 +33,8 @@ class Numbering {
 
   // Makes room for `more` ids. Returns the old memory of the nodes, for a caller who still reads it. `direct_left` says
   // how many nodes may still have a direct map in this minibatch; a map that is borrowed now is taken off.
-  Buffer<Id> make_room(std::int64_t more, std::int64_t& direct_left) {
+  // `most` says how many local ids the result can hold.
+  Buffer<Id> make_room(std::int64_t more, std::int64_t& direct_left, std::int64_t most = kMostLocalIds<Id>) {
     if (!has_map_) {
       if (num_nodes_ <= direct_left) {
         direct_left -= num_nodes_;
@@ -42,7 +44,7 @@ class Numbering {
       }
     }
     const std::int64_t bound = count_ + std::min(more, num_nodes_ - count_);  // the graph has no more nodes
-    check_local_ids(bound);
+    check_local_ids(bound, most);
     visit([&](auto& map) { map.reserve(nodes(), bound - count_); });
     if (nodes_.size() > bound) return {};
     Buffer<Id> larger(bound + 1);  // number() writes one entry past the last

@@ -54,7 +54,7 @@ class Sampling {
     const NodeType& type = graph_.node_types[seeds.type];
     const std::string op = named(request_.op, type.name);
     auto& numbering = numberings_[seeds.type];
-    numbering.make_room(std::ssize(seeds.ids), direct_left_);
+    numbering.make_room(std::ssize(seeds.ids), direct_left_, kMostLocalIds<Id>);
     Buffer<Id> local(std::ssize(seeds.ids));
     std::vector<Key> keys(seeds.ids.size());
     numbering.visit([&](auto& map) {
@@ -130,8 +130,8 @@ class Sampling {
       found = keys.data();
     }
     auto& numbering = numberings_[relation.src];
-    const Buffer<Key> before =
-        numbering.make_room(num_picks, direct_left_);  // the plan still reads it where src and dst are one type
+    const Buffer<Key> before = numbering.make_room(num_picks, direct_left_,
+                                                   kMostLocalIds<Id>);  // the plan still reads it where src and dst are one type
     const auto on_block = [&](std::int64_t offset, std::span<const std::int64_t> positions) {
       if (request_.want_edge_ids) write_edge_ids(relation.edge_ids, positions, block.edge_ids.data() + offset);
     };

@@ -22,6 +22,7 @@
 #include "random/philox.h"
 #include "sampling/compact.h"
 #include "sampling/hop_room.h"
+#include "sampling/numbering.h"
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
 #include "tests/check.h"
@@ -197,6 +198,13 @@ void a_hop_stays_within_its_graph_at_every_degree_and_fanout() {
       for (const std::int64_t position : ints(replaced.positions)) CHECK(0 <= position && position < std::ssize(graph.indices));
     }
   }
+}
+
+void more_nodes_than_the_ids_can_count_are_refused() {
+  std::int64_t direct_left = 0;
+  Numbering<std::int64_t> pairs(std::int64_t{1} << 40);
+  CHECK_THROWS(std::length_error, pairs.make_room(std::int64_t{1} << 31, direct_left, kMostLocalIds<std::int32_t>));
+  CHECK_THROWS(std::length_error, pairs.make_room(std::int64_t{1} << 32, direct_left, kMostLocalIds<std::int64_t>));
 }
 
 template <class Id>
@@ -465,6 +473,7 @@ int main() {
   RUN(a_permutation_visits_every_item_once);
   RUN_FOR_BOTH_IDS(a_hop_is_the_one_of_the_page);
   RUN_FOR_BOTH_IDS(a_hop_stays_within_its_graph_at_every_degree_and_fanout);
+  RUN(more_nodes_than_the_ids_can_count_are_refused);
   RUN_FOR_BOTH_IDS(ids_are_compacted_by_first_occurrence);
   RUN_FOR_BOTH_IDS(a_minibatch_is_the_one_of_the_page);
   RUN_FOR_BOTH_IDS(both_maps_give_the_same_minibatch);

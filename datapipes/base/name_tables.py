@@ -226,7 +226,7 @@ ATTRIBUTES: Table = {
         "LinkNeighborLoader": _LOADER + "; the items are pairs [n, 2]",
         "NodeLoader": _LOADER,
         "LinkLoader": _LOADER + "; the items are pairs [n, 2]",
-        "DistNeighborLoader": "partitions are not there yet; dp.DistributedItemSampler shares an epoch among ranks",
+        "DistNeighborLoader": "dp.DataLoader(pipe) over dp.distributed.DistNeighborSampler, a sampler of parts",
         "DistNeighborSampler": "dp.distributed.DistNeighborSampler; pipe.dist_sample_neighbor(dist_graph, fanouts)",
         "HGTLoader": "there is no HGT sampling; " + _LOADER + ": the graph may be a dp.HeteroCSCGraph",
         "Data": "dp.CSCGraph.from_pyg(data); " + _WHOLE_GRAPH,
@@ -268,6 +268,8 @@ _EDGE_KEYS = "edge_feature_keys, a list of names, or {type: names}"
 _ITEMS = "the seeds are a dp.ItemSet, which dp.ItemSampler(items, batch_size) takes"
 _TO_SAMPLER = "dp.ItemSampler takes it"
 _TO_NEIGHBOR = "pipe.sample_neighbor takes it"
+_DEDUPLICATE = "leave it out: a node is in input_nodes once, or once for each tree (disjoint=True) or time"
+_IMPORTANCE = "leave it out: this is LABOR-0; importance needs more than a row, so parts could not answer it alike"
 _OVERLAP = "dp.DataLoader(pipe, overlap=True) does it"
 
 # For each class: the keyword that its constructor does not take, and what to use. A class has the rows of its bases.
@@ -289,7 +291,7 @@ KEYWORDS: Table = {
         "batch_size": _TO_SAMPLER,
         "shuffle": _TO_SAMPLER,
         "weight_attr": "the name of an edge attribute is prob_name",
-        "deduplicate": "leave it out: each node is in input_nodes once",
+        "deduplicate": _DEDUPLICATE,
         "subgraph_type": "leave it out: sampled edges run from neighbor to node",
         "directed": "leave it out: sampled edges run from neighbor to node",
         "time_attr": _TEMPORAL,
@@ -300,14 +302,27 @@ KEYWORDS: Table = {
         "cooperative": "leave it out: there is no cooperative sampling",
         "num_gpu_cached_edges": "leave it out: sampling is on the CPU",
         "gpu_cache_threshold": "leave it out: sampling is on the CPU",
+        "is_sorted": "leave it out: in-edges may have any order",
+    },
+    "InSubgraphSampler": {
+        "fanouts": "leave it out: all in-edges are kept; pipe.sample_neighbor takes fanouts",
+        "replace": "leave it out: each in-edge is kept once",
+        "prob_name": "leave it out: all in-edges are kept; pipe.sample_neighbor takes prob_name",
+        "disjoint": "leave it out: pipe.sample_neighbor(graph, [-1], disjoint=True) keeps all in-edges of trees",
+        "deduplicate": _DEDUPLICATE,
+        "asynchronous": _OVERLAP,
+        "overlap_fetch": _OVERLAP,
     },
     "LayerNeighborSampler": {
         "num_neighbors": _FANOUTS,
         "fanout": _FANOUTS,
         "replace": "leave it out: a node picks each in-edge at most once",
         "prob_name": "leave it out: in-edges are equally likely",
-        "importance_sampling": "leave it out: this is LABOR-0, in which in-edges are equally likely",
-        "deduplicate": "leave it out: each node is in input_nodes once",
+        "weight_attr": "leave it out: in-edges are equally likely",
+        "importance": _IMPORTANCE,
+        "importance_sampling": _IMPORTANCE,
+        "disjoint": "leave it out: the nodes of a hop agree on what they pick, so there are no trees",
+        "deduplicate": _DEDUPLICATE,
         "asynchronous": _OVERLAP,
         "overlap_fetch": _OVERLAP,
     },
@@ -365,8 +380,11 @@ KEYWORDS: Table = {
 }
 
 
+_EQUAL = "leave it out: eligible in-edges are equally likely"
 KEYWORDS["TemporalNeighborSampler"] = {
     **KEYWORDS["NeighborSampler"],
+    "weight_attr": _EQUAL,
+    "prob_name": _EQUAL,
     "time_attr": _TIME_ATTR,
     "node_timestamp_attr_name": "node_time_attr",
     "edge_timestamp_attr_name": "edge_time_attr",
@@ -374,4 +392,5 @@ KEYWORDS["TemporalNeighborSampler"] = {
     "input_time": _SEED_TIMES,
     "edge_label_time": _SEED_TIMES,
 }
+KEYWORDS["NeighborSampler"] |= {"edge_time_attr": _TEMPORAL, "node_time_attr": _TEMPORAL}
 KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # of replace()

@@ -90,8 +90,7 @@ class DistTemporalNeighborSampler(TimedSampler, PartsSampler):
 
     def _times_digests(self) -> dict[Any, Any]:
         assert self.choice is not None
-        found = digests_over_parts(self.name, self.dist_graph, self.edge_types, self.choice)
-        return {of: each and [digest.removeprefix("int64:") for digest in each] for of, each in found.items()}
+        return digests_over_parts(self.name, self.dist_graph, self.edge_types, self.choice)
 
 
 def _check_facts(where: str, facts: PartitionFacts, edge_types: Sequence[Any], choice: ByTime) -> None:

@@ -23,6 +23,7 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
 from datapipes.graph.graph import Graph, Relation
 from datapipes.graph.row_weights import version_of
+from datapipes.graph.rows_digest import rows_digest
 from datapipes.processes.copies import zeros_together
 from datapipes.processes.sharing import SMALL, ForWorkers, Together
 
@@ -49,26 +50,24 @@ class EdgeTimes:
         self._version = version_of(self.latest)
 
     def arrays(self, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.uint8]]:
-        """Return (latest, earliest or None, sorted_rows) as the kernels take them.
+        """Return (latest, earliest or None, sorted_rows) as the kernels take them; errors as those of refuse_change."""
+        self.refuse_change(where)
+        earliest = None if self.earliest is None else self.earliest.numpy()
+        return self.latest.numpy(), earliest, self.sorted_rows.numpy()
 
-        Raises:
-            ValueError: The times were changed in place since it was found which rows are sorted.
-        """
+    def refuse_change(self, where: str) -> None:
+        """Raise ValueError if the times were changed in place since it was found which rows are sorted."""
         if version_of(self.latest) != self._version:
             raise ValueError(
                 f"{where}: the times of the edges were changed in place after the stage was built, which reads them "
                 "where they lie. Build the stage again after the change."
             )
-        earliest = None if self.earliest is None else self.earliest.numpy()
-        return self.latest.numpy(), earliest, self.sorted_rows.numpy()
 
     def digest(self, indptr: Tensor) -> list[str]:
         """Return what names the times in a fingerprint; computed once. The numbers of the parts of a graph add up."""
         if self._digest is None:
             parts = [self.latest] if self.earliest is None else [self.latest, self.earliest]
-            offsets = indptr.numpy()
-            found = [_core.rows_digest(offsets, part.numpy(), num_threads=num_threads()) for part in parts]
-            self._digest = [f"{high:016x}{low:016x}" for high, low in found]
+            self._digest = [rows_digest(part, indptr) for part in parts]
         return self._digest
 
 

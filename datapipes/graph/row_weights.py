@@ -46,10 +46,20 @@ class RowWeights:
         digest: of the weights; part of a sampler's fingerprint. Those of the parts of a graph add up to it.
     """
 
-    def __init__(self, tensors: list[Tensor], digest: str) -> None:
+    def __init__(self, tensors: list[Tensor], digest: str, values: Tensor | None = None) -> None:
         self.tensors = tensors  # sums, coarse sums, and counts of drawable in-edges where some are not
         self.digest = digest
+        self._values = values  # the attribute that they were made of; None in a worker
+        self._version = None if values is None else version_of(values)
         self._sums: tuple[_core.RowSums, list[int]] | None = None
+
+    def refuse_change(self, where: str) -> None:
+        """Raise ValueError if the weights were changed in place since the sums were made."""
+        if self._values is not None and version_of(self._values) != self._version:
+            raise ValueError(
+                f"{where}: the weights were changed in place after the stage was built, which keeps their sums. Build "
+                "the stage again after the change."
+            )
 
     def sums(self) -> _core.RowSums:
         """Return the sums as the kernels take them; made again when the memory of a tensor has moved."""
@@ -64,7 +74,7 @@ class KeptWeights:
 
     def __init__(self, kept: dict[tuple[str, Any], RowWeights] | None = None) -> None:
         self._kept = kept or {}
-        self._read: dict[tuple[str, Any], tuple[Tensor, int]] = {}  # the attribute that each was made of, and its state
+        self._read: dict[tuple[str, Any], tuple[Tensor, int]] = {}  # the attribute that each was made of, its version
         self._making = threading.Lock()  # a server's threads share what is made
 
     @property
@@ -167,8 +177,8 @@ def _made(where: str, name: str, edge_type: Any, values: Tensor, rows: Rows) -> 
     num_bytes = BYTES_PER_EDGE * rows.num_edges + 8 * rows.indptr.shape[0]
     remedy = "Sample without prob_name, or a smaller graph."
     check_memory(where, f"the sums of the weights {name!r}{_of(edge_type)}", num_bytes, remedy)
-    values = values.detach().contiguous()
-    raw = to_numpy(values).view("uint8")
+    contiguous = values.detach().contiguous()
+    raw = to_numpy(contiguous).view("uint8")
     made = _core.row_sums(
         rows.indptr.numpy(),
         raw,
@@ -178,7 +188,7 @@ def _made(where: str, name: str, edge_type: Any, values: Tensor, rows: Rows) -> 
         num_threads=num_threads(),
     )
     tensors = [torch.from_numpy(array) for array in made if array is not None]
-    return RowWeights(tensors, rows_digest(values, rows.indptr, node_ids=rows.node_ids))
+    return RowWeights(tensors, rows_digest(contiguous, rows.indptr, node_ids=rows.node_ids), values)
 
 
 def _of(edge_type: Any) -> str:

@@ -55,7 +55,8 @@ class MiniBatch(OtherNames):
         node_features: {name: [num_nodes, ...]}, rows aligned with `input_nodes`.
         edge_features: one {name: [num_edges, ...]} for each of `blocks`, rows aligned with its edges.
         timestamps: [n], the time of each seed.
-        batch: int64 [num_nodes], the row of the seeds whose tree a node belongs to (disjoint sampling).
+        batch: int64 [num_nodes], the row of the seeds whose tree a node belongs to (disjoint sampling). With types the
+            rows of all types are counted together, type by type in sorted order.
         extra: {name: [n, ...]}, further named fields of the item set, aligned with the seeds; with types {name: {type:
             [n, ...]}}.
         epoch, index: the position of this minibatch; with the seed they decide all its content.

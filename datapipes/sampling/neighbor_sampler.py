@@ -39,8 +39,9 @@ class NeighborSampler(TreeSampler):
         prob_name: name of an edge attribute: the weights by which in-edges are drawn, or a mask (bool) of those that
             may be drawn. A weight of 0 is never drawn, also with -1, so a node may get fewer in-edges, or none. On a
             graph with types, each edge type that is sampled needs the attribute. The weights are read when the stage is
-            built, and kept as sums with the graph (9 bytes an edge); they are part of the state. None draws each
-            in-edge with the same probability.
+            built, and kept as sums with the graph (9 bytes an edge); they are part of the state. If they are changed in
+            place later, the stage refuses them; a change through NumPy is not noticed. None draws each in-edge with the
+            same probability.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the
             nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in an outer block
@@ -79,6 +80,7 @@ class NeighborSampler(TreeSampler):
 
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
+        self._refuse_change()
         keys = [[rng.hop_key(hop, ordinal) for ordinal in self._call.ordinals] for hop in range(self.num_hops)]
         return self._call(
             self.graph,
@@ -91,7 +93,16 @@ class NeighborSampler(TreeSampler):
             weights=[each.sums() for each in self._weights.values()] or None,
         )
 
+    def _refuse_change(self) -> None:
+        for each in self._weights.values():
+            each.refuse_change(self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._refuse_change()  # a worker would build the stage over the weights as they are now
+        return super().__reduce__()
+
     def fingerprint(self) -> Fingerprint:
+        self._refuse_change()
         trees = {"disjoint": True} if self.disjoint else {}
         weights = weights_fingerprint({of: each.digest for of, each in self._weights.items()})
         return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier, **trees, **weights}

@@ -170,7 +170,8 @@ class Sampler(MiniBatchTransformer):
 
     def filled(self, minibatch: MiniBatch, found: Sampled) -> MiniBatch:
         """Return the minibatch with what was sampled."""
-        return minibatch.replace(input_nodes=found.nodes, compacted_seeds=found.local_seeds, blocks=found.hops[::-1])
+        hops = found.hops[::-1]  # `batch` is of the nodes before: a sampler of trees sets it anew
+        return minibatch.replace(input_nodes=found.nodes, compacted_seeds=found.local_seeds, blocks=hops, batch=None)
 
     def fingerprint(self) -> Fingerprint:
         graph = self.graph

@@ -110,5 +110,15 @@ class TemporalNeighborSampler(TimedSampler):
             ),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._refuse_change()  # a worker would build the stage over the times as they are now
+        return super().__reduce__()
+
+    def _refuse_change(self) -> None:
+        for times in self._times.values():
+            if times is not None:
+                times.refuse_change(self.name)
+
     def _times_digests(self) -> dict[Any, Any]:
+        self._refuse_change()
         return {of: times and times.digest(self.graph.relation(of).indptr) for of, times in self._times.items()}

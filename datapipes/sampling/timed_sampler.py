@@ -63,7 +63,7 @@ class TimedSampler(TreeSampler):
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
 
     def _times_digests(self) -> dict[Any, Any]:
-        """Return {edge type that is sampled: digests of the times of its in-edges, None if they have none}."""
+        """Return {edge type that is sampled: digests of its latest and, if it has two, its earliest times; or None}."""
         raise NotImplementedError
 
     def _refuse_no_times(self, trees: SeedTrees | None) -> None:
@@ -72,7 +72,8 @@ class TimedSampler(TreeSampler):
             raise ValueError(f"{self.name}: found seeds without times; each needs one. Pass trees that have times.")
 
     def fingerprint(self) -> Fingerprint:
-        digests = self._times_digests()
+        read = 1 if self.time_window is None else 2  # without a window the earliest times change no pick
+        digests = {of: each and each[:read] for of, each in self._times_digests().items()}
         return {
             **super().fingerprint(),
             "replace": self.replace,

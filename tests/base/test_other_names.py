@@ -39,6 +39,7 @@ BUILDERS = {
     "TemporalNeighborSampler": lambda **given: items().temporal_sample_neighbor(
         GRAPH, **{"fanouts": [2], "edge_time_attr": "at", **given}
     ),
+    "InSubgraphSampler": lambda **given: items().sample_in_subgraph(GRAPH, **given),
     "LayerNeighborSampler": lambda **given: items().sample_layer_neighbor(GRAPH, **given),
     "FeatureFetcher": lambda **given: sampled().fetch_feature(STORE, **given),
     "MiniBatchTransformer": lambda **given: items().transform(**given),
@@ -100,6 +101,13 @@ def test_a_keyword_of_another_library_is_refused_and_the_error_names_ours(owner,
     if owner != "MiniBatch" and keyword is not None:
         with pytest.raises((TypeError, ValueError), match=f"{keyword[1]}.* must |multiple values .*'{keyword[1]}'"):
             BUILDERS[owner](**{keyword[1]: ...})
+
+
+def test_samplers_of_parts_refuse_the_same_keywords():
+    with pytest.raises(TypeError, match=r"^dist_sample_layer_neighbor: .* takes no 'importance_sampling'.* LABOR-0"):
+        items().dist_sample_layer_neighbor(GRAPH, [2], importance_sampling=1)
+    with pytest.raises(TypeError, match=r"^dist_sample_neighbor: .* takes no 'weight_attr'\. Here: .* prob_name"):
+        items().dist_sample_neighbor(GRAPH, [2], weight_attr="w")
 
 
 def test_every_class_of_the_tables_is_public():

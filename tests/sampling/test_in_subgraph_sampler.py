@@ -6,8 +6,8 @@ import torch
 import twin_layer
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pipelines import digests, items, refused, small_graph
-from strategies import csc_graphs, typed_graphs, typed_seeds
+from pipelines import digests, items, refused, small_graph, start_at
+from strategies import csc_graphs, random_graph, typed_graphs, typed_seeds
 from test_neighbor_sampler import expect_the_twin
 from test_typed_sampling import expect_the_twin as expect_the_typed_twin
 from test_typed_sampling import graph_of, set_of
@@ -61,14 +61,21 @@ def test_the_minibatches_are_those_of_sample_neighbor_with_all_in_edges(with_edg
     assert digests(ours) == digests(typed)
 
 
-def test_workers_and_threads_change_no_bit():
-    expected = digests(contract_chain())
-    for threads in (1, 2, 7):
+def test_threads_change_no_bit():
+    indptr, indices = random_graph(2_000, 60_000, rng_seed=4)
+    chain = dp.ItemSampler(dp.ItemSet(2_000), 1_500).sample_in_subgraph(dp.CSCGraph(indptr, indices))
+    expected = digests(start_at(chain, 0))
+    assert next(start_at(chain, 0)).blocks[0].indices.numel() >= 2**14  # fewer are drawn by one thread
+    for threads in (2, 7):
         torch.set_num_threads(threads)
         try:
-            assert digests(contract_chain()) == expected
+            assert digests(start_at(chain, 0)) == expected
         finally:
             torch.set_num_threads(1)
+
+
+def test_workers_change_no_bit():
+    expected = digests(contract_chain())
     with dp.DataLoader(contract_chain(), 2, multiprocessing_context="fork") as loader:
         assert digests(loader) == expected
 
@@ -118,7 +125,7 @@ def test_arguments_that_are_not_allowed_are_refused(change, found, allowed):
 
 
 def test_a_keyword_of_another_sampler_is_refused():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'fanouts'"):
+    with pytest.raises(TypeError, match="InSubgraphSampler takes no 'fanouts'"):
         items().sample_in_subgraph(small_graph(), fanouts=[-1])
 
 

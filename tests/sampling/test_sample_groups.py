@@ -45,17 +45,19 @@ def edges_by_group(found) -> list[set[tuple[int, int, int]]]:
 @pytest.mark.parametrize("direct_limit", [0, 2**20])
 @pytest.mark.parametrize("dtype", ID_DTYPES)
 def test_a_group_draws_what_it_draws_alone(dtype, direct_limit, threads):
-    graph, seeds = random_graph(300, 6_000, rng_seed=1, dtype=dtype), [4, 7, 4]
-    streams = np.array([3, 0, 9], np.uint32)
-    together = _core.Groups([np.arange(3)], count=3, streams=streams)
-    found = sample(graph, seeds, (3, 4), together, direct_limit=direct_limit, num_threads=threads)
+    graph = random_graph(300, 6_000, rng_seed=1, dtype=dtype)
+    seeds = [4, 7, 4, *range(200)]
+    streams = np.array([3, 0, 9, *range(20, 220)], np.uint32)
+    together = _core.Groups([np.arange(len(seeds))], count=len(seeds), streams=streams)
+    found = sample(graph, seeds, (10, 12), together, direct_limit=direct_limit, num_threads=threads)
+    assert len(found[2][1][0][1]) >= 2**14  # fewer are drawn by one thread
     alone = []
     for seed, stream in zip(seeds, streams, strict=True):
         one = _core.Groups([int64s([0])], count=1, streams=np.array([stream], np.uint32))
-        alone += edges_by_group(sample(graph, [seed], (3, 4), one))
+        alone += edges_by_group(sample(graph, [seed], (10, 12), one))
     assert edges_by_group(found) == alone
     assert found[0][0].dtype == found[1][0].dtype == dtype
-    assert found[1][0].tolist() == [0, 1, 2]
+    assert found[1][0].tolist() == list(range(len(seeds)))
     assert alone[0] != alone[2]  # of one node, in two streams
 
 

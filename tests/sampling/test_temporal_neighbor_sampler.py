@@ -189,3 +189,22 @@ def test_with_types_times_of_another_form_are_refused():
     graph = typed_pipelines.typed_graph()
     with refused(ValueError, stage="temporal_sample_neighbor", found="'at'", allowed="edge attributes"):
         typed_pipelines.typed_items().temporal_sample_neighbor(graph, [2], edge_time_attr="at")
+
+
+def test_the_earlier_times_are_named_only_where_a_window_reads_them():
+    graph = dp.CSCGraph(
+        torch.tensor([0, 2, 2]),
+        torch.tensor([0, 1]),
+        node_attributes={"born": torch.tensor([3, 4])},
+        edge_attributes={"at": torch.tensor([5, 6]), "later": torch.tensor([5, 9])},
+    )
+
+    def digest_by(**options):
+        stage = dp.ItemSampler(dp.ItemSet(2), 2).temporal_sample_neighbor(graph, [2], **options)
+        return stage.fingerprint()["times_digest"]
+
+    both = {"edge_time_attr": "at", "node_time_attr": "born"}
+    assert digest_by(**both) == digest_by(edge_time_attr="at")  # the latest times are those of the edges
+    assert len(digest_by(**both, time_window=2)) == 2
+    assert digest_by(**both)[0].startswith("int64:")
+    assert digest_by(edge_time_attr="later") != digest_by(edge_time_attr="at")

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import twin
 from hypothesis import given, settings
+from pipelines import items, small_graph
 from tree_cases import SEED, Case, built, can_be_sampled, cases
 from twin_trees import PLAIN, Relation, Trees, sample_trees
 
@@ -72,3 +73,9 @@ def test_trees_equal_the_twins(case):
 @given(cases(temporal=True).filter(can_be_sampled))
 def test_temporal_samples_equal_the_twins(case):
     expect_equal(by_package(case), by_twin(case), case)
+
+
+def test_a_sampler_behind_trees_leaves_no_batch_of_theirs():
+    trees = items().sample_neighbor(small_graph(), [2], disjoint=True)
+    assert next(iter(trees)).batch is not None
+    assert next(iter(trees.sample_neighbor(small_graph(), [2]))).batch is None

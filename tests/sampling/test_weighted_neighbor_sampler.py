@@ -144,16 +144,17 @@ def test_weights_that_were_replaced_or_changed_in_place_are_read_anew():
     graph = weighted_graph()
     before, first = weighted(graph), graph.row_weights("x", "w")
     assert graph.row_weights("x", "w") is first is copy.copy(graph).row_weights("x", "w")
-    drawn = digests(before)
+    drawn, digest_before = digests(before), before.fingerprint()["weights_digest"]
     graph.edge_attributes["w"].zero_()
     graph.edge_attributes["w"][5] = 1
     changed = weighted(graph, fanouts=[-1])
     assert sum(minibatch.blocks[0].num_edges for minibatch in changed) <= 1
-    assert digests(start_at(before, 0)) == drawn  # a stage draws by the weights that it read
+    with pytest.raises(ValueError, match="changed in place"):
+        digests(before)
     graph.edge_attributes["w"] = weighted_graph().edge_attributes["w"].double()
     again = weighted(graph)
     assert digests(again) == drawn
-    assert again.fingerprint()["weights_digest"] != before.fingerprint()["weights_digest"]  # another dtype
+    assert again.fingerprint()["weights_digest"] != digest_before  # another dtype
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
@@ -248,3 +249,20 @@ def test_weights_may_be_any_view():
     views = [wide[::2], wide.view(200, 2)[:, 0], torch.from_numpy(np.ascontiguousarray(wide[::2].numpy()))]
     found = {tuple(digests(weighted(weighted_graph(view)))) for view in views}
     assert len(found) == 1
+
+
+def test_weights_changed_under_a_stage_are_refused():
+    weights = torch.tensor([1.0, 0.0, 0.0])
+    graph = dp.CSCGraph(torch.tensor([0, 3, 3, 3]), torch.tensor([0, 1, 2]), edge_attributes={"w": weights})
+    chain = dp.ItemSampler(dp.ItemSet(3), 3).sample_neighbor(graph, [-1], prob_name="w")
+    assert next(iter(chain)).blocks[0].indices.tolist() == [0]
+    weights.copy_(torch.tensor([0.0, 1.0, 1.0]))
+    with pytest.raises(
+        ValueError, match=r"sample_neighbor: the weights were changed in place .* Build the stage again"
+    ):
+        next(iter(chain))
+    for use in (pickle.dumps, dp.NeighborSampler.fingerprint):  # to send it to workers, and to save its state
+        with pytest.raises(ValueError, match="changed in place"):
+            use(chain)
+    again = dp.ItemSampler(dp.ItemSet(3), 3).sample_neighbor(graph, [-1], prob_name="w")
+    assert next(iter(again)).blocks[0].indices.tolist() == [1, 2]

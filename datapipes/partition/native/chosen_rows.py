@@ -90,10 +90,11 @@ class ChosenRows:
         if values is None:
             return None
         key = edge_type, choice.reads
-        if key not in self._digests:
-            indptr = self._relations[edge_type].indptr
-            self._digests[key] = [rows_digest(each, indptr, node_ids=node_ids) for each in values]
-        return self._digests[key]
+        with self._making:
+            if key not in self._digests:
+                indptr = self._relations[edge_type].indptr
+                self._digests[key] = [rows_digest(each, indptr, node_ids=node_ids) for each in values]
+            return self._digests[key]
 
     def _row_weights(self, where: str, edge_type: Any, choice: ByWeight, node_ids: Tensor) -> RowWeights:
         relation = self._relations[edge_type]

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import statistics
 import time
 from importlib.util import find_spec
@@ -77,7 +78,7 @@ def main() -> None:
         samplers = [name for name in samplers if name != "temporal"]
     torch.set_num_threads(args.threads)
     settings = settings_for(data)
-    settings = dataclasses.replace(settings, epochs=args.epochs or settings.epochs)
+    settings = dataclasses.replace(settings, epochs=settings.epochs if args.epochs is None else args.epochs)
     print(f"{data.name}: {len(settings.fanouts)} hops, {settings.epochs} epochs, seeds {args.seeds}")
     print("sampler      fanout   nodes    edges  ms/minibatch  s/epoch    loss  validation    test", flush=True)
     points = []
@@ -142,7 +143,8 @@ def train(
             began = time.perf_counter()
             loss, _ = train_epoch(model, loader, optimizer, schedule, f"epoch {epoch}")
             spent.append(time.perf_counter() - began)
-    validation, test = (evaluate(model, data, items) for items in (data.validation_set, data.test_set))
+    sets = (data.validation_set, data.test_set)
+    validation, test = (evaluate(model, data, items) if len(items) > 0 else math.nan for items in sets)
     return statistics.median(spent), loss, validation, test
 
 
@@ -221,7 +223,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--year", default="node_year", help="the node feature that the temporal sampler reads")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--plot", type=Path, help="write a picture to this file")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.epochs is not None and args.epochs < 1:
+        parser.error(f"--epochs must be 1 or more, got {args.epochs}")
+    if args.plot is not None and not args.plot.absolute().parent.is_dir():
+        parser.error(f"--plot: there is no folder {args.plot.parent} to write to")
+    return args
 
 
 if __name__ == "__main__":

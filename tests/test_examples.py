@@ -1,5 +1,6 @@
 """The examples that need no data, and node classification on a small file made here: output and parts."""
 
+import math
 import re
 import runpy
 import subprocess
@@ -295,6 +296,24 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_trained(monkeyp
     monkeypatch.setattr(sys, "argv", ["swap_stages.py", "--plot", "grid.png"])
     with pytest.raises(SystemExit, match=r"--plot needs matplotlib: pip install datapipes\[viz\]"):
         swap_stages.main()
+
+
+@pytest.mark.parametrize(("argument", "value"), [("--epochs", "0"), ("--plot", "no/such/folder/grid.png")])
+def test_a_grid_that_cannot_work_is_refused_at_once(argument, value, monkeypatch, capsys, swap_stages):
+    monkeypatch.setattr(sys, "argv", ["swap_stages.py", argument, value])
+    with pytest.raises(SystemExit):
+        swap_stages.main()
+    assert f"error: {argument}" in capsys.readouterr().err
+
+
+def test_a_data_set_without_validation_nodes_has_no_accuracy_on_them(swap_stages):
+    data = random_task(600, 300)
+    empty = torch.zeros(0, dtype=torch.int64)
+    data = replace(data, validation_set=dp.ItemSet((empty, empty)))
+    settings = swap_stages.Settings(fanouts=(3, 3), batch_size=50, epochs=1)
+    _, _, validation, test = swap_stages.train(data, swap_stages.chain_of(data, settings, "neighbor", 0), settings, 0)
+    assert math.isnan(validation)
+    assert 0 <= test <= 1
 
 
 def test_weights_fall_with_the_out_edges_of_the_source_and_years_come_from_a_feature(swap_stages):

@@ -22,7 +22,7 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
 from datapipes.graph.graph import Graph, Relation
-from datapipes.graph.row_weights import version_of
+from datapipes.graph.row_weights import refuse_no_tensor, version_of
 from datapipes.graph.rows_digest import rows_digest
 from datapipes.processes.copies import zeros_together
 from datapipes.processes.sharing import SMALL, ForWorkers, Together
@@ -229,6 +229,7 @@ def _given(where: str, graph: Graph, edge_type: Any, edge_time_attr: str | None,
 def _check(where: str, name: str, times: Tensor | None, count: int) -> None:
     if times is None:
         return
+    refuse_no_tensor(f"{where}: {name}", times)
     if times.dtype != torch.int64:
         raise TypeError(
             f"{where}: {name} must hold times of int64, got {dtype_name(times.dtype)}. Convert it, in a unit "

@@ -146,6 +146,12 @@ def refuse_missing(where: str, name: Any, known: Collection[str], edge_type: Any
         )
 
 
+def refuse_no_tensor(what: str, values: Any) -> None:
+    """Raise TypeError unless `values` are a tensor, as the graph makes all attributes when it is built."""
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{what} must be a tensor, got {type(values).__name__}. Set torch.as_tensor(values).")
+
+
 def refuse_other_form(
     where: str, name: str, edge_type: Any, dtype: torch.dtype, shape: tuple[int, ...], num_edges: int = -1
 ) -> None:
@@ -166,6 +172,7 @@ def _values(where: str, name: Any, edge_type: Any, rows: Rows) -> Tensor:
     """Return the edge attribute as weights; their values are not read."""
     refuse_missing(where, name, rows.edge_attributes, edge_type)
     values = rows.edge_attributes[name]
+    refuse_no_tensor(f"{where}: the weights {name!r}{_of(edge_type)}", values)
     refuse_other_form(where, name, edge_type, values.dtype, tuple(values.shape), rows.num_edges)
     what = f"{where}: the weights {name!r}{_of(edge_type)}"
     if values.device.type != "cpu":

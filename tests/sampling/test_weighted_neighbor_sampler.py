@@ -266,3 +266,12 @@ def test_weights_changed_under_a_stage_are_refused():
             use(chain)
     again = dp.ItemSampler(dp.ItemSet(3), 3).sample_neighbor(graph, [-1], prob_name="w")
     assert next(iter(again)).blocks[0].indices.tolist() == [1, 2]
+
+
+def test_an_attribute_that_is_no_tensor_is_refused():
+    graph = weighted_graph()
+    graph.edge_attributes["w"] = graph.edge_attributes["w"].numpy()
+    with refused(TypeError, stage="sample_neighbor", found="ndarray", allowed=r"torch\.as_tensor"):
+        weighted(graph)
+    with refused(TypeError, stage="temporal_sample_neighbor", found="ndarray", allowed=r"torch\.as_tensor"):
+        items().temporal_sample_neighbor(graph, [2], edge_time_attr="w")

@@ -7,11 +7,20 @@ cd "$(dirname "$0")/../.."
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 
-for flags in "-fsanitize=address,undefined" "-fsanitize=thread" "-fsanitize=undefined -U__SSE2__"; do
-  echo "== $flags"
+compile() {  # FILE FLAGS: compiles one file into $build
   # shellcheck disable=SC2086  # flags are several words
   "${CXX:-g++}" -std=c++20 -O1 -g -Icsrc -Wall -Wextra -Werror -pthread -DDATAPIPES_SHM_STEPS \
-    $flags -fno-sanitize-recover=all \
-    csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph,limits,partition,distributed,tfrecord,shm}/*.cpp -o "$build/test_kernels"
+    $2 -fno-sanitize-recover=all -c "$1" -o "$build/${1//\//_}.o"
+}
+export -f compile
+export build
+
+for flags in "-fsanitize=address,undefined" "-fsanitize=thread" "-fsanitize=undefined -U__SSE2__"; do
+  echo "== $flags"
+  printf '%s\0' csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph,limits,partition,distributed,tfrecord,shm}/*.cpp |
+    xargs --null --max-procs="$(nproc)" --replace bash -c 'compile "$@"' _ {} "$flags"
+  # shellcheck disable=SC2086
+  "${CXX:-g++}" -pthread $flags "$build"/*.o -o "$build/test_kernels"
   "$build/test_kernels"
+  rm -f "$build"/*.o
 done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from datapipes.chain.stage import Stage, StreamStage
@@ -40,7 +42,7 @@ def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
 def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
     """Raise ValueError if the seeds of `sampler` lie on a GPU; one with a transform of its own may take them there."""
     methods, place = ("transform", "seeds_of", "checked_seeds"), _place_of_ids(sampler)
-    has_own = any(getattr(type(sampler), name) is not getattr(Sampler, name) for name in methods)
+    has_own = any(not _is_ours(getattr(type(sampler), name)) for name in methods)
     if place is not None and place.type == "cuda" and not has_own:
         raise ValueError(
             f"data_loader: {sampler.name} stands behind copy_to({str(place)!r}), but samplers take seeds in host "
@@ -80,7 +82,7 @@ def _place_of_ids(stage: Stage) -> torch.device | None:
     while len(stage.sources) == 1:
         stage = stage.source
         stage = stage.sampler if isinstance(stage, Sharded) else stage
-        if not type(stage).__module__.startswith("datapipes."):
+        if not _is_ours(type(stage)):
             return None
         if isinstance(stage, CopyTo):
             return stage.device
@@ -89,6 +91,11 @@ def _place_of_ids(stage: Stage) -> torch.device | None:
         if not isinstance(stage, (FeatureFetcher, StreamStage, Decode)):
             return None
     return None
+
+
+def _is_ours(of: Any) -> bool:
+    """Return whether a class or a method is one of the package, and none of the user's."""
+    return str(of.__module__).startswith("datapipes.")
 
 
 def unused_max_uva_threads(graph: Graph, given: int) -> ValueError:

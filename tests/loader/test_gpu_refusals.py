@@ -98,13 +98,17 @@ def own_sampler(source: dp.Stage, transform: Any = dp.Sampler.transform) -> dp.S
     return Own(source, small_graph(), [1])
 
 
+def trees(source: dp.Stage) -> dp.Sampler:
+    return source.sample_neighbor(small_graph(), [2], disjoint=True)
+
+
 def on_host(sampler: dp.Sampler, minibatch: dp.MiniBatch) -> dp.MiniBatch:
     return dp.Sampler.transform(sampler, to_host(minibatch))
 
 
 @pytest.mark.parametrize("options", LOADERS, ids=str)
 @pytest.mark.parametrize("carried", [False, True])
-@pytest.mark.parametrize("sampler", [sampled, own_sampler])
+@pytest.mark.parametrize("sampler", [sampled, trees, own_sampler])
 def test_a_sampler_behind_the_copy_is_refused(gpu, options, carried, sampler):
     chain = items().copy_to("cuda:1")
     with refused(

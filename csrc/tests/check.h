@@ -44,6 +44,7 @@ inline int failed_checks = 0;
 
 void test_distributed();     // test_distributed.cpp
 void test_fast_paths();      // test_fast_paths.cpp
+void test_gather();          // test_gather.cpp
 void test_gather_decoded();  // test_gather_decoded.cpp
 void test_labor();           // test_labor.cpp
 void test_memory();          // test_memory.cpp

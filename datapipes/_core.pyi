@@ -80,7 +80,8 @@ class Groups:
         self, of_seeds: list[_I64], *, count: int, streams: NDArray[np.uint32] | None = None, times: _I64 | None = None
     ) -> None: ...
 
-_Times = tuple[_I64, _I64 | None, NDArray[np.uint8]]  # latest, earliest where it differs, sorted_rows
+_Coarse = tuple[NDArray[np.int16], int, int]  # of fill_coarse_times: the coarse times, low, shift
+_Times = tuple[_I64, _I64 | None, NDArray[np.uint8], _Coarse | None]  # latest, earliest where it differs, sorted_rows
 
 class EdgeTimes:
     def __init__(
@@ -185,6 +186,10 @@ def fill_edge_times(
 def find_sorted_rows(
     indptr: _I64, latest: _I64, sorted: NDArray[np.uint8], *, earliest: _I64 | None = None, num_threads: int = 1
 ) -> None: ...
+
+COARSE_PADDING: int
+
+def fill_coarse_times(times: _I64, coarse: NDArray[np.int16], *, num_threads: int = 1) -> tuple[int, int]: ...
 def rows_digest(
     indptr: _I64 | None, values: NDArray[Any], *, node_ids: _I64 | None = None, num_threads: int = 1
 ) -> tuple[int, int]: ...

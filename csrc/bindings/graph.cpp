@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/numpy.h"
+#include "graph/coarse_times.h"
 #include "graph/coo_to_csc.h"
 #include "graph/edge_times.h"
 #include "graph/rows_digest.h"
@@ -80,6 +81,19 @@ void bind_graph(py::module_& m) {
       },
       py::arg("indptr").noconvert(), py::arg("latest").noconvert(), py::arg("sorted").noconvert(), py::kw_only(),
       py::arg("earliest").noconvert() = py::none(), py::arg("num_threads") = 1);
+  m.attr("COARSE_PADDING") = kCoarsePadding;
+  m.def(
+      "fill_coarse_times",
+      [](const Array<std::int64_t>& times, Array<std::int16_t>& coarse, int num_threads) {
+        check_threads(num_threads);
+        const auto given = view(times, "times");
+        const auto out = writable(coarse, "coarse");
+        const GilRelease nogil;
+        const TimeScale scale = find_time_scale(given);
+        fill_coarse_times(given, scale, out, num_threads);
+        return std::make_pair(scale.low, scale.shift);
+      },
+      py::arg("times").noconvert(), py::arg("coarse").noconvert(), py::kw_only(), py::arg("num_threads") = 1);
   m.def(
       "rows_digest",
       [](const std::optional<Array<std::int64_t>>& indptr, const py::array& values,

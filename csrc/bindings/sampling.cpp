@@ -39,6 +39,8 @@ struct GivenEdgeTimes {
     Array<std::int64_t> latest;
     std::optional<Array<std::int64_t>> earliest;  // where it differs from `latest`
     Array<std::uint8_t> sorted_rows;
+    std::optional<Array<std::int16_t>> coarse;  // of `latest`, which speed up the scan of rows that are not sorted
+    TimeScale scale = {};
   };
   std::vector<std::optional<OfRelation>> relations;  // none: its in-edges have no times
   TimeRule rule;
@@ -55,6 +57,13 @@ struct GivenEdgeTimes {
     if (latest.size() != rows.indices.size() || earliest.size() != latest.size() || std::ssize(sorted) != rows.num_rows())
       throw std::invalid_argument("give one time for each in-edge, and one of sorted_rows for each row.");
     policy.times = {latest.data(), earliest.data(), sorted.data()};
+    if (relations[i]->coarse) {
+      const auto coarse = view(*relations[i]->coarse, "coarse");
+      if (std::ssize(coarse) != std::ssize(latest) + kCoarsePadding)
+        throw std::invalid_argument("give one coarse time for each in-edge, and the padding.");
+      policy.times.coarse = coarse.data();
+      policy.times.scale = relations[i]->scale;
+    }
     return policy;
   }
 };
@@ -323,9 +332,15 @@ void bind_sampling(py::module_& m) {
                given.relations.emplace_back();
                if (each.is_none()) continue;
                const auto parts = each.cast<py::tuple>();
-               given.relations.back() = {exact<std::int64_t>(parts[0], "latest"), std::nullopt,
-                                         exact<std::uint8_t>(parts[2], "sorted_rows")};
-               if (!parts[1].is_none()) given.relations.back()->earliest = exact<std::int64_t>(parts[1], "earliest");
+               auto& of = given.relations.back();
+               of = {exact<std::int64_t>(parts[0], "latest"), std::nullopt, exact<std::uint8_t>(parts[2], "sorted_rows"),
+                     std::nullopt};
+               if (!parts[1].is_none()) of->earliest = exact<std::int64_t>(parts[1], "earliest");
+               if (parts[3].is_none()) continue;
+               const auto coarse = parts[3].cast<py::tuple>();
+               of->coarse = exact<std::int16_t>(coarse[0], "coarse");
+               of->scale = {coarse[1].cast<std::int64_t>(), coarse[2].cast<int>()};
+               if (of->scale.shift < 0 || of->scale.shift > 63) throw std::invalid_argument("shift must be in [0, 64).");
              }
              return given;
            }),

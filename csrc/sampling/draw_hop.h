@@ -93,7 +93,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
         const auto count = static_cast<int>(std::min<std::int64_t>(kTogether, end - d));
         for (int i = 0; i < count; ++i) {
           into[i] = row_of(d + i);
-          policy.prefetch_in_edges(into[i].begin, into[i].degree);
+          policy.prefetch_in_edges(into[i]);
         }
         return count;
       };

@@ -2,10 +2,13 @@
 //   In-edge i is eligible if latest[i] <= most, and earliest[i] >= least where has_least.
 //   count_eligible: how many of `count` in-edges are; it may stop, and return less, once it has found `enough`.
 //   mark_eligible: also writes a bit for each, to words[0 .. num_words(count)), and to ends[w] how many are up to word w.
-// The wide code, for processors that have it, gives the same as the plain one.
+// Where the row has coarse times (graph/coarse_times.h), they are read, and the times themselves only where two coarse ones are
+// equal. The result is the same, and the wide code, for processors that have it, gives the same as the plain one.
 #pragma once
 
 #include <cstdint>
+
+#include "graph/coarse_times.h"
 
 namespace datapipes {
 
@@ -18,6 +21,8 @@ struct RowTimes {
   const std::int64_t* latest;
   const std::int64_t* earliest;
   std::int64_t count;
+  const std::int16_t* coarse = nullptr;  // of latest, if earliest is the same; kCoarsePadding more of them can be read
+  TimeScale scale = {};
 };
 
 struct Marks {

@@ -5,7 +5,7 @@
 //     void plan_block(rows, count, plans)
 //                                     in its place: the same for up to kPlannedTogether rows
 //     void prefetch(row number)       the memory that plan() reads of the row
-//     void prefetch_in_edges(begin, degree)
+//     void prefetch_in_edges(row)
 //                                     beside plan_block(): the memory that it reads of the row's in-edges
 //     Scratch::choose(policy, indices, row, picks, out)
 //                                     writes the positions of the picks of a row as plan() narrowed it, and prefetches

@@ -16,6 +16,7 @@
 
 #include "sampling/choose.h"
 #include "sampling/eligible.h"
+#include "sampling/place_of_bit.h"
 #include "sampling/row_view.h"
 #include "sampling/uniform.h"
 
@@ -26,6 +27,8 @@ struct InEdgeTimes {
   const std::int64_t* latest = nullptr;
   const std::int64_t* earliest = nullptr;  // `latest` where an in-edge has one time only
   const std::uint8_t* sorted = nullptr;    // of each row: whether neither descends
+  const std::int16_t* coarse = nullptr;    // of `latest` (graph/coarse_times.h); or none
+  TimeScale scale = {};
 };
 
 struct TimeRule {
@@ -73,11 +76,15 @@ struct Temporal {
   [[gnu::always_inline]] void prefetch(std::int64_t row) const {
     if (times.sorted != nullptr) __builtin_prefetch(&times.sorted[row]);
   }
-  // The memory that plan_block() reads of the times of these in-edges.
-  [[gnu::always_inline]] void prefetch_in_edges(std::int64_t begin, std::int64_t degree) const {
-    if (times.latest == nullptr || degree <= 0) return;
-    prefetch_times(times.latest + begin, degree);
-    if (rule.window >= 0 && times.earliest != times.latest) prefetch_times(times.earliest + begin, degree);
+  // The memory that plan_block() reads of the times of a row.
+  [[gnu::always_inline]] void prefetch_in_edges(const Row& row) const {
+    if (times.latest == nullptr || row.degree <= 0) return;
+    if (times.sorted[row.number] == 0 && scans_coarsely()) {
+      prefetch_coarse(row.begin, row.degree);
+      return;
+    }
+    prefetch_times(times.latest + row.begin, row.degree);
+    if (rule.window >= 0 && times.earliest != times.latest) prefetch_times(times.earliest + row.begin, row.degree);
   }
 
   class Scratch {
@@ -112,12 +119,14 @@ struct Temporal {
     template <class Id, class RowOf>
     void choose_block(const Temporal& policy, const Id* indices, RowOf&& row_of, const std::int64_t* indptr, std::int64_t begin,
                       std::int64_t stop, std::int64_t* out) {
+      constexpr std::int64_t kLinesAhead = 48;  // more than a core fetches at once
+      std::int64_t ahead = begin, lines = 0;    // those that were prefetched and not read yet
       for (std::int64_t d = begin; d < stop; ++d) {
+        for (; ahead < stop && lines < kLinesAhead; ++ahead) lines += policy.prefetch_scan(row_of(ahead));
         const Row row = row_of(d);
-        if (row.degree < 0) policy.prefetch_in_edges(row.begin, -1 - row.degree);
+        lines -= policy.lines_of_scan(row);
+        choose(policy, indices, row, indptr[d + 1] - indptr[d], out + (indptr[d] - indptr[begin]));
       }
-      for (std::int64_t d = begin; d < stop; ++d)
-        choose(policy, indices, row_of(d), indptr[d + 1] - indptr[d], out + (indptr[d] - indptr[begin]));
     }
 
    private:
@@ -130,9 +139,8 @@ struct Temporal {
         const std::int64_t offset = out[i];
         if (w > 0 && ends_[w - 1] > offset) w = 0;
         while (ends_[w] <= offset) ++w;
-        std::uint64_t word = words_[w];
-        for (std::int64_t before = w > 0 ? ends_[w - 1] : 0; before < offset; ++before) word &= word - 1;
-        out[i] = begin + static_cast<std::int64_t>(w * 64) + __builtin_ctzll(word);
+        const std::int64_t before = w > 0 ? ends_[w - 1] : 0;
+        out[i] = begin + static_cast<std::int64_t>(w * 64) + place_of_bit(words_[w], static_cast<int>(offset - before));
       }
     }
 
@@ -211,8 +219,35 @@ struct Temporal {
     }
   };
 
+  bool scans_coarsely() const { return times.coarse != nullptr && (rule.window < 0 || times.earliest == times.latest); }
   RowTimes row_times(std::int64_t begin, std::int64_t degree) const {
-    return {times.latest + begin, times.earliest + begin, degree};
+    const bool coarsely = scans_coarsely();
+    return {times.latest + begin, times.earliest + begin, degree, coarsely ? times.coarse + begin : nullptr, times.scale};
+  }
+
+  // The lines of a row that is to be scanned as a whole, those that are prefetched; of another row none.
+  std::int64_t lines_of_scan(const Row& row) const {
+    constexpr std::int64_t kMost = 32;  // behind them the processor sees that the row is read in order
+    const std::int64_t per_line = scans_coarsely() ? 32 : 8;
+    return row.degree < 0 ? std::min((-1 - row.degree) / per_line + 1, kMost) : 0;
+  }
+  [[gnu::always_inline]] std::int64_t prefetch_scan(const Row& row) const {
+    const std::int64_t lines = lines_of_scan(row);
+    const bool coarsely = scans_coarsely();
+    for (std::int64_t i = 0; i < lines; ++i) {
+      if (coarsely) {
+        __builtin_prefetch(times.coarse + row.begin + 32 * i);
+      } else {
+        __builtin_prefetch(times.latest + row.begin + 8 * i);
+      }
+    }
+    return lines;
+  }
+
+  // The lines that are mostly enough to count.
+  [[gnu::always_inline]] void prefetch_coarse(std::int64_t begin, std::int64_t degree) const {
+    constexpr std::int64_t kPerLine = 32, kMost = 8 * kPerLine;
+    for (std::int64_t i = 0; i < std::min(degree, kMost); i += kPerLine) __builtin_prefetch(times.coarse + begin + i);
   }
 
   // A row that fits few lines is fetched as a whole; of another one what its search reads first, or what its scan does.

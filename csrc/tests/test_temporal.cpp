@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/coarse_times.h"
 #include "graph/edge_times.h"
 #include "random/philox.h"
 #include "sampling/eligible.h"
@@ -56,6 +57,57 @@ void the_times_of_an_in_edge_are_those_of_the_edge_and_its_source() {
   CHECK_THROWS(std::invalid_argument, find_sorted_rows(Ints{0, 5}, out, {}, sorted, 1));
 }
 
+std::vector<std::int16_t> coarse_of(const Ints& times, const TimeScale& scale) {
+  std::vector<std::int16_t> coarse(times.size() + kCoarsePadding, 7);
+  fill_coarse_times(times, scale, coarse, 2);
+  return coarse;
+}
+
+void coarse_times_keep_the_order_of_times() {
+  const Ints all{kMin, kMin + 1, -70'000, -65'537, -1, 0, 1, 2, 65'532, 65'533, 65'534, 70'000, kMax - 1, kMax};
+  for (const TimeScale& scale :
+       {TimeScale{0, 0}, TimeScale{-70'000, 1}, TimeScale{kMin, 49}, TimeScale{kMin, 0}, TimeScale{kMax, 0}, TimeScale{0, 63}}) {
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      const std::int16_t before = scale.at(all[i - 1]), value = scale.at(all[i]);
+      CHECK(before <= value);
+      CHECK(before != value || !scale.is_exact(value));
+    }
+  }
+  CHECK(find_time_scale({}).shift == 0);
+  CHECK(find_time_scale(Ints{5, 5, 5}).is_exact(find_time_scale(Ints{5, 5, 5}).at(5)));
+  const TimeScale whole = find_time_scale(Ints{kMin, kMax});
+  CHECK(whole.at(kMin) < whole.at(0) && whole.at(0) < whole.at(kMax));
+  Ints years;
+  for (std::int64_t i = 0; i < 10'000; ++i) years.push_back(i % 1'000 == 9 ? (i % 2'000 == 9 ? kMin : kMax) : i % 60'000);
+  CHECK(find_time_scale(years).shift == 0);  // a few times far from all others do not stretch the scale
+  std::vector<std::int16_t> shorter(years.size());
+  CHECK_THROWS(std::invalid_argument, (fill_coarse_times(years, whole, shorter, 1), 0));
+}
+
+// The scans with coarse times, at scales that tell all times apart, some, or none.
+void a_coarse_scan_is_the_plain_one() {
+  for (std::int64_t count = 0; count < 200; ++count) {
+    Ints times = some_times(count, static_cast<std::uint64_t>(count));
+    for (const TimeScale& scale : {find_time_scale(times), TimeScale{0, 0}, TimeScale{0, 1}, TimeScale{3, 0}, TimeScale{0, 2},
+                                   TimeScale{kMin, 60}, TimeScale{20, 0}}) {
+      const auto coarse = coarse_of(times, scale);
+      const RowTimes plain_row{times.data(), times.data(), count};
+      const RowTimes row{times.data(), times.data(), count, coarse.data(), scale};
+      for (const TimeBounds& bounds : {TimeBounds{5, 2, true}, TimeBounds{5, 5, true}, TimeBounds{5, kMin, false},
+                                       TimeBounds{kMax, kMin, true}, TimeBounds{kMin, kMax, true}, TimeBounds{-1, 0, false},
+                                       TimeBounds{kMax, kMin, false}, TimeBounds{kMin, kMin, false}}) {
+        std::vector<std::uint64_t> wanted(static_cast<std::size_t>(num_words(count))), fast = wanted, plain = wanted;
+        Ints ends(wanted.size()), fast_ends = ends, plain_ends = ends;
+        const std::int64_t found = mark_eligible_plainly(plain_row, bounds, {wanted.data(), ends.data()});
+        CHECK(found == mark_eligible(row, bounds, {fast.data(), fast_ends.data()}));
+        CHECK(found == mark_eligible_plainly(row, bounds, {plain.data(), plain_ends.data()}));
+        CHECK(found == count_eligible(row, bounds, count));
+        CHECK(wanted == fast && wanted == plain && ends == fast_ends && ends == plain_ends);
+      }
+    }
+  }
+}
+
 void a_wide_scan_is_the_plain_one() {
   for (std::int64_t count = 0; count < 200; ++count) {
     const Ints one = some_times(count, 3), other = some_times(count, static_cast<std::uint64_t>(count));
@@ -97,6 +149,7 @@ void a_row_that_is_searched_gives_what_one_that_is_scanned_gives() {
   const std::int64_t num_rows = std::ssize(indptr) - 1;
   const RowView<std::int64_t> rows{indptr, indices, 13};
   const Flags searched(static_cast<std::size_t>(num_rows), 1), scanned(static_cast<std::size_t>(num_rows), 0);
+  const auto coarse = coarse_of(latest, {0, 1});
   Ints seeds, times;
   std::vector<std::uint32_t> streams;
   for (std::int64_t row = 0; row < num_rows; ++row) {
@@ -110,11 +163,16 @@ void a_row_that_is_searched_gives_what_one_that_is_scanned_gives() {
     for (const bool inclusive : {false, true}) {
       for (const std::int64_t window : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{4}, kMax}) {
         for (const int how : {0, 1, 2}) {  // uniform, with replacement, last
-          Temporal policy{fanout, how == 1, 9, {latest.data(), earliest.data(), searched.data()}, {how == 2, inclusive, window}};
+          Temporal policy{fanout,
+                          how == 1,
+                          9,
+                          {latest.data(), earliest.data(), searched.data(), nullptr, {0, 1}},
+                          {how == 2, inclusive, window}};
           const HopRows of{seeds, {}, streams, times};
           const auto one = sample_hop(rows, of, policy, HopPlaces{}, 1);
           policy.times.sorted = scanned.data();
-          for (const int threads : {1, 3}) {
+          for (const int threads : {1, 3, 4}) {
+            policy.times.coarse = threads == 4 ? coarse.data() : nullptr;  // read without a window: `earliest` differs
             const auto other = sample_hop(rows, of, policy, HopPlaces{}, threads);
             CHECK(std::ranges::equal(one.indptr.first(one.indptr.size()), other.indptr.first(other.indptr.size())));
             CHECK(std::ranges::equal(one.positions.first(one.positions.size()), other.positions.first(other.positions.size())));
@@ -150,7 +208,9 @@ void times_that_change_after_the_plan_are_refused() {
 
 void test_temporal() {
   RUN(the_times_of_an_in_edge_are_those_of_the_edge_and_its_source);
+  RUN(coarse_times_keep_the_order_of_times);
   RUN(a_wide_scan_is_the_plain_one);
+  RUN(a_coarse_scan_is_the_plain_one);
   RUN(a_row_that_is_searched_gives_what_one_that_is_scanned_gives);
   RUN(times_that_change_after_the_plan_are_refused);
 }

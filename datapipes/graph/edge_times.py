@@ -2,30 +2,28 @@
 
 An edge may have a time, and so may its source node (docs/semantics.md, section 4.6). Where edges alone have times, the
 attribute is used as it is. Otherwise the arrays are made once for each graph, by threads, in memory that workers map:
-8 bytes an in-edge, 16 where both have times. A byte for each row says whether it is sorted. Workers get all of it with
-the graph; a copy of the graph makes its own.
+8 bytes an in-edge, 16 where both have times. A byte for each row says whether it is sorted, and rows that are not have
+coarse times too. Workers get all of it with the graph; a copy of the graph makes its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
+from datapipes.graph.coarse_times import CoarseTimes, TimedRows, coarse_times
 from datapipes.graph.graph import Graph, Relation
 from datapipes.graph.row_weights import refuse_no_tensor, version_of
 from datapipes.graph.rows_digest import rows_digest
-from datapipes.processes.copies import zeros_together
-from datapipes.processes.sharing import SMALL, ForWorkers, Together
+from datapipes.processes.sharing import ForWorkers, Together, zeros_for_workers
 
 __all__: list[str] = []
 
@@ -38,22 +36,28 @@ class EdgeTimes:
         latest: int64 [num_edges], the larger of the times that an in-edge has.
         earliest: int64 [num_edges], the smaller; None where an in-edge has one time only.
         sorted_rows: uint8 [num_rows], 1 where neither descends within the in-edges of a node.
+        coarse: of `latest`.
     """
 
     latest: Tensor
     earliest: Tensor | None
     sorted_rows: Tensor
+    coarse: CoarseTimes
     _digest: list[str] | None = field(default=None, repr=False)
     _version: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._version = version_of(self.latest)
 
-    def arrays(self, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.uint8]]:
-        """Return (latest, earliest or None, sorted_rows) as the kernels take them; errors as those of refuse_change."""
+    def arrays(self, where: str) -> tuple[Any, Any, Any, Any]:
+        """Return (latest, earliest or None, sorted_rows, coarse or None) as the kernels take them.
+
+        Raises:
+            ValueError: As refuse_change does.
+        """
         self.refuse_change(where)
         earliest = None if self.earliest is None else self.earliest.numpy()
-        return self.latest.numpy(), earliest, self.sorted_rows.numpy()
+        return self.latest.numpy(), earliest, self.sorted_rows.numpy(), self.coarse.arrays()
 
     def refuse_change(self, where: str) -> None:
         """Raise ValueError if the times were changed in place since it was found which rows are sorted."""
@@ -89,15 +93,16 @@ class KeptTimes:
 
     def __init__(self, came: dict[Any, list[Tensor]] | None = None) -> None:
         self._kept: dict[Any, tuple[_Given, EdgeTimes]] = {}
-        self._came = came or {}  # with a worker's graph: sorted_rows, and those times that are no attribute
+        self._came = came or {}  # with a worker's graph: as `__reduce__` gives them
 
     def get(self, key: Any, given: _Given) -> EdgeTimes | None:
         """Return the times that were made of `given`, None if there are none."""
         if key in self._came:
-            sorted_rows, *times = self._came.pop(key)
+            sorted_rows, values, scale, *times = self._came.pop(key)
             latest = times[0] if times else given.of_edges
             assert latest is not None
-            self.put(key, given, EdgeTimes(latest, times[1] if len(times) > 1 else None, sorted_rows))
+            earliest = times[1] if len(times) > 1 else None
+            self.put(key, given, EdgeTimes(latest, earliest, sorted_rows, CoarseTimes(values, scale)))
         before = self._kept.get(key)
         return before[1] if before is not None and before[0].is_same(given) else None
 
@@ -109,8 +114,8 @@ class KeptTimes:
         """Return the state with all tensors together, so that they reach workers in one memory; others get none."""
         state = {key: [*each] for key, each in self._came.items()}
         for key, (given, each) in [*self._kept.items()]:
-            made = [] if given.of_nodes is None else [each.latest, each.earliest]
-            state[key] = [each.sorted_rows, *(part for part in made if part is not None)]
+            made = [] if given.of_nodes is None else [each.latest, each.earliest]  # else the attribute is the time
+            state[key] = [each.sorted_rows, *each.coarse, *(part for part in made if part is not None)]
         counts = {key: len(each) for key, each in state.items()}
         return _restored, (counts, ForWorkers([tensor for each in state.values() for tensor in each]))
 
@@ -159,22 +164,21 @@ def edge_times(
 
 
 def _made(graph: Graph, given: dict[Any, _Given]) -> dict[Any, EdgeTimes]:
-    """Return the times of some edge types; all arrays lie in one memory that workers map."""
+    """Return the times of some edge types; the arrays lie in one memory that workers map, coarse times in another."""
     forms: list[tuple[tuple[int, ...], torch.dtype]] = []
     for of, each in given.items():
         relation = graph.relation(of)
         num_arrays = 0 if each.of_nodes is None else 1 if each.of_edges is None else 2
         forms += [((relation.indices.shape[0],), torch.int64)] * num_arrays
         forms.append(((relation.indptr.shape[0] - 1,), torch.uint8))
-    arrays = iter(_zeros(forms))
-    made = {}
-    for of, each in given.items():
-        relation = graph.relation(of)
-        made[of] = _filled(relation, each, arrays)
-    return made
+    arrays = iter(zeros_for_workers(forms))
+    filled = {of: _filled(graph.relation(of), each, arrays) for of, each in given.items()}
+    rows = [TimedRows(graph.relation(of).indptr, latest, order) for of, (latest, _, order) in filled.items()]
+    return {of: EdgeTimes(*each, coarse) for (of, each), coarse in zip(filled.items(), coarse_times(rows), strict=True)}
 
 
-def _filled(relation: Relation, given: _Given, arrays: Any) -> EdgeTimes:
+def _filled(relation: Relation, given: _Given, arrays: Iterator[Tensor]) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return `latest`, `earliest` and `sorted_rows`."""
     earliest: Tensor | None = None
     if given.of_nodes is None:
         assert given.of_edges is not None
@@ -200,13 +204,7 @@ def _filled(relation: Relation, given: _Given, arrays: Any) -> EdgeTimes:
         earliest=None if earliest is None else earliest.numpy(),
         num_threads=num_threads(),
     )
-    return EdgeTimes(latest, earliest, sorted_rows)
-
-
-def _zeros(forms: list[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    if sum(shape[0] * dtype.itemsize for shape, dtype in forms) <= SMALL:
-        return [torch.zeros(shape, dtype=dtype) for shape, dtype in forms]
-    return zeros_together(forms)
+    return latest, earliest, sorted_rows
 
 
 def _given(where: str, graph: Graph, edge_type: Any, edge_time_attr: str | None, node_time_attr: str | None) -> _Given:

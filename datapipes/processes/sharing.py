@@ -9,10 +9,12 @@ one starts.
 from __future__ import annotations
 
 import io
+import math
 import mmap
 import os
 import pickle
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any, BinaryIO
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.processes.copies import copied, copy_together, values_in
+from datapipes.processes.copies import copied, copy_together, values_in, zeros_together
 from datapipes.processes.mappings import (
     File,
     Mapped,
@@ -41,6 +43,13 @@ from datapipes.processes.values import by_value, from_values, tensors_of
 
 SMALL = 2**15  # bytes; a tensor up to this size travels by value, since a mapping of its own costs more
 MOST_MEMORIES = 128  # memfds per packed object; a process can be sent 256 descriptors when it starts
+
+
+def zeros_for_workers(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+    """Return tensors of zeros, of a shape and dtype each, in one memory that workers can map; a few bytes need none."""
+    if sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms) <= SMALL:
+        return [torch.zeros(shape, dtype=dtype) for shape, dtype in forms]
+    return zeros_together(forms)
 
 
 @dataclass(frozen=True)

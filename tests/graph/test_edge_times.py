@@ -88,6 +88,31 @@ def test_the_threads_do_not_matter(graph, data):
     assert results[0][:2] == ([max(pair) for pair in pairs], [min(pair) for pair in pairs])
 
 
+@pytest.mark.parametrize("spread", [1, 100, 2**16, 2**40, 2**63 - 1], ids=str)
+def test_coarse_times_never_descend_as_times_grow(spread):
+    rng = np.random.default_rng(5)
+    at = rng.integers(-spread, spread, 100_000, endpoint=True)
+    at[:4] = [-(2**63), 2**63 - 1, 0, 1]
+    made = []
+    for threads in (1, 3):
+        coarse = np.zeros(len(at) + _core.COARSE_PADDING, dtype=np.int16)
+        made.append((_core.fill_coarse_times(at, coarse, num_threads=threads), coarse.tolist()))
+    assert made[0] == made[1]
+    ascending = coarse[np.argsort(at, kind="stable")]
+    assert (np.diff(ascending.astype(int)) >= 0).all()
+    assert len(np.unique(ascending)) > min(spread, 2**14)  # most times differ by them
+
+
+def test_a_graph_whose_rows_are_sorted_has_no_coarse_times():
+    graph = timed_graph(200, 20_000)
+    assert found(graph, nodes=None).coarse.arrays() is not None
+    assert found(graph).coarse.arrays() is not None
+    for v in range(graph.num_nodes):
+        row = slice(graph.indptr[v], graph.indptr[v + 1])
+        graph.edge_attributes["at"][row] = graph.edge_attributes["at"][row].sort().values
+    assert found(graph, nodes=None).coarse.arrays() is None
+
+
 def test_an_edge_type_has_the_times_of_its_edges_and_of_its_source_type_if_there_are_some():
     graph = typed_graph()
     ours = edge_times("here", graph, graph.edge_types, edge_time_attr="at", node_time_attr="since")
@@ -139,6 +164,9 @@ def test_workers_get_the_times_with_their_graph(monkeypatch, edges, nodes):
     ours = found(there, edges=edges, nodes=nodes)
     assert torch.equal(ours.latest, first.latest)
     assert torch.equal(ours.sorted_rows, first.sorted_rows)
+    assert ours.coarse.arrays()[1:] == first.coarse.arrays()[1:]
+    assert torch.equal(ours.coarse.values, first.coarse.values)
+    assert mapping_of(ours.coarse.values) is not None
     assert (ours.earliest is None) == (first.earliest is None)
     assert found(there, edges=edges, nodes=nodes) is ours
     assert (ours.latest is there.edge_attributes["at"]) == (nodes is None)

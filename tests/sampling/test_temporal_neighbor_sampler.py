@@ -62,6 +62,22 @@ def test_the_ends_of_the_range_of_times_are_times_like_others():
     assert drawn(graph, [lowest + 1, 1], fanout=-1, time_window=1) == [[1], [3]]
 
 
+@pytest.mark.parametrize("spread", [1, 50, 2**15, 2**17, 2**40, 2**63 - 1], ids=str)
+def test_times_in_no_order_are_compared_to_the_last_bit(spread):
+    rng = np.random.default_rng(3)
+    times = torch.from_numpy(rng.integers(-spread, spread, 700, endpoint=True))
+    times[::100] = torch.tensor([-(2**63), 2**63 - 1, 0, 1, -1, spread, -spread])
+    at = [*times[5:25].tolist(), *(times[5:25] - 1).tolist(), 0, spread, 2**63 - 1, -(2**63)]
+    at = [*dict.fromkeys(at)]  # seeds of one time share a column
+    for arguments in ({}, {"inclusive": True}, {"time_window": spread // 2}, {"strategy": "last"}):
+        window, is_inclusive = arguments.get("time_window", 2**65), arguments.get("inclusive", False)
+        expected = [
+            [1 + i for i, t in enumerate(times.tolist()) if (t < s or (is_inclusive and t == s)) and t >= s - window]
+            for s in at
+        ]
+        assert drawn(star(times), at, fanout=-1, **arguments) == expected
+
+
 @pytest.mark.parametrize("degree", [5, 64, 700, 5000])
 @pytest.mark.parametrize("is_sorted", [True, False])
 def test_each_eligible_in_edge_is_equally_likely(degree, is_sorted):

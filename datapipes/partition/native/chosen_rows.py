@@ -6,7 +6,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,19 +14,20 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
+from datapipes.graph.coarse_times import CoarseTimes, TimedRows, coarse_times
 from datapipes.graph.row_weights import KeptWeights, Rows, RowWeights
 from datapipes.graph.rows_digest import rows_digest
 from datapipes.partition.native.choices import ByNumber, ByTime, ByWeight, Choice
 from datapipes.partition.native.part_arrays import PartRelation
-from datapipes.processes.sharing import Together
+from datapipes.processes.sharing import Together, zeros_for_workers
 
 
 class ChosenRows:
     """The times and weights of a part's in-edges, as they are drawn by. Any thread may ask.
 
     Times of edges alone, and of source nodes alone, are used as they are stored; a byte a row says which rows are
-    sorted. Both together take 16 bytes an edge more. Weights take what RowWeights says. Other processes get what was
-    made until then.
+    sorted, and where they are not, coarse times take 2 bytes an edge. Both together take 16 bytes an edge more. Weights
+    take what RowWeights says. Other processes get what was made until then.
 
     Args:
         relations: {edge type: the part's in-edges}.
@@ -35,9 +35,17 @@ class ChosenRows:
     """
 
     def __init__(self, relations: Mapping[Any, PartRelation], node_time_attr: str | None) -> None:
+        self._begin(relations, node_time_attr, KeptWeights(), {})
+
+    def _begin(
+        self,
+        relations: Mapping[Any, PartRelation],
+        node_time_attr: str | None,
+        weights: KeptWeights,
+        made: dict[tuple[Any, ...], list[Tensor]],
+    ) -> None:
         self._relations, self._node_time_attr = relations, node_time_attr
-        self._weights = KeptWeights()
-        self._made: dict[tuple[Any, ...], list[Tensor]] = {}
+        self._weights, self._made = weights, made
         self._digests: dict[tuple[Any, ...], list[str]] = {}
         self._making = threading.Lock()  # a server's threads share what is made
 
@@ -101,17 +109,16 @@ class ChosenRows:
         rows = Rows(relation.indptr, relation.edge_attributes, relation.num_edges, node_ids)
         return self._weights.get(where, choice.prob_name, edge_type, rows)
 
-    def _times(self, where: str, edge_type: Any, choice: ByTime) -> tuple[Any, Any, Any] | None:
-        """Return (latest, earliest or None, sorted_rows) of the in-edges of an edge type; None without times."""
+    def _times(self, where: str, edge_type: Any, choice: ByTime) -> tuple[Any, Any, Any, Any] | None:
+        """Return the times of the in-edges of an edge type as the kernel takes them; None without times."""
         values = self._time_values(where, edge_type, choice)
         if values is None:
             return None
-        (sorted_rows,) = self._kept(
-            ("sorted_rows", edge_type, choice.reads),
-            lambda: [_sorted_rows(self._relations[edge_type].indptr, *values)],
-        )
+        indptr = self._relations[edge_type].indptr
+        order = self._kept(("order", edge_type, choice.reads), lambda: _order_of_rows(where, indptr, *values))
+        sorted_rows, *coarse = order
         latest, *earliest = (each.numpy() for each in values)
-        return latest, earliest[0] if earliest else None, sorted_rows.numpy()
+        return latest, earliest[0] if earliest else None, sorted_rows.numpy(), CoarseTimes(*coarse).arrays()
 
     def _time_values(self, where: str, edge_type: Any, choice: ByTime) -> list[Tensor] | None:
         """Return the latest and, where they differ, the earliest times of the in-edges; None without times."""
@@ -169,9 +176,8 @@ class ChosenRows:
     def __setstate__(self, state: dict[str, Any]) -> None:
         given = state["tensors"]
         tensors = iter(given.tensors if isinstance(given, Together) else given)  # copy.copy pickles nothing
-        self.__init__({}, state["node_time_attr"])  # type: ignore[misc]
-        self._weights = state["weights"]
-        self._made = {key: [next(tensors) for _ in range(count)] for key, count in state["counts"].items()}
+        made = {key: [next(tensors) for _ in range(count)] for key, count in state["counts"].items()}
+        self._begin({}, state["node_time_attr"], state["weights"], made)
 
 
 def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
@@ -205,16 +211,19 @@ def _checked(where: str, what: str, times: Tensor) -> Tensor:
 
 def _both(where: str, of_edges: Tensor, of_sources: Tensor) -> list[Tensor]:
     check_memory(where, "the times of edges and sources together", 2 * of_edges.nbytes, "Draw by one of the two.")
-    return [torch.maximum(of_edges, of_sources), torch.minimum(of_edges, of_sources)]
+    latest, earliest = zeros_for_workers([(tuple(of_edges.shape), torch.int64)] * 2)
+    return [torch.maximum(of_edges, of_sources, out=latest), torch.minimum(of_edges, of_sources, out=earliest)]
 
 
-def _sorted_rows(indptr: Tensor, latest: Tensor, earliest: Tensor | None = None) -> Tensor:
-    found = np.zeros(indptr.shape[0] - 1, dtype=np.uint8)
+def _order_of_rows(where: str, indptr: Tensor, latest: Tensor, earliest: Tensor | None = None) -> list[Tensor]:
+    """Return `sorted_rows` and the coarse times."""
+    check_memory(where, "the coarse times", 2 * latest.shape[0], "Sort the in-edges of each node by time.")
+    sorted_rows = torch.zeros(indptr.shape[0] - 1, dtype=torch.uint8)
     _core.find_sorted_rows(
         indptr.numpy(),
         latest.numpy(),
-        found,
+        sorted_rows.numpy(),
         earliest=None if earliest is None else earliest.numpy(),
         num_threads=num_threads(),
     )
-    return torch.from_numpy(found)
+    return [sorted_rows, *coarse_times([TimedRows(indptr, latest, sorted_rows)])[0]]

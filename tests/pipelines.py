@@ -112,6 +112,17 @@ def start_at(stage: dp.Stage, epoch: int) -> Iterator[dp.MiniBatch]:
 # --- checks
 
 
+def assert_states_move(pipes: Callable[[], list[dp.Stage]]) -> None:
+    """Check that chains, which are built anew by each call, go on where any of them stopped after two minibatches."""
+    expected = digests(pipes()[0])
+    for saved in pipes():
+        running = iter(saved)
+        next(running), next(running)
+        for resumed in pipes():
+            resumed.load_state_dict(saved.state_dict())
+            assert digests(resumed) == expected[2:]
+
+
 @contextmanager
 def refused(error: type[Exception], *, stage: str, found: str, allowed: str, remedy: str = r"\. [A-Z]\w+"):
     """Expect an error whose text names the stage and says what was found, what is allowed and what to do."""

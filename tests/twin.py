@@ -313,6 +313,26 @@ def sample_typed_neighbors(
     `relations` has indptr, indices and edge ids of each edge type. `seeds` has ids by node type, or pairs by edge type.
     `key_of(hop, ordinal)` is the hop key of an edge type.
     """
+    edge_types = sorted(relations)
+
+    def draw(hop: int, edge_type: EdgeType, v: int, fanout: int) -> list[int]:
+        of_edges = None if weights is None else weights[edge_type]
+        key = key_of(hop, edge_types.index(edge_type))
+        return picks_of(relations[edge_type][0], v, fanout, replace, key, of_edges)
+
+    return typed_hops(node_types, relations, seeds, fanouts=fanouts, frontier=frontier, draw=draw)
+
+
+def typed_hops(
+    node_types: Sequence[str],
+    relations: Mapping[EdgeType, tuple[Sequence[int], Sequence[int], Sequence[int] | None]],
+    seeds: Mapping[Any, Sequence[Any]],
+    *,
+    fanouts: Sequence[Mapping[EdgeType, int]],
+    frontier: str,
+    draw: Callable[[int, EdgeType, int, int], list[int]],
+) -> TypedNeighborhood:
+    """The hops of section 4.1, however they draw: `draw(hop, edge type, node, fanout)` returns positions."""
     assert frontier in ("all", "new")
     nodes: dict[str, list[int]] = {node_type: [] for node_type in node_types}
 
@@ -327,8 +347,7 @@ def sample_typed_neighbors(
             compacted_seeds[of] = [local_id(of, int(v)) for v in seeds[of]]
         else:
             compacted_seeds[of] = [[local_id(of[0], int(u)), local_id(of[2], int(v))] for u, v in seeds[of]]
-    edge_types = sorted(relations)
-    sampled = [edge_type for edge_type in edge_types if any(fanout.get(edge_type, 0) != 0 for fanout in fanouts)]
+    sampled = [edge_type for edge_type in sorted(relations) if any(fanout.get(edge_type, 0) != 0 for fanout in fanouts)]
     hops = []
     found_before_last_hop = dict.fromkeys(nodes, 0)
     for hop, fanout in enumerate(fanouts):
@@ -336,14 +355,11 @@ def sample_typed_neighbors(
         blocks = {}
         for edge_type in sampled:
             src, _, dst = edge_type
-            indptr, indices, edge_ids = relations[edge_type]
+            _, indices, edge_ids = relations[edge_type]
             block = Hop([0], [], [], 0)
             for place in range(found_before[dst]):
                 if frontier == "all" or place >= found_before_last_hop[dst]:
-                    key = key_of(hop, edge_types.index(edge_type))
-                    v = nodes[dst][place]
-                    of_edges = None if weights is None else weights[edge_type]
-                    for position in picks_of(indptr, v, fanout.get(edge_type, 0), replace, key, of_edges):
+                    for position in draw(hop, edge_type, nodes[dst][place], fanout.get(edge_type, 0)):
                         block.indices.append(local_id(src, int(indices[position])))
                         block.edge_ids.append(position if edge_ids is None else int(edge_ids[position]))
                 block.indptr.append(len(block.indices))

@@ -54,7 +54,6 @@ def sample_layer_neighbors(
     frontier: str = "all",
 ) -> twin.TypedNeighborhood:
     """Section 3.2 in the hops of section 4.1. `fanouts` and `seeds` are as for twin.sample_typed_neighbors."""
-    nodes: dict[str, list[int]] = {node_type: [] for node_type in node_types}
     numbers: dict[tuple[int, int, int], int] = {}
 
     def number(t: int, hop: int, node_type: int) -> int:
@@ -62,41 +61,15 @@ def sample_layer_neighbors(
             numbers[t, hop, node_type] = layers.number(t, hop, node_type)
         return numbers[t, hop, node_type]
 
-    def local_id(node_type: str, v: int) -> int:
-        if v not in nodes[node_type]:
-            nodes[node_type].append(v)
-        return nodes[node_type].index(v)
+    def draw(hop: int, edge_type: twin.EdgeType, v: int, fanout: int) -> list[int]:
+        indptr, indices, _ = relations[edge_type]
+        begin, end = int(indptr[v]), int(indptr[v + 1])
+        of_type = sorted(node_types).index(edge_type[0])
+        return [
+            begin + offset for offset in smallest([number(int(u), hop, of_type) for u in indices[begin:end]], fanout)
+        ]
 
-    compacted_seeds: dict[Any, list[Any]] = {}
-    for of in sorted(seeds):
-        if isinstance(of, str):
-            compacted_seeds[of] = [local_id(of, int(v)) for v in seeds[of]]
-        else:
-            compacted_seeds[of] = [[local_id(of[0], int(u)), local_id(of[2], int(v))] for u, v in seeds[of]]
-    sampled = [of for of in sorted(relations) if any(fanout.get(of, 0) != 0 for fanout in fanouts)]
-    hops = []
-    first = dict.fromkeys(nodes, 0)
-    for hop, fanout in enumerate(fanouts):
-        found_before = {node_type: len(found) for node_type, found in nodes.items()}
-        blocks = {}
-        for of in sampled:
-            src, _, dst = of
-            indptr, indices, edge_ids = relations[of]
-            block = twin.Hop([0], [], [], 0)
-            for place in range(found_before[dst]):
-                if frontier == "all" or place >= first[dst]:
-                    v = nodes[dst][place]
-                    begin, end = int(indptr[v]), int(indptr[v + 1])
-                    sources = [int(u) for u in indices[begin:end]]
-                    of_type = sorted(node_types).index(src)
-                    for offset in smallest([number(u, hop, of_type) for u in sources], fanout.get(of, 0)):
-                        block.indices.append(local_id(src, sources[offset]))
-                        block.edge_ids.append(begin + offset if edge_ids is None else int(edge_ids[begin + offset]))
-                block.indptr.append(len(block.indices))
-            blocks[of] = block
-        hops.append({of: block._replace(num_src=len(nodes[of[0]])) for of, block in blocks.items()})
-        first = found_before
-    return twin.TypedNeighborhood(nodes, compacted_seeds, hops)
+    return twin.typed_hops(node_types, relations, seeds, fanouts=fanouts, frontier=frontier, draw=draw)
 
 
 def sample_in_subgraph(

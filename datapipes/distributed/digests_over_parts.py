@@ -28,7 +28,7 @@ def digests_over_parts(
         ValueError: The parts do not agree on what there is to read.
         What the requests raise, see DistGraph.connect. A note names the part.
     """
-    kept: dict[Any, dict[Any, list[str] | None]] = graph.__dict__.setdefault("_digests", {})
+    kept = graph.digests
     request = DigestRequest(tuple(edge_types), choice.reads)
     if request not in kept:
         by_edge_type = zip(*_answers(graph, request), strict=True)

@@ -16,6 +16,7 @@ from datapipes.distributed.connecting import check_security, connect_parts
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.peers import Peers
+from datapipes.distributed.wire.requests import DigestRequest
 from datapipes.graph.graph import Graph, Relation
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
@@ -36,6 +37,7 @@ class DistGraph(Graph):
         book: which part owns each node.
         peers: asks the owners of the other parts.
         local_part: the part in this process; None if all parts are behind servers.
+        digests: what digests_over_parts has asked so far.
     """
 
     in_parts = True
@@ -44,6 +46,7 @@ class DistGraph(Graph):
         self, facts: PartitionFacts, book: PartitionBook, peers: Peers, local_part: Part | None = None
     ) -> None:
         self.facts, self.book, self.peers, self.local_part = facts, book, peers, local_part
+        self.digests: dict[DigestRequest, dict[Any, list[str] | None]] = {}
 
     @classmethod
     def connect(

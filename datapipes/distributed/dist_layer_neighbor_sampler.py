@@ -12,11 +12,12 @@ from datapipes.base.rng import RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.hops_over_parts import HopDraw
+from datapipes.distributed.hops_over_parts import HopDraw, HopsOverParts
 from datapipes.distributed.parts_sampler import PartsSampler
 from datapipes.partition.native.choices import ByNumber
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.layered_sampler import LayeredSampler
+from datapipes.sampling.seed_trees import SeedTrees
 
 __all__ = ["DistLayerNeighborSampler"]
 
@@ -53,12 +54,9 @@ class DistLayerNeighborSampler(LayeredSampler, PartsSampler):
         super().__init__(source, dist_graph, fanouts, concurrency=concurrency, return_edge_ids=return_edge_ids)
         self._set_options(layer_dependency=layer_dependency, batch_dependency=batch_dependency, frontier=frontier)
 
-    def _choice_of(self, rng: RngKey) -> ByNumber:
-        return ByNumber(self.batch_dependency, self._layer_keys(rng).until_next)
-
-    def _draws(self, rng: RngKey) -> list[list[HopDraw]]:
+    def _hops(self, rng: RngKey, trees: SeedTrees | None) -> HopsOverParts:
         found = self._layer_keys(rng)
-        return [
+        draws = [
             [
                 HopDraw(fanout, found.keys[hop][i], (found.next_keys[hop][i], found.offset_keys[hop][i]))
                 if found.next_keys
@@ -67,3 +65,4 @@ class DistLayerNeighborSampler(LayeredSampler, PartsSampler):
             ]
             for hop, fanouts in enumerate(self._fanouts)
         ]
+        return self._hops_of(self.edge_types, draws, ByNumber(self.batch_dependency, found.until_next), trees)

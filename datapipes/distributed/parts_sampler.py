@@ -135,19 +135,13 @@ class PartsSampler(TreeSampler):
         return seed_trees(self.name, seeds, timestamps, disjoint=self.disjoint, has_times=self.has_times)
 
     def _hops(self, rng: RngKey, trees: SeedTrees | None) -> HopsOverParts:
-        return self._hops_of(self.edge_types, self._draws(rng), self._choice_of(rng), trees)
-
-    def _choice_of(self, rng: RngKey) -> Choice | None:
-        """Return how a minibatch draws."""
-        return self.choice
-
-    def _draws(self, rng: RngKey) -> list[list[HopDraw]]:
-        """Return what each hop, hop 0 first, draws from each edge type."""
+        """Return the hops of a minibatch, with what each of them, hop 0 first, draws from each edge type."""
         ordinals = [self._ordinals[of] for of in self.edge_types]
-        return [
+        draws = [
             [HopDraw(fanout, rng.hop_key(hop, etype)) for fanout, etype in zip(fanouts, ordinals, strict=True)]
             for hop, fanouts in enumerate(self._fanouts)
         ]
+        return self._hops_of(self.edge_types, draws, self.choice, trees)
 
     def _hops_of(
         self,

@@ -127,17 +127,15 @@ def _restored(counts: dict[Any, int], given: Any) -> KeptTimes:
 
 
 def edge_times(
-    where: str, graph: Graph, edge_types: Sequence[Any], *, edge_time_attr: str | None, node_time_attr: str | None
+    where: str,
+    graph: Graph,
+    edge_types: Sequence[Any],
+    *,
+    edge_time_attr: str | None,
+    node_time_attr: str | None,
+    kept: KeptTimes,
 ) -> dict[Any, EdgeTimes | None]:
-    """Return the times of the in-edges of each of `edge_types`, None where neither edges nor source nodes have some.
-
-    They are kept with the graph, and made again when an attribute is another tensor than before, or was changed in
-    place.
-
-    Raises:
-        TypeError: Times are not int64.
-        ValueError: They have another shape, or lie on a device; or none of the edge types has the attribute.
-    """
+    """Return what LocalGraph.edge_times does; `kept` are those of the graph."""
     given = {of: _given(where, graph, of, edge_time_attr, node_time_attr) for of in edge_types}
     if edge_time_attr is not None and all(each.of_edges is None for each in given.values()):
         known = {name for of in graph.edge_types for name in graph.relation(of).edge_attributes}
@@ -145,7 +143,6 @@ def edge_times(
     if node_time_attr is not None and all(each.of_nodes is None for each in given.values()):
         known = {name for of in graph.node_types for name in graph.node_attributes_of(of)}
         raise _no_attribute(where, "node_time_attr", node_time_attr, "node", known, graph)
-    kept: KeptTimes = graph.__dict__.setdefault("_edge_times", KeptTimes())
     found: dict[Any, EdgeTimes | None] = {}
     missing = {}
     for of, each in given.items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from datapipes.device.pinnable import Pinnable, without_pin
+from datapipes.graph.edge_times import EdgeTimes, KeptTimes, edge_times
 from datapipes.graph.graph import Graph
 from datapipes.graph.row_weights import KeptWeights, Rows, RowWeights
 
@@ -16,6 +17,7 @@ class LocalGraph(Pinnable, Graph):
     """A graph whose arrays can be page-locked: those of its edges, and all attributes."""
 
     _weights: KeptWeights | None = None  # those that samplers have asked for
+    _times: KeptTimes | None = None  # likewise
 
     def row_weights(self, where: str, prob_name: str, edge_type: Any = None) -> RowWeights:
         """Return the weights that an edge attribute gives, as weighted sampling reads them: running sums by row.
@@ -37,6 +39,29 @@ class LocalGraph(Pinnable, Graph):
         relation = self.relation(edge_type)
         rows = Rows(relation.indptr, relation.edge_attributes, int(relation.indices.shape[0]))
         return self._weights.get(where, prob_name, edge_type, rows)
+
+    def edge_times(
+        self, where: str, edge_types: Sequence[Any], *, edge_time_attr: str | None, node_time_attr: str | None
+    ) -> dict[Any, EdgeTimes | None]:
+        """Return the times of the in-edges of each edge type, None where neither edges nor source nodes have some.
+
+        Made once, O(num_edges), and again when an attribute is another tensor than before, or was changed in place.
+        Worker processes share them as they share the graph.
+
+        Args:
+            where: who asks, for errors.
+            edge_types: of those of the graph.
+            edge_time_attr, node_time_attr: the attributes that hold times, int64, one for each edge or node; or None.
+        Raises:
+            TypeError: Times are not int64.
+            ValueError: They have another shape, or lie on a device; or none of the edge types has the attribute.
+            MemoryError: They exceed the memory that is left.
+        """
+        if self._times is None:
+            self._times = KeptTimes()
+        return edge_times(
+            where, self, edge_types, edge_time_attr=edge_time_attr, node_time_attr=node_time_attr, kept=self._times
+        )
 
     def _pinned_tensors(self) -> Iterator[Tensor]:
         for edge_type in self.edge_types:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.rng import RngKey
 from datapipes.base.threads import num_threads
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import Block
@@ -25,11 +26,7 @@ __all__: list[str] = []
 
 
 class CoreCall:
-    """Samples the hops of a minibatch: relations, types and fanouts are fixed, the rest comes with the call.
-
-    Attributes:
-        ordinals: the edge type ordinal of each edge type that is sampled.
-    """
+    """Samples the hops of a minibatch: relations, types and fanouts are fixed, the rest comes with the call."""
 
     def __init__(self, name: str, graph: Graph, edge_types: Sequence[Any], fanouts: Sequence[Any]) -> None:
         self._name = name  # of the stage, for errors
@@ -38,10 +35,14 @@ class CoreCall:
         self._edge_types = edge_types
         self._number = {of: number for number, of in enumerate(graph.node_types)}
         ordinals = {of: number for number, of in enumerate(graph.edge_types)}
-        self.ordinals = [ordinals[of] for of in edge_types]
+        self._ordinals = [ordinals[of] for of in edge_types]
         self._fanouts = [  # hop 0 first, as the core takes them
             [fanout[of] if isinstance(fanout, dict) else fanout for of in edge_types] for fanout in reversed(fanouts)
         ]
+
+    def hop_keys(self, rng: RngKey) -> list[list[int]]:
+        """Return the keys of the draws by destination: of each hop, hop 0 first, and each edge type that is sampled."""
+        return [[rng.hop_key(hop, ordinal) for ordinal in self._ordinals] for hop in range(len(self._fanouts))]
 
     def __call__(
         self,
@@ -56,7 +57,7 @@ class CoreCall:
         """Return the neighborhood of `seeds`, ids [num_seeds] or {node type: ids}.
 
         Args:
-            keys: of each hop, hop 0 first: the hop key of each edge type that is sampled.
+            keys: of each hop, hop 0 first: the key of each edge type that is sampled.
             trees: the groups of the seeds, where these have nodes of their own.
             options: what else the core takes.
         """
@@ -64,7 +65,7 @@ class CoreCall:
         nodes, local_seeds, hops, groups = _core.sample_neighbors(
             graph.topology(),
             [(self._number[of], _int64(ids)) for of, ids in typed.items()],
-            sampled=self.ordinals,
+            sampled=self._ordinals,
             fanouts=self._fanouts,
             keys=keys,
             want_edge_ids=want_edge_ids,

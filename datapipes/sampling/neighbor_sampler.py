@@ -81,11 +81,10 @@ class NeighborSampler(TreeSampler):
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
         self._refuse_change()
-        keys = [[rng.hop_key(hop, ordinal) for ordinal in self._call.ordinals] for hop in range(self.num_hops)]
         return self._call(
             self.graph,
             seeds,
-            keys,
+            self._call.hop_keys(rng),
             want_edge_ids=self.return_edge_ids,
             replace=self.replace,
             only_new=self.frontier == "new",

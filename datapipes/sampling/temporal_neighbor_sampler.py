@@ -13,8 +13,8 @@ from datapipes import _core
 from datapipes.base.rng import RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.graph.edge_times import edge_times
 from datapipes.graph.graph import Graph
+from datapipes.graph.local_graph import LocalGraph
 from datapipes.sampling.core_call import CoreCall
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.sampler import Sampled
@@ -82,8 +82,9 @@ class TemporalNeighborSampler(TimedSampler):
             disjoint=disjoint,
             frontier=frontier,
         )
-        self._times = edge_times(
-            self.name, graph, self.edge_types, edge_time_attr=self.edge_time_attr, node_time_attr=self.node_time_attr
+        assert isinstance(graph, LocalGraph)  # the base has refused a graph in parts
+        self._times = graph.edge_times(
+            self.name, self.edge_types, edge_time_attr=self.edge_time_attr, node_time_attr=self.node_time_attr
         )
         self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
 
@@ -97,7 +98,7 @@ class TemporalNeighborSampler(TimedSampler):
         return self._call(
             self.graph,
             seeds,
-            [[rng.hop_key(hop, ordinal) for ordinal in self._call.ordinals] for hop in range(self.num_hops)],
+            self._call.hop_keys(rng),
             want_edge_ids=self.return_edge_ids,
             replace=self.replace,
             only_new=self.frontier == "new",

@@ -6,7 +6,7 @@ from dist_graphs import dist_graph_of, new_root, small_parts, typed_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitions import books
-from pipelines import digests, items, refused, small_graph
+from pipelines import assert_states_move, digests, items, refused, small_graph
 from strategies import csc_graphs, rng_seeds
 from typed_pipelines import FANOUTS, typed_graph, typed_items
 
@@ -87,13 +87,7 @@ def test_a_state_moves_between_the_whole_graph_and_any_parts():
             items().dist_sample_layer_neighbor(small_parts(1, None), [2, 3], concurrency=1, **OPTIONS),
         ]
 
-    expected = digests(pipes()[0])
-    for saved in pipes():
-        running = iter(saved)
-        next(running), next(running)
-        for resumed in pipes():
-            resumed.load_state_dict(saved.state_dict())
-            assert digests(resumed) == expected[2:]
+    assert_states_move(pipes)
     other = items().dist_sample_layer_neighbor(small_parts(), [2, 3], **{**OPTIONS, "batch_dependency": 4})
     with refused(ValueError, stage="sample_layer_neighbor", found="batch_dependency was 3", allowed="is 4"):
         other.load_state_dict(pipes()[0].state_dict())

@@ -14,7 +14,6 @@ from pipelines import refused
 import datapipes as dp
 from datapipes import _core
 from datapipes.graph import edge_times as edge_times_module
-from datapipes.graph.edge_times import edge_times
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
 
@@ -47,7 +46,7 @@ def typed_graph() -> dp.HeteroCSCGraph:
 
 
 def found(graph, of=None, edges="at", nodes="since"):
-    return edge_times("here", graph, [of], edge_time_attr=edges, node_time_attr=nodes)[of]
+    return graph.edge_times("here", [of], edge_time_attr=edges, node_time_attr=nodes)[of]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -115,7 +114,7 @@ def test_a_graph_whose_rows_are_sorted_has_no_coarse_times():
 
 def test_an_edge_type_has_the_times_of_its_edges_and_of_its_source_type_if_there_are_some():
     graph = typed_graph()
-    ours = edge_times("here", graph, graph.edge_types, edge_time_attr="at", node_time_attr="since")
+    ours = graph.edge_times("here", graph.edge_types, edge_time_attr="at", node_time_attr="since")
     assert list(ours) == [WRITES, CITES, HOSTS]
     assert ours[WRITES].latest.tolist() == [7, 8, 9]  # authors have no time
     assert ours[WRITES].earliest is None

@@ -7,6 +7,7 @@ import strategies
 import torch
 from hypothesis import strategies as st
 from twin_trees import PLAIN, Rule
+from weights import weights_for
 
 import datapipes as dp
 
@@ -27,6 +28,7 @@ class Case(NamedTuple):
     rule: Rule
     disjoint: bool
     frontier: str
+    weights: dict[Any, torch.Tensor]  # of each edge type; empty if all in-edges are alike
 
     @property
     def has_types(self) -> bool:
@@ -79,7 +81,10 @@ def cases(draw, *, temporal: bool) -> Case:
     timestamps = {of: draw(some_times(len(rows), times)) for of, rows in seeds.items()}
     disjoint = not temporal or draw(st.booleans())
     frontier = draw(st.sampled_from(["all", "new"]))
-    return Case(graph, edge_times, node_times, seeds, timestamps, fanouts, rule, disjoint, frontier)
+    weights = {}
+    if not temporal and draw(st.booleans()):
+        weights = {of: draw(weights_for(len(indices))) for of, (_, indices, _) in graph.relations.items()}
+    return Case(graph, edge_times, node_times, seeds, timestamps, fanouts, rule, disjoint, frontier, weights)
 
 
 def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
@@ -89,7 +94,10 @@ def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
             {of: arrays[:2] for of, arrays in case.graph.relations.items()},
             case.graph.num_nodes,
             node_attributes={of: {"since": times} for of, times in case.node_times.items()},
-            edge_attributes={of: {"at": times} for of, times in case.edge_times.items()},
+            edge_attributes={
+                **{of: {"at": times} for of, times in case.edge_times.items()},
+                **{of: {"w": weights} for of, weights in case.weights.items()},
+            },
             edge_ids={of: ids for of, (_, _, ids) in case.graph.relations.items() if ids is not None},
         )
         sets = {of: item_set(case.seeds[of], case.timestamps[of]) for of in case.seeds}
@@ -100,13 +108,18 @@ def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
         graph = dp.CSCGraph(
             *relation[:2],
             node_attributes={"since": case.node_times[""]} if case.node_times else None,
-            edge_attributes={"at": case.edge_times[PLAIN]} if case.edge_times else None,
+            edge_attributes={
+                **({"at": case.edge_times[PLAIN]} if case.edge_times else {}),
+                **({"w": case.weights[PLAIN]} if case.weights else {}),
+            },
         )
         ((of, seeds),) = case.seeds.items()
         items, fanouts = item_set(seeds, case.timestamps[of]), [fanout[PLAIN] for fanout in case.fanouts[::-1]]
     pipe: Any = dp.ItemSampler(items, 1000, seed=SEED)
     arguments: dict[str, Any] = {"replace": case.rule.replace, "return_edge_ids": True, "frontier": case.frontier}
     arguments["disjoint"] = case.disjoint
+    if case.weights:
+        arguments["prob_name"] = "w"
     if case.rule.temporal:
         arguments |= {
             "node_time_attr": "since" if case.node_times else None,

@@ -6,18 +6,22 @@ A graph without types is given as one with the one node type "" and the one edge
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from twin import EdgeType, Hop, Stream, choose
+from twin import EdgeType, Hop, Stream, choose, choose_weighted
 
 PLAIN = ("", "", "")  # the edge type of a graph without types
 
 
 class Relation(NamedTuple):
-    """The in-edges of one edge type; `times` has for each in-edge the times that it has: none, one or two."""
+    """The in-edges of one edge type; `times` has for each in-edge the times that it has: none, one or two.
+
+    `weights` has one of each, where in-edges are drawn by weights.
+    """
 
     indptr: Sequence[int]
     indices: Sequence[int]
     edge_ids: Sequence[int] | None = None
     times: Sequence[Sequence[int]] | None = None
+    weights: Sequence[Any] | None = None
 
 
 class Rule(NamedTuple):
@@ -51,8 +55,12 @@ def is_eligible(times: Sequence[int], t: int, rule: Rule) -> bool:
 
 
 def picks_of(relation: Relation, v: int, fanout: int, key: int, stream: int, t: int | None, rule: Rule) -> list[int]:
-    """Section 3.3: the positions that are drawn among the in-edges of v."""
-    eligible = list(range(int(relation.indptr[v]), int(relation.indptr[v + 1])))
+    """Section 3.3, by weights 3.1: the positions that are drawn among the in-edges of v."""
+    begin, end = int(relation.indptr[v]), int(relation.indptr[v + 1])
+    if relation.weights is not None:
+        picks = choose_weighted(relation.weights[begin:end], fanout, rule.replace, Stream(key, v, stream))
+        return [begin + offset for offset in picks]
+    eligible = list(range(begin, end))
     if rule.temporal:
         assert t is not None
         eligible = [p for p in eligible if relation.times is None or is_eligible(relation.times[p], t, rule)]

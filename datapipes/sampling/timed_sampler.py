@@ -5,6 +5,7 @@ docs/semantics.md, sections 3.3 and 4.6.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from datapipes.base.checks import check_bool, check_choice, check_int, shown
@@ -62,9 +63,9 @@ class TimedSampler(TreeSampler):
         self.disjoint = check_bool(self.name, "disjoint", disjoint)
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
 
+    @abstractmethod
     def _times_digests(self) -> dict[Any, Any]:
         """Return {edge type that is sampled: digests of its latest and, if it has two, its earliest times; or None}."""
-        raise NotImplementedError
 
     def _refuse_no_times(self, trees: SeedTrees | None) -> None:
         """Raise ValueError unless the seeds have times."""

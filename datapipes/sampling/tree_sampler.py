@@ -5,6 +5,7 @@ docs/semantics.md, sections 4.5 and 4.6.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -29,9 +30,9 @@ class TreeSampler(Sampler):
     disjoint: bool = False
     has_times: bool = False
 
+    @abstractmethod
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`; with `trees` each group of them has nodes of its own."""
-        raise NotImplementedError
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         if not (self.disjoint or self.has_times):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from partitions import books, graphs
 from pipelines import digests, items, refused, small_graph
 from test_dist_neighbor_sampler import fanouts_of, some_seeds
+from tree_cases import built, can_be_sampled, cases
 from typed_pipelines import FANOUTS, typed_graph, typed_items
 
 import datapipes as dp
@@ -43,6 +44,18 @@ def test_trees_of_nodes_and_links_with_types_are_those_of_the_whole_graph(links,
     expected = digests(typed_items(links=links).sample_neighbor(graph, FANOUTS, **TREES))
     parts = typed_parts(num_parts, None, graph)
     assert digests(typed_items(links=links).dist_sample_neighbor(parts, FANOUTS, **TREES)) == expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data(), cases(temporal=False).filter(can_be_sampled))
+def test_trees_by_weights_in_any_parts_are_those_of_the_whole_graph(data, case):
+    graph, start, fanouts, arguments = built(case)
+    parts = dist_graph_of(graph, data.draw(books(graph, 4)), new_root())
+    try:
+        expected = digests(start.sample_neighbor(graph, fanouts, **arguments))
+        assert digests(start.dist_sample_neighbor(parts, fanouts, **arguments)) == expected
+    finally:
+        parts.close()
 
 
 @pytest.mark.parametrize("workers", ["thread", "process"])

@@ -22,7 +22,8 @@ def by_twin(case: Case) -> Trees:
                 times[position].append(int(case.edge_times[of][position]))
             if of[0] in case.node_times:
                 times[position].append(int(case.node_times[of[0]][source]))
-        relations[of] = Relation(indptr, indices, edge_ids, times)
+        weights = case.weights[of].tolist() if case.weights else None
+        relations[of] = Relation(indptr, indices, edge_ids, times, weights)
     return sample_trees(
         sorted(case.graph.num_nodes),
         relations,

@@ -11,24 +11,27 @@ input nodes are those that features would be read for. An in-edge is scanned if 
 for. --input-nodes instead counts the input nodes of LABOR and of sample_neighbor, [10, 10, 10], on made graphs of mean
 degree 200.
 Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON
-Result (2-core AMD EPYC VM, shared and beside other work, 1M nodes / 20M edges, commit f4607c8; "and" joins two runs,
-the first of 7 repeats, of temporal samplers 3, the second of 5): cost per edge, uniform sampling 1, and how many times
-as fast as GraphBolt's sampler per edge; per input node the latter is within 6 % of that.
+Result (2-core AMD EPYC VM, shared, memory slow in these hours, 1M nodes / 20M edges; "and" joins a run at commit 8f5f682
+and one at ad7159a): cost per edge, uniform sampling 1, and how many times as fast as GraphBolt's sampler per edge; per
+input node the latter is within 6 % of that.
 
 | row | uniform = 1 | GraphBolt's, times |
 |---|---|---|
-| labor; labor_int32; labor_layers; labor_batches | 3.02 and 2.95; 3.21; 3.29; 5.70 | 4.5 and 5.0 |
-| in_subgraph, beside [-1] | 0.99 | 20.6 |
-| weighted; weighted_int32 | 2.07 and 2.21; 2.26 | 19.5 and 19.9 |
-| weighted_replace | 1.74 and 1.97 | 17.8 and 16.7 |
-| disjoint | 1.26 | |
-| temporal_sorted; temporal_trees; temporal_last | 1.75 and 1.83; 1.68; 1.37 | 37.8 and 38.2 |
-| temporal; temporal_nodes: rows in no order are scanned | 4.95 and 4.57; 4.64 and 4.51 | 14.1 and 15.0; 19.4 and 18.8 |
+| labor; labor_int32; labor_layers | 3.20 and 3.02; 3.73 and 3.28; 3.18 and 2.96 | 5.3 and 4.9 |
+| labor_batches | 5.49 and 5.13 | |
+| in_subgraph, beside [-1] | 0.93 and 1.05 | 28.5 and 17.6 |
+| weighted; weighted_int32 | 2.33 and 2.26; 2.51 and 2.24 | 21.5 and 20.5 |
+| weighted_replace | 2.09 and 2.05 | 17.5 and 19.0 |
+| disjoint | 1.21 and 1.24 | |
+| temporal_sorted; temporal_trees; temporal_last | 1.80 and 1.66; 1.73 and 1.62; 1.28 and 1.21 | 46.1 and 40.7 |
+| temporal; temporal_nodes: rows in no order are scanned | 2.72; 2.64 (at 8f5f682, without coarse times, 4.39; 4.07) | 29.1; 35.0 |
 
-LABOR takes 3.8 to 4.5 ns per in-edge scanned, with batch_dependency 6.6. Weighted sampling reads prefix sums that are
-made once per graph, GraphBolt the weights at each draw. GraphBolt's temporal sampler numbers a node anew for each edge.
---input-nodes (commit 7a82074), on the power-law graph and that of equal degrees: LABOR 2.5 and 4.8 times fewer, with
-layer dependency 4.2 and 11 times.
+LABOR takes 4.3 to 5.4 ns per in-edge scanned, with batch_dependency 7.9 to 8.7; in an hour with faster memory 3.8 to 4.5.
+Of that 1.9 ns are the number of the source, 5 cycles beside a bound of 4.4 for Philox with AVX2; the rest is mostly the
+memory of the rows. Weighted sampling reads prefix sums that are made once per graph, GraphBolt the weights at each draw.
+GraphBolt's temporal sampler numbers a node anew for each edge.
+--input-nodes, on the power-law graph and that of equal degrees: LABOR 2.5 and 4.8 times fewer, with layer dependency 4.2
+and 11 times.
 """
 
 from __future__ import annotations

@@ -154,7 +154,11 @@ def edge_times(
             missing[of] = each
         else:
             found[of] = times
-    for of, times in _made(graph, missing).items():
+    try:
+        made = _made(graph, missing)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    for of, times in made.items():
         kept.put((of, edge_time_attr, node_time_attr), missing[of], times)
         found[of] = times
     return {of: found[of] for of in edge_types}

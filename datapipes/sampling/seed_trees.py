@@ -74,10 +74,7 @@ def seed_trees(where: str, seeds: Any, timestamps: Any, *, disjoint: bool, has_t
 def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
     """Return the row of each seed, counted over all types."""
     counts = [int(ids.shape[0]) for _, ids in parts]
-    if all(count == 1 for count in columns):
-        return np.arange(sum(counts))
-    rows = np.arange(sum(counts))
-    return np.repeat(rows, np.repeat(columns, counts))
+    return np.repeat(np.arange(sum(counts)), np.repeat(columns, counts))
 
 
 def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64) -> Any:

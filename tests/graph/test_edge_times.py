@@ -237,8 +237,8 @@ def test_node_times_of_another_shape_are_refused():
 
 def test_a_corrupt_graph_is_refused():
     graph = dp.CSCGraph(torch.tensor([0, 2, 1, 2]), torch.tensor([1, 7]), node_attributes={"since": times([1, 2, 3])})
-    with refused(ValueError, stage="edge_times", found=r"indices\[1\] is 7", allowed=r"\[0, 3\)"):
+    with refused(ValueError, stage="here: edge_times", found=r"indices\[1\] is 7", allowed=r"\[0, 3\)"):
         found(graph, edges=None)
     graph.indices[1] = 0
-    with refused(ValueError, stage="edge_times", found=r"node 1 are \[2, 1\)", allowed="ascend"):
+    with refused(ValueError, stage="here: edge_times", found=r"node 1 are \[2, 1\)", allowed="ascend"):
         found(graph, edges=None)

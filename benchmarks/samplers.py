@@ -11,9 +11,9 @@ input nodes are those that features would be read for. An in-edge is scanned if 
 for. --input-nodes instead counts the input nodes of LABOR and of sample_neighbor, [10, 10, 10], on made graphs of mean
 degree 200.
 Run: python benchmarks/samplers.py --graph GRAPH --peer-python PYTHON
-Result (2-core AMD EPYC VM, shared, memory slow in these hours, 1M nodes / 20M edges; "and" joins a run at commit 8f5f682
-and one at ad7159a): cost per edge, uniform sampling 1, and how many times as fast as GraphBolt's sampler per edge; per
-input node the latter is within 6 % of that.
+Result (2-core AMD EPYC VM, shared, memory slow in these hours, 1M nodes / 20M edges; "and" joins a run at commit
+8f5f682 and one at ad7159a): cost per edge, uniform sampling 1, and how many times as fast as GraphBolt's sampler per
+edge; per input node the latter is within 6 % of that.
 
 | row | uniform = 1 | GraphBolt's, times |
 |---|---|---|
@@ -24,14 +24,14 @@ input node the latter is within 6 % of that.
 | weighted_replace | 2.09 and 2.05 | 17.5 and 19.0 |
 | disjoint | 1.21 and 1.24 | |
 | temporal_sorted; temporal_trees; temporal_last | 1.80 and 1.66; 1.73 and 1.62; 1.28 and 1.21 | 46.1 and 40.7 |
-| temporal; temporal_nodes: rows in no order are scanned | 2.72; 2.64 (at 8f5f682, without coarse times, 4.39; 4.07) | 29.1; 35.0 |
+| temporal; temporal_nodes: rows in no order are scanned | 2.72; 2.64 (without coarse times 4.39; 4.07) | 29.1; 35.0 |
 
-LABOR takes 4.3 to 5.4 ns per in-edge scanned, with batch_dependency 7.9 to 8.7; in an hour with faster memory 3.8 to 4.5.
-Of that 1.9 ns are the number of the source, 5 cycles beside a bound of 4.4 for Philox with AVX2; the rest is mostly the
-memory of the rows. Weighted sampling reads prefix sums that are made once per graph, GraphBolt the weights at each draw.
-GraphBolt's temporal sampler numbers a node anew for each edge.
---input-nodes, on the power-law graph and that of equal degrees: LABOR 2.5 and 4.8 times fewer, with layer dependency 4.2
-and 11 times.
+LABOR takes 4.3 to 5.4 ns per in-edge scanned, with batch_dependency 7.9 to 8.7; in an hour with faster memory 3.8 to
+4.5. Of that 1.9 ns are the number of the source, 5 cycles beside a bound of 4.4 for Philox with AVX2; the rest is
+mostly the memory of the rows. Weighted sampling reads prefix sums that are made once per graph, GraphBolt the weights
+at each draw. GraphBolt's temporal sampler numbers a node anew for each edge.
+--input-nodes, on the power-law graph and that of equal degrees: LABOR 2.5 and 4.8 times fewer, with layer dependency
+4.2 and 11 times.
 """
 
 from __future__ import annotations

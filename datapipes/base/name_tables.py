@@ -16,7 +16,7 @@ _TYPED = (
     "dp.HeteroCSCGraph has types: the nodes of each count from 0, and graph.relation(edge_type) has the edges of one"
 )
 _NEGATIVES = "there is no negative sampler yet: add pairs in a dp.MiniBatchTransformer"
-_TEMPORAL = "pipe.temporal_sample_neighbor(graph, fanouts, edge_time_attr=...)"
+_TEMPORAL = "pipe.temporal_sample_neighbor(graph, fanouts, node_time_attr=...), or with edge_time_attr=..."
 _TEMPORAL_LAYER = "there is no temporal layer sampling; " + _TEMPORAL
 _TIME_ATTR = "node_time_attr or edge_time_attr, the names of attributes of the graph"
 _SEED_TIMES = "an item named timestamps in the dp.ItemSet"

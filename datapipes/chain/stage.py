@@ -41,6 +41,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self._next_epoch = 0
         self._pending: State | None = None
         self._closed = False
+        self._state_error: Exception | None = None  # why a closed stage has no state
 
     @property
     def sources(self) -> tuple[Stage, ...]:
@@ -129,6 +130,8 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
 
     def get_state(self) -> State:
         """Return (seed, epoch, next index, fingerprint) as plain values; it does not mention workers or threads."""
+        if self._state_error is not None:
+            raise self._state_error
         return make_state(self, self._run, self._next_epoch, self._pending)
 
     def state_dict(self) -> State:
@@ -166,12 +169,16 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         """End the running epoch, its threads, and everything that this stage and those before it keep between epochs,
         such as the workers of a DataLoader. May be called twice. The stage cannot be iterated afterwards.
         """
-        if self._run is not None:
-            self._pending = self.get_state()  # state_dict() still tells where the epoch stood
-        self._closed = True
-        self._end_run()
-        for stage in StageGraph(self):
-            stage.end_kept()
+        try:
+            if self._run is not None:
+                self._pending = self.get_state()  # state_dict() still tells where the epoch stood
+        except Exception as error:  # the state names data that has changed, or that a dead server has
+            self._state_error = error
+        finally:
+            self._closed = True
+            self._end_run()
+            for stage in StageGraph(self):
+                stage.end_kept()
 
     def __enter__(self: _S) -> _S:
         return self

@@ -18,10 +18,10 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.threads import num_threads
-from datapipes.base.types import type_text
+from datapipes.base.types import ends_of, type_text
 from datapipes.graph.coarse_times import CoarseTimes, TimedRows, coarse_times
 from datapipes.graph.graph import Graph, Relation
-from datapipes.graph.row_weights import refuse_no_tensor, version_of
+from datapipes.graph.row_weights import refuse_no_tensor, refuse_other_values, version_of
 from datapipes.graph.rows_digest import rows_digest
 from datapipes.processes.sharing import ForWorkers, Together, zeros_for_workers
 
@@ -44,28 +44,11 @@ class EdgeTimes:
     sorted_rows: Tensor
     coarse: CoarseTimes
     _digest: list[str] | None = field(default=None, repr=False)
-    _version: int = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self._version = version_of(self.latest)
-
-    def arrays(self, where: str) -> tuple[Any, Any, Any, Any]:
-        """Return (latest, earliest or None, sorted_rows, coarse or None) as the kernels take them.
-
-        Raises:
-            ValueError: As refuse_change does.
-        """
-        self.refuse_change(where)
+    def arrays(self) -> tuple[Any, Any, Any, Any]:
+        """Return (latest, earliest or None, sorted_rows, coarse or None) as the kernels take them."""
         earliest = None if self.earliest is None else self.earliest.numpy()
         return self.latest.numpy(), earliest, self.sorted_rows.numpy(), self.coarse.arrays()
-
-    def refuse_change(self, where: str) -> None:
-        """Raise ValueError if the times were changed in place since it was found which rows are sorted."""
-        if version_of(self.latest) != self._version:
-            raise ValueError(
-                f"{where}: the times of the edges were changed in place after the stage was built, which reads them "
-                "where they lie. Build the stage again after the change."
-            )
 
     def digest(self, indptr: Tensor) -> list[str]:
         """Return what names the times in a fingerprint; computed once. The numbers of the parts of a graph add up."""
@@ -76,26 +59,47 @@ class EdgeTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """The attributes of an edge type that hold times."""
+class TimeAttributes:
+    """The attributes of an edge type that hold times, and how often they were changed in place until now.
+
+    Attributes:
+        of_edges, of_nodes: int64 [num_edges], and of the sources int64 [num_nodes]; None where there are none.
+    """
 
     of_edges: Tensor | None
     of_nodes: Tensor | None
     versions: tuple[int | None, ...]
 
-    def is_same(self, other: _Given) -> bool:
+    @classmethod
+    def of(cls, graph: Graph, edge_type: Any, edge_time_attr: str | None, node_time_attr: str | None) -> TimeAttributes:
+        """Return those that a graph has now, of whatever form."""
+        of_edges, of_nodes = None, None
+        if edge_time_attr is not None:
+            of_edges = graph.relation(edge_type).edge_attributes.get(edge_time_attr)
+        if node_time_attr is not None:
+            of_nodes = graph.node_attributes_of(ends_of(edge_type)[0]).get(node_time_attr)
+        return cls(of_edges, of_nodes, tuple(_version(each) for each in (of_edges, of_nodes)))
+
+    def is_same(self, other: TimeAttributes) -> bool:
+        """Whether both are the same tensors in the same state."""
         same = self.of_edges is other.of_edges and self.of_nodes is other.of_nodes
         return same and self.versions == other.versions
+
+    def refuse_change(self, where: str, now: TimeAttributes) -> None:
+        """Raise ValueError if `now`, what the graph has, is not the same."""
+        of_edges, of_nodes = self.versions
+        refuse_other_values(where, "times of the edges", (self.of_edges, of_edges), now.of_edges)
+        refuse_other_values(where, "times of the nodes", (self.of_nodes, of_nodes), now.of_nodes)
 
 
 class KeptTimes:
     """The times of a graph that samplers have asked for, by edge type and the attributes that hold them."""
 
     def __init__(self, came: dict[Any, list[Tensor]] | None = None) -> None:
-        self._kept: dict[Any, tuple[_Given, EdgeTimes]] = {}
+        self._kept: dict[Any, tuple[TimeAttributes, EdgeTimes]] = {}
         self._came = came or {}  # with a worker's graph: as `__reduce__` gives them
 
-    def get(self, key: Any, given: _Given) -> EdgeTimes | None:
+    def get(self, key: Any, given: TimeAttributes) -> EdgeTimes | None:
         """Return the times that were made of `given`, None if there are none."""
         if key in self._came:
             sorted_rows, values, scale, *times = self._came.pop(key)
@@ -106,7 +110,7 @@ class KeptTimes:
         before = self._kept.get(key)
         return before[1] if before is not None and before[0].is_same(given) else None
 
-    def put(self, key: Any, given: _Given, times: EdgeTimes) -> None:
+    def put(self, key: Any, given: TimeAttributes, times: EdgeTimes) -> None:
         """Keep times that were made of `given`."""
         self._kept[key] = given, times
 
@@ -136,13 +140,14 @@ def edge_times(
     kept: KeptTimes,
 ) -> dict[Any, EdgeTimes | None]:
     """Return what LocalGraph.edge_times does; `kept` are those of the graph."""
-    given = {of: _given(where, graph, of, edge_time_attr, node_time_attr) for of in edge_types}
+    given = {of: _checked(where, graph, of, edge_time_attr, node_time_attr) for of in edge_types}
     if edge_time_attr is not None and all(each.of_edges is None for each in given.values()):
-        known = {name for of in graph.edge_types for name in graph.relation(of).edge_attributes}
-        raise _no_attribute(where, "edge_time_attr", edge_time_attr, "edge", known, graph)
+        attributes: dict[Any, list[str]] = {of: [*graph.relation(of).edge_attributes] for of in graph.edge_types}
+        raise _no_attribute(where, edge_time_attr, "edge", attributes)
     if node_time_attr is not None and all(each.of_nodes is None for each in given.values()):
-        known = {name for of in graph.node_types for name in graph.node_attributes_of(of)}
-        raise _no_attribute(where, "node_time_attr", node_time_attr, "node", known, graph)
+        raise _no_attribute(
+            where, node_time_attr, "node", {of: [*graph.node_attributes_of(of)] for of in graph.node_types}
+        )
     found: dict[Any, EdgeTimes | None] = {}
     missing = {}
     for of, each in given.items():
@@ -164,7 +169,7 @@ def edge_times(
     return {of: found[of] for of in edge_types}
 
 
-def _made(graph: Graph, given: dict[Any, _Given]) -> dict[Any, EdgeTimes]:
+def _made(graph: Graph, given: dict[Any, TimeAttributes]) -> dict[Any, EdgeTimes]:
     """Return the times of some edge types; the arrays lie in one memory that workers map, coarse times in another."""
     forms: list[tuple[tuple[int, ...], torch.dtype]] = []
     for of, each in given.items():
@@ -178,7 +183,9 @@ def _made(graph: Graph, given: dict[Any, _Given]) -> dict[Any, EdgeTimes]:
     return {of: EdgeTimes(*each, coarse) for (of, each), coarse in zip(filled.items(), coarse_times(rows), strict=True)}
 
 
-def _filled(relation: Relation, given: _Given, arrays: Iterator[Tensor]) -> tuple[Tensor, Tensor | None, Tensor]:
+def _filled(
+    relation: Relation, given: TimeAttributes, arrays: Iterator[Tensor]
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return `latest`, `earliest` and `sorted_rows`."""
     earliest: Tensor | None = None
     if given.of_nodes is None:
@@ -208,21 +215,23 @@ def _filled(relation: Relation, given: _Given, arrays: Iterator[Tensor]) -> tupl
     return latest, earliest, sorted_rows
 
 
-def _given(where: str, graph: Graph, edge_type: Any, edge_time_attr: str | None, node_time_attr: str | None) -> _Given:
-    of_edges, of_nodes = None, None
+def _checked(
+    where: str, graph: Graph, edge_type: Any, edge_time_attr: str | None, node_time_attr: str | None
+) -> TimeAttributes:
+    given = TimeAttributes.of(graph, edge_type, edge_time_attr, node_time_attr)
     if edge_time_attr is not None:
-        relation = graph.relation(edge_type)
-        of_edges = relation.edge_attributes.get(edge_time_attr)
         of = "" if edge_type is None else f" of {edge_type}"
-        _check(where, f"edge attribute {edge_time_attr!r}{of}", of_edges, int(relation.indices.shape[0]))
+        count = int(graph.relation(edge_type).indices.shape[0])
+        _check(where, f"edge attribute {edge_time_attr!r}{of}", given.of_edges, count)
     if node_time_attr is not None:
-        src = None if edge_type is None else edge_type[0]
-        of_nodes = graph.node_attributes_of(src).get(node_time_attr)
+        src = ends_of(edge_type)[0]
         of = "" if src is None else f" of {type_text(src)!r}"
-        _check(where, f"node attribute {node_time_attr!r}{of}", of_nodes, graph.num_nodes_of(src))
-    return _Given(
-        of_edges, of_nodes, tuple(None if each is None else version_of(each) for each in (of_edges, of_nodes))
-    )
+        _check(where, f"node attribute {node_time_attr!r}{of}", given.of_nodes, graph.num_nodes_of(src))
+    return given
+
+
+def _version(values: Any) -> int | None:
+    return version_of(values) if isinstance(values, Tensor) else None
 
 
 def _check(where: str, name: str, times: Tensor | None, count: int) -> None:
@@ -244,10 +253,17 @@ def _check(where: str, name: str, times: Tensor | None, count: int) -> None:
         raise ValueError(f"{where}: {name} is not contiguous (stride {times.stride()}). Call .contiguous().")
 
 
-def _no_attribute(where: str, argument: str, name: str, kind: str, known: set[str], graph: Graph) -> ValueError:
-    sampled = "no edge type that is sampled has it" if graph.is_heterogeneous else "the graph does not have it"
-    sources = ", nor have its sources" if graph.is_heterogeneous and kind == "node" else ""
+def _no_attribute(where: str, name: str, kind: str, attributes: dict[Any, list[str]]) -> ValueError:
+    """Return the error for an attribute that nothing has which is sampled; `attributes` by edge or node type."""
+    has_types = None not in attributes
+    sampled = "no edge type that is sampled has it" if has_types else "the graph does not have it"
+    sources = ", nor have its sources" if has_types and kind == "node" else ""
+    owners = [type_text(of) for of, names in attributes.items() if name in names]
+    remedy = "Add it to the graph, or name one of these."
+    if owners:
+        remedy = f"Of {shown(owners)} it is known: sample what {'has it' if kind == 'edge' else 'comes from there'}."
+    known = sorted({each for names in attributes.values() for each in names})
     return ValueError(
-        f"{where}: {argument} is {shown(name)}, but {sampled}{sources}; the {kind} attributes of the graph are "
-        f"{sorted(known)}. Add it to the graph, or name one of these."
+        f"{where}: {kind}_time_attr is {shown(name)}, but {sampled}{sources}; the {kind} attributes of the graph are "
+        f"{known}. {remedy}"
     )

@@ -53,13 +53,10 @@ class RowWeights:
         self._version = None if values is None else version_of(values)
         self._sums: tuple[_core.RowSums, list[int]] | None = None
 
-    def refuse_change(self, where: str) -> None:
-        """Raise ValueError if the weights were changed in place since the sums were made."""
-        if self._values is not None and version_of(self._values) != self._version:
-            raise ValueError(
-                f"{where}: the weights were changed in place after the stage was built, which keeps their sums. Build "
-                "the stage again after the change."
-            )
+    def refuse_change(self, where: str, now: Tensor | None) -> None:
+        """Raise ValueError if `now`, the attribute as the graph has it, is not what the sums were made of."""
+        if self._values is not None:
+            refuse_other_values(where, "weights", (self._values, self._version), now)
 
     def sums(self) -> _core.RowSums:
         """Return the sums as the kernels take them; made again when the memory of a tensor has moved."""
@@ -120,6 +117,27 @@ def _restored(forms: list[tuple[tuple[str, Any], int, str]], given: Any) -> Kept
 def version_of(values: Tensor) -> int:
     """Return a number that grows with each change of `values` in place, as far as torch counts them."""
     return 0 if values.is_inference() else values._version
+
+
+def refuse_other_values(where: str, what: str, read: tuple[Tensor | None, int | None], now: Tensor | None) -> None:
+    """Raise ValueError if an attribute is not what was read when a stage was built.
+
+    Args:
+        what: "weights" or "times".
+        read: the tensor that was read, and its version then; (None, None) if the graph did not have it.
+        now: the tensor that the graph has now.
+    """
+    values, version = read
+    if now is not values:
+        change, more = "replaced by another tensor", ""
+    elif values is not None and version_of(values) != version:
+        change, more = "changed in place", " A change of a tensor that they are a view of counts too."
+    else:
+        return
+    raise ValueError(
+        f"{where}: the {what} were {change} after the stage was built, which keeps what it made of them. Build the "
+        f"stage again after the change.{more}"
+    )
 
 
 def weights_fingerprint(digests: Mapping[Any, str]) -> dict[str, Any]:

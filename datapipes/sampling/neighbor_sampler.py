@@ -39,9 +39,9 @@ class NeighborSampler(TreeSampler):
         prob_name: name of an edge attribute: the weights by which in-edges are drawn, or a mask (bool) of those that
             may be drawn. A weight of 0 is never drawn, also with -1, so a node may get fewer in-edges, or none. On a
             graph with types, each edge type that is sampled needs the attribute. The weights are read when the stage is
-            built, and kept as sums with the graph (9 bytes an edge); they are part of the state. If they are changed in
-            place later, the stage refuses them; a change through NumPy is not noticed. None draws each in-edge with the
-            same probability.
+            built, and kept as sums with the graph (9 bytes an edge); they are part of the state. If they are changed or
+            replaced later, the stage refuses them; a change through NumPy is not noticed. None draws each in-edge with
+            the same probability.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the
             nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in an outer block
@@ -93,8 +93,9 @@ class NeighborSampler(TreeSampler):
         )
 
     def _refuse_change(self) -> None:
-        for each in self._weights.values():
-            each.refuse_change(self.name)
+        if self.prob_name is not None:
+            for of, each in self._weights.items():
+                each.refuse_change(self.name, self.graph.relation(of).edge_attributes.get(self.prob_name))
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._refuse_change()  # a worker would build the stage over the weights as they are now

@@ -13,6 +13,7 @@ from datapipes import _core
 from datapipes.base.rng import RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
+from datapipes.graph.edge_times import TimeAttributes
 from datapipes.graph.graph import Graph
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.sampling.core_call import CoreCall
@@ -39,7 +40,9 @@ class TemporalNeighborSampler(TimedSampler):
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         node_time_attr, edge_time_attr: the node attribute, and the edge attribute, that holds the times; int64. One of
             the two is needed. With both, an in-edge must be eligible by the time of the edge and by that of its source
-            node. In a graph with types, an edge type whose edges and sources have no time is always eligible.
+            node. In a graph with types, an edge type whose edges and sources have no time is always eligible. They are
+            read when the stage is built; if they are changed later, the stage refuses them, as sample_neighbor does
+            with weights.
         strategy: "uniform" draws among the eligible in-edges, "last" takes the latest of them.
         inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also those of the same
             time (as PyG does).
@@ -86,15 +89,17 @@ class TemporalNeighborSampler(TimedSampler):
         self._times = graph.edge_times(
             self.name, self.edge_types, edge_time_attr=self.edge_time_attr, node_time_attr=self.node_time_attr
         )
+        self._read = {of: self._attributes(of) for of in self.edge_types}
         self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
 
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds` at their times, which `trees` has: all hops in one call of the C++ core.
 
         Raises:
-            ValueError: There are no times.
+            ValueError: The seeds have no times, or those of the graph were changed.
         """
         self._refuse_no_times(trees)
+        self._refuse_change()
         return self._call(
             self.graph,
             seeds,
@@ -104,7 +109,7 @@ class TemporalNeighborSampler(TimedSampler):
             only_new=self.frontier == "new",
             trees=trees,
             edge_times=_core.EdgeTimes(
-                [None if times is None else times.arrays(self.name) for times in self._times.values()],
+                [None if times is None else times.arrays() for times in self._times.values()],
                 last=self.strategy == "last",
                 inclusive=self.inclusive,
                 window=self.time_window,
@@ -115,10 +120,12 @@ class TemporalNeighborSampler(TimedSampler):
         self._refuse_change()  # a worker would build the stage over the times as they are now
         return super().__reduce__()
 
+    def _attributes(self, edge_type: Any) -> TimeAttributes:
+        return TimeAttributes.of(self.graph, edge_type, self.edge_time_attr, self.node_time_attr)
+
     def _refuse_change(self) -> None:
-        for times in self._times.values():
-            if times is not None:
-                times.refuse_change(self.name)
+        for of, read in self._read.items():
+            read.refuse_change(self.name, self._attributes(of))
 
     def _times_digests(self) -> dict[Any, Any]:
         self._refuse_change()

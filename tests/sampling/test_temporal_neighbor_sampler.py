@@ -1,12 +1,14 @@
 """TemporalNeighborSampler as a stage: its contract, threads and workers, what a state names, and what it refuses."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 import typed_pipelines
 from pipelines import digests, refused
 from scipy.stats import chi2
-from timed_pipelines import EDGE_TIMES, TIMES, temporal, timed_graph, timed_items
+from timed_pipelines import EDGE_TIMES, NODE_TIMES, TIMES, temporal, timed_graph, timed_items
 
 import datapipes as dp
 
@@ -224,3 +226,29 @@ def test_the_earlier_times_are_named_only_where_a_window_reads_them():
     assert len(digest_by(**both, time_window=2)) == 2
     assert digest_by(**both)[0].startswith("int64:")
     assert digest_by(edge_time_attr="later") != digest_by(edge_time_attr="at")
+
+
+@pytest.mark.parametrize("change", ["in place", "replaced"])
+@pytest.mark.parametrize(
+    ("domain", "name", "read"),
+    [
+        ("edge_attributes", "at", {"edge_time_attr": "at"}),
+        ("node_attributes", "since", {"node_time_attr": "since"}),
+        ("edge_attributes", "at", {"edge_time_attr": "at", "node_time_attr": "since"}),
+        ("node_attributes", "since", {"edge_time_attr": "at", "node_time_attr": "since"}),
+    ],
+)
+def test_times_that_change_after_the_stage_was_built_are_refused(domain, name, read, change):
+    graph = timed_graph(node_attributes={"since": NODE_TIMES.clone()}, edge_attributes={"at": EDGE_TIMES.clone()})
+    pipe = timed_items().temporal_sample_neighbor(graph, [3], **read)
+    attributes = getattr(graph, domain)
+    if change == "in place":
+        attributes[name].neg_()
+    else:
+        attributes[name] = -attributes[name]
+    for use in (lambda: next(iter(pipe)), pipe.fingerprint, lambda: copy.deepcopy(pipe)):
+        with refused(ValueError, stage="temporal_sample_neighbor", found=change, allowed="Build the stage again"):
+            use()
+    again = timed_items().temporal_sample_neighbor(graph, [3], **read)
+    with dp.DataLoader(again, 2, multiprocessing_context="fork") as loader:
+        assert digests(loader) == digests(timed_items().temporal_sample_neighbor(graph, [3], **read))

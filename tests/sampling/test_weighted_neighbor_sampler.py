@@ -1,6 +1,7 @@
 """NeighborSampler with prob_name: equal to the twin, with types and without; wrong weights are refused."""
 
 import copy
+import multiprocessing
 import pickle
 import re
 
@@ -266,6 +267,32 @@ def test_weights_changed_under_a_stage_are_refused():
             use(chain)
     again = dp.ItemSampler(dp.ItemSet(3), 3).sample_neighbor(graph, [-1], prob_name="w")
     assert next(iter(again)).blocks[0].indices.tolist() == [1, 2]
+    graph.edge_attributes["w"] = torch.ones(3)
+    for use in (pickle.dumps, dp.NeighborSampler.fingerprint, lambda chain: next(iter(chain))):
+        with refused(ValueError, stage="sample_neighbor", found="replaced", allowed="Build the stage again"):
+            use(again)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "multiprocessing_context": "fork"}], ids=str)
+def test_a_loader_ends_though_its_weights_have_changed(workers):
+    graph = weighted_graph()
+    loader = dp.DataLoader(weighted(graph), **workers)
+    started = set()
+
+    def train() -> None:
+        with loader:
+            next(iter(loader))
+            started.update(multiprocessing.active_children())
+            graph.edge_attributes["w"].add_(1)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):  # closing does not hide it
+        train()
+    assert bool(started) == bool(workers)
+    assert not started & set(multiprocessing.active_children())
+    loader.close()
+    with refused(ValueError, stage="sample_neighbor", found="changed in place", allowed="Build the stage again"):
+        loader.state_dict()
 
 
 def test_an_attribute_that_is_no_tensor_is_refused():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.processes.sharing import zeros_for_workers
 
@@ -49,13 +50,17 @@ class TimedRows(NamedTuple):
     sorted_rows: Tensor
 
 
-def coarse_times(of: Sequence[TimedRows]) -> list[CoarseTimes]:
+def coarse_times(where: str, of: Sequence[TimedRows]) -> list[CoarseTimes]:
     """Return the coarse times of edge types, all in one memory that workers map. Made by threads, O(num_edges).
 
+    Args:
+        where: who asks, for errors.
     Raises:
         MemoryError: Too little memory is left.
     """
     counts = [each.latest.shape[0] + _core.COARSE_PADDING if _pays(each) else 0 for each in of]
+    remedy = "Sort the in-edges of each node by time; such rows need none."
+    check_memory(where, "the coarse times of in-edges in no order", 2 * sum(counts), remedy)
     made = zeros_for_workers([((count,), torch.int16) for count in counts])
     found = []
     for rows, values in zip(of, made, strict=True):

@@ -160,7 +160,7 @@ def edge_times(
         else:
             found[of] = times
     try:
-        made = _made(graph, missing)
+        made = _made(where, graph, missing)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     for of, times in made.items():
@@ -169,7 +169,7 @@ def edge_times(
     return {of: found[of] for of in edge_types}
 
 
-def _made(graph: Graph, given: dict[Any, TimeAttributes]) -> dict[Any, EdgeTimes]:
+def _made(where: str, graph: Graph, given: dict[Any, TimeAttributes]) -> dict[Any, EdgeTimes]:
     """Return the times of some edge types; the arrays lie in one memory that workers map, coarse times in another."""
     forms: list[tuple[tuple[int, ...], torch.dtype]] = []
     for of, each in given.items():
@@ -180,7 +180,8 @@ def _made(graph: Graph, given: dict[Any, TimeAttributes]) -> dict[Any, EdgeTimes
     arrays = iter(zeros_for_workers(forms))
     filled = {of: _filled(graph.relation(of), each, arrays) for of, each in given.items()}
     rows = [TimedRows(graph.relation(of).indptr, latest, order) for of, (latest, _, order) in filled.items()]
-    return {of: EdgeTimes(*each, coarse) for (of, each), coarse in zip(filled.items(), coarse_times(rows), strict=True)}
+    coarse = coarse_times(where, rows)
+    return {of: EdgeTimes(*each, coarse[i]) for i, (of, each) in enumerate(filled.items())}
 
 
 def _filled(

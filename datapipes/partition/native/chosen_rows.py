@@ -217,7 +217,6 @@ def _both(where: str, of_edges: Tensor, of_sources: Tensor) -> list[Tensor]:
 
 def _order_of_rows(where: str, indptr: Tensor, latest: Tensor, earliest: Tensor | None = None) -> list[Tensor]:
     """Return `sorted_rows` and the coarse times."""
-    check_memory(where, "the coarse times", 2 * latest.shape[0], "Sort the in-edges of each node by time.")
     sorted_rows = torch.zeros(indptr.shape[0] - 1, dtype=torch.uint8)
     _core.find_sorted_rows(
         indptr.numpy(),
@@ -226,4 +225,4 @@ def _order_of_rows(where: str, indptr: Tensor, latest: Tensor, earliest: Tensor 
         earliest=None if earliest is None else earliest.numpy(),
         num_threads=num_threads(),
     )
-    return [sorted_rows, *coarse_times([TimedRows(indptr, latest, sorted_rows)])[0]]
+    return [sorted_rows, *coarse_times(where, [TimedRows(indptr, latest, sorted_rows)])[0]]

@@ -13,6 +13,7 @@ from pipelines import refused
 
 import datapipes as dp
 from datapipes import _core
+from datapipes.base import sizes
 from datapipes.graph import edge_times as edge_times_module
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
@@ -242,3 +243,13 @@ def test_a_corrupt_graph_is_refused():
     graph.indices[1] = 0
     with refused(ValueError, stage="here: edge_times", found=r"node 1 are \[2, 1\)", allowed="ascend"):
         found(graph, edges=None)
+
+
+def test_coarse_times_that_do_not_fit_are_refused_and_sorted_rows_need_none(monkeypatch):
+    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(_core, "memory_left", lambda: (100, "the test"))
+    graph = timed_graph(200, 20_000)
+    with refused(MemoryError, stage="here: the coarse times", found="40128 bytes; 100 are left", allowed="Sort the"):
+        found(graph, nodes=None)
+    graph.edge_attributes["at"] = torch.arange(graph.num_edges)
+    assert found(graph, nodes=None).coarse.arrays() is None

@@ -1,6 +1,7 @@
 // module.cpp: the extension module datapipes._core, and the bindings of all kernels on arrays. They are one translation unit:
 // each further one would read pybind11 and generate its code again, which takes longer than a folder's bindings. The other unit
 // is shm.cpp, so that two processors share the work.
+#include "bindings/digest.cpp"
 #include "bindings/distributed.cpp"
 #include "bindings/gather.cpp"
 #include "bindings/graph.cpp"
@@ -18,6 +19,7 @@ void bind_shm(py::module_& m);
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Kernels of datapipes on NumPy arrays. They know neither torch nor Python objects; see the headers in csrc/.";
   datapipes::bind_random(m);
+  datapipes::bind_digest(m);
   datapipes::bind_sampling(m);
   datapipes::bind_gather(m);
   datapipes::bind_graph(m);

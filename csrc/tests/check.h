@@ -42,6 +42,7 @@ inline int failed_checks = 0;
     RUN(test<std::int64_t>);   \
   } while (false)
 
+void test_digest();          // test_digest.cpp
 void test_distributed();     // test_distributed.cpp
 void test_fast_paths();      // test_fast_paths.cpp
 void test_gather();          // test_gather.cpp

@@ -17,7 +17,7 @@ export build
 
 for flags in "-fsanitize=address,undefined" "-fsanitize=thread" "-fsanitize=undefined -U__SSE2__"; do
   echo "== $flags"
-  printf '%s\0' csrc/tests/*.cpp csrc/{common,random,sampling,gather,graph,limits,partition,distributed,tfrecord,shm}/*.cpp |
+  printf '%s\0' csrc/tests/*.cpp csrc/{common,random,digest,sampling,gather,graph,limits,partition,distributed,tfrecord,shm}/*.cpp |
     xargs --null --max-procs="$(nproc)" --replace bash -c 'compile "$@"' _ {} "$flags"
   # shellcheck disable=SC2086
   "${CXX:-g++}" -pthread $flags "$build"/*.o -o "$build/test_kernels"

@@ -416,6 +416,7 @@ int main() {
   RUN(two_threads_get_what_one_gets);
   RUN(more_picks_than_an_array_can_hold_are_refused);
   RUN_FOR_BOTH_IDS(a_hop_beyond_the_memory_names_what_it_needs);
+  test_digest();
   test_distributed();
   test_fast_paths();
   test_labor();

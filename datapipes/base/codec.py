@@ -7,20 +7,17 @@ together with the stream version.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from datapipes.base.checks import dtype_name
 
 Message = dict[str, torch.Tensor]
-
-PROBED_WHOLE = 2**21  # probe_digest reads a tensor of up to so many values completely
-PROBED_ROWS = 4096  # rows that it reads of a larger tensor
 
 _NO_ESCAPE = re.compile("%(?!25|2E|3A)")
 
@@ -65,58 +62,18 @@ def digest_message(message: Mapping[str, torch.Tensor]) -> str:
     for key in sorted(message, key=lambda name: name.encode()):
         tensor = message[key]
         dtype = dtype_name(tensor.dtype).encode()
-        data = tensor_bytes(tensor)
+        data = flat_bytes(tensor)
         add_ints(len(key.encode()))
         digest.update(key.encode())
         add_ints(len(dtype))
         digest.update(dtype)
         add_ints(tensor.ndim, *tensor.shape, len(data))
-        digest.update(data)
+        digest.update(data.data)
     return digest.hexdigest()
 
 
-class Probed(NamedTuple):
-    """What `probe_digest` reads of a tensor that nobody need hold as a whole.
-
-    Attributes:
-        shape: that of the tensor.
-        rows: the rows that `probed_rows` names, in its order.
-    """
-
-    shape: tuple[int, ...]
-    rows: torch.Tensor
-
-
-def probe_digest(tensors: Iterable[torch.Tensor | Probed | None], *, as_int64: bool = False) -> str:
-    """Return a quick digest of tensors (16 hexadecimal digits), to tell one data set from another.
-
-    A tensor of up to two million values is read completely; of a larger one only the shape and 4,096 evenly spaced
-    rows count. With `as_int64`, int32 and int64 ids give the same digest.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    for tensor in tensors:
-        if tensor is None:
-            digest.update(b"none;")
-            continue
-        if isinstance(tensor, torch.Tensor):
-            wanted = probed_rows(tensor.shape)
-            tensor = Probed(tuple(tensor.shape), tensor if wanted is None else tensor[wanted])
-        rows = tensor.rows
-        digest.update(f"{'' if as_int64 else dtype_name(rows.dtype)} {list(tensor.shape)};".encode())
-        digest.update(tensor_bytes(rows.long() if as_int64 else rows))
-    return digest.hexdigest()
-
-
-def probed_rows(shape: Sequence[int]) -> torch.Tensor | None:
-    """Return the rows that `probe_digest` reads of a tensor of this shape, int64, ascending; None for all of them."""
-    if math.prod(shape) <= PROBED_WHOLE:
-        return None
-    count = min(PROBED_ROWS, shape[0])
-    return torch.arange(count) * (shape[0] - 1) // max(count - 1, 1)
-
-
-def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """Return the values of a tensor as row-major, little-endian bytes."""
+def flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """Return the values of a tensor as row-major, little-endian bytes; a view where they lie so in host memory."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if sys.byteorder == "big":  # pragma: no cover
         raise RuntimeError(
@@ -125,4 +82,4 @@ def tensor_bytes(tensor: torch.Tensor) -> bytes:
     flat = plain.reshape(-1)
     if flat.stride(0) != 1:  # a tensor of at most one value counts as contiguous with any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8).numpy().tobytes()
+    return flat.view(torch.uint8).numpy()

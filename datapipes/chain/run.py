@@ -18,6 +18,7 @@ from datapipes.chain.asynchronous import async_window, concurrency_of, is_async
 from datapipes.chain.calls import Calls
 from datapipes.chain.epoch import EpochContext, Position
 from datapipes.chain.evaluator import Evaluator
+from datapipes.chain.hash_ahead import HashAhead
 from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
@@ -58,6 +59,7 @@ class Run(Iterator[MiniBatch]):
         self._seeds = graph.find(SeedBase)
         self._window = max([stage.window for stage in graph.find(CarrierBase)], default=1)
         self._context = EpochContext(Calls(graph.numbering, StageClock()), position)
+        self._hash_ahead = HashAhead([each for stage in graph for each in stage.hashed_inputs])
         from_its_start = position == Position(position.epoch)
         self._must_give = from_its_start and not any(stage.may_drop_all for stage in graph)
         nothing_left = bool(self._seeds) and position.step >= self._seeds[0].num_steps
@@ -86,6 +88,8 @@ class Run(Iterator[MiniBatch]):
                 raise
             raise error from raised
         self._error = None
+        if not self.counts:
+            self._hash_ahead.start()
         self.counts = True
         if self._seeds:
             self._count((minibatch.index - self._seeds[0].rank) // self._seeds[0].world_size)
@@ -111,10 +115,16 @@ class Run(Iterator[MiniBatch]):
             self.next_step += 1
         self.ahead = {ahead for ahead in self.ahead if ahead > self.next_step}
 
+    def finish_digests(self) -> None:
+        """Wait for the digests that are taken beside the minibatches, so that nobody takes them twice."""
+        if self.has_begun:
+            self._hash_ahead.finish()
+
     def close(self) -> None:
         """End the epoch and everything that runs for it."""
         if not self.has_begun:
             return
+        self._hash_ahead.stop()
         self._context.stopped.set()
         close_stream(self._stream)
         # Whoever still keeps this object then keeps neither workers nor the memory of a channel alive.

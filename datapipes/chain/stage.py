@@ -19,7 +19,7 @@ from datapipes.chain.functional import FunctionalForms, register_stage
 from datapipes.chain.run import Run
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.chain.state import State, make_state, parse_state
+from datapipes.chain.state import State, make_position, make_state, parse_state
 from datapipes.minibatch import MiniBatch
 
 __all__ = ["MiniBatchTransformer", "SeedStage", "Stage", "StreamStage"]
@@ -171,8 +171,9 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         """
         try:
             if self._run is not None:
-                self._pending = self.get_state()  # state_dict() still tells where the epoch stood
-        except Exception as error:  # the state names data that has changed, or that a dead server has
+                # state_dict() still tells where the epoch stood; it then takes digests that nobody has taken yet
+                self._pending = make_position(self, self._run, self._next_epoch, self._pending)
+        except Exception as error:  # from a node of the user's
             self._state_error = error
         finally:
             self._closed = True

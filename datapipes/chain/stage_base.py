@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from datapipes.base.array_digest import Hashed
 from datapipes.base.other_names import OtherNames, refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.chain.epoch import EpochContext
@@ -98,6 +99,11 @@ class StageBase(OtherNames):
     def fingerprint(self) -> Fingerprint:
         """Return the arguments that decide which nodes and edges a minibatch holds, by name; part of the state."""
         return {}
+
+    @property
+    def hashed_inputs(self) -> tuple[Hashed, ...]:
+        """What the fingerprint names by digests of large arrays. They are taken beside the minibatches of an epoch."""
+        return ()
 
     def describe(self) -> dict[str, Any]:
         """Return the arguments worth showing in `explain()`, short."""

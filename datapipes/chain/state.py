@@ -15,10 +15,12 @@ from datapipes.chain.stage_graph import StageGraph
 
 State = dict[str, Any]
 
+DIGEST_VERSION = 2  # of the digests in a fingerprint; version 1, which had no number, read samples of large arrays
+
 
 def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
     """Return the arguments that decide the content of the chain's minibatches, by name; copies, as plain values."""
-    entries: dict[str, Any] = {"stream_version": STREAM_VERSION}
+    entries: dict[str, Any] = {"stream_version": STREAM_VERSION, "digest_version": DIGEST_VERSION}
     for stage in graph:
         ordinal = graph.ordinal(stage)
         if ordinal is None:
@@ -32,6 +34,16 @@ def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
 
 def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
     """Return the state of `root`: the position in the running or finished epoch, or the beginning of the next one."""
+    state = make_position(root, run, next_epoch, pending)
+    if "fingerprint" not in state:
+        if run is not None:
+            run.finish_digests()
+        state["fingerprint"] = fingerprint(StageGraph(root))
+    return state
+
+
+def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
+    """Return the state of `root` without its fingerprint, which may take long; with it if `pending` has one."""
     if run is not None and not run.has_begun:
         run = None
     if run is None and pending is not None:
@@ -44,7 +56,6 @@ def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State
         "seed": seeds[0].rng_seed if seeds else None,
         "epoch": run.epoch if run else next_epoch,
         "next_index": _next_index(seeds, run.next_step, run.finished) if run else 0,
-        "fingerprint": fingerprint(graph),
     }
     if run and run.finished:
         state["ended"] = True
@@ -80,6 +91,11 @@ def parse_state(root: StageBase, state: Any) -> Position:
         raise ValueError(
             f"{where} found a state with keys {sorted(map(shown, state))}; it lacks {missing or ['a fingerprint']}. "
             "Load what state_dict() returned."
+        )
+    if "stream_version" in state["fingerprint"] and "digest_version" not in state["fingerprint"]:
+        raise ValueError(
+            f"{where}: this state has digests of version 1, which read samples of large arrays and cannot tell whether "
+            f"the data is still the same; version {DIGEST_VERSION} reads every byte. Start a new epoch without it."
         )
     graph = StageGraph(root)
     seeds = graph.find(SeedBase)

@@ -137,6 +137,8 @@ class DistGraph(Graph):
         self._refuse("topology", "dist_sample_neighbor samples it")
 
     def digest(self) -> str:
+        if self.local_part is not None:
+            self.local_part.refuse_change()
         return self.facts.fingerprint
 
     def close(self) -> None:

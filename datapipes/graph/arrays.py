@@ -20,6 +20,7 @@ class CSCArrays(NamedTuple):
     edge_ids: Tensor | None
     node_attributes: Mapping[str, Any] | None
     edge_attributes: Mapping[str, Any] | None
+    digests: Mapping[str, str] = {}  # by `array_name`: those that the folder has
 
 
 class HeteroArrays(NamedTuple):
@@ -30,6 +31,7 @@ class HeteroArrays(NamedTuple):
     edge_ids: Mapping[EdgeType, Tensor]
     node_attributes: Mapping[str, Mapping[str, Any]]
     edge_attributes: Mapping[EdgeType, Mapping[str, Any]]
+    digests: Mapping[str, str] = {}  # as those of CSCArrays
 
 
 def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:

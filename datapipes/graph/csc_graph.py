@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import dtype_name, shown
-from datapipes.base.codec import probe_digest
+from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.base.types import EdgeType
 from datapipes.graph import convert, storage
 from datapipes.graph.arrays import CSCArrays, as_index_dtype, max_edge_id
@@ -69,7 +68,6 @@ class CSCGraph(LocalGraph):
         self.node_attributes = check_attributes("CSCGraph", "node", node_attributes, self.num_nodes)
         self.edge_attributes = check_attributes("CSCGraph", "edge", edge_attributes, self.num_edges)
         self.edge_ids = check_edge_ids("CSCGraph", edge_ids, self.num_edges)
-        self._digest: str | None = None
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -134,12 +132,13 @@ class CSCGraph(LocalGraph):
 
         Raises:
             ValueError: indptr descends, a neighbor is no node, or an edge id is negative. The message names the first
-                wrong entry.
+                wrong entry. Or an array that came from a folder is not as `save` wrote it.
         """
         indptr, indices, edge_ids = self.arrays()
         _core.validate_csc(indptr, indices)
         if edge_ids is not None:
             refuse_negative_ids(edge_ids)
+        self.refuse_damage("graph")
         return self
 
     def with_index_dtype(self, dtype: torch.dtype) -> CSCGraph:
@@ -156,12 +155,6 @@ class CSCGraph(LocalGraph):
             edge_attributes=self.edge_attributes,
             edge_ids=self.edge_ids,
         )
-
-    def digest(self) -> str:
-        """Return a digest of the topology (codec.probe_digest); computed once."""
-        if self._digest is None:
-            self._digest = probe_digest((self.indptr, self.indices, self.edge_ids), as_int64=True)
-        return self._digest
 
     @cached_property
     def max_edge_id(self) -> int:
@@ -223,13 +216,16 @@ class CSCGraph(LocalGraph):
         storage.save(arrays, Path(path))
 
     @classmethod
-    def open(cls, path: str | Path, mmap: bool = True) -> CSCGraph:
+    def open(cls, path: str | Path, mmap: bool = True, *, verify: bool = False) -> CSCGraph:
         """Return the graph that `save` wrote to the folder `path`.
 
         With `mmap` the arrays stay on disk and processes share their pages. Mapped files must keep their size while
         they are in use: a read past the end of a truncated file kills the process (SIGBUS), and no library can turn
         that into an error. Write a new folder instead of changing one, or use mmap=False.
 
+        Args:
+            mmap: leave the arrays on disk.
+            verify: read all arrays once, and compare them with the digests that `save` wrote; validate() does too.
         Raises:
             FileNotFoundError: There is no graph at `path`.
             ValueError: A file is truncated, corrupt, no regular file, or does not fit the others; the message names it.
@@ -245,6 +241,9 @@ class CSCGraph(LocalGraph):
             raise ValueError(
                 f"CSCGraph.open: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
             ) from error
+        graph.came_with(arrays.digests)
+        if check_bool("CSCGraph.open", "verify", verify):
+            graph.refuse_damage("CSCGraph.open")
         return graph
 
     @classmethod

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.array_digest import version_of
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.threads import num_threads
 from datapipes.base.types import ends_of, type_text
 from datapipes.graph.coarse_times import CoarseTimes, TimedRows, coarse_times
 from datapipes.graph.graph import Graph, Relation
-from datapipes.graph.row_weights import refuse_no_tensor, refuse_other_values, version_of
+from datapipes.graph.row_weights import refuse_no_tensor, refuse_other_values
 from datapipes.graph.rows_digest import rows_digest
 from datapipes.processes.sharing import ForWorkers, Together, zeros_for_workers
 

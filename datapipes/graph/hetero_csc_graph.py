@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import dtype_name, shown
-from datapipes.base.codec import probe_digest
+from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
 from datapipes.graph import convert_hetero, convert_hetero_libraries, hetero_storage
 from datapipes.graph.arena import ARRAYS
@@ -35,7 +34,6 @@ from datapipes.graph.typed_relation import (
     check_relation,
     of_known_edge_types,
     refuse_mixed_dtypes,
-    typed_digest,
 )
 from datapipes.processes.sharing import Together
 
@@ -114,7 +112,6 @@ class HeteroCSCGraph(LocalGraph):
             node_type: check_attributes(_NAME, "node", of_nodes.get(node_type), count, f" of {node_type!r}")
             for node_type, count in self._num_nodes.items()
         }
-        self._digest: str | None = None
         self._max_edge_ids: dict[EdgeType, int] = {}
 
     @property
@@ -192,7 +189,8 @@ class HeteroCSCGraph(LocalGraph):
 
         Raises:
             ValueError: indptr descends, a neighbor is no node of the source type, or an edge id is negative. The
-                message names the edge type and the first wrong entry.
+                message names the edge type and the first wrong entry. Or an array that came from a folder is not as
+                `save` wrote it.
         """
         for edge_type, relation in self._relations.items():
             num_sources = self._num_nodes[edge_type[0]]
@@ -202,6 +200,7 @@ class HeteroCSCGraph(LocalGraph):
                 raise ValueError(f"graph, edge type {edge_type}: {str(error).removeprefix('graph: ')}") from error
             if relation.edge_ids is not None:
                 refuse_negative_ids(relation.edge_ids.numpy(), f" of {edge_type}")
+        self.refuse_damage("graph")
         return self
 
     def with_index_dtype(self, dtype: torch.dtype) -> HeteroCSCGraph:
@@ -218,19 +217,6 @@ class HeteroCSCGraph(LocalGraph):
             edge_attributes=self.edge_attributes,
             edge_ids=self._edge_ids(),
         )
-
-    def digest(self) -> str:
-        """Return a digest of the topology: types, numbers of nodes, and the edges of each type (codec.probe_digest).
-
-        Computed once.
-        """
-        if self._digest is None:
-            probed = {
-                edge_type: probe_digest((each.indptr, each.indices, each.edge_ids), as_int64=True)
-                for edge_type, each in self._relations.items()
-            }
-            self._digest = typed_digest(self._num_nodes, probed)
-        return self._digest
 
     # --- converters and storage, implemented in convert_hetero*.py and hetero_storage.py
 
@@ -307,12 +293,15 @@ class HeteroCSCGraph(LocalGraph):
         hetero_storage.save(HeteroArrays(relations, self._num_nodes, ids, nodes, edges), Path(path))
 
     @classmethod
-    def open(cls, path: str | Path, mmap: bool = True) -> HeteroCSCGraph:
+    def open(cls, path: str | Path, mmap: bool = True, *, verify: bool = False) -> HeteroCSCGraph:
         """Return the graph that `save` wrote to the folder `path`.
 
         With `mmap` the arrays stay on disk and processes share their pages; all arrays take one descriptor and one
         mapping. As CSCGraph.open says, mapped files must keep their size while they are in use.
 
+        Args:
+            mmap: leave the arrays on disk.
+            verify: read all arrays once, and compare them with the digests that `save` wrote; validate() does too.
         Raises:
             FileNotFoundError: There is no graph at `path`.
             ValueError: A file is truncated, corrupt, no regular file, or does not fit the other; the message names it.
@@ -329,6 +318,9 @@ class HeteroCSCGraph(LocalGraph):
             raise ValueError(
                 f"{_NAME}.open: the arrays in {path} do not fit {HEADER}: {error}. Save it again."
             ) from error
+        graph.came_with(arrays.digests)
+        if check_bool(f"{_NAME}.open", "verify", verify):
+            graph.refuse_damage(f"{_NAME}.open")
         return graph
 
     @classmethod

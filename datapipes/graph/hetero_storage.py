@@ -16,6 +16,7 @@ from datapipes.base.types import EdgeType, check_edge_type, check_node_type
 from datapipes.graph import storage
 from datapipes.graph.arena import ARRAYS, ArenaWriter, Form, part_of, planned, read_arena, read_form, refuse_overlaps
 from datapipes.graph.arrays import HeteroArrays
+from datapipes.graph.graph_digest import array_name, written_digest
 from datapipes.graph.storage import HEADER
 
 _OPEN = "HeteroCSCGraph.open"
@@ -29,8 +30,8 @@ def save(arrays: HeteroArrays, folder: Path) -> None:
     listed = _listed(arrays)
     forms = [*planned((tensor.dtype, tensor.shape) for *_, tensor in listed)]
     entries = [
-        {"kind": kind, "type": number, "name": name, **form.described()}
-        for (kind, number, name, _), form in zip(listed, forms, strict=True)
+        {"kind": kind, "type": number, "name": name, **form.described(), "digest": written_digest(kind, tensor)}
+        for (kind, number, name, tensor), form in zip(listed, forms, strict=True)
     ]
     header = {
         "format": storage.HETERO_FORMAT,
@@ -68,6 +69,7 @@ class _Entry(NamedTuple):
     of: Any
     name: str
     form: Form
+    digest: str | None
 
 
 def load(folder: Path, mmap: bool) -> tuple[HeteroArrays, dict[EdgeType, int]]:
@@ -109,7 +111,7 @@ def _entry(entry: Any, types: dict[str, list[Any]], num_bytes: int) -> _Entry:
     of = types["edge" if kind in _OF_EDGES else "node"]
     number = check_int(HEADER, "the number of a type", entry["type"], 0, len(of) - 1)
     form = read_form(entry, num_bytes, f"{shown(kind)} {shown(name)}", HEADER)
-    return _Entry(kind, of[number], name if kind.endswith("attributes") else "", form)
+    return _Entry(kind, of[number], name if kind.endswith("attributes") else "", form, storage.read_digest(entry))
 
 
 def _filled(arrays: HeteroArrays, entries: list[_Entry], whole: Tensor, path: Path) -> HeteroArrays:
@@ -127,4 +129,7 @@ def _filled(arrays: HeteroArrays, entries: list[_Entry], whole: Tensor, path: Pa
         else:
             found[entry.kind, entry.of] = part
     relations = {key: (found["indptr", key], found["indices", key]) for key in arrays.edge_attributes}
-    return arrays._replace(relations=relations, edge_ids=edge_ids)
+    given = {array_name(entry.kind, entry.of, entry.name): entry.digest for entry in entries}
+    return arrays._replace(
+        relations=relations, edge_ids=edge_ids, digests=storage.digests_of(_OPEN, path.parent, given)
+    )

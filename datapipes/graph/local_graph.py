@@ -2,22 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from datapipes.base.array_digest import Hashed, array_digest, version_of
 from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.graph.edge_times import EdgeTimes, KeptTimes, edge_times
 from datapipes.graph.graph import Graph
+from datapipes.graph.graph_digest import TOPOLOGY, array_name, graph_digest
 from datapipes.graph.row_weights import KeptWeights, Rows, RowWeights
 
 
-class LocalGraph(Pinnable, Graph):
+class LocalGraph(Pinnable, Hashed, Graph):
     """A graph whose arrays can be page-locked: those of its edges, and all attributes."""
 
     _weights: KeptWeights | None = None  # those that samplers have asked for
     _times: KeptTimes | None = None  # likewise
+    _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
+
+    def digest(self) -> str:
+        """Return a digest of the topology, 32 hexadecimal digits; every byte counts, int32 ids as int64 ones.
+
+        Each array is read once, at memory speed; one that `save` wrote has its digest in the folder, and is not read.
+
+        Raises:
+            ValueError: An array was replaced or changed in place after a minibatch or a digest was made from it.
+        """
+        found = self.array_digests()
+        relations = {of: [found.get(array_name(kind, of)) for kind in TOPOLOGY] for of in self.edge_types}
+        return graph_digest({of: self.num_nodes_of(of) for of in self.node_types}, relations)
+
+    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+        """Return the arrays of the topology; see Hashed."""
+        return {name: (values, True) for name, values, in_topology in self._named_arrays() if in_topology}
+
+    def came_with(self, digests: Mapping[str, str]) -> None:
+        """Take the digests that a folder has for the arrays, by `array_name`; `refuse_damage` compares them."""
+        named = {name: values for name, values, _ in self._named_arrays()}
+        self._written = {name: (named[name], version_of(named[name]), digest) for name, digest in digests.items()}
+        if {*digests} >= {*self.hashed_arrays()}:
+            self._known = bytes.fromhex("".join(digests[name] for name in self.hashed_arrays()))
+
+    def refuse_damage(self, where: str) -> None:
+        """Raise ValueError if an array that came from a folder is not that whose digest the folder has. Reads all."""
+        for name, values, in_topology in self._named_arrays():
+            given, version, digest = (self._written or {}).get(name, (None, 0, ""))
+            if given is not values or version_of(values) != version:
+                continue  # another array has taken its place
+            if array_digest(values, as_int64=in_topology) != digest:
+                raise ValueError(
+                    f"{where}: {name} is not what graph.json names by its digest; the file was changed or damaged "
+                    "after it was written. Copy the folder again, or save the graph again."
+                )
+
+    def _named_arrays(self) -> Iterator[tuple[str, Tensor, bool]]:
+        """Yield name, values, and whether they belong to the topology, of all arrays."""
+        for edge_type in self.edge_types:
+            relation = self.relation(edge_type)
+            for kind in TOPOLOGY:
+                values = getattr(relation, kind)
+                if values is not None:
+                    yield array_name(kind, edge_type), values, True
+            for name, values in relation.edge_attributes.items():
+                yield array_name("edge_attributes", edge_type, name), values, False
+        for node_type in self.node_types:
+            for name, values in self.node_attributes_of(node_type).items():
+                yield array_name("node_attributes", node_type, name), values, False
 
     def row_weights(self, where: str, prob_name: str, edge_type: Any = None) -> RowWeights:
         """Return the weights that an edge attribute gives, as weighted sampling reads them: running sums by row.
@@ -64,14 +116,7 @@ class LocalGraph(Pinnable, Graph):
         )
 
     def _pinned_tensors(self) -> Iterator[Tensor]:
-        for edge_type in self.edge_types:
-            relation = self.relation(edge_type)
-            yield from (relation.indptr, relation.indices)
-            if relation.edge_ids is not None:
-                yield relation.edge_ids
-            yield from relation.edge_attributes.values()
-        for node_type in self.node_types:
-            yield from self.node_attributes_of(node_type).values()
+        return (values for _, values, _ in self._named_arrays())
 
     def __getstate__(self) -> dict[str, Any]:
-        return without_pin(super().__getstate__())
+        return {**without_pin(super().__getstate__()), **self.digests_of_copy(), "_written": None}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.array_digest import version_of
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import join_key
 from datapipes.base.sizes import check_memory
@@ -112,11 +113,6 @@ def _restored(forms: list[tuple[tuple[str, Any], int, str]], given: Any) -> Kept
         return KeptWeights()
     tensors = iter(came)
     return KeptWeights({key: RowWeights([next(tensors) for _ in range(n)], digest) for key, n, digest in forms})
-
-
-def version_of(values: Tensor) -> int:
-    """Return a number that grows with each change of `values` in place, as far as torch counts them."""
-    return 0 if values.is_inference() else values._version
 
 
 def refuse_other_values(where: str, what: str, read: tuple[Tensor | None, int | None], now: Tensor | None) -> None:

@@ -10,7 +10,8 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -21,9 +22,11 @@ from torch import Tensor
 
 from datapipes.base.checks import check_int, dtype_from_name, dtype_name, shown
 from datapipes.base.files import open_regular, read_regular
+from datapipes.base.log import logger
 from datapipes.base.sizes import check_memory
 from datapipes.base.strict_json import parse_strict
 from datapipes.graph.arrays import CSCArrays
+from datapipes.graph.graph_digest import array_name, written_digest
 from datapipes.processes.sharing import know_mapping
 
 FORMAT = "datapipes-csc-graph"
@@ -34,6 +37,7 @@ HEADER = "graph.json"
 MOST_HEADER_BYTES = 2**21  # of graph.json, 10,000 arrays or more; parsed, a hostile one takes 30 times as much memory
 REMEDY = "save the graph again"
 MOST_DIMENSIONS = 64  # of an array; NumPy has no more
+_DIGEST = re.compile("[0-9a-f]{32}")
 
 _READ_HEADER = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -57,7 +61,14 @@ def save(arrays: CSCArrays, folder: Path) -> None:
         "num_nodes": arrays.indptr.shape[0] - 1,
         "num_edges": arrays.indices.shape[0],
         "arrays": [
-            {"kind": kind, "name": name, "file": file, "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
+            {
+                "kind": kind,
+                "name": name,
+                "file": file,
+                "dtype": dtype_name(tensor.dtype),
+                "shape": list(tensor.shape),
+                "digest": written_digest(kind, tensor),
+            }
             for (kind, name, tensor), file in zip(named, files, strict=True)
         ],
     }
@@ -100,6 +111,7 @@ class _Entry(NamedTuple):
     file: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    digest: str | None
 
 
 def load(folder: Path, mmap: bool) -> tuple[CSCArrays, tuple[int, int]]:
@@ -124,7 +136,9 @@ def load(folder: Path, mmap: bool) -> tuple[CSCArrays, tuple[int, int]]:
         {name: tensor for (kind, name), tensor in tensors.items() if kind == wanted}
         for wanted in ("node_attributes", "edge_attributes")
     )
-    arrays = CSCArrays(single["indptr"], single["indices"], single.get("edge_ids"), nodes, edges)
+    given = {array_name(entry.kind, None, entry.name): entry.digest for entry in entries}
+    digests = digests_of("CSCGraph.open", folder, given)
+    arrays = CSCArrays(single["indptr"], single["indices"], single.get("edge_ids"), nodes, edges, digests)
     return arrays, (promised[0], promised[1])
 
 
@@ -177,7 +191,27 @@ def _entry(entry: Any) -> _Entry:
     if not isinstance(file, str) or Path(file).name != file or not file.endswith(".npy"):
         raise ValueError(f"file {shown(file)} is not the name of a .npy file in the folder")
     name = name if kind.endswith("attributes") else ""
-    return _Entry(kind, name, file, dtype_from_name(HEADER, entry["dtype"]), check_shape(shape))
+    return _Entry(kind, name, file, dtype_from_name(HEADER, entry["dtype"]), check_shape(shape), read_digest(entry))
+
+
+def read_digest(entry: Any) -> str | None:
+    """Return the digest that an entry of graph.json has; None if it was written before there were any."""
+    digest = entry.get("digest")
+    if digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        raise ValueError(f"digest {shown(digest)} is not 32 hexadecimal digits")
+    return digest
+
+
+def digests_of(where: str, folder: Path, given: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the digests of the arrays that have one; log it if some have none."""
+    if None in given.values():
+        logger.info(
+            "%s: %s was saved without digests of its arrays, so they are hashed anew when a state needs them. Save the "
+            "graph again to keep them.",
+            where,
+            folder,
+        )
+    return {name: digest for name, digest in given.items() if digest is not None}
 
 
 def check_shape(shape: Any, header: str = HEADER) -> tuple[int, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,17 +78,3 @@ def refuse_mixed_dtypes(relations: Mapping[EdgeType, TypedRelation]) -> None:
                 f"{_NAME}: indices of {edge_type} are {dtype_name(dtype)}, those of {first[0]} {dtype_name(first[1])}; "
                 "all relations must have one dtype. Convert one of them."
             )
-
-
-def typed_digest(num_nodes: Mapping[str, int], probed: Mapping[EdgeType, str]) -> str:
-    """Return `HeteroCSCGraph.digest` of a graph.
-
-    Args:
-        num_nodes: {node type: number}, sorted.
-        probed: {edge type: `probe_digest` of indptr, indices and edge ids}, sorted.
-    """
-    digest = hashlib.blake2b(json.dumps(list(num_nodes.items())).encode(), digest_size=8)
-    for edge_type, each in probed.items():
-        digest.update(json.dumps(edge_type).encode())
-        digest.update(each.encode())
-    return digest.hexdigest()

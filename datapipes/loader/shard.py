@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from datapipes.base.array_digest import Hashed
 from datapipes.base.rng import RngKey
 from datapipes.chain.stage import SeedStage, StreamStage
 from datapipes.chain.stage_base import Fingerprint
@@ -46,6 +47,10 @@ class Sharded(SeedStage):
 
     def fingerprint(self) -> Fingerprint:
         return self.sampler.fingerprint()
+
+    @property
+    def hashed_inputs(self) -> tuple[Hashed, ...]:
+        return self.sampler.hashed_inputs
 
     def describe(self) -> dict[str, Any]:
         return {**self.sampler.describe(), "sharded": "by index"}

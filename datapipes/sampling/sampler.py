@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import check_bool, dtype_name
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
@@ -184,6 +185,10 @@ class Sampler(MiniBatchTransformer):
                 "fanouts": [{join_key(of): number for of, number in fanout.items()} for fanout in self.fanouts],
             }
         return {**counts, "return_edge_ids": self.return_edge_ids, "graph_digest": graph.digest()}
+
+    @property
+    def hashed_inputs(self) -> tuple[Hashed, ...]:
+        return (self.graph,) if isinstance(self.graph, Hashed) else ()  # a graph in parts has the digest of its parts
 
     def describe(self) -> dict[str, Any]:
         details: dict[str, Any] = {"fanouts": shortened(self.fanouts), "graph": self.graph}

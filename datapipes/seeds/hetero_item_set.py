@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import shown
 from datapipes.base.other_names import OtherNames
 from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, check_node_type
@@ -24,7 +25,7 @@ from datapipes.seeds.item_set import ItemSet, as_fields
 __all__ = ["HeteroItemSet"]
 
 
-class HeteroItemSet(OtherNames):
+class HeteroItemSet(Hashed, OtherNames):
     """The seeds of several node types, or of several edge types, and the values that belong to each seed.
 
     In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type of
@@ -56,7 +57,6 @@ class HeteroItemSet(OtherNames):
         ends = list(accumulate(len(items) for items in self.item_sets.values()))
         self._length = ends[-1]
         self._ends = np.array(ends)  # int64 [number of types]: the end of each type in the numbering of the items
-        self._digest: str | None = None
 
     @property
     def types(self) -> tuple[str, ...] | tuple[EdgeType, ...]:
@@ -109,11 +109,20 @@ class HeteroItemSet(OtherNames):
                 )
 
     def digest(self) -> str:
-        """Return a digest of the types and their items (codec.probe_digest); computed once."""
-        if self._digest is None:
-            parts = [[kind, items.digest()] for kind, items in self.item_sets.items()]
-            self._digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
-        return self._digest
+        """Return a digest of the types and their items, 32 hexadecimal digits; see ItemSet.digest."""
+        facts = [[kind, len(items), items.names] for kind, items in self.item_sets.items()]
+        return hashlib.blake2b(json.dumps([facts, self.array_digests()]).encode(), digest_size=16).hexdigest()
+
+    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+        """Return the tensors by name and type; see Hashed."""
+        return {
+            f"{name} of {kind!r}": array
+            for kind, items in self.item_sets.items()
+            for name, array in items.hashed_arrays().items()
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, **self.digests_of_copy()}
 
     def __repr__(self) -> str:
         kind = "edge" if isinstance(self.types[0], tuple) else "node"

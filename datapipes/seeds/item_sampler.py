@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import check_bool, check_int
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage import SeedStage
@@ -118,6 +119,10 @@ class ItemSampler(SeedStage):
             "drop_last": self.drop_last,
             "drop_uneven": self.drop_uneven,
         }
+
+    @property
+    def hashed_inputs(self) -> tuple[Hashed, ...]:
+        return (self.item_set,)
 
     def describe(self) -> dict[str, Any]:
         return {

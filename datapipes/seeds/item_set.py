@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, how_to_get_ids, shown
-from datapipes.base.codec import probe_digest
 from datapipes.base.other_names import OtherNames
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.minibatch import MiniBatch
@@ -22,7 +23,7 @@ ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 _TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs"}) - {*ITEM_NAMES}
 
 
-class ItemSet(OtherNames):
+class ItemSet(Hashed, OtherNames):
     """One or several tensors of equal length; item i is row i of each of them.
 
     Args:
@@ -62,7 +63,6 @@ class ItemSet(OtherNames):
         if "seeds" not in self.names:
             raise ValueError(f"ItemSet: one of the items must be named 'seeds', got {list(self.names)}. Name it.")
         self._count: int | None = None
-        self._digest: str | None = None
         self._tensors: dict[str, Tensor] = {}
         self._tables: dict[str, RowTable] | None = None
         for name, value in zip(self.names, values, strict=True):
@@ -97,7 +97,8 @@ class ItemSet(OtherNames):
         return () if self._count is not None else tuple(self._tensors["seeds"].shape[1:])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tables": None}  # views of the tensors; a pickle would copy them
+        # _tables are views of the tensors; a pickle would copy them
+        return {**self.__dict__, "_tables": None, **self.digests_of_copy()}
 
     def take(self, positions: Tensor) -> dict[str, Tensor]:
         """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
@@ -131,12 +132,17 @@ class ItemSet(OtherNames):
             raise ValueError(f"{where}: found an item set of 0 items; at least 1 is needed. Check how it was split.")
 
     def digest(self) -> str:
-        """Return a digest of the items (codec.probe_digest); computed once."""
-        if self._digest is None:
-            tensors = [self._tensors.get(name) for name in self.names]
-            text = f"{len(self)} {','.join(self.names)} {probe_digest(tensors)}"
-            self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return self._digest
+        """Return a digest of the items, 32 hexadecimal digits; every byte counts. Each tensor is read once.
+
+        Raises:
+            ValueError: A tensor was changed in place after a minibatch or a digest was made from it.
+        """
+        facts = [len(self), self.names, self.array_digests()]
+        return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+        """Return the tensors by name; see Hashed."""
+        return {name: (self._tensors[name], False) for name in self.names if name in self._tensors}
 
     def __repr__(self) -> str:
         return f"ItemSet({self._length} items, names={self.names})"

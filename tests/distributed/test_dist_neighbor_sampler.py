@@ -439,3 +439,14 @@ def test_one_hop_refuses_what_it_cannot_draw():
     with refused(ValueError, stage="dist_sample_neighbor", found="fanout.*-2", allowed="-1"):
         asyncio.run(pipe.sample_one_hop(ids, fanout=-2, key=0, edge_type=CITES))
     assert EDGE_TYPES[2] == CITES
+
+
+def test_a_local_part_that_is_changed_in_place_has_no_state():
+    graph = small_parts(local_part=1)
+    pipe = items().dist_sample_neighbor(graph, fanouts=[3, 2])
+    pipe.state_dict()
+    graph.local_part.relation().indices[0] += 0
+    with pytest.raises(
+        ValueError, match=r"^Part: an array of part 1 was changed in place .* Partition the changed graph"
+    ):
+        pipe.state_dict()

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import struct
 from contextlib import suppress
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from pipelines import ended, refused
 
 import datapipes as dp
-from datapipes.base import sizes
+from datapipes.base import array_digest, sizes
+from datapipes.base.checks import dtype_from_name
 from datapipes.graph import storage
 from datapipes.processes import mappings, sharing
 
@@ -222,3 +224,88 @@ def test_more_nodes_than_memory_holds_are_refused_before_they_are_counted(monkey
     found, allowed = "num_nodes=140737488355329 nodes and 1 edges needs 112589990684", "1073741824 are left by the test"
     with refused(MemoryError, stage="from_edge_index", found=found, allowed=allowed):
         dp.CSCGraph.from_edge_index(torch.tensor([[0], [2**47]]))
+
+
+# --- digests of the arrays
+
+
+TYPED = ("user", "reads", "paper")
+
+
+def graph_with_all(with_types: bool) -> dp.CSCGraph | dp.HeteroCSCGraph:
+    indptr, indices, edge_ids = torch.tensor([0, 2, 3, 5]), torch.tensor([0, 1, 1, 2, 0]), torch.tensor([4, 2, 0, 1, 3])
+    of_nodes, of_edges = {"x": torch.rand(3, 2).half()}, {"w": torch.rand(5).bfloat16()}
+    if not with_types:
+        return dp.CSCGraph(indptr, indices, edge_ids=edge_ids, node_attributes=of_nodes, edge_attributes=of_edges)
+    return dp.HeteroCSCGraph(
+        {TYPED: (indptr, indices)},
+        {"user": 3, "paper": 3},
+        node_attributes={"paper": of_nodes},
+        edge_attributes={TYPED: of_edges},
+        edge_ids={TYPED: edge_ids},
+    )
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("with_types", [False, True])
+def test_the_digests_in_a_folder_are_not_taken_again(tmp_path, with_types, mmap, monkeypatch):
+    graph = graph_with_all(with_types)
+    expected = graph.digest()
+    graph.save(tmp_path / "graph")
+    monkeypatch.setattr(array_digest, "array_digest", None)
+    assert type(graph).open(tmp_path / "graph", mmap).digest() == expected
+
+
+@pytest.mark.parametrize("with_types", [False, True])
+def test_one_changed_byte_of_any_array_is_found_by_validate_and_verify(tmp_path, with_types):
+    graph = graph_with_all(with_types)
+    graph.save(tmp_path / "graph")
+    entries = header_of(tmp_path / "graph")["arrays"]
+    assert len(entries) == 5
+    kind = type(graph)
+    kind.open(tmp_path / "graph", verify=True).validate()
+    for entry in entries:
+        path = tmp_path / "graph" / entry.get("file", "arrays.npy")
+        content = path.read_bytes()
+        width = dtype_from_name("test", entry["dtype"]).itemsize
+        num_bytes = math.prod(entry["shape"]) * width
+        begin = len(content) - num_bytes if "file" in entry else content.index(b"\n") + 1 + entry["offset"]
+        at = begin + width  # of the second value, which leaves the graph valid
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        what = rf"{entry['kind'].removesuffix('s').split('_')[0]}.*is not what graph.json names by its digest"
+        with pytest.raises(ValueError, match=rf"^{kind.__name__}.open: {what}.*Copy the folder again"):
+            kind.open(tmp_path / "graph", verify=True)
+        with pytest.raises(ValueError, match=rf"^graph: {what}"):
+            kind.open(tmp_path / "graph").validate()
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("with_types", [False, True])
+def test_a_folder_without_digests_opens_with_a_note_and_is_hashed_anew(tmp_path, with_types, caplog):
+    graph = graph_with_all(with_types)
+    graph.save(tmp_path / "graph")
+    header = header_of(tmp_path / "graph")
+    for entry in header["arrays"]:
+        del entry["digest"]
+    write_header(tmp_path / "graph", header)
+    with caplog.at_level("INFO", logger="datapipes"):
+        opened = type(graph).open(tmp_path / "graph", verify=True)
+    assert "was saved without digests of its arrays" in caplog.text
+    assert opened.digest() == graph.digest()
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 31, "0" * 33, "G" * 32, 5, ["0" * 32]])
+def test_a_digest_that_is_none_is_refused(folder, digest):
+    header = header_of(folder)
+    header["arrays"][0]["digest"] = digest
+    write_header(folder, header)
+    with refused(ValueError, stage=r"CSCGraph\.open", found="digest", allowed="32 hexadecimal digits"):
+        dp.CSCGraph.open(folder)
+
+
+def test_verify_skips_an_array_that_has_been_replaced(tmp_path):
+    graph_with_all(False).save(tmp_path / "graph")
+    graph = dp.CSCGraph.open(tmp_path / "graph")
+    graph.edge_attributes["w"] = torch.rand(5)
+    graph.node_attributes["x"].zero_()
+    graph.validate()

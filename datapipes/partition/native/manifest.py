@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 
 from datapipes.base.checks import check_choice, check_int, dtype_from_name, dtype_name, shown
+from datapipes.base.log import logger
 from datapipes.base.strict_json import parse_strict
 from datapipes.partition.layouts import MANIFEST, layout_of
 from datapipes.partition.native.native_header import (
@@ -24,6 +25,7 @@ from datapipes.partition.native.native_header import (
     VERSION,
     Identity,
     check_text,
+    named_by_files,
     opened_file,
     read_identity,
     refuse_other_format,
@@ -159,11 +161,11 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
         header = parse_strict(content.decode("utf-8"), floats=True)
         refuse_other_format(header, FORMAT)
         refuse_other_hash(content)
-        identity = read_identity(header)
         files = {
             str(name): File(check_int(MANIFEST, "a size", size, 0), check_text("a hash", digest))
             for name, (size, digest) in dict(header["files"]).items()
         }
+        identity = named_by_files(header, read_identity(header), files)
         dtype = dtype_from_name(
             MANIFEST, check_choice(MANIFEST, "index_dtype", header["index_dtype"], ["int32", "int64"])
         )
@@ -171,7 +173,14 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
         known = {"format", "version", *identity.described(), "index_dtype", "node_time_attr", "files", "hash"}
         about = {name: value for name, value in header.items() if name not in known}
         time_attr = None if time_attr is None else check_text("node_time_attr", time_attr)
-        return Manifest(root, identity, dtype, time_attr, about, files, folder)
+    if header["version"] == 1:
+        logger.info(
+            "%s: %s was written with digests that read samples of large arrays. It is named by the hashes of its files "
+            "instead, so no state moves between it and the whole graph. Partition the graph again to have that.",
+            where,
+            root,
+        )
+    return Manifest(root, identity, dtype, time_attr, about, files, folder)
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
@@ -190,7 +199,7 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
     with valid_header(where, path):
         header: dict[str, Any] = parse_strict(content.decode("utf-8"))
         refuse_other_format(header, wanted)
-        identity = read_identity(header)
+        identity = named_by_files(header, read_identity(header), manifest.files)
     if identity.partition_id != manifest.identity.partition_id:
         raise ValueError(
             f"{where}: {path} belongs to the partition {identity.partition_id}, {MANIFEST} beside it to "

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datapipes.base.array_digest import array_digest
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.codec import probe_digest
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
@@ -59,16 +59,15 @@ def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
 def content_id_of(graph: Graph, node_time_attr: str | None) -> str:
     """Return 16 hexadecimal digits: a digest of the fingerprint, `node_time_attr`, and all attributes of the graph.
 
-    The order in which attributes were given does not count. It reads samples of large ones (codec.probe_digest), so it
-    takes well below a second for each, and is no proof that two are equal.
+    The order in which attributes were given does not count. Every byte does, so it reads all of them once.
     """
-    of_nodes = {node_type: _probed(graph.node_attributes_of(node_type)) for node_type in graph.node_types}
-    of_edges = {edge_type: _probed(graph.relation(edge_type).edge_attributes) for edge_type in graph.edge_types}
+    of_nodes = {node_type: _digests(graph.node_attributes_of(node_type)) for node_type in graph.node_types}
+    of_edges = {edge_type: _digests(graph.relation(edge_type).edge_attributes) for edge_type in graph.edge_types}
     return content_digest(graph.digest(), node_time_attr, of_nodes, of_edges)
 
 
-def _probed(attributes: Mapping[str, Tensor]) -> dict[str, str]:
-    return {name: probe_digest([values]) for name, values in attributes.items()}
+def _digests(attributes: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: array_digest(values) for name, values in attributes.items()}
 
 
 def content_digest(
@@ -77,7 +76,7 @@ def content_digest(
     of_nodes: Mapping[NodeType | None, Mapping[str, str]],
     of_edges: Mapping[EdgeType | None, Mapping[str, str]],
 ) -> str:
-    """Return the content id of a graph, given {type, sorted: {name of an attribute: its `probe_digest`}}."""
+    """Return the content id of a graph, given {type, sorted: {name of an attribute: its `array_digest`}}."""
     digest = hashlib.blake2b(json.dumps([fingerprint, node_time_attr]).encode(), digest_size=8)
     given: tuple[tuple[str, Mapping[Any, Mapping[str, str]]], ...] = (("nodes", of_nodes), ("edges", of_edges))
     for kind, of_types in given:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +18,7 @@ from datapipes.graph.checks import MAX_NODES
 from datapipes.partition.id_maps import MOST_PARTS
 from datapipes.partition.native.piece_hash import hash_of_bytes
 
-VERSION = 1
+VERSION = 2  # of version 1, whose names came from samples of large arrays, see `named_by_files`
 AGAIN = "copy the partition again, or make it again"
 REMEDY = "Copy the partition again, or make it again."
 _NAME = "a header"
@@ -77,6 +78,25 @@ def read_identity(header: Mapping[str, Any]) -> Identity:
     )
 
 
+def named_by_files(header: Mapping[str, Any], identity: Identity, files: Mapping[str, Sequence[Any]]) -> Identity:
+    """Return the identity of a partition; one of version 1 is named by the hashes of all its files as well.
+
+    So its names cover every byte. They are not those of the whole graph, so no state moves between the two.
+
+    Args:
+        header: the header that `identity` came from.
+        files: {path of each file of the partition: (size, hash)}.
+    """
+    if header["version"] != 1:
+        return identity
+    listed = json.dumps([[name, *files[name]] for name in sorted(files)])
+    names: dict[str, Any] = {
+        name: hashlib.blake2b(f"{getattr(identity, name)} {listed}".encode(), digest_size=16).hexdigest()
+        for name in ("fingerprint", "partition_id", "content_id")
+    }
+    return replace(identity, **names)
+
+
 @contextmanager
 def valid_header(where: str, path: Path) -> Iterator[None]:
     """Turn what a corrupt header may raise into one error."""
@@ -89,8 +109,8 @@ def valid_header(where: str, path: Path) -> Iterator[None]:
 def refuse_other_format(header: Mapping[str, Any], wanted: str) -> None:
     """Raise ValueError if a header is of another format or version. Inside `valid_header`."""
     found, version = header["format"], header["version"]
-    if found != wanted or version != VERSION or isinstance(version, bool):
-        raise ValueError(f"format {shown(found)} version {shown(version)}, allowed {wanted!r} version {VERSION}")
+    if found != wanted or version not in (1, VERSION) or isinstance(version, bool):
+        raise ValueError(f"format {shown(found)} version {shown(version)}, allowed {wanted!r} version 1 or {VERSION}")
 
 
 @contextmanager

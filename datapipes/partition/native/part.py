@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.array_digest import version_of
 from datapipes.base.checks import check_bool, check_index_tensor, check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, known_edge_type, known_node_type
 from datapipes.graph.graph import Graph
@@ -31,13 +32,7 @@ from datapipes.processes.sharing import Together
 __all__ = ["Part", "open_book"]
 
 _OPEN = "Part.open"
-_MADE_ANEW = (
-    "_arrays",
-    "_relations",
-    "_node_attributes",
-    "_own",
-    "_making",
-)  # of the state, in a copy and in another process
+_MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", "_making")  # in a copy and elsewhere
 
 
 def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
@@ -64,11 +59,9 @@ class Part:
         num_parts: number of parts.
         book: the PartitionBook.
         fingerprint: digest of the whole graph, `graph.digest()`.
-        partition_id: 16 hexadecimal digits: the fingerprint, the number of parts, and the part of each node. Books are
-            compared by it.
-        content_id: 16 hexadecimal digits: the fingerprint, `node_time_attr`, and the attributes of the whole graph
-            (samples of large ones). Two parts are of one partition if both ids are equal; a run over the same cut with
-            other features has the same partition_id.
+        partition_id: 16 hexadecimal digits: the fingerprint, the number of parts, the part of each node. Books have it.
+        content_id: 16 hexadecimal digits: the fingerprint, `node_time_attr`, and all attributes of the whole graph. Two
+            parts are of one partition if both ids are equal; other features on the same cut change this one only.
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
         node_time_attr: the node attribute that `source_times` of the relations comes from, or None.
     """
@@ -89,6 +82,7 @@ class Part:
 
     def _take(self, arrays: dict[Place, Tensor]) -> None:
         self._arrays = arrays
+        self._versions = [version_of(values) for values in arrays.values()]
         self._relations = dict(zip(self._num_edges, relations_of(arrays, len(self._num_edges)), strict=True))
         self._chosen.over(self._relations)
         attributes = attributes_of(arrays, "node_attributes", len(self._num_nodes))
@@ -131,19 +125,18 @@ class Part:
         """
         wanted, mmap = _digest_of(fingerprint), check_bool(_OPEN, "mmap", mmap)
         with opened_manifest(_OPEN, root) as manifest:
-            identity = manifest.identity
-            check_int(_OPEN, "part", part, 0, identity.num_parts - 1)
-            if wanted is not None and wanted != identity.fingerprint:
+            check_int(_OPEN, "part", part, 0, manifest.identity.num_parts - 1)
+            if wanted is not None and wanted != manifest.identity.fingerprint:
                 raise ValueError(
-                    f"{_OPEN}: {root} is a partition of the graph {identity.fingerprint}, wanted is one of "
+                    f"{_OPEN}: {root} is a partition of the graph {manifest.identity.fingerprint}, wanted is one of "
                     f"{shown(wanted)}. Open the partition of this graph, or partition it."
                 )
             if book is None:
                 book = book_of(_OPEN, manifest, verify=verify)
-            elif (theirs := partition_id_of(identity.fingerprint, book)) != identity.partition_id:
+            elif (theirs := partition_id_of(manifest.identity.fingerprint, book)) != manifest.identity.partition_id:
                 raise ValueError(
-                    f"{_OPEN}: {root} is the partition {identity.partition_id}, the book is of {theirs}; parts and "
-                    "book that disagree cannot be used together. Open the book of the same folder."
+                    f"{_OPEN}: {root} is the partition {manifest.identity.partition_id}, the book is of {theirs}; parts"
+                    " and book that disagree cannot be used together. Open the book of the same folder."
                 )
             arrays = read_part(_OPEN, manifest, part, book, verify=verify)
         return cls(manifest, part, book, arrays if mmap else in_memory(_OPEN, arrays))
@@ -334,6 +327,14 @@ class Part:
         """
         known = self._edge_type(edge_type)
         return self._chosen.digests(where, known, choice, self.node_ids(ends_of(known)[1]))
+
+    def refuse_change(self) -> None:
+        """Raise ValueError if an array was changed in place since the part was opened, as far as torch counts that."""
+        if self._versions != [version_of(values) for values in self._arrays.values()]:  # they may share one memory
+            raise ValueError(
+                f"Part: an array of part {self.part} was changed in place after it was opened, so no state can name "
+                "what minibatches are made from. Partition the changed graph."
+            )
 
     @property
     def kept_bytes(self) -> int:

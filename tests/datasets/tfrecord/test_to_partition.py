@@ -23,7 +23,7 @@ from shards import (
 )
 
 import datapipes as dp
-from datapipes.base import codec
+from datapipes.base import array_digest
 from datapipes.datasets import SerializedTFRecordInfo, TFRecordDataLoader, write_tf_records
 from datapipes.datasets.tfrecord.over_ranks import placement
 from datapipes.distributed import Part, Partitioner
@@ -61,8 +61,8 @@ def test_ranks_write_the_folder_of_one_process_with_types(tmp_path, num_ranks):
 )
 @settings(max_examples=15)
 def test_any_shards_give_the_folder_of_one_process(tmp_path_factory, num_ranks, counts, num_edges, rng_seed, windows):
-    """Types that are empty or smaller than the number of ranks, ranks without anything, windows of a few rows; digests
-    that read samples, of small arrays too.
+    """Types that are empty or smaller than the number of ranks, ranks without anything, windows of a few rows, and
+    pieces of digests of a few rows.
     """
     counts = (counts[0] + num_ranks, *counts[1:])
     graph = graph_with_types(counts, (num_edges[0] * (counts[1] > 0), num_edges[1]), rng_seed)
@@ -70,8 +70,7 @@ def test_any_shards_give_the_folder_of_one_process(tmp_path_factory, num_ranks, 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in zip(("SENT_BYTES", "LEAST_BYTES"), windows, strict=True):
             patch.setattr(placement, name, value)
-        patch.setattr(codec, "PROBED_WHOLE", 12)
-        patch.setattr(codec, "PROBED_ROWS", 5)
+        patch.setattr(array_digest, "PIECE_BYTES", 24)
         write_whole(graph, num_ranks, root / "whole")
         in_threads(cut(graph, num_ranks, rng_seed), [root / "parts"] * num_ranks)
     assert files_of(root / "parts") == files_of(root / "whole")

@@ -95,10 +95,53 @@ def test_the_files_are_those_that_partition_json_names(root):
     assert sorted(found) == sorted(NAMES[1:])
 
 
+def test_one_changed_element_of_an_attribute_is_another_content_id(tmp_path):
+    book = PartitionBook(2, torch.arange(4) % 2)
+    seen = set()
+    for place in range(-1, 12):
+        x = torch.arange(12.0).view(4, 3)
+        x.view(-1)[place] += place >= 0
+        graph = graph_of([[1], [2, 3], [], [0]], node_attributes={"x": x}, edge_attributes={"w": torch.ones(4)})
+        seen.add(Part.open(write(tmp_path / str(place), graph, book), 0).content_id)
+    assert len(seen) == 13
+
+
+def as_version_1(root: Path) -> None:
+    """Make a partition one of the first version, whose names came from samples of large arrays."""
+    manifest = json.loads((root / "partition.json").read_text())
+    del manifest["hash"]
+    old = {"version": 1, "fingerprint": "0" * 16, "partition_id": "1" * 16, "content_id": "2" * 16}
+    for name in [*manifest["files"]]:
+        if name.endswith(".json"):
+            content = json.dumps({**json.loads((root / name).read_text()), **old}).encode()
+            (root / name).write_bytes(content)
+            manifest["files"][name] = [len(content), hash_of_bytes(content)]
+    (root / "partition.json").write_bytes(with_own_hash({**manifest, **old}))
+
+
+def test_a_partition_of_version_1_opens_with_a_note_and_is_named_by_its_files(tmp_path, caplog):
+    names = []
+    for number, weights in enumerate((torch.ones(4), torch.ones(4), torch.tensor([1.0, 1, 1, 2]))):
+        graph = graph_of([[1], [2, 3], [], [0]], edge_attributes={"w": weights})
+        root = write(tmp_path / str(number), graph, PartitionBook(2, torch.arange(4) % 2))
+        as_version_1(root)
+        with caplog.at_level("INFO", logger="datapipes"):
+            parts = [Part.open(root, part, book=open_book(root)) for part in range(2)]
+        assert "was written with digests that read samples" in caplog.text
+        expect_same(reassembled(root), graph)
+        for name in ("fingerprint", "partition_id", "content_id"):
+            assert getattr(parts[0], name) == getattr(parts[1], name)
+        names.append([parts[0].fingerprint, parts[0].partition_id, parts[0].content_id])
+        with pytest.raises(ValueError, match="is a partition of the graph"):
+            Part.open(root, 0, fingerprint=graph)
+    assert names[0] == names[1]
+    assert not {*names[0]} & {*names[2]}
+
+
 def test_partition_json_says_what_it_was_told_and_what_it_is(root):
     header = json.loads((root / "partition.json").read_text())
     graph = full_library()
-    assert (header["format"], header["version"], header["num_parts"]) == ("datapipes-partition", 1, 2)
+    assert (header["format"], header["version"], header["num_parts"]) == ("datapipes-partition", 2, 2)
     assert header["fingerprint"] == graph.digest()
     assert header["node_types"] == [["author", 3], ["paper", 4], ["venue", 1]]
     assert [*map(tuple, header["edge_types"][0][0])] == [*map(tuple, graph.edge_types[0])]
@@ -444,7 +487,7 @@ def test_the_content_id_is_that_of_the_values_in_whatever_order_they_are_named(t
     ("changes", "found"),
     [
         ({"format": "another"}, "format 'another'"),
-        ({"version": 2}, "version 2, allowed"),
+        ({"version": 3}, "version 3, allowed"),
         ({"version": True}, "version True, allowed"),
         ({"num_parts": 0}, "num_parts must be"),
         ({"num_parts": 3}, "give another num_parts"),

@@ -1,23 +1,25 @@
 """What names a partition that ranks write together: the same names that one process gives that has all of the graph.
 
-They are digests of a few rows of large arrays, and of all values of small ones (codec.probe_digest). Each rank sends
-those of them that it holds to rank 0: at most two million values of an array, or 4,096 rows. Rank 0 puts them in order.
+They are digests of all bytes (base/array_digest.py). The rows of a rank are a range of the whole array, so each rank
+hashes the pieces that lie in its range. Of a piece that lies in several, the ranks send their rows to rank 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.codec import Probed, probe_digest, probed_rows
+from datapipes.base.array_digest import digest_of_pieces, hashes_of, rows_of_piece
 from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
 from datapipes.datasets.tfrecord.over_ranks.placed_graph import PlacedEdges, PlacedGraph
-from datapipes.datasets.tfrecord.over_ranks.placement import Column, Placement, message_of, rows_from
-from datapipes.graph.typed_relation import typed_digest
+from datapipes.datasets.tfrecord.over_ranks.placement import Column, Placement, as_bytes
+from datapipes.graph.graph_digest import graph_digest
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.native_book import content_digest, partition_id_of
 from datapipes.partition.native.native_header import Identity
@@ -26,22 +28,22 @@ from datapipes.partition.native.native_header import Identity
 def identity_of_placed(graph: PlacedGraph) -> Identity:
     """Return what every file of the partition says of it.
 
-    Cost: 16 MiB for each array through rank 0 at most, and as much again for their places, unless 4,096 rows are more;
-    and the O(nodes) of `partition_id_of` on rank 0.
+    Cost: each array goes to its owners once more, as for the files; up to 2 MiB (or two rows) of each rank and array go
+    to rank 0; and the O(nodes) of `partition_id_of` on rank 0.
     """
     ranks = graph.ranks
-    topology = {kind: _digest_of_edges(graph, kind, each) for kind, each in graph.edges.items()}
+    topology = {kind: _digests_of_edges(graph, kind, each) for kind, each in graph.edges.items()}
     of_nodes, of_edges = {}, {}
     for kind, nodes in graph.nodes.items():
         columns = nodes.columns.items()
-        of_nodes[kind] = {name: _digest(ranks, nodes.placement, nodes.offsets, each) for name, each in columns}
+        of_nodes[kind] = {name: _of_column(nodes.placement, nodes.offsets, each) for name, each in columns}
     for kind, edges in graph.edges.items():
         columns = edges.columns.items()
-        of_edges[kind] = {name: _digest(ranks, edges.placement, edges.first_positions, each) for name, each in columns}
+        of_edges[kind] = {name: _of_column(edges.placement, edges.first_positions, each) for name, each in columns}
     num_nodes = graph.num_nodes()
     names = []
     if ranks.rank == 0:
-        fingerprint = topology[None] if None in topology else typed_digest(num_nodes, topology)
+        fingerprint = graph_digest(num_nodes, topology)
         book = PartitionBook(ranks.size, {kind: each.owners for kind, each in graph.nodes.items()})
         content = content_digest(fingerprint, None, of_nodes, of_edges)
         names = [fingerprint, partition_id_of(fingerprint, book), content]
@@ -49,53 +51,83 @@ def identity_of_placed(graph: PlacedGraph) -> Identity:
     return Identity(ranks.size, fingerprint, partition_id, content_id, num_nodes, graph.num_edges())
 
 
-def _digest_of_edges(graph: PlacedGraph, kind: Any, edges: PlacedEdges) -> str:
-    positions = edges.first_positions
-    arrays = [_indptr(graph, kind, edges)]
-    arrays += [_probed(graph.ranks, edges.placement, positions, each) for each in (edges.sources, edges.ids)]
-    return probe_digest(arrays, as_int64=True)
+def _digests_of_edges(graph: PlacedGraph, kind: Any, edges: PlacedEdges) -> list[str]:
+    ranks, firsts = graph.ranks, edges.first_positions
+    nodes = graph.nodes[None if kind is None else kind[2]].offsets
+    begins = [*nodes[:-1], nodes[-1] + 1]  # of each rank in indptr: the last one has its last entry too
+    indptr = edges.indptr[: begins[ranks.rank + 1] - begins[ranks.rank]] + firsts[ranks.rank]
+    return [
+        _digest(ranks, [indptr], begins, torch.int64, ()),
+        _of_column(edges.placement, firsts, edges.sources, as_int64=True),
+        _of_column(edges.placement, firsts, edges.ids, as_int64=True),
+    ]
 
 
-def _digest(ranks: Exchange, placement: Placement, firsts: Sequence[int], column: Column) -> str:
-    return probe_digest([_probed(ranks, placement, firsts, column)])
+def _of_column(placement: Placement, firsts: Sequence[int], column: Column, *, as_int64: bool = False) -> str:
+    pieces: Iterable[Tensor] = placement.pieces(column)
+    if as_int64:
+        return _digest(placement.ranks, (rows.long() for rows in pieces), firsts, torch.int64, ())
+    return _digest(placement.ranks, pieces, firsts, column.dtype, column.shape, with_dtype=True)
 
 
-def _indptr(graph: PlacedGraph, kind: Any, edges: PlacedEdges) -> Probed:
-    """Return what is read of indptr of the whole graph; the last rank has its last entry too."""
-    ranks = graph.ranks
-    offsets = graph.nodes[None if kind is None else kind[2]].offsets
-    wanted = _wanted((offsets[-1] + 1,))
-    ends = [*offsets[:-1], offsets[-1] + 1]
-    low, high = torch.searchsorted(wanted, torch.tensor([ends[ranks.rank], ends[ranks.rank + 1]])).tolist()
-    values = edges.indptr[wanted[low:high] - offsets[ranks.rank]] + edges.first_positions[ranks.rank]
-    return _at_first(ranks, (offsets[-1] + 1,), wanted, torch.arange(low, high), values)
-
-
-def _probed(ranks: Exchange, placement: Placement, firsts: Sequence[int], column: Column) -> Probed:
-    """Return what is read of a column of the whole graph, on rank 0.
+def _digest(
+    ranks: Exchange,
+    own: Iterable[Tensor],
+    firsts: Sequence[int],
+    dtype: torch.dtype,
+    row_shape: tuple[int, ...],
+    *,
+    with_dtype: bool = False,
+) -> str:
+    """Return the digest of an array of the whole graph on rank 0, something else on the others.
 
     Args:
-        firsts: [ranks + 1], where the rows of each owner begin in the whole graph.
+        own: the rows of this rank, in pieces; all of them are taken.
+        firsts: [ranks + 1], where the rows of each rank begin in the array.
     """
-    shape = (firsts[-1], *column.shape)
-    wanted = _wanted(shape)
-    ends = torch.searchsorted(wanted, torch.tensor(firsts)).tolist()
-    places, numbers = [], []
-    for owner, first in enumerate(firsts[:-1]):
-        here, rows = placement.at(owner, wanted[ends[owner] : ends[owner + 1]] - first)
-        places.append(here + ends[owner])
-        numbers.append(rows)
-    return _at_first(ranks, shape, wanted, torch.cat(places), column.of(torch.cat(numbers)))
-
-
-def _at_first(ranks: Exchange, shape: tuple[int, ...], wanted: Tensor, places: Tensor, rows: Tensor) -> Probed:
+    piece = rows_of_piece(row_shape, dtype)
+    split = _split(own, firsts[ranks.rank], piece, torch.empty((0, *row_shape), dtype=dtype))
     nothing = torch.empty(0, dtype=torch.uint8)
-    came = ranks.to_each([message_of(places, rows), *[nothing] * (ranks.size - 1)])
-    found = rows_from(came, wanted.shape[0], rows.dtype, shape[1:]) if ranks.rank == 0 else rows
-    return Probed(shape, found)
+    message = torch.cat([as_bytes(split.head), as_bytes(split.hashes), as_bytes(split.rest)])
+    came = ranks.to_each([message, *[nothing] * (ranks.size - 1)])
+    hashes: list[NDArray[np.uint64]] = []
+    if ranks.rank == 0 and piece > 0:
+        row_bytes = math.prod(row_shape) * dtype.itemsize
+        begun = []  # rows of a piece that more than one rank has
+        for each, begin, end in zip(came, firsts[:-1], firsts[1:], strict=True):
+            num_head = min(-begin % piece, end - begin)
+            num_whole = (end - begin - num_head) // piece
+            sizes = [num_head * row_bytes, num_whole * 8]
+            head, whole, rest = torch.tensor_split(each, [sizes[0], sum(sizes)])
+            begun.append(head)
+            if (begin + num_head) % piece == 0:
+                hashes += [_hash(begun, dtype, row_shape), whole.clone().view(torch.int64).numpy().view(np.uint64)]
+                begun = [rest]
+        hashes.append(_hash(begun, dtype, row_shape))
+    return digest_of_pieces(dtype, (firsts[-1], *row_shape), hashes, as_int64=not with_dtype)
 
 
-def _wanted(shape: tuple[int, ...]) -> Tensor:
-    """Return the rows that are read of an array; none of one without values, however many rows it has."""
-    found = probed_rows(shape)
-    return torch.arange(shape[0] if math.prod(shape) > 0 else 0) if found is None else found
+class _Split(NamedTuple):
+    head: Tensor  # rows before the first piece that begins here
+    hashes: Tensor  # int64, of the pieces that are here as a whole
+    rest: Tensor  # rows after them
+
+
+def _split(own: Iterable[Tensor], first: int, piece: int, nothing: Tensor) -> _Split:
+    head, rest, hashes = [nothing], nothing, [torch.empty(0, dtype=torch.int64)]
+    left = -first % piece if piece > 0 else 0
+    for rows in own:
+        if piece == 0:
+            continue
+        head.append(rows[:left].clone())
+        rest = torch.cat([rest, rows[left:]])
+        left -= head[-1].shape[0]
+        whole = rest.shape[0] // piece * piece
+        hashes.append(torch.from_numpy(hashes_of(rest[:whole]).view(np.int64)))
+        rest = rest[whole:].clone()
+    return _Split(torch.cat(head), torch.cat(hashes), rest)
+
+
+def _hash(parts: Sequence[Tensor], dtype: torch.dtype, row_shape: tuple[int, ...]) -> NDArray[np.uint64]:
+    """Return the hash of one piece, [1], whose rows come as bytes; [0] if there are none."""
+    return hashes_of(torch.cat([*parts]).view(dtype).reshape(-1, *row_shape))

@@ -1,0 +1,156 @@
+"""The digest of an array: every byte counts, and bits are the same on every machine at any number of threads.
+
+An array is cut into pieces of whole rows, `rows_of_piece` each. Its digest is BLAKE2b over dtype, shape and the hashes
+of the pieces, which csrc/digest/piece_hashes.h states. Whoever has the rows of a piece can hash it; nobody needs the
+whole array. Equal digests mean equal data, but for data made to collide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.checks import dtype_name
+from datapipes.base.codec import flat_bytes
+from datapipes.base.threads import num_threads
+
+PIECE_BYTES = 2**20
+_AT_ONCE = 64  # pieces between two looks at `stop`
+
+
+class HashingStopped(Exception):  # no error: whoever stops it catches it
+    """`stop` of array_digest returned True."""
+
+
+def array_digest(values: Tensor, *, as_int64: bool = False, stop: Callable[[], bool] = lambda: False) -> str:
+    """Return the digest of an array, 32 hexadecimal digits; strides and device do not count. O(bytes).
+
+    Args:
+        values: of any dtype and shape.
+        as_int64: hash int32 ids as int64 ones, so that both give one digest.
+        stop: asked every 64 MiB; if it returns True, HashingStopped is raised.
+    """
+    rows = values.unsqueeze(0) if values.ndim == 0 else values
+    piece = rows_of_piece(tuple(rows.shape[1:]), torch.int64 if as_int64 else rows.dtype)
+    hashes = []
+    for begin in range(0, rows.shape[0] if piece else 0, max(piece * _AT_ONCE, 1)):
+        if stop():
+            raise HashingStopped
+        hashes.append(hashes_of(rows[begin : begin + piece * _AT_ONCE], as_int64=as_int64))
+    return digest_of_pieces(values.dtype, values.shape, hashes, as_int64=as_int64)
+
+
+def rows_of_piece(row_shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Return how many rows of this shape a piece has: those of a MiB, at least 1; 0 if a row has no bytes."""
+    row_bytes = math.prod(row_shape) * dtype.itemsize
+    return max(PIECE_BYTES // row_bytes, 1) if row_bytes > 0 else 0
+
+
+def hashes_of(rows: Tensor, *, as_int64: bool = False) -> NDArray[np.uint64]:
+    """Return the hash of each piece of `rows`, which begin where a piece does; the last piece may be shorter."""
+    width = math.prod(rows.shape[1:])
+    if as_int64 and rows.dtype == torch.int32:
+        narrow = rows.detach().cpu().contiguous().reshape(-1).numpy()
+        piece = rows_of_piece(rows.shape[1:], torch.int64) * width
+        return _core.widened_piece_hashes(narrow, piece, num_threads=num_threads())
+    piece = rows_of_piece(rows.shape[1:], rows.dtype) * width * rows.dtype.itemsize
+    return _core.piece_hashes(flat_bytes(rows), piece, num_threads=num_threads())
+
+
+def digest_of_pieces(
+    dtype: torch.dtype, shape: Sequence[int], hashes: Sequence[NDArray[np.uint64]], *, as_int64: bool = False
+) -> str:
+    """Return the digest of an array, given the hashes of all its pieces in order."""
+    digest = hashlib.blake2b(f"{'' if as_int64 else dtype_name(dtype)} {[*shape]};".encode(), digest_size=16)
+    for each in hashes:
+        digest.update(each.astype("<u8").tobytes())
+    return digest.hexdigest()
+
+
+def version_of(values: Tensor) -> int:
+    """Return a number that grows with each change of `values` in place, as far as torch counts them."""
+    return 0 if values.is_inference() else values._version
+
+
+@dataclass(slots=True)
+class _Kept:
+    values: Tensor
+    version: int
+    digest: str | None  # None before it was taken
+
+
+class Hashed(ABC):
+    """Base of what a fingerprint names by digests of its arrays: whole graphs and item sets.
+
+    Each digest is taken once. An array is refused that was replaced, or changed in place, after it was noted or its
+    digest was taken. Changes are seen by torch's version counter, so those by NumPy or another process are not. There
+    are no locks, so a fork may come at any time; two threads that take one digest both get it.
+    """
+
+    _kept: dict[str, _Kept] | None = None  # by name
+    _known: bytes | None = None  # the digests of all arrays, if they came with a copy, a file or from another process
+
+    @abstractmethod
+    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+        """Return {name: (array, whether int32 ids count as int64 ones)}, in an order that stays."""
+
+    def note_arrays(self) -> bool:
+        """Note the arrays as they are now; return whether the digest of one is still to be taken."""
+        return None in [kept.digest for kept in self._noted(self.hashed_arrays()).values()]
+
+    def array_digests(self, stop: Callable[[], bool] = lambda: False) -> dict[str, str]:
+        """Return the digest of each array; `stop` is that of array_digest.
+
+        Raises:
+            ValueError: An array is not as it was when it was noted, or its digest was taken.
+        """
+        arrays, found = self.hashed_arrays(), {}
+        for name, kept in self._noted(arrays).items():
+            values, as_int64 = arrays[name]
+            self._refuse_change(name, kept, values)
+            if kept.digest is None:
+                digest = array_digest(values, as_int64=as_int64, stop=stop)
+                self._refuse_change(name, kept, values)
+                kept.digest = digest
+            found[name] = kept.digest
+        return found
+
+    def _noted(self, arrays: dict[str, tuple[Tensor, bool]]) -> dict[str, _Kept]:
+        if self._kept is None:
+            self._kept = {}
+        for number, (name, (values, _)) in enumerate(arrays.items()):
+            if name not in self._kept:
+                known = None if self._known is None else self._known[16 * number : 16 * number + 16].hex()
+                self._kept[name] = _Kept(values, version_of(values), known)
+        return {name: self._kept[name] for name in arrays}
+
+    def _refuse_change(self, name: str, kept: _Kept, now: Tensor) -> None:
+        if now is not kept.values:
+            change = "replaced by another tensor"
+        elif version_of(now) != kept.version:
+            change = "changed in place"
+        else:
+            return
+        what = type(self).__name__
+        raise ValueError(
+            f"{what}: {name} was {change} after a minibatch or a digest had been made from it, so no state can name "
+            f"what all minibatches are made from. Make a new {what} after the change. A change of a tensor that it is "
+            "a view of counts too."
+        )
+
+    def digests_of_copy(self) -> dict[str, Any]:
+        """Return what a copy's state has in place of the arrays that were noted, which are others there."""
+        kept = self._kept or {}
+        taken = [kept[name].digest if name in kept else None for name in self.hashed_arrays()]
+        known = self._known if None in taken else bytes.fromhex("".join(map(str, taken)))
+        return {"_kept": None, "_known": known}

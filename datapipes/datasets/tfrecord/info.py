@@ -37,7 +37,8 @@ class SerializedTFRecordInfo:
     Fields and defaults are GiGL's; `feature_dtype` is added. Sequences become tuples.
 
     Attributes:
-        tfrecord_uri_prefix: the folder of the files: a str, a path, or an object with `.uri`. It must be local.
+        tfrecord_uri_prefix: the folder of the files: a str, a path, or an object with `.uri`. It must be local;
+            `file:///path` is the only URI so far.
         feature_keys: keys to load as features, in this order of columns. A key with k values takes k columns.
         feature_spec: {key: any object with shape and dtype}, such as `tf.io.FixedLenFeature`; dtype is int64 or
             float32, as TensorFlow, torch or NumPy have it, or as the text "int64" or "float32". All feature keys and
@@ -157,15 +158,20 @@ def _path_text(where: str, given: Any) -> str:
             f"{where}: tfrecord_uri_prefix must be a str, a path, or an object with .uri, got {shown(given)}. Pass the "
             "folder."
         )
-    text = text.removeprefix("file://")
-    if "://" in text:
-        raise ValueError(
-            f"{where}: tfrecord_uri_prefix must be a folder of this machine, got {shown(text)}. Copy the files here, "
-            "or mount their store, and pass the path."
-        )
     if not text:
         raise ValueError(f"{where}: tfrecord_uri_prefix is empty; a folder is needed. Pass its path.")
-    return text
+    return local_path(where, "tfrecord_uri_prefix", text)
+
+
+def local_path(where: str, name: str, text: str) -> str:
+    """Return the path that a text or a `file:///` URI names; raise ValueError for any other URI."""
+    path = text.removeprefix("file://") if text.startswith("file:///") else text
+    if "://" in path:
+        raise ValueError(
+            f"{where}: {name} must be a folder of this machine, got {shown(text)}; URIs are local files so far "
+            "(file:///path). Copy the files here, or mount their store, and pass the path."
+        )
+    return path
 
 
 def _keys(where: str, name: str, given: Any) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from datapipes.base.checks import as_tensor, check_bool, check_int, dtype_name, shown
 from datapipes.datasets.tfrecord.encoding import records_of
+from datapipes.datasets.tfrecord.info import local_path
 from datapipes.partition.folder import new_folder
 
 __all__ = ["write_tf_records"]
@@ -41,7 +42,7 @@ def write_tf_records(
     appears at once, with all its files: a writer that fails, or is killed, leaves nothing in its place.
 
     Args:
-        folder: does not exist yet, or is empty.
+        folder: of this machine; does not exist yet, or is empty.
         columns: {key: values}, tensors or arrays [n] or [n, k] in host memory, all of the same n. Integers become lists
             of int64. Floats become lists of float32: float64 is rounded.
         num_files: 1 to 99,999. More files than rows are allowed; some then have no records.
@@ -54,13 +55,14 @@ def write_tf_records(
     """
     if not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"{_WHERE}: folder must be a path, got {shown(folder)}. Pass one.")
+    path = Path(local_path(_WHERE, "folder", os.fspath(folder)))
     given, num_rows = _checked(columns)
     check_int(_WHERE, "num_files", num_files, 1, _MOST_FILES)
     check_bool(_WHERE, "compress", compress)
     suffix = ".tfrecord.gz" if compress else ".tfrecord"
     row_bytes = sum((4 if each.is_floating_point() else 1) * each.shape[1] + len(key) for key, each in given.items())
     rows = max(_BATCH_BYTES // sum(_room_of(each) for each in given.values()), 1)
-    with new_folder(_WHERE, Path(folder), 0 if compress else num_rows * row_bytes, foreign=_any_entry) as new:
+    with new_folder(_WHERE, path, 0 if compress else num_rows * row_bytes, foreign=_any_entry) as new:
         for number in range(num_files):
             begin, end = num_rows * number // num_files, num_rows * (number + 1) // num_files
             with _opened(new / f"data-{number:05}-of-{num_files:05}{suffix}", compress) as file:

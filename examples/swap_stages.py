@@ -65,7 +65,7 @@ class Point(NamedTuple):
 def main() -> None:
     args = parse_arguments()
     if args.plot is not None and find_spec("matplotlib") is None:
-        raise SystemExit("--plot needs matplotlib: pip install datapipes[viz]; without --plot there is only the table.")
+        raise SystemExit("--plot needs matplotlib: pip install matplotlib; without --plot there is only the table.")
     data = dp.datasets.debian_packages() if args.data == "debian" else dp.datasets.open(args.data)
     if data.task != "node_classification":
         raise SystemExit(f"{data.name} is a data set for {data.task}; this experiment classifies nodes.")

@@ -294,7 +294,7 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_trained(monkeyp
     monkeypatch.setattr(swap_stages, "find_spec", lambda _: None)
     monkeypatch.setattr(swap_stages.dp.datasets, "debian_packages", lambda: pytest.fail("data was read"))
     monkeypatch.setattr(sys, "argv", ["swap_stages.py", "--plot", "grid.png"])
-    with pytest.raises(SystemExit, match=r"--plot needs matplotlib: pip install datapipes\[viz\]"):
+    with pytest.raises(SystemExit, match=r"--plot needs matplotlib: pip install matplotlib;"):
         swap_stages.main()
 
 

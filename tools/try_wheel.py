@@ -1,7 +1,7 @@
 """Install a wheel into an empty environment, and run the golden digests away from the source tree.
 
-The environment gets the wheel, what the wheel says it needs, at the versions of the lock files, and pytest. The tests
-are those of the sdist.
+The environment gets the wheel, what the wheel says it needs, at the versions of the lock files, and pytest. Then the
+wheel is found by its name in its folder, where no index is asked. The tests are those of the sdist.
 
 Run: make package, or python tools/try_wheel.py WHEEL SDIST [PYTHON]
 """
@@ -13,33 +13,46 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from email.parser import BytesParser
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements-run.lock", "requirements.lock")
 TESTS = ("test_golden.py", "twin.py")
-WHERE = "import datapipes; print(datapipes.__file__)"
+WHAT = """
+import datapipes
+from datapipes.base.errors import DISTRIBUTION
+from importlib.metadata import distribution, packages_distributions
+
+print(datapipes.__file__)
+print(distribution(DISTRIBUTION).name, *packages_distributions()["datapipes"])
+"""
 
 
 def try_wheel(wheel: Path, sdist: Path, python: str) -> None:
     """Raise CalledProcessError if the wheel does not install, import or give the golden digests."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
         run = str(folder / "venv" / "bin" / "python")
         constraints = folder / "constraints.txt"
         constraints.write_text("\n".join(pins()), encoding="utf-8")
         pip = [run, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(constraints)]
         subprocess.run([*pip, str(wheel), "pytest"], check=True)
+        name = name_of(sdist)
+        by_name = ["--no-index", "--find-links", str(wheel.parent), "--no-deps", "--force-reinstall"]
+        subprocess.run([*pip, *by_name, name], check=True)
         tests = folder / "tests"
         tests.mkdir()
         for test in TESTS:
             (tests / test).write_bytes(file_of(sdist, f"tests/{test}"))
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        where = subprocess.run([run, "-c", WHERE], cwd=tests, env=environment, check=True, stdout=subprocess.PIPE)
-        place = where.stdout.decode().strip()
+        what = subprocess.run([run, "-c", WHAT], cwd=tests, env=environment, check=True, stdout=subprocess.PIPE)
+        place, names = what.stdout.decode().splitlines()
         if not place.startswith(str(folder)):
             raise RuntimeError(f"the package was imported from {place}, not from the new environment")
+        if set(names.split()) != {name}:
+            raise RuntimeError(f"the package was installed as {names}; the sdist's name is {name}")
         pytest = [run, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
         subprocess.run([*pytest, TESTS[0]], cwd=tests, env=environment, check=True)
 
@@ -48,6 +61,12 @@ def pins() -> list[str]:
     """Return the pinned requirements of the lock files."""
     lines = [line for lock in LOCKS for line in (ROOT / lock).read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if "==" in line]
+
+
+def name_of(sdist: Path) -> str:
+    """Return the name of the distribution of an sdist."""
+    about = BytesParser().parsebytes(file_of(sdist, "PKG-INFO"), headersonly=True)
+    return str(about["Name"])
 
 
 def file_of(sdist: Path, name: str) -> bytes:

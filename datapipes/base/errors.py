@@ -1,4 +1,4 @@
-"""The errors that a loader and the calls of every channel raise, and what all errors have: a text and notes."""
+"""The errors that a loader and the calls of every channel raise, and what all errors have: a text, notes, a remedy."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ __all__ = [
     "RemoteError",
     "ServerUnavailable",
 ]
+
+DISTRIBUTION = "gnn-datapipes"  # pyproject.toml's name; `datapipes` on the package index belongs to somebody else
 
 
 class QueueTimeoutError(TimeoutError):
@@ -99,6 +101,11 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except BaseException as second:  # SystemExit, too, is no reason to end here
         return f"(its text cannot be made: {type(second).__name__})"
+
+
+def pip_install(package: str, extra: str) -> str:
+    """Return what to type where an optional package is missing: its own name, which a package index knows."""
+    return f"pip install {package} (in the extra [{extra}] of {DISTRIBUTION})"
 
 
 def raise_first(errors: Sequence[Exception]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from datapipes.base.errors import pip_install
+
 Commands = Any  # argparse gives the object that holds the commands no public name
 Run = Callable[[argparse.Namespace], tuple[str, dict[str, Any]]]  # what is printed: as text, and as JSON values
 
@@ -39,13 +41,12 @@ def needed(module: str, for_what: str, extra: str) -> ModuleType:
     """Return an optional module, imported.
 
     Raises:
-        ImportError: It is not installed; the message names the extra that has it.
+        ImportError: It is not installed; the message says what to install, and which extra has it.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.split(".")[0]
         raise ImportError(
-            f"{for_what} needs {package}, which cannot be imported: {error}. Install it: pip install "
-            f"'datapipes[{extra}]'."
+            f"{for_what} needs {package}, which cannot be imported: {error}. Install it: {pip_install(package, extra)}."
         ) from error

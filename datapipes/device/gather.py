@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name
+from datapipes.base.errors import pip_install
 from datapipes.device.missing_ids import MissingIds
 from datapipes.device.runtime import cuda
 
@@ -70,8 +71,8 @@ def gather(
     """
     if not has_triton():
         raise ImportError(
-            "Reading features with ids on a GPU needs triton, which is not installed here. Install it: pip install "
-            "datapipes[gpu]. Or fetch before the copy: .fetch_feature(...).copy_to('cuda')."
+            "Reading features with ids on a GPU needs triton, which is not installed here. Install it: "
+            f"{pip_install('triton', 'gpu')}. Or fetch before the copy: .fetch_feature(...).copy_to('cuda')."
         )
     from datapipes.device import kernels
 

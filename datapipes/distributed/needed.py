@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from datapipes.base.errors import pip_install
+
 
 def arrow(where: str) -> Any:
     """Return the module pyarrow; see `arrow_flight`."""
@@ -17,14 +19,14 @@ def arrow_flight(where: str) -> Any:
     """Return the module pyarrow.flight.
 
     Raises:
-        ImportError: pyarrow is not installed; the message names the extra.
+        ImportError: pyarrow is not installed; the message says what to install.
     """
     try:
         import pyarrow.flight
     except ImportError as error:
         raise ImportError(
             f"{where}: parts of other machines are read through Arrow Flight, but pyarrow cannot be imported "
-            f"({error}). Install the extra: pip install 'datapipes[distributed]'.",
+            f"({error}). Install it: {pip_install('pyarrow', 'distributed')}.",
             name="pyarrow",
         ) from error
     return pyarrow.flight

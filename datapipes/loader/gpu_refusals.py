@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from datapipes.base.errors import pip_install
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.device import CopyTo
 from datapipes.device.gather import has_triton
@@ -114,6 +115,7 @@ def _what_would_use_it(graph: Graph) -> str:
     reads = [(stage.reads_on(gpu).values(), stage.reads_by_uva(gpu)) for stage in fetches for gpu in gpus]
     if any(all(of_each) and by_uva for of_each, by_uva in reads):
         if not has_triton():
-            return ", or install triton, so that GPUs read the page-locked features: pip install datapipes[gpu]"
+            how = pip_install("triton", "gpu")
+            return f", or install triton, so that GPUs read the page-locked features: {how}"
         return ", or put fetch_feature behind copy_to: its features are page-locked, but are read on the CPU"
     return ", or pin the features" if any(None in of_each for of_each, _ in reads) else ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from datapipes.base.errors import pip_install
 from datapipes.minibatch.block import Block
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def new_data(name: str) -> Any:
         import torch_geometric.data
     except ImportError as error:
         raise ImportError(
-            "to_pyg: needs torch_geometric, which is not installed. pip install 'datapipes[pyg]'."
+            "to_pyg: needs torch_geometric, which is not installed. Install it: "
+            f"{pip_install('torch_geometric', 'pyg')}."
         ) from error
     return getattr(torch_geometric.data, name)()
 

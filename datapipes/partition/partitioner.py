@@ -94,7 +94,7 @@ class Partitioner:
             FileExistsError: `root` holds something that is not of a partition.
             BlockingIOError: Another process is writing to `root`.
             OSError: The disk is full, or the folder cannot be written.
-            ModuleNotFoundError: method "metis" without pymetis; the extra is datapipes[partition].
+            ModuleNotFoundError: method "metis" without pymetis; the message says what to install.
             MetisError: METIS failed; the message says how it ended (a RuntimeError).
             MemoryError: The graph does not fit METIS's memory.
         """

@@ -13,6 +13,7 @@ from command_files import npz_file, run, saved_graph
 from pipelines import BOUND_S
 from scripts import run_script
 
+from datapipes.base.errors import DISTRIBUTION
 from datapipes.cli import inspect
 
 COMMANDS = ("partition", "inspect", "convert", "serve", "completion")
@@ -37,7 +38,7 @@ def test_help_names_all_commands_and_each_has_help_of_its_own(capsys):
 
 
 def test_version(capsys):
-    assert run(capsys, "--version") == (0, f"datapipes {version('datapipes')}\n", "")
+    assert run(capsys, "--version") == (0, f"datapipes {version(DISTRIBUTION)}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_a_missing_extra_is_named(capsys, monkeypatch):
     found = run(capsys, "completion", "bash")
     assert (found.code, found.out) == (1, "")
     assert "datapipes completion: it needs shtab, which cannot be imported" in found.err
-    assert "pip install 'datapipes[cli]'" in found.err
+    assert "pip install shtab (in the extra [cli] of gnn-datapipes)" in found.err
 
 
 # --- completion

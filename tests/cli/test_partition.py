@@ -233,7 +233,7 @@ def test_without_pymetis_the_extra_is_named(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pymetis", None)
     found, out = made(capsys, tmp_path, method="metis")
     assert (found.code, found.out) == (1, "")
-    assert "Install datapipes[partition]" in found.err
+    assert "pip install pymetis (in the extra [partition] of" in found.err
     assert not out.exists()
 
 
@@ -336,7 +336,7 @@ def test_a_picture_that_cannot_be_made_is_refused_before_the_work(capsys, monkey
     found, out = made(capsys, tmp_path, "--png", tmp_path / "cut.png")
     assert (found.code, found.out) == (1, "")
     assert "--png needs matplotlib, which cannot be imported" in found.err
-    assert "pip install 'datapipes[viz]'" in found.err
+    assert "pip install matplotlib (in the extra [viz] of" in found.err
     assert not out.exists()
 
 

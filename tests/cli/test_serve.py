@@ -98,4 +98,4 @@ def test_without_pyarrow_the_extra_is_named(capsys, root, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.flight", None)
     found = run(capsys, "serve", root, "--part", 0)
     assert (found.code, found.out) == (1, "")
-    assert "pip install 'datapipes[distributed]'" in found.err
+    assert "pip install pyarrow (in the extra [distributed] of" in found.err

@@ -174,7 +174,7 @@ def test_without_pyarrow_connecting_names_the_extra(monkeypatch, root):
         lambda: DistGraph.connect(root, namebook),
         lambda: DistGraph.connect(root, namebook, local_part=0),
     ):
-        with pytest.raises(ImportError, match=r"pip install 'datapipes\[distributed\]'"):
+        with pytest.raises(ImportError, match=r"pip install pyarrow \(in the extra \[distributed\] of"):
             ask()
 
 

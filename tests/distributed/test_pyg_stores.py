@@ -214,4 +214,4 @@ except ModuleNotFoundError as error:
     ended = run_script(script)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("torch_geometric datapipes.distributed.pyg needs torch_geometric, which is not")
-    assert "'datapipes[pyg]'" in ended.stdout
+    assert "pip install torch_geometric (in the extra [pyg] of" in ended.stdout

@@ -44,7 +44,7 @@ def test_without_triton_pinned_features_are_fetched_before_the_copy(gpu, monkeyp
 
 def test_without_triton_a_fetch_behind_the_copy_says_what_to_install(gpu, monkeypatch):
     monkeypatch.setattr(kernels, "HAS_TRITON", False)
-    with pytest.raises(ImportError, match=r"pip install datapipes\[gpu\]"):
+    with pytest.raises(ImportError, match=r"pip install triton \(in the extra \[gpu\] of"):
         check_rows(sampled().copy_to("cuda:0").fetch_feature(store_of(ROWS).pin_memory_(), ["feat"]), "cuda:0")
 
 

@@ -67,7 +67,7 @@ def test_max_uva_threads_that_nothing_uses_says_what_would_use_it(gpu, case):
 
 def test_max_uva_threads_without_triton_says_what_to_install(gpu, monkeypatch):
     monkeypatch.setattr(kernels, "HAS_TRITON", False)
-    remedy = r"Leave it out, or install triton, .*: pip install datapipes\[gpu\]\."
+    remedy = r"Leave it out, or install triton, .*: pip install triton \(in the extra \[gpu\] of gnn-datapipes\)\."
     with refused(ValueError, stage="data_loader", found="is 64", allowed="allowed: 10240", remedy=remedy):
         dp.DataLoader(sampled().fetch_feature(pinned(), ["feat"]).copy_to("cuda"), max_uva_threads=64)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 
+from datapipes.base.errors import pip_install
+
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about how PyG itself uses torch and typing
@@ -16,7 +18,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch_geometric":
         raise
     raise ModuleNotFoundError(
-        "datapipes.distributed.pyg needs torch_geometric, which is not installed. Install the extra: pip install "
-        "'datapipes[pyg]'; or use the stores of datapipes.distributed, which do without it.",
+        "datapipes.distributed.pyg needs torch_geometric, which is not installed. Install it: "
+        f"{pip_install('torch_geometric', 'pyg')}; or use the stores of datapipes.distributed, which do without it.",
         name="torch_geometric",
     ) from error

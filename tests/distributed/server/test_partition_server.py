@@ -343,7 +343,7 @@ def test_a_part_that_is_not_there_is_told(root, tmp_path):
 
 def test_without_pyarrow_the_extra_is_named(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.flight", None)
-    with pytest.raises(ImportError, match=r"pip install 'datapipes\[distributed\]'"):
+    with pytest.raises(ImportError, match=r"pip install pyarrow \(in the extra \[distributed\] of"):
         PartitionServer(root, 0)
 
 

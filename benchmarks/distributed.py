@@ -21,6 +21,7 @@ Flight's for 39 MB.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import select
@@ -45,7 +46,6 @@ from datapipes import distributed
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from proxy import Proxy
 
-ROUND_S = 2.0
 BOUND_S = 120.0  # for the start of a process and for one measurement
 FANOUTS, BATCH_SIZE = [15, 10, 5], 1024
 
@@ -57,6 +57,7 @@ def main() -> None:
     arguments.add_argument("--method", default="metis", help="how the graph is cut")
     arguments.add_argument("--cache", default="128MB", help="bytes of hot remote rows that each rank keeps")
     arguments.add_argument("--concurrency", type=int, default=8, help="minibatches that each rank has in flight")
+    arguments.add_argument("--round-s", type=float, default=2.0, help="seconds of a measurement")
     arguments.add_argument("--proxy", action="store_true", help="measure behind a TCP proxy too")
     arguments.add_argument("--rank", help=argparse.SUPPRESS)  # what a rank's process is started with, JSON
     args = arguments.parse_args()
@@ -79,6 +80,7 @@ def main() -> None:
                 behind = {part: stack.enter_context(Proxy(book[part], **disturbance)).address for part in book}
                 sides[f"{cached}, {name}"] = (args.cache, behind)
         given = {"folder": str(folder), "sides": sides, "ranks": args.parts, "concurrency": args.concurrency}
+        given["round_s"] = args.round_s
         ranks = [stack.enter_context(rank_process({**given, "rank": rank})) for rank in range(args.parts)]
         found = rounds(ranks, list(sides), args.repeats)
     figures: dict[str, float | str] = {"cut edges of all": share}
@@ -123,8 +125,11 @@ def median(found: list[list[dict[str, float]]], what: str) -> float:
 class Rank:
     """The process of a rank: it measures the side that it is told, one line each."""
 
-    def __init__(self, folder: str, sides: dict[str, Any], ranks: int, concurrency: int, rank: int) -> None:
+    def __init__(
+        self, folder: str, sides: dict[str, Any], ranks: int, concurrency: int, round_s: float, rank: int
+    ) -> None:
         torch.set_num_threads(1)
+        self._round_s = round_s
         root = Path(folder) / "parts"
         self.counted: list[Counted] = []
         self.chains: dict[str, dp.Stage] = {}
@@ -155,12 +160,12 @@ class Rank:
 
     def measure(self, chain: dp.Stage) -> dict[str, float]:
         with dp.DataLoader(chain) as loader:
-            stream = iter(loader)
+            stream = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
             for _ in range(10):  # until as many are in flight as can be
                 next(stream)
             before = [(each.requests, each.bytes) for each in self.counted]
             done, began = 0, time.perf_counter()
-            while (seconds := time.perf_counter() - began) < ROUND_S:
+            while (seconds := time.perf_counter() - began) < self._round_s:
                 next(stream)
                 done += 1
             after = [(each.requests, each.bytes) for each in self.counted]

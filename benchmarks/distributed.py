@@ -33,7 +33,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ def main() -> None:
         cut = distributed.Partitioner(graph, args.parts, folder / "parts", method=args.method, layouts=("native",))
         share = cut.generate_partition().cut_share
         del graph, rows
-        book = {part: stack.enter_context(server(folder / "parts", part)) for part in range(args.parts)}
+        servers = [stack.enter_context(server(folder / "parts", part)) for part in range(args.parts)]
+        book = {part: line_of(running).split()[1] for part, running in enumerate(servers)}
         cached = f"parts, cache {args.cache}"
         sides: dict[str, Any] = {"undivided": None, "parts": (0, book), cached: (args.cache, book)}
         if args.proxy:
@@ -82,6 +83,8 @@ def main() -> None:
         given = {"folder": str(folder), "sides": sides, "ranks": args.parts, "concurrency": args.concurrency}
         given["round_s"] = args.round_s
         ranks = [stack.enter_context(rank_process({**given, "rank": rank})) for rank in range(args.parts)]
+        for running in ranks:
+            line_of(running)  # "ready"
         found = rounds(ranks, list(sides), args.repeats)
     figures: dict[str, float | str] = {"cut edges of all": share}
     for name in sides:
@@ -204,19 +207,14 @@ class Counted:
             self.bytes += sum(rows.numel() * rows.element_size() for rows in tensors)
 
 
-@contextmanager
-def server(root: Path, part: int) -> Iterator[str]:
-    """Serve a part from a process of its own; give its address."""
+def server(root: Path, part: int) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Serve a part from a process of its own, which writes its address."""
     command = [sys.executable, "-m", "datapipes.cli", "serve", str(root), "--part", str(part), "--in-memory"]
-    with process([*command, "--address", "127.0.0.1:0"]) as running:
-        yield line_of(running).split()[1]
+    return process([*command, "--address", "127.0.0.1:0"])
 
 
-@contextmanager
-def rank_process(given: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
-    with process([sys.executable, __file__, "--rank", json.dumps(given)]) as running:
-        line_of(running)
-        yield running
+def rank_process(given: dict[str, Any]) -> AbstractContextManager[subprocess.Popen[str]]:
+    return process([sys.executable, __file__, "--rank", json.dumps(given)])
 
 
 @contextmanager

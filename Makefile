@@ -12,7 +12,8 @@ WHEEL_VENV := $(VENV)-wheel
 WHEEL_TOOLS := $(WHEEL_VENV)/.tools-$(shell cksum < requirements-wheel.lock | cut -d' ' -f1)
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
 
-BENCHMARKS := $(filter-out %/common.py %/edge_values.py %/peer_graphbolt.py %/typed_split.py, $(sort $(wildcard benchmarks/*.py)))  # but helpers
+HELPERS := common edge_values gpu_tests make_graph peer_graphbolt table typed_split
+BENCHMARKS := $(filter-out $(HELPERS:%=benchmarks/%.py), $(sort $(wildcard benchmarks/*.py)))
 
 MINUTES ?= 5
 

@@ -2,7 +2,7 @@
 # Run the tests that need a GPU, and measure what is wanted of one, in pieces; no network is needed. See pieces.sh.
 #
 #   1 tests     6 min  the tests marked gpu, several at once
-#   2 copies    8 min  uva.py, gpu_end_to_end.py and gpu_copy.py, on 1M nodes, 20M edges, 128 floats a node
+#   2 copies    9 min  uva.py, gpu_end_to_end.py and gpu_copy.py, on 1M nodes, 20M edges, 128 floats a node
 #   3 training  6 min  training.py with the model on the GPU, on 1M nodes, 20M edges, 100 floats a node
 #   4 products  5 min  products_size.py: epochs on 2.4M nodes, 124M edges, 100 floats a node
 #
@@ -46,9 +46,11 @@ piece_training() {
         echo "== training: benchmarks/training.py is not there, so nothing is measured"
         return
     fi
+    local how=(--repeats 3 --steps 20 --workers 0 2 8)
+    [ "$try" = yes ] && how=("${few[@]}" --workers 1)
     graph 1000000 20000000 100
     step training 340 "$PYTHON" benchmarks/training.py --device "$on" --graph "$folder" --parts steps,consumer \
-        --json "$steps/training.json"
+        --json "$steps/training.json" "${how[@]}"
 }
 
 piece_products() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measure what more cores give, in pieces, on a machine of 16 cores or so; no GPU and no network are needed. See pieces.sh.
 #
-#   1 threads   2 min  cores.py: threads inside a minibatch, for sampling and gathering
+#   1 threads   3 min  cores.py: threads inside a minibatch, for sampling and gathering
 #   2 workers   5 min  cores.py: workers of a DataLoader
 #   3 parts     6 min  distributed.py: 1, 2, 4 and 8 parts, each with a rank and a server of its own (needs pyarrow)
 #

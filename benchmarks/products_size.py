@@ -3,11 +3,10 @@
 The graph is a power-law graph of make_graph.py: 2.4M nodes, 124M edges, 100 floats a node. 196,615 nodes are seeds, as
 many as ogbn-products trains on: 193 minibatches of 1,024, fanouts [15, 10, 5]. GraphSAGE of 3 layers, 256 wide. Worker
 processes of a DataLoader sample. With a GPU, the features are page-locked and read by it (UVA), or lie on it; without,
-they are fetched on the CPU. Each way trains two epochs to their end; the second counts, since the workers are there by
-then. Beside it: the loader alone and sampling alone, over an epoch each, and the model alone, over 16 minibatches that
+they are fetched on the CPU. Each way trains --epochs epochs to their end; the last one counts: in the first the workers
+start. Beside it: the loader alone and sampling alone, over an epoch each, and the model alone, over 16 minibatches that
 stay on the device. The model's share of an epoch is the time of as many steps of the model alone, over the epoch's.
-Memory: the most that this process had resident, what the workers alone have, and the most on the GPU. `--steps` ends
-every epoch early, for a machine without a GPU.
+Memory: the most that this process had resident, what the workers alone have, and the most on the GPU.
 Run: python benchmarks/products_size.py --graph GRAPH --device cuda
 """
 
@@ -31,7 +30,6 @@ import datapipes as dp
 TRAIN_NODES = 196_615
 FANOUTS = [15, 10, 5]
 STAYING = 16  # minibatches that stay on the device
-EPOCHS = 2
 
 
 def main() -> None:
@@ -59,7 +57,8 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--hidden", type=int, default=256, help="width of the model")
     options.add_argument("--batch-size", type=int, default=1024)
     options.add_argument("--train-nodes", type=int, default=TRAIN_NODES, help="seeds of an epoch")
-    options.add_argument("--steps", type=int, help="the most steps of an epoch; as many as there are by default")
+    options.add_argument("--epochs", type=int, default=2, help="of each way to fetch")
+    options.add_argument("--steps", type=int, help="the most steps of an epoch, to try the script")
     options.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     return options.parse_args()
 
@@ -85,7 +84,7 @@ class Bench:
             edges += sum(block.num_edges for block in minibatch.blocks)
 
         with dp.DataLoader(self._sampled, self._args.workers) as loader:
-            for _ in range(EPOCHS):
+            for _ in range(2):
                 edges = 0
                 seconds, steps = self._epoch(loader, count)
         return {
@@ -99,7 +98,7 @@ class Bench:
         chain = self._chain("CPU fetch")
         staying = [*itertools.islice(chain, STAYING)]
         chain.close()
-        for _ in range(EPOCHS):
+        for _ in range(2):
             seconds, steps = self._epoch(staying, self._train)
         self._model_s = seconds / steps
         return {
@@ -108,19 +107,19 @@ class Bench:
         }
 
     def epochs(self, way: str) -> Figures:
-        """Two epochs of training, and then the loader alone."""
+        """Epochs of training, and then the loader alone."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         with dp.DataLoader(self._chain(way), self._args.workers) as loader:
             print(loader.explain(), flush=True)
-            first, _ = self._epoch(loader, self._train)
-            seconds, steps = self._epoch(loader, self._train)
+            trained = [self._epoch(loader, self._train) for _ in range(self._args.epochs)]
+            seconds, steps = trained[-1]
             alone, _ = self._epoch(loader, None)
             workers = [each.pid for each in active_children() if each.name.startswith("datapipes-worker") and each.pid]
             self._workers_bytes = sum(map(private_bytes, workers))
         found: Figures = {
             f"{way}: steps of an epoch": float(steps),
-            f"{way}: first epoch, start of the workers too (s)": first,
+            f"{way}: first epoch, start of the workers too (s)": trained[0][0],
             f"{way}: epoch (s)": seconds,
             f"{way}: epoch (minibatches/s)": steps / seconds,
             f"{way}: loader alone (minibatches/s)": steps / alone,

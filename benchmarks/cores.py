@@ -10,7 +10,7 @@ threads), and with the features fetched by the workers (cut="end"). Beside them 
 the lines of such a minibatch, and the memcpy of its features, take with w threads. What was made ahead while others
 were measured is used up before the clock starts. All sides of a table in alternation, --round-s a measurement, median.
 Run: python benchmarks/cores.py --graph GRAPH
-Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges, commit a9264e8, median of 5; more than 2 cores are not
+Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges, commit 6c25d5c, median of 5; more than 2 cores are not
 measured yet): sampling 48.9 M edges/s, two threads 1.81 times that; 0.76 and 0.78 of the limit. Gathering 4.1 GB/s and
 1.84 times that, 0.34 and 0.74 of a memcpy, which two threads did not speed up. Sampling in 1 and 2 processes 94 and 192
 minibatches/s (0.90 and 1.84 of 0 workers), 0.78 and 0.77 of the limit; in threads 98 and 203 (1.01 and 2.09), 0.88 and

@@ -5,7 +5,7 @@ ids, beside a sum of the same bytes (NumPy, one thread: a memory read) and a cop
 [15, 10, 5], features of 400 bytes: the first minibatch of a loader, and the first `state_dict()` right after it, where
 nobody has taken the digest of the graph yet, and where it is known. In alternation, median of 9, of the chain 21.
 Run: python benchmarks/digests.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared and busy, 1M nodes / 20M edges, commit 2416138): 5.7 GB/s by one thread, 10.4 by two; from
+Result (2-core Intel Xeon VM, shared and busy, 1M nodes / 20M edges, commit 2416138): 5.7 GB/s by one thread, 10.4 by two; from
 int32 3.9 and 7.7 GB/s of int64; a sum 16.6, a copy 7.1. First minibatch 1.00 of the time with the digest known; the first
 state right after it 0.29 ms where it is known, 50 to 100 ms where the digest has just begun.
 """

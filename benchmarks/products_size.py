@@ -8,7 +8,7 @@ start. Beside it: the loader alone and sampling alone, over an epoch each, and t
 stay on the device. The model's share of an epoch is the time of as many steps of the model alone, over the epoch's.
 Memory: the most that this process had resident, what the workers alone have, and the most on the GPU.
 Run: python benchmarks/products_size.py --graph GRAPH --device cuda
-Result (2-core Intel Xeon VM without a GPU, shared, commit a9264e8; --device cpu --workers 1 --epochs 1): sampling alone
+Result (2-core Intel Xeon VM without a GPU, shared, commit 6c25d5c; --device cpu --workers 1 --epochs 1): sampling alone
 76 minibatches/s (57 M edges/s), 2.5 s an epoch; the loader alone 26 minibatches/s. The epoch of 193 steps took 129 s,
 1.5 minibatches/s; the model alone takes 412 ms a step, 0.62 of that. 366,000 input nodes a minibatch. 5.5 GB resident
 at most, and 0.05 GB that only the worker has. With a GPU nothing was measured.

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,16 @@ import datapipes as dp
 from datapipes import _core
 
 PEER_BOUND_S = 180.0  # for one measurement of the peer; the first one includes loading the graph
+
+# By default glibc gives a large block back to the system as soon as it is freed, and the next one is page-faulted in
+# anew. So told, it takes all blocks from one heap, which grows by 1 GiB at a time and never shrinks.
+KEEP_MEMORY = {
+    "MALLOC_TOP_PAD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**32),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_ARENA_MAX": "1",  # the heap of any other arena ends at 64 MiB
+}
+PEERS: dict[str, dict[str, str]] = {"graphbolt 2.1.0": KEEP_MEMORY, "graphbolt 2.1.0 as installed": {}}
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -182,18 +192,19 @@ def _mean_of_neighbors(block: dp.Block, h: Tensor) -> Tensor:
 
 
 class Peer:
-    """GraphBolt in its own interpreter. It does one measurement for each line it is sent.
+    """GraphBolt in its own interpreter, `allocator` in its environment. It measures once for each line it is sent.
 
     All its processes are stopped while we measure, because threads of its DataLoader poll and take part of a core.
     """
 
-    def __init__(self, python: Path, graph: Path | None, what: str) -> None:
+    def __init__(self, python: Path, graph: Path | None, what: str, allocator: dict[str, str]) -> None:
         if graph is None:
             raise SystemExit("--peer-python needs --graph DIR: the peer reads the same files.")
         script = Path(__file__).with_name("peer_graphbolt.py")
-        environment = {**os.environ, "DGLBACKEND": "pytorch"}  # otherwise it prints which backend it chose
+        environment = {name: value for name, value in os.environ.items() if name not in KEEP_MEMORY}
+        environment |= {"DGLBACKEND": "pytorch"} | allocator  # without a backend it prints which one it chose
         self._process = subprocess.Popen(
-            [str(python), str(script), str(graph), what],
+            [str(python), str(script), str(graph), *what.split()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -238,6 +249,29 @@ class Peer:
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def peers_of(python: Path | None, graph: Path | None, what: str) -> dict[str, Peer]:
+    """Return GraphBolt with an allocator that keeps memory, and as installed, by name; none without an interpreter."""
+    if python is None:
+        return {}
+    return {name: Peer(python, graph, what, allocator) for name, allocator in PEERS.items()}
+
+
+def loaders_of_peers(
+    python: Path | None, graph: Path | None, what: str, workers: Iterable[int], *rest: object
+) -> dict[str, Peer]:
+    """Return a peer of each kind for each number of workers, by name; `rest` follows the number."""
+    return {
+        f"{name}, {count} workers": peer
+        for count in workers
+        for name, peer in peers_of(python, graph, " ".join(map(str, (what, count, *rest)))).items()
+    }
+
+
+def best_of(name: str, rates: dict[str, float]) -> float:
+    """Return the best rate of a peer's loaders; `name` is that of the peer."""
+    return max(rate for side, rate in rates.items() if side.startswith(f"{name}, "))
 
 
 Figures = dict[str, float | str]

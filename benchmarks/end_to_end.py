@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from common import Peer, alternate, load_graph, parser, report, timed, with_threads
+from common import PEERS, alternate, best_of, load_graph, loaders_of_peers, parser, report, timed, with_threads
 
 import datapipes as dp
 from datapipes import _core
@@ -65,20 +65,15 @@ def main() -> None:
         fewer = sampled.fetch_feature(stores[name], node_feature_keys=["feat"])
         sides[f"DataLoader, stored as {name}"] = with_threads(2, Delivery(lambda fewer=fewer: dp.DataLoader(fewer)))
         sides[f"gathering alone, stored as {name}"] = with_threads(2, gather(fewer))
-    peers = {}
-    if args.peer_python:
-        peers = {
-            f"graphbolt 2.1.0, {workers} workers": Peer(args.peer_python, args.graph, f"end_to_end_{workers}")
-            for workers in WORKERS
-        }
-        sides |= {name: peer.measure for name, peer in peers.items()}
+    peers = loaders_of_peers(args.peer_python, args.graph, "end_to_end", WORKERS)
+    sides |= {name: peer.measure for name, peer in peers.items()}
     rates = alternate(sides, args.repeats)
     for peer in peers.values():
         peer.close()
     figures: dict[str, float | str] = {f"{name} (minibatches/s)": rate for name, rate in rates.items()}
     ours = rates["DataLoader"]
-    if peers:
-        figures["DataLoader, ratio to graphbolt's best"] = ours / max(rates[name] for name in peers)
+    for name in PEERS if peers else ():
+        figures[f"DataLoader, ratio to {name}'s best"] = ours / best_of(name, rates)
     limit = 1 / (1 / rates["sampling alone"] + 1 / rates["gathering alone"])
     figures["both alone, added up (minibatches/s)"] = limit
     figures["DataLoader, ratio to both alone"] = ours / limit

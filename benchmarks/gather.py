@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from common import Peer, RandomLines, alternate, load_graph, memcpy, parser, report, timed, with_threads
+from common import Peer, RandomLines, alternate, load_graph, memcpy, parser, peers_of, report, timed, with_threads
 
 import datapipes as dp
 from datapipes import _core
@@ -44,9 +44,10 @@ def main() -> None:
     args = parser(__doc__ or "").parse_args()
     torch.set_num_threads(1)
     figures: dict[str, float | str] = {}
-    peer = Peer(args.peer_python, args.graph, "gather") if args.peer_python else None
-    figures |= stage_figures(args, peer)
-    if peer is not None:
+    peers = peers_of(args.peer_python, args.graph, "gather")
+    pairs = {f"{name}, 2 threads": peer for name, peer in peers_of(args.peer_python, args.graph, "gather 2").items()}
+    figures |= stage_figures(args, peers | pairs)
+    for peer in (peers | pairs).values():
         peer.close()
     for width in WIDTHS:
         figures |= width_figures(width, args.repeats)
@@ -57,7 +58,7 @@ def main() -> None:
     report(figures, args.json)
 
 
-def stage_figures(args, peer: Peer | None) -> dict[str, float]:
+def stage_figures(args, peers: dict[str, Peer]) -> dict[str, float]:
     graph, rows = load_graph(args.graph)
     features = torch.from_numpy(rows)
     store = stored(features, None)
@@ -92,14 +93,14 @@ def stage_figures(args, peer: Peer | None) -> dict[str, float]:
     for name, other in fetchers.items():
         sides[name] = rate(lambda i, other=other: other.transform(minibatches[i]))
         sides[f"{name}, 2 threads"] = with_threads(2, sides[name])
-    if peer is not None:
-        sides["graphbolt 2.1.0"] = peer.measure
+    sides |= {name: peer.measure for name, peer in peers.items()}
     rates = alternate(sides, args.repeats)
     figures = {f"{name} (GB/s)": value / 1e9 for name, value in rates.items()}
     for name in sides:
         if name.removesuffix(", 2 threads") in ("fetch_feature", *fetchers):
             continue
-        figures[f"fetch_feature, ratio to {name}"] = rates["fetch_feature"] / rates[name]
+        threads = ", 2 threads" if name.endswith(", 2 threads") else ""
+        figures[f"fetch_feature{threads}, ratio to {name}"] = rates[f"fetch_feature{threads}"] / rates[name]
     for name in fetchers:
         for threads in ("", ", 2 threads"):
             ratio = rates[f"{name}{threads}"] / rates[f"fetch_feature{threads}"]

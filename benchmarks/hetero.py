@@ -22,7 +22,7 @@ import gc
 
 import numpy as np
 import torch
-from common import Peer, RandomLines, alternate, load_graph, parser, report, timed
+from common import RandomLines, alternate, load_graph, parser, peers_of, report, timed
 from typed_split import SHARES, split_edges
 
 import datapipes as dp
@@ -51,21 +51,19 @@ def main() -> None:
         "5 relations, fewer (edges/s)": Sampling(typed_start.sample_neighbor(graph, FEWER)),
         "lines of 1 GiB (lines/s)": RandomLines(),
     }
-    peer = Peer(args.peer_python, args.graph, "sample_types") if args.peer_python else None
-    if peer is not None:
-        sides["graphbolt 2.1.0, 5 relations (edges/s)"] = peer.measure
+    peers = peers_of(args.peer_python, args.graph, "sample_types")
+    sides |= {f"{name}, 5 relations (edges/s)": peer.measure for name, peer in peers.items()}
     rates = alternate(sides, args.repeats)
-    if peer is not None:
+    for peer in peers.values():
         peer.close()
     figures: dict[str, float | str] = dict(rates)
     for name in ("without types", "5 relations", "without types, fewer", "5 relations, fewer"):
         figures[f"{name} (ns/edge)"] = 1e9 / rates[f"{name} (edges/s)"]
     figures["time per edge, 5 relations over none"] = rates["without types (edges/s)"] / rates["5 relations (edges/s)"]
     figures["the same, fewer"] = rates["without types, fewer (edges/s)"] / rates["5 relations, fewer (edges/s)"]
-    if peer is not None:
-        figures["5 relations, ratio to graphbolt"] = (
-            rates["5 relations (edges/s)"] / rates["graphbolt 2.1.0, 5 relations (edges/s)"]
-        )
+    for name in peers:
+        ratio = rates["5 relations (edges/s)"] / rates[f"{name}, 5 relations (edges/s)"]
+        figures[f"5 relations, ratio to {name}"] = ratio
     floor = (2 + ours.rows / ours.edges) / rates["lines of 1 GiB (lines/s)"]
     figures["rows of relations per edge"] = ours.rows / ours.edges
     figures["floor, every line a miss (ns/edge)"] = floor * 1e9

@@ -29,7 +29,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 import torch
-from common import Peer, alternate, load_graph, parser, report
+from common import PEERS, alternate, best_of, load_graph, loaders_of_peers, parser, report
 
 import datapipes as dp
 
@@ -144,21 +144,17 @@ def main() -> None:
             "2 threads": dp.DataLoader(whole, 2, worker_method="thread"),
         }
         sides: dict[str, Callable[[int], float]] = {name: Delivery(loader) for name, loader in loaders.items()}
-        peers = {}
-        if args.peer_python:
-            for workers in (0, 1, 2):
-                name = f"graphbolt 2.1.0, {workers} workers"
-                peers[name] = Peer(args.peer_python, args.graph, f"end_to_end_{workers}")
-                sides[name] = peers[name].measure
+        peers = loaders_of_peers(args.peer_python, args.graph, "end_to_end", (0, 1, 2))
+        sides |= {name: peer.measure for name, peer in peers.items()}
         rates = alternate(sides, args.repeats)
         for peer in peers.values():
             peer.close()
         found: dict[str, float | str] = {f"{name} (minibatches/s)": rate for name, rate in rates.items()}
         for name in loaders:
             found[f"{name}, ratio to 0 workers"] = rates[name] / rates["0 workers"]
-        if peers:
-            best = max(rates[name] for name in loaders)
-            found["best, ratio to graphbolt's best"] = best / max(rates[name] for name in peers)
+        for name in PEERS if peers else ():
+            best = max(rates[loader] for loader in loaders)
+            found[f"best, ratio to {name}'s best"] = best / best_of(name, rates)
         used = worker_bytes()
         for loader in loaders.values():
             loader.close()

@@ -1,16 +1,23 @@
 """Runs in the peer's interpreter: measures GraphBolt 2.1.0 once for each line on standard input and prints a line.
 
-Arguments: GRAPH (folder) and "sample" (edges and input nodes per second, sampled and compacted), "sample_types" (the
-same, with the edges in 3 node types and 5 relations), "sample_NAME" (the same, of a sampler in SAMPLERS over the values
-of edge_values.py), "gather" (bytes per second of feature rows) or "end_to_end_W" (minibatches per second of its
-DataLoader with W workers, node features included). It uses one thread, two for its DataLoader without workers. 1,024
-seeds, fanouts [15, 10, 5]; as in ours, the last fanout is that of the hop next to the seeds. A line has what was done,
-the input nodes, seconds, and seconds of processor time.
+Arguments: GRAPH (folder) and one of these.
+
+* `sample [THREADS]`: edges and input nodes per second, sampled and compacted; `sample_types`: the same, with the edges
+  in 3 node types and 5 relations; `sample_NAME`: the same, of a sampler in SAMPLERS over the values of edge_values.py.
+* `gather [THREADS]`: bytes per second of feature rows.
+* `end_to_end WORKERS [copy_to]`: minibatches per second of its DataLoader, node features included.
+
+It uses one thread where none are named; a DataLoader without workers uses two. 1,024 seeds, fanouts
+[15, 10, 5] where the arguments do not say otherwise; as in ours, the last fanout is that of the hop next to the seeds.
+A line has what was done, the input nodes, seconds, and seconds of processor time.
 """
 
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
 
 import dgl.graphbolt as gb
 import edge_values
@@ -32,48 +39,102 @@ SAMPLERS = {  # class and arguments
 
 
 def main() -> None:
-    folder, what = sys.argv[1:3]
+    folder, what, *arguments = sys.argv[1:]
     torch.set_num_threads(1)
-    arrays = [np.load(f"{folder}/{name}.npy") for name in ("indptr", "indices")]
-    sampler = what.removeprefix("sample_")
-    if sampler in SAMPLERS:
-        pipe = sampler_pipe(*arrays, sampler)
+    kinds = {"end_to_end": end_to_end, "gather": gather}
+    measure = kinds.get(what, sample)(folder, what, *arguments)
+    for line in sys.stdin:
+        began, began_processor = time.perf_counter(), time.process_time()
+        done, input_nodes, *seconds = measure(int(line))
+        seconds = seconds or [time.perf_counter() - began]
+        print(done, input_nodes, *seconds, time.process_time() - began_processor, flush=True)
+
+
+Measure = Callable[[int], tuple[float, ...]]  # the line -> what was done, input nodes, and seconds if not all count
+
+
+def sample(folder: str, what: str, threads: str = "1") -> Measure:
+    torch.set_num_threads(int(threads))
+    arrays = topology(folder)
+    name = what.removeprefix("sample_")
+    if name in SAMPLERS:
+        pipe = sampler_pipe(*arrays, name)
     else:
-        pipe = typed_pipe(*arrays) if what == "sample_types" else plain_pipe(*map(torch.from_numpy, arrays))
-    if not what.startswith("sample"):
-        features = torch.from_numpy(np.load(f"{folder}/feat.npy"))
-        store = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(features)})
-    if what == "gather":
-        stream = iter(pipe)
-        nodes = [next(stream).input_nodes for _ in range(5)]
-    if what.startswith("end_to_end"):
-        workers = int(what.rsplit("_", 1)[1])
-        torch.set_num_threads(2 if workers == 0 else 1)
-        pipe = gb.DataLoader(gb.FeatureFetcher(pipe, store, node_feature_keys=["feat"]), num_workers=workers)
-    stream = iter(pipe)
-    for _ in sys.stdin:
-        began, began_processor, done, num_nodes = time.perf_counter(), time.process_time(), 0, 0
+        pipe = typed_pipe(*arrays) if what == "sample_types" else plain_pipe(*arrays)
+    stream = endless(pipe)
+
+    def measure(_: int) -> tuple[float, float]:
+        began, edges, input_nodes = time.perf_counter(), 0, 0
         while time.perf_counter() - began < ROUND_S:
-            if what == "gather":
-                for ids in nodes:
-                    rows = store.read("node", None, "feat", ids)
-                    done += rows.numel() * rows.element_size()
-                continue
-            minibatch = next(stream, None)
-            if minibatch is None:
-                stream = iter(pipe)
-            elif what.startswith("sample"):
-                done += sum(edges_of(hop.sampled_csc) for hop in minibatch.sampled_subgraphs)
-                num_nodes += nodes_of(minibatch.input_nodes)
-            else:
-                done += 1
-        print(done, num_nodes, time.perf_counter() - began, time.process_time() - began_processor, flush=True)
+            minibatch = next(stream)
+            edges += sum(edges_of(hop.sampled_csc) for hop in minibatch.sampled_subgraphs)
+            input_nodes += nodes_of(minibatch.input_nodes)
+        return edges, input_nodes
+
+    return measure
 
 
-def plain_pipe(indptr: torch.Tensor, indices: torch.Tensor) -> gb.NeighborSampler:
+def gather(folder: str, _: str, threads: str = "1") -> Measure:
+    torch.set_num_threads(int(threads))
+    store = features(folder)
+    nodes = [minibatch.input_nodes for minibatch in islice(plain_pipe(*topology(folder)), 5)]
+
+    def measure(_: int) -> tuple[float, float]:
+        began, num_bytes = time.perf_counter(), 0
+        while time.perf_counter() - began < ROUND_S:
+            for ids in nodes:
+                rows = store.read("node", None, "feat", ids)
+                num_bytes += rows.numel() * rows.element_size()
+        return num_bytes, 0
+
+    return measure
+
+
+def end_to_end(folder: str, _: str, workers: str, copy: str = "") -> Measure:
+    torch.set_num_threads(2 if workers == "0" else 1)
+    stream = endless(loader(folder, workers, copy))
+
+    def measure(_: int) -> tuple[float, float]:
+        began, done = time.perf_counter(), 0
+        while time.perf_counter() - began < ROUND_S:
+            next(stream)
+            done += 1
+        return done, 0
+
+    return measure
+
+
+def endless(pipe) -> Iterator[gb.MiniBatch]:
+    """Yield minibatches, epoch after epoch."""
+    while True:
+        yield from pipe
+
+
+def topology(folder: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    return np.load(f"{folder}/indptr.npy"), np.load(f"{folder}/indices.npy")
+
+
+def features(folder: str) -> gb.BasicFeatureStore:
+    rows = torch.from_numpy(np.load(f"{folder}/feat.npy"))
+    return gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(rows)})
+
+
+def loader(folder: str, workers: str, copy: str, batch_size: int = 1024, *, shuffle: bool = True) -> gb.DataLoader:
+    """Return its DataLoader; with a copy, to the CPU, it makes two minibatches ahead in a thread."""
+    pipe = plain_pipe(*topology(folder), batch_size, shuffle)
+    pipe = gb.FeatureFetcher(pipe, features(folder), node_feature_keys=["feat"])
+    if copy == "copy_to":
+        pipe = pipe.copy_to("cpu")
+    return gb.DataLoader(pipe, num_workers=int(workers))
+
+
+def plain_pipe(
+    indptr: np.ndarray, indices: np.ndarray, batch_size: int = 1024, shuffle: bool = True
+) -> gb.NeighborSampler:
     ids = torch.from_numpy(np.random.default_rng(1).permutation(len(indptr) - 1))
-    items = gb.ItemSampler(gb.ItemSet(ids, names="seed_nodes"), batch_size=1024, shuffle=True)
-    return gb.NeighborSampler(items, gb.fused_csc_sampling_graph(indptr, indices), FANOUTS)
+    items = gb.ItemSampler(gb.ItemSet(ids, names="seed_nodes"), batch_size=batch_size, shuffle=shuffle)
+    graph = gb.fused_csc_sampling_graph(torch.from_numpy(indptr), torch.from_numpy(indices))
+    return gb.NeighborSampler(items, graph, FANOUTS)
 
 
 def sampler_pipe(indptr: np.ndarray, indices: np.ndarray, name: str):

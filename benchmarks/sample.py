@@ -20,9 +20,22 @@ only: 30.4 to 32.7 M edges/s, 1.15 times the floor. Id map 4 bytes a node.
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import torch
-from common import Peer, RandomLines, alternate, load_graph, parser, peak_bytes, report, timed, with_threads
+from common import (
+    Figures,
+    RandomLines,
+    alternate,
+    load_graph,
+    parser,
+    peak_bytes,
+    peers_of,
+    report,
+    timed,
+    with_threads,
+)
 
 import datapipes as dp
 from datapipes import _core
@@ -53,20 +66,19 @@ def main() -> None:
         "lines of the id map (lines/s)": RandomLines(MAP_BYTES * graph.num_nodes),
         "lines of indptr (lines/s)": RandomLines(graph.indptr.nbytes),
     }
-    peer = Peer(args.peer_python, args.graph, "sample") if args.peer_python else None
-    if peer is not None:
-        sides["graphbolt 2.1.0 (edges/s)"] = peer.measure
+    peers = peers_of(args.peer_python, args.graph, "sample")
+    sides |= {f"{name} (edges/s)": peer.measure for name, peer in peers.items()}
     rates = alternate(sides, args.repeats)
-    if peer is not None:
+    for peer in peers.values():
         peer.close()
     figures: dict[str, float | str] = dict(rates)
     for name in ("frontier all", "frontier new", "int32 ids", "numpy"):
         figures[f"{name} (M edges/s)"] = rates[f"{name} (edges/s)"] / 1e6
         figures[f"{name} (ns/edge)"] = 1e9 / rates[f"{name} (edges/s)"]
     all_rate = rates["frontier all (edges/s)"]
-    for other in ("graphbolt 2.1.0 (edges/s)", "numpy (edges/s)"):
-        for name in ("frontier all", "frontier new", "int32 ids") if other in rates else ():
-            figures[f"{name}, ratio to {other.split(' (')[0]}"] = rates[f"{name} (edges/s)"] / rates[other]
+    for other in (*peers, "numpy"):
+        for name in ("frontier all", "frontier new", "int32 ids"):
+            figures[f"{name}, ratio to {other}"] = rates[f"{name} (edges/s)"] / rates[f"{other} (edges/s)"]
     per_edge = ours.destinations / ours.edges
     missed = (2 + per_edge) / rates["lines of 1 GiB (lines/s)"]
     sized = (
@@ -79,6 +91,7 @@ def main() -> None:
     figures["floor, lines of each structure (ns/edge)"] = sized * 1e9
     figures["time over that one"] = 1 / all_rate / sized
     figures |= scaling_figures(items, graph)
+    figures |= two_thread_figures(items, graph, args)
     figures |= small_minibatches(graph)
     figures["peak memory of a minibatch (bytes/edge)"] = ours.peak_bytes_per_edge()
     figures["id map (bytes/node)"] = float(MAP_BYTES)
@@ -103,6 +116,17 @@ def scaling_figures(items: dp.Stage, graph: dp.CSCGraph) -> dict[str, float | st
         "scaling of the floor": floor_scaling,
         "share of the floor's scaling": scaling / floor_scaling,
     }
+
+
+def two_thread_figures(items: dp.Stage, graph: dp.CSCGraph, args: argparse.Namespace) -> Figures:
+    """Measure sampling with two threads beside GraphBolt's with two."""
+    peers = peers_of(args.peer_python, args.graph, "sample 2")
+    sides = {name: peer.measure for name, peer in peers.items()}
+    rates = alternate(sides | {"ours": with_threads(2, Sampling(items.sample_neighbor(graph, FANOUTS)))}, args.repeats)
+    for peer in peers.values():
+        peer.close()
+    figures: Figures = {f"{name}, 2 threads (M edges/s)": rates[name] / 1e6 for name in peers}
+    return figures | {f"2 threads, ratio to {name}, 2 threads": rates["ours"] / rates[name] for name in peers}
 
 
 class Sampling:

@@ -45,7 +45,7 @@ from typing import NamedTuple
 import edge_values
 import numpy as np
 import torch
-from common import Figures, Peer, alternate, load_graph, parser, report
+from common import Figures, Peer, alternate, load_graph, parser, peers_of, report
 
 import datapipes as dp
 
@@ -130,8 +130,8 @@ def main() -> None:
     figures: Figures = {}
     for row in ROWS:
         if fnmatch.fnmatch(row.name, args.only):
-            peer = Peer(args.peer_python, args.graph, f"sample_{row.peer}") if args.peer_python and row.peer else None
-            figures |= compare(row, with_values(graph, row.values), args.repeats, peer)
+            peers = peers_of(args.peer_python, args.graph, f"sample_{row.peer}") if row.peer else {}
+            figures |= compare(row, with_values(graph, row.values), args.repeats, peers)
     report(figures, args.json)
 
 
@@ -151,11 +151,11 @@ def with_values(graph: dp.CSCGraph, names: tuple[str, ...]) -> dp.CSCGraph:
     )
 
 
-def compare(row: Row, graph: dp.CSCGraph, repeats: int, peer: Peer | None) -> Figures:
+def compare(row: Row, graph: dp.CSCGraph, repeats: int, peers: dict[str, Peer]) -> Figures:
     """Measure a sampler, its uniform counterpart and GraphBolt's in turn."""
     sides = {name: Sampling(build, graph) for name, build in (("it", row.build), ("uniform", row.uniform))}
-    peers = PeerSampling(peer) if peer else None
-    rates = alternate({**sides, **({"peer": peers} if peers else {})}, repeats)
+    others = {name: PeerSampling(peer) for name, peer in peers.items()}
+    rates = alternate({**sides, **others}, repeats)
     cost = {name: 1e9 / rate for name, rate in rates.items()}
     nodes = {name: cost[name] * side.edges / side.input_nodes for name, side in sides.items()}
     ours, name = sides["it"], row.name
@@ -168,14 +168,14 @@ def compare(row: Row, graph: dp.CSCGraph, repeats: int, peer: Peer | None) -> Fi
         f"{name} (ns/in-edge scanned)": cost["it"] * ours.edges / ours.scanned,
         f"{name} (in-edges scanned per edge)": ours.scanned / ours.edges,
     }
-    if peers:
-        peers.close()
-        of_nodes = cost["peer"] * peers.edges_per_input_node
+    for other, side in others.items():
+        peers[other].close()
+        of_nodes = cost[other] * side.edges_per_input_node
         figures |= {
-            f"{name}: graphbolt 2.1.0 (ns/edge)": cost["peer"],
-            f"{name}: faster than graphbolt per edge": cost["peer"] / cost["it"],
-            f"{name}: graphbolt 2.1.0 (ns/input node)": of_nodes,
-            f"{name}: faster than graphbolt per input node": of_nodes / nodes["it"],
+            f"{name}: {other} (ns/edge)": cost[other],
+            f"{name}: faster than {other} per edge": cost[other] / cost["it"],
+            f"{name}: {other} (ns/input node)": of_nodes,
+            f"{name}: faster than {other} per input node": of_nodes / nodes["it"],
         }
     return figures
 
@@ -245,7 +245,6 @@ class PeerSampling:
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self.close = peer.close
         self.edges_per_input_node = 0.0
 
     def __call__(self, round_: int) -> float:

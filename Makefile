@@ -12,7 +12,7 @@ WHEEL_VENV := $(VENV)-wheel
 WHEEL_TOOLS := $(WHEEL_VENV)/.tools-$(shell cksum < requirements-wheel.lock | cut -d' ' -f1)
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
 
-HELPERS := common edge_values gpu_tests make_graph peer_graphbolt table typed_split
+HELPERS := common consumers draw edge_values gpu_tests make_graph peer_graphbolt table typed_split
 BENCHMARKS := $(filter-out $(HELPERS:%=benchmarks/%.py), $(sort $(wildcard benchmarks/*.py)))
 
 MINUTES ?= 5

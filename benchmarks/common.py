@@ -14,15 +14,13 @@ import subprocess
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from consumers import Steps
 
 import datapipes as dp
 from datapipes import _core
@@ -144,51 +142,11 @@ def _resident_bytes(field: str) -> float:
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-class Training:
-    """GraphSAGE with mean aggregation: a call trains one step, at most STEPS_AHEAD before the GPU has done them."""
-
-    STEPS_AHEAD = 2
-    NUM_CLASSES = 47
-
-    def __init__(self, num_nodes: int, row_width: int, hidden: int, num_layers: int, device: torch.device) -> None:
-        torch.manual_seed(0)
-        widths = [row_width, *[hidden] * (num_layers - 1), self.NUM_CLASSES]
-        self._own = nn.ModuleList(map(nn.Linear, widths[:-1], widths[1:])).to(device)
-        self._neighbors = nn.ModuleList(map(nn.Linear, widths[:-1], widths[1:])).to(device)
-        self._labels = torch.randint(self.NUM_CLASSES, (num_nodes,), device=device)
-        self._optimizer = torch.optim.Adam([*self._own.parameters(), *self._neighbors.parameters()], lr=1e-3)
-        self._events: deque[torch.cuda.Event] = deque()
+class Training(Steps):
+    """GraphSAGE with mean aggregation: a call trains one step over our minibatch."""
 
     def __call__(self, minibatch: dp.MiniBatch) -> None:
-        h = minibatch.node_features["feat"]
-        for number, (own, neighbors, block) in enumerate(
-            zip(self._own, self._neighbors, minibatch.blocks, strict=True), start=1
-        ):
-            h = own(h[: block.num_dst]) + neighbors(_mean_of_neighbors(block, h))
-            if number < len(self._own):
-                h = h.relu()
-        self._optimizer.zero_grad()
-        F.cross_entropy(h, self._labels[minibatch.seeds]).backward()
-        self._optimizer.step()
-        if h.is_cuda:
-            event = torch.cuda.Event()
-            event.record()
-            self._events.append(event)
-            if len(self._events) > self.STEPS_AHEAD:
-                self._events.popleft().synchronize()
-
-    def finish(self) -> None:
-        """Wait until the GPU has done all steps."""
-        while self._events:
-            self._events.popleft().synchronize()
-
-
-def _mean_of_neighbors(block: dp.Block, h: Tensor) -> Tensor:
-    """Return [num_dst, width] without waiting for the GPU."""
-    degree = block.indptr.diff()
-    places = torch.arange(block.num_dst, device=h.device).repeat_interleave(degree, output_size=block.num_edges)
-    sums = h.new_zeros(block.num_dst, h.shape[1]).index_add(0, places, h[block.indices])
-    return sums / degree.clamp(min=1)[:, None]
+        self.step(minibatch.node_features["feat"], minibatch.blocks, minibatch.seeds)
 
 
 class Peer:

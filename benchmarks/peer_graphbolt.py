@@ -6,8 +6,14 @@ Arguments: GRAPH (folder) and one of these.
   in 3 node types and 5 relations; `sample_NAME`: the same, of a sampler in SAMPLERS over the values of edge_values.py.
 * `gather [THREADS]`: bytes per second of feature rows.
 * `end_to_end WORKERS [copy_to]`: minibatches per second of its DataLoader, node features included.
+* `training WORKERS COPY BATCH_SIZE HIDDEN STEPS`: steps per second of its DataLoader alone (a line of 0), of the model
+  of consumers.py over minibatches that stay (1), and of both (2). COPY is "copy_to" or anything else.
+* `consumer WORKERS COPY BATCH_SIZE`: how busy its DataLoader keeps a played device; a line has the milliseconds of a
+  step.
+* `accuracy`: trains an epoch of consumers.Classification over the arrays in GRAPH. A line is EPOCHS times the seed of
+  the run, plus the epoch. The answer has the accuracy, and the seconds of training.
 
-It uses one thread where none are named; a DataLoader without workers uses two. 1,024 seeds, fanouts
+It uses one thread where none are named; a DataLoader without workers and a model use two. 1,024 seeds, fanouts
 [15, 10, 5] where the arguments do not say otherwise; as in ours, the last fanout is that of the hop next to the seeds.
 A line has what was done, the input nodes, seconds, and seconds of processor time.
 """
@@ -23,10 +29,13 @@ import dgl.graphbolt as gb
 import edge_values
 import numpy as np
 import torch
+from consumers import EPOCHS, Classification, Steps, play_device
 from typed_split import split_edges
 
 ROUND_S = 1.0
 FANOUTS = [15, 10, 5]
+STAYING = 4  # minibatches that the model alone is measured with
+AHEAD = 8  # minibatches at most that a loader has made ahead
 SAMPLERS = {  # class and arguments
     "weighted": (gb.NeighborSampler, {"prob_name": "weight"}),
     "weighted_replace": (gb.NeighborSampler, {"prob_name": "weight", "replace": True}),
@@ -41,8 +50,8 @@ SAMPLERS = {  # class and arguments
 def main() -> None:
     folder, what, *arguments = sys.argv[1:]
     torch.set_num_threads(1)
-    kinds = {"end_to_end": end_to_end, "gather": gather}
-    measure = kinds.get(what, sample)(folder, what, *arguments)
+    kinds = {"training": training, "consumer": consumer, "end_to_end": end_to_end, "gather": gather}
+    measure = accuracy(Path(folder)) if what == "accuracy" else kinds.get(what, sample)(folder, what, *arguments)
     for line in sys.stdin:
         began, began_processor = time.perf_counter(), time.process_time()
         done, input_nodes, *seconds = measure(int(line))
@@ -104,6 +113,62 @@ def end_to_end(folder: str, _: str, workers: str, copy: str = "") -> Measure:
     return measure
 
 
+def training(folder: str, _: str, workers: str, copy: str, batch_size: str, hidden: str, num_steps: str) -> Measure:
+    torch.set_num_threads(2)
+    stream = endless(loader(folder, workers, copy, int(batch_size), shuffle=False))
+    staying: list[gb.MiniBatch] = []
+    width = np.load(f"{folder}/feat.npy", mmap_mode="r").shape[1]
+    model = Steps(len(np.load(f"{folder}/indptr.npy")) - 1, width, int(hidden), len(FANOUTS), torch.device("cpu"))
+
+    def measure(part: int) -> tuple[float, float, float]:
+        if part == 1 and not staying:
+            staying.extend(islice(stream, STAYING))
+        if part != 1:
+            for _ in range(AHEAD):  # skip what was made ahead while other sides were measured
+                next(stream)
+        began = time.perf_counter()
+        for number in range(int(num_steps)):
+            minibatch = staying[number % STAYING] if part == 1 else next(stream)
+            if part > 0:
+                model.step(minibatch.node_features["feat"], blocks_of(minibatch), minibatch.seed_nodes)
+        return int(num_steps), 0, time.perf_counter() - began
+
+    return measure
+
+
+def consumer(folder: str, _: str, workers: str, copy: str, batch_size: str) -> Measure:
+    torch.set_num_threads(2)
+    stream = endless(loader(folder, workers, copy, int(batch_size), shuffle=False))
+
+    def measure(step_ms: int) -> tuple[float, float, float]:
+        play_device(stream, step_ms / 1e3, AHEAD * step_ms / 1e3)
+        busy, seconds, _ = play_device(stream, step_ms / 1e3, ROUND_S)
+        return busy, 0, seconds
+
+    return measure
+
+
+def accuracy(folder: Path) -> Measure:
+    torch.set_num_threads(2)
+    graph = gb.fused_csc_sampling_graph(*map(torch.from_numpy, topology(folder)))
+    words, train = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("words", "train"))
+    store = gb.BasicFeatureStore({("node", None, "words"): gb.TorchBasedFeature(words)})
+    pipe = gb.ItemSampler(gb.ItemSet(train, names="seed_nodes"), Classification.BATCH_SIZE, shuffle=True)
+    pipe = gb.NeighborSampler(pipe, graph, list(Classification.FANOUTS))
+    minibatches = gb.DataLoader(gb.FeatureFetcher(pipe, store, node_feature_keys=["words"]))
+    run: list[Classification] = []
+
+    def measure(line: int) -> tuple[float, float, float]:
+        if line % EPOCHS == 0:
+            run[:] = [Classification(folder, line // EPOCHS)]
+        began = time.perf_counter()
+        run[0].epoch((each.node_features["words"], blocks_of(each), each.seed_nodes) for each in minibatches)
+        seconds = time.perf_counter() - began
+        return run[0].accuracy(), 0, seconds
+
+    return measure
+
+
 def endless(pipe) -> Iterator[gb.MiniBatch]:
     """Yield minibatches, epoch after epoch."""
     while True:
@@ -126,6 +191,11 @@ def loader(folder: str, workers: str, copy: str, batch_size: int = 1024, *, shuf
     if copy == "copy_to":
         pipe = pipe.copy_to("cpu")
     return gb.DataLoader(pipe, num_workers=int(workers))
+
+
+def blocks_of(minibatch: gb.MiniBatch) -> list:
+    """Return the hops as consumers.py reads them."""
+    return [hop.sampled_csc for hop in minibatch.sampled_subgraphs]
 
 
 def plain_pipe(

@@ -1,0 +1,290 @@
+"""How much faster does a model train from a DataLoader, and how busy does one keep a device that uses no processor?
+
+Three parts (--parts). Minibatches of 1,024 seeds in an order that both systems share, fanouts [15, 10, 5], node
+features (400 bytes a node on the benchmark graph); torch.get_num_threads() is 2.
+"steps": milliseconds per step of the loader alone, of GraphSAGE (3 layers, 256 wide, consumers.py) over minibatches
+that stay, and of both; from a plain loop over the chain, and from 0, 1 and 2 workers, processes and threads.
+"consumer": a played device, which waits for 5, 10, 20 or 50 ms a step and keeps its last minibatch while it asks for
+the next. It is busy for the share step / mean period. At 50 ms also the time of a `next`.
+"accuracy": seconds of training until GraphSAGE classifies 0.77 of the validation nodes of the Debian packages right,
+fanouts [10, 10]; evaluation, with all neighbors, is not counted.
+Compared with GraphBolt 2.1.0's DataLoader in its own interpreter (--peer-python), with an allocator that keeps memory
+and as installed. Its chain ends in copy_to where that is faster: for the played device. All in alternation, 12 steps or
+a second per measurement, median of 5. --device cuda trains on a GPU, with features that are copied there.
+Run: python benchmarks/training.py --graph GRAPH --peer-python PYTHON
+Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 0000000): 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import (
+    PEERS,
+    Figures,
+    Peer,
+    Training,
+    alternate,
+    best_of,
+    lacks_gpu,
+    load_graph,
+    loaders_of_peers,
+    parser,
+    peers_of,
+    report_parts,
+)
+from consumers import EPOCHS, Classification, play_device
+
+import datapipes as dp
+
+FANOUTS = [15, 10, 5]
+STEPS_MS = (5, 10, 20, 50)
+ROUND_S = 1.0
+STAYING = 4  # minibatches that the model alone is measured with
+AHEAD = 8  # minibatches that a loader without workers has made ahead, at most
+WANTED, SEEDS = 0.77, (0, 1)
+
+
+def main() -> None:
+    args = arguments()
+    if args.device == "cuda" and lacks_gpu("training"):
+        return
+    if args.device == "cuda" and args.peer_python:
+        raise SystemExit("--peer-python needs --device cpu: the peer trains on the CPU.")
+    if args.device == "cpu":
+        torch.set_num_threads(2)
+    parts = {"steps": steps, "consumer": consumer, "accuracy": accuracy}
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    report_parts({part: lambda part=part: parts[part](args) for part in args.parts}, args.json, {"device": name})
+
+
+def arguments() -> argparse.Namespace:
+    options = parser(__doc__ or "")
+    options.set_defaults(repeats=5)
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model is")
+    options.add_argument("--parts", default="steps,consumer,accuracy", help="which to measure, separated by commas")
+    options.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="numbers of workers to measure")
+    options.add_argument("--hidden", type=int, default=256, help="width of the model")
+    options.add_argument("--batch-size", type=int, default=1024)
+    options.add_argument("--steps", type=int, default=12, help="of each measurement")
+    args = options.parse_args()
+    args.parts = args.parts.split(",")
+    if not {*args.parts} <= {"steps", "consumer", "accuracy"}:
+        options.error(f"--parts: {args.parts}, must be of steps, consumer, accuracy")
+    return args
+
+
+# --- a model
+
+
+def steps(args: argparse.Namespace) -> Figures:
+    with ExitStack() as stack:
+        graph, rows = load_graph(args.graph)
+        device = torch.device(args.device)
+        train = Training(graph.num_nodes, rows.shape[1], args.hidden, len(FANOUTS), device)
+        chain = chain_of(graph, rows, args)
+        streams = streams_of(chain, args.workers, stack)
+        staying = [*islice(endless(chain), STAYING)]
+        ahead = AHEAD * max(1, *args.workers)
+        alone = {name: Steps(stream, None, args.steps, ahead) for name, stream in streams.items()}
+        both = {name: Steps(stream, train, args.steps, ahead) for name, stream in streams.items()}
+        peers = loaders_of_peers(
+            args.peer_python, args.graph, "training", args.workers, "none", args.batch_size, args.hidden, args.steps
+        )
+        for peer in peers.values():
+            stack.callback(peer.close)
+        alone |= {name: lambda _, peer=peer: peer.measure(0) for name, peer in peers.items()}
+        both |= {name: lambda _, peer=peer: peer.measure(2) for name, peer in peers.items()}
+        sides = {"model alone": Steps(endless(staying), train, args.steps, 0)}
+        for name in PEERS if peers else ():
+            first = peers[f"{name}, {args.workers[0]} workers"]
+            sides[f"{name}: model alone"] = lambda _, peer=first: peer.measure(1)
+        sides |= {f"{name}: loader alone": side for name, side in alone.items()}
+        sides |= {f"{name}: with the model": side for name, side in both.items()}
+        rates = alternate(sides, args.repeats, warm_ups=1)
+    figures: Figures = {f"{name} (ms a step)": 1e3 / rate for name, rate in rates.items()}
+    for name in streams:
+        ratio = rates[f"{name}: with the model"] / rates["plain loop: with the model"]
+        figures[f"{name}: training, ratio to the plain loop"] = ratio
+    for part in ("loader alone", "with the model"):
+        of_part = {side: rate for side, rate in rates.items() if side.endswith(part)}
+        best = max(of_part[f"{name}: {part}"] for name in streams)
+        for name in PEERS if peers else ():
+            figures[f"best, {part}, ratio to {name}'s best"] = best / best_of(name, of_part)
+    return figures
+
+
+class Steps:
+    """Steps per second. Minibatches that were made ahead are used up before the clock starts."""
+
+    def __init__(self, stream: Iterator[dp.MiniBatch], train: Training | None, num_steps: int, ahead: int) -> None:
+        self._stream, self._train = stream, train
+        self._num_steps, self._ahead = num_steps, ahead
+
+    def __call__(self, _: int) -> float:
+        for _ in range(self._ahead):
+            next(self._stream)
+        began = time.perf_counter()
+        for _ in range(self._num_steps):
+            minibatch = next(self._stream)
+            if self._train is not None:
+                self._train(minibatch)
+        if self._train is not None:
+            self._train.finish()
+        return self._num_steps / (time.perf_counter() - began)
+
+
+# --- a played device
+
+
+def consumer(args: argparse.Namespace) -> Figures:
+    with ExitStack() as stack:
+        graph, rows = load_graph(args.graph)
+        streams = streams_of(chain_of(graph, rows, args), args.workers, stack)
+        peers = loaders_of_peers(args.peer_python, args.graph, "consumer", args.workers, "copy_to", args.batch_size)
+        for peer in peers.values():
+            stack.callback(peer.close)
+        sides: dict[str, Callable[[int], float]] = {}
+        for ms in STEPS_MS:
+            sides |= {f"{name}, {ms} ms (busy)": Device(stream, ms / 1e3) for name, stream in streams.items()}
+            sides |= {f"{name}, {ms} ms (busy)": lambda _, p=p, ms=ms: p.measure(ms) for name, p in peers.items()}
+        figures: Figures = dict(alternate(sides, args.repeats, warm_ups=1))
+    for name in streams:
+        waits = sides[f"{name}, {STEPS_MS[-1]} ms (busy)"].waits
+        figures[f"{name}, {STEPS_MS[-1]} ms: next, median (ms)"] = 1e3 * statistics.median(waits)
+        figures[f"{name}, {STEPS_MS[-1]} ms: next, p90 (ms)"] = 1e3 * float(np.quantile(waits, 0.9))
+    return figures
+
+
+class Device:
+    """The share of time in which a played device is busy; notes how long each `next` took."""
+
+    def __init__(self, stream: Iterator[dp.MiniBatch], step_s: float) -> None:
+        self._stream, self._step_s = stream, step_s
+        self.waits: list[float] = []
+
+    def __call__(self, _: int) -> float:
+        play_device(self._stream, self._step_s, AHEAD * self._step_s)
+        busy, seconds, waits = play_device(self._stream, self._step_s, ROUND_S)
+        self.waits += waits
+        return busy / seconds
+
+
+# --- an accuracy
+
+
+def accuracy(args: argparse.Namespace) -> Figures:
+    """Train epoch by epoch, all sides in turn, until each has the accuracy that is wanted."""
+    figures: Figures = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        data = dp.datasets.debian_packages()
+        write_arrays(data, folder)
+        peers = peers_of(args.peer_python, folder, "accuracy")
+        for peer in peers.values():
+            stack.callback(peer.close)
+        for rng_seed in SEEDS:
+            runs: dict[str, Callable[[int], tuple[float, float]]] = {
+                name: Run(folder, rng_seed, stack.enter_context(loader))
+                for name, loader in (
+                    ("plain loop", packages(data, rng_seed)),
+                    ("0 workers", dp.DataLoader(packages(data, rng_seed))),
+                )
+            }
+            runs |= {name: lambda line, peer=peer: peer_epoch(peer, line) for name, peer in peers.items()}
+            for name, seconds in until_wanted(runs, rng_seed).items():
+                figures[f"{name}: {WANTED} after (s), seed {rng_seed}"] = seconds
+    return figures
+
+
+def until_wanted(runs: dict[str, Callable[[int], tuple[float, float]]], rng_seed: int) -> dict[str, float]:
+    """Return the seconds of training of each run until its accuracy is that wanted; nan if it never is."""
+    seconds, done = dict.fromkeys(runs, 0.0), {}
+    for epoch in range(EPOCHS):
+        for name in [name for name in runs if name not in done]:
+            reached, spent = runs[name](rng_seed * EPOCHS + epoch)
+            seconds[name] += spent
+            if reached >= WANTED:
+                done[name] = seconds[name]
+    return {name: done.get(name, float("nan")) for name in runs}
+
+
+class Run:
+    """A training of ours: a call is an epoch, and returns accuracy and seconds."""
+
+    def __init__(self, folder: Path, rng_seed: int, minibatches: dp.Stage) -> None:
+        self._training, self._minibatches = Classification(folder, rng_seed), minibatches
+
+    def __call__(self, _: int) -> tuple[float, float]:
+        began = time.perf_counter()
+        self._training.epoch((each.node_features["words"], each.blocks, each.seeds) for each in self._minibatches)
+        seconds = time.perf_counter() - began
+        return self._training.accuracy(), seconds
+
+
+def peer_epoch(peer: Peer, line: int) -> tuple[float, float]:
+    reached, _, seconds, _ = peer.counts(line)
+    return reached, seconds
+
+
+def packages(data: dp.datasets.Dataset, rng_seed: int) -> dp.Stage:
+    items = dp.ItemSampler(data.train_set, Classification.BATCH_SIZE, shuffle=True, seed=rng_seed)
+    return items.sample_neighbor(data.graph, list(Classification.FANOUTS)).fetch_feature(data.features, ["words"])
+
+
+def write_arrays(data: dp.datasets.Dataset, folder: Path) -> None:
+    """Write what Classification reads."""
+    words = data.features["node", None, "words"]
+    labels = torch.zeros(data.graph.num_nodes, dtype=torch.int64)
+    arrays = {"indptr": data.graph.indptr, "indices": data.graph.indices}
+    arrays["words"] = words.read(torch.arange(words.count))
+    for name, items in (("train", data.train_set), ("validation", data.validation_set)):
+        whole = next(iter(dp.ItemSampler(items, len(items))))
+        arrays[name] = whole.seeds
+        labels[whole.seeds] = whole.labels.long()
+    for name, array in (arrays | {"labels": labels}).items():
+        np.save(folder / f"{name}.npy", array.numpy())
+
+
+# --- the chain and its loaders
+
+
+def chain_of(graph: dp.CSCGraph, rows: np.ndarray, args: argparse.Namespace) -> dp.Stage:
+    """Return the chain over seeds in the order of peer_graphbolt.py."""
+    seeds = torch.from_numpy(np.random.default_rng(1).permutation(graph.num_nodes))
+    store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.from_numpy(rows))})
+    chain = dp.ItemSampler(dp.ItemSet(seeds), args.batch_size).sample_neighbor(graph, FANOUTS)
+    chain = chain.fetch_feature(store, node_feature_keys=["feat"])
+    return chain if args.device == "cpu" else chain.copy_to(args.device)
+
+
+def streams_of(chain: dp.Stage, numbers: list[int], stack: ExitStack) -> dict[str, Iterator[dp.MiniBatch]]:
+    """Return the minibatches of a plain loop and of all loaders, by name, without end; `stack` closes the loaders."""
+    loaders: dict[str, dp.Stage] = {"plain loop": chain}
+    for number in numbers:
+        if number == 0:
+            loaders["0 workers"] = dp.DataLoader(chain)
+            continue
+        for method, several in (("process", "processes"), ("thread", "threads")):
+            name = f"{number} {method if number == 1 else several}"
+            loaders[name] = dp.DataLoader(chain, number, worker_method=method)
+    return {name: endless(stack.enter_context(loader)) for name, loader in loaders.items()}
+
+
+def endless(minibatches) -> Iterator[dp.MiniBatch]:
+    """Yield minibatches, epoch after epoch."""
+    while True:
+        yield from minibatches
+
+
+if __name__ == "__main__":
+    main()

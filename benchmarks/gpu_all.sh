@@ -42,10 +42,6 @@ piece_copies() {
 }
 
 piece_training() {
-    if [ ! -e benchmarks/training.py ]; then
-        echo "== training: benchmarks/training.py is not there, so nothing is measured"
-        return
-    fi
     local how=(--repeats 3 --steps 20 --workers 0 2 8)
     [ "$try" = yes ] && how=("${few[@]}" --workers 1)
     graph 1000000 20000000 100

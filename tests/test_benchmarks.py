@@ -16,8 +16,17 @@ import datapipes as dp
 from datapipes.chain.functional import registered_stages
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-HELPERS = {"common", "consumers", "draw", "edge_values", "gpu_tests", "make_graph", "peer_graphbolt", "table"}
-HELPERS |= {"typed_split"}
+HELPERS = {
+    "common",
+    "consumers",
+    "draw",
+    "edge_values",
+    "gpu_tests",
+    "make_graph",
+    "peer_graphbolt",
+    "table",
+    "typed_split",
+}
 DOCSTRINGS = {
     path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     for path in sorted(BENCHMARKS.glob("*.py"))

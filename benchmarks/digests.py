@@ -1,9 +1,9 @@
 """What does a state cost that names every byte of the graph, and does the first minibatch wait for it?
 
-The arrays of a graph of 20M int64 edges and 1M nodes (168 MB), hashed by one thread and by two, with int64 and with
-int32 ids, beside a sum of the same bytes (NumPy, one thread: a memory read) and a copy. Then a whole chain, 1,024 seeds,
-fanouts [15, 10, 5], features of 400 bytes: the first minibatch of a loader, and the first `state_dict()` right after it,
-where nobody has taken the digest of the graph yet, and where it is known. In alternation, median of 9, of the chain 21.
+The arrays of a graph of 20M int64 edges and 1M nodes (168 MB), hashed by one thread and by two, of int64 and of int32
+ids, beside a sum of the same bytes (NumPy, one thread: a memory read) and a copy. Then a whole chain, 1,024 seeds,
+fanouts [15, 10, 5], features of 400 bytes: the first minibatch of a loader, and the first `state_dict()` right after
+it, where nobody has taken the digest of the graph yet, and where it is known. In turn, median of 9, of the chain 21.
 Run: python benchmarks/digests.py --graph GRAPH
 Result (2-core Intel Xeon VM, shared and busy, 1M nodes / 20M edges, commit 2416138): 5.7 GB/s by one thread, 10.4 by
 two; from int32 3.9 and 7.7 GB/s of int64; a sum 16.6, a copy 7.1. First minibatch 1.00 of the time with the digest

@@ -246,7 +246,8 @@ class FakeCuda(runtime.Cuda):
             return False
         first = tensor.data_ptr()
         end = first + 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) * tensor.itemsize
-        ranges = [*self._pinned.items(), *self.registered.items()]
+        with self.lock:  # another thread may lock pages meanwhile
+            ranges = [*self._pinned.items(), *self.registered.items()]
         return any(address <= first and end <= address + num_bytes for address, num_bytes in ranges)
 
     def new_stream(self, device: torch.device) -> Any:

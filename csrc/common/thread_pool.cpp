@@ -7,10 +7,28 @@
 #include "common/per_process.h"
 
 #if !defined(_WIN32)
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #endif
 
 namespace datapipes {
+
+namespace {
+
+// A helper preempts no thread when it wakes up; its share of the processor stays. A kernel of a thread that works ahead
+// would otherwise take the core of the program's own thread. A policy that the user has chosen stays, and where the
+// system refuses, the helper works as any other thread.
+void preempt_nobody() {
+#if defined(__linux__)
+  int policy = 0;
+  sched_param param{};
+  if (pthread_getschedparam(pthread_self(), &policy, &param) == 0 && policy == SCHED_OTHER)
+    (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
+#endif
+}
+
+}  // namespace
 
 ThreadPool& ThreadPool::instance() { return per_process<ThreadPool>(); }
 
@@ -57,6 +75,7 @@ void ThreadPool::run(int helpers, const std::function<void()>& help, const std::
 }
 
 void ThreadPool::work() {
+  preempt_nobody();
   std::unique_lock lock(mutex_);
   for (;;) {
     posted_.wait(lock, [this] { return !jobs_.empty(); });

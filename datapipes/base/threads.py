@@ -1,7 +1,11 @@
-"""The number of threads that work on one minibatch: as many as torch uses, or a worker's share of them."""
+"""Threads that make minibatches: how many work on one, which are as many as torch uses or a worker's share of them; and
+that none of them takes the core of the thread that wakes it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +30,31 @@ def share_here() -> int | None:
 def share_of(num_workers: int) -> int:
     """Return how many threads each of `num_workers` workers gets: an equal part of torch's threads, at least 1."""
     return max(torch.get_num_threads() // num_workers, 1)
+
+
+def preempt_nobody() -> None:
+    """Let this thread preempt no other one when it wakes up (SCHED_BATCH). Its share of the processor stays the same.
+
+    For threads that make minibatches ahead: the consumer wakes them when it takes a minibatch, and goes on. A thread
+    with a policy that the user has chosen keeps it. What this thread starts inherits its policy.
+    """
+    with contextlib.suppress(OSError):  # some sandboxes refuse it; the thread then works as any other
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            _here.preempts_nobody = True
+
+
+@contextmanager
+def normal_policy() -> Iterator[None]:
+    """Undo `preempt_nobody` for a while: to start a process that others use too, such as the fork server."""
+    if not getattr(_here, "preempts_nobody", False):
+        yield
+        return
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import torch
 from datapipes.base.checks import check_int, check_positive_timeout
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_error
+from datapipes.base.threads import preempt_nobody
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.run import close_stream
@@ -194,6 +195,7 @@ _here = threading.local()
 
 def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], streams: list[Stream], queue: _Queue) -> None:
     _here.makes = True
+    preempt_nobody()
     process = os.getpid()
     error: Exception | None = None
     try:

@@ -13,6 +13,7 @@ from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from datapipes.base.checks import shown
+from datapipes.base.threads import normal_policy
 from datapipes.processes.unforkable import why_not_to_fork
 
 DESCRIPTORS = 16  # that starting a process takes at most, for a moment
@@ -31,12 +32,13 @@ def prepare_server(context: Context) -> None:
     """Start the helper processes of multiprocessing. A fork server that starts here imports what all workers need."""
     if context.get_start_method() == "fork":
         return
-    resource_tracker.ensure_running()  # now: to start it later would unblock SIGINT
+    with normal_policy():
+        resource_tracker.ensure_running()  # now: to start it later would unblock SIGINT
     if context.get_start_method() == "forkserver":
         wanted = list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
         own = ("torch", "datapipes", "datapipes.processes.preload")
         context.set_forkserver_preload([module for module in wanted if module not in own] + list(own))
-        with no_interrupt():
+        with no_interrupt(), normal_policy():
             forkserver.ensure_running()
 
 

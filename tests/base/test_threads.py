@@ -1,6 +1,7 @@
 """Threads of the kernels: how many they get, and that results do not depend on the number."""
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from strategies import random_graph
 
 import datapipes as dp
 from datapipes import _core
+from datapipes.base.threads import normal_policy, preempt_nobody
 
 pytestmark = pytest.mark.alone
 
@@ -113,6 +115,63 @@ def test_a_forked_child_has_threads_of_its_own():
         assert child.exitcode == 0
     finally:
         child.kill()
+
+
+# --- whom they preempt
+
+
+POLICIES = f"""
+import importlib.util, os, time
+import numpy as np
+spec = importlib.util.spec_from_file_location("_core", {_core.__file__!r})  # without torch, which takes seconds
+_core = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(_core)
+
+before = set(os.listdir("/proc/self/task"))
+table = np.zeros((20_000, 400), dtype=np.uint8)
+_core.gather_rows(table, np.zeros(20_000, dtype=np.int64), num_threads=3)
+started = [int(thread) for thread in set(os.listdir("/proc/self/task")) - before]
+ends, found = time.monotonic() + {BOUND_S / 2}, []
+while found.count(os.SCHED_BATCH) < len(started) and time.monotonic() < ends:  # they may still be starting
+    found = [os.sched_getscheduler(thread) for thread in started]
+print(os.sched_getscheduler(0), *found)
+"""
+
+
+def test_the_helpers_of_a_kernel_preempt_nobody_and_its_caller_is_left_alone():
+    child = subprocess.run([sys.executable, "-c", POLICIES], capture_output=True, text=True, timeout=BOUND_S)
+    assert (child.stdout.split(), child.stderr) == ([str(os.SCHED_OTHER), *2 * [str(os.SCHED_BATCH)]], "")
+
+
+def policies_in_a_thread(chosen: int) -> list[int]:
+    """Return the policies of a thread that has chosen one and then preempts nobody: now; while it starts a process for
+    others, and of that process; and afterwards.
+    """
+    found: list[int] = []
+
+    def look() -> None:
+        os.sched_setscheduler(0, chosen, os.sched_param(0))
+        preempt_nobody()
+        found.append(os.sched_getscheduler(0))
+        with normal_policy():
+            found.append(os.sched_getscheduler(0))
+            command = [sys.executable, "-SEc", "import os; print(os.sched_getscheduler(0))"]
+            found.append(int(subprocess.run(command, capture_output=True, check=True, timeout=BOUND_S).stdout))
+        found.append(os.sched_getscheduler(0))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(BOUND_S)
+    return found
+
+
+def test_a_thread_that_preempts_nobody_starts_what_others_use_with_the_normal_policy():
+    assert policies_in_a_thread(os.SCHED_OTHER) == [os.SCHED_BATCH, os.SCHED_OTHER, os.SCHED_OTHER, os.SCHED_BATCH]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_a_policy_that_the_user_has_chosen_stays():
+    assert policies_in_a_thread(os.SCHED_IDLE) == [os.SCHED_IDLE] * 4
 
 
 EXIT = f"""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from pipelines import (
     BOUND_S,
     assert_ended,
@@ -109,6 +110,32 @@ def test_two_loaders_may_run_over_one_chain(wrap):
     one, other = wrap(chain), wrap(chain)
     pairs = list(zip(one, other, strict=True))
     assert digests(first for first, _ in pairs) == digests(second for _, second in pairs) == digests(fetched())
+
+
+# --- whom its thread preempts
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {},
+        {"num_workers": 1, "worker_method": "thread"},
+        {"num_workers": 1, "multiprocessing_context": "fork"},
+    ],
+    ids=str,
+)
+def test_threads_and_workers_preempt_nobody_and_the_consumer_is_left_alone(workers):
+    chain = items(12).transform(with_policy).fetch_feature(small_store(), ["feat"]).transform(with_policy)
+    with dp.DataLoader(chain, **workers) as loader:
+        found = {policy for minibatch in loader for policy in minibatch.labels.flatten().tolist()}
+    assert found == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def with_policy(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+    policy = torch.full((len(minibatch.seeds), 1), os.sched_getscheduler(0))
+    before = [] if minibatch.labels is None or minibatch.labels.ndim < 2 else [minibatch.labels]
+    return minibatch.replace(labels=torch.cat([*before, policy], 1))
 
 
 # --- errors

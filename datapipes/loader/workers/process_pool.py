@@ -25,7 +25,7 @@ from datapipes.base.codec import Message
 from datapipes.base.error_message import error_from_message
 from datapipes.base.errors import ChannelClosed, ChannelDamaged, QueueTimeoutError, add_note
 from datapipes.base.log import logger
-from datapipes.base.threads import share_of
+from datapipes.base.threads import normal_policy, share_of
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
@@ -188,7 +188,7 @@ class ProcessPool(Pool):
     def _begin_process(self, start: Start) -> Any:
         name = f"datapipes-worker-{start.worker}"
         process = self._context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
-        with no_interrupt():
+        with no_interrupt(), normal_policy():  # a fork server that has ended is started anew
             process.start()
         return process
 

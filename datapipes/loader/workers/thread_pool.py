@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
-from datapipes.base.threads import share_of, threads_of_kernels
+from datapipes.base.threads import preempt_nobody, share_of, threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.device.handover import leave
 from datapipes.device.runtime import Stream
@@ -131,6 +131,7 @@ def _run(
                 return task
         return None
 
+    preempt_nobody()
     process = os.getpid()
     error: Exception | None = None
     with threads_of_kernels(num_threads), current_streams(streams):

@@ -21,7 +21,7 @@ import torch
 from datapipes.base.error_message import error_to_message
 from datapipes.base.errors import ChannelClosed, ChannelDamaged, PeerDied
 from datapipes.base.outcome import as_error
-from datapipes.base.threads import threads_of_kernels
+from datapipes.base.threads import preempt_nobody, threads_of_kernels
 from datapipes.chain.asynchronous import async_window
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ShmChannel
@@ -48,6 +48,7 @@ def main(start: Start) -> None:
     end_with_parent()
     with contextlib.suppress(OSError):  # some sandboxes know no priorities
         os.nice(NICENESS)
+    preempt_nobody()
     try:
         chain = start.chain.unpack() if isinstance(start.chain, Packed) else start.chain
         root, init = chain

@@ -107,6 +107,8 @@ class _Queue:
         self.depth = depth
         self.ready: deque[tuple[MiniBatch, list[Queued]]] = deque()
         self.changed = threading.Condition()
+        self.is_full = False  # the thread waits for room
+        self.spent: MiniBatch | None = None  # the thread lets go of it once it has room
         self.stopped = False
         self.ended = False
         self.error: Exception | None = None
@@ -114,10 +116,29 @@ class _Queue:
     def put(self, minibatch: MiniBatch, queued: list[Queued]) -> bool:
         """Append a minibatch, and what it waits for, as soon as there is room; return False if the reader has left."""
         with self.changed:
-            self.changed.wait_for(lambda: self.stopped or len(self.ready) < self.depth)
+            while not self.stopped and len(self.ready) >= self.depth:
+                self.is_full = True
+                self.changed.wait()
+            self.is_full = False
             self.ready.append((minibatch, queued))
             self.changed.notify_all()
-            return not self.stopped
+            spent, self.spent = self.spent, None
+        del spent  # outside the lock: freeing it lets go of the GIL, and the reader may want the lock
+        return not self.stopped
+
+    def take(self, last: MiniBatch | None) -> tuple[MiniBatch, list[Queued]]:
+        """Return the oldest minibatch that is ready; the caller holds the lock.
+
+        Args:
+            last: the minibatch before it, if the consumer still has it. The consumer is about to drop it. torch lets go
+                of the GIL for each tensor that it frees, and the thread, woken by this call, would take the GIL and the
+                core each time. So a thread that waits for room frees `last` itself.
+        """
+        if self.is_full and self.spent is None:
+            self.spent = last
+        taken = self.ready.popleft()
+        self.changed.notify_all()
+        return taken
 
     def end(self, error: Exception | None) -> None:
         with self.changed:
@@ -127,6 +148,7 @@ class _Queue:
     def stop(self) -> None:
         with self.changed:
             self.stopped = True
+            self.spent = None
             self.ready.clear()
             self.changed.notify_all()
 
@@ -145,6 +167,7 @@ class _Reader(Iterator[MiniBatch]):
     ) -> None:
         self._where = where
         self._queue = _Queue(depth)
+        self._last: weakref.ref[MiniBatch] | None = None  # what the consumer was given last
         self._process = os.getpid()
         self._timeout = timeout
         self._context = context
@@ -182,9 +205,9 @@ class _Reader(Iterator[MiniBatch]):
                     )
                 left = LOOK_S if self._timeout is None else min(LOOK_S, self._timeout - waited)
                 queue.changed.wait(left)
-            minibatch, queued = queue.ready.popleft()
-            queue.changed.notify_all()
+            minibatch, queued = queue.take(None if self._last is None else self._last())
         take(minibatch, queued)
+        self._last = weakref.ref(minibatch)
         self._context.calls.clock.add(self._waiting, began, minibatch.index)
         return minibatch
 

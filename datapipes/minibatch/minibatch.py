@@ -33,8 +33,14 @@ Blocks = list[Block] | list[Any]  # one a hop: a Block, or {edge type: Block}
 Subgraphs = list[SampledSubgraph] | list[Any]
 
 
+class _WithWeakReferences:
+    """Gives a dataclass with slots a place for weak references, as `weakref_slot` does from Python 3.11 on."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass(slots=True, eq=False)
-class MiniBatch(OtherNames):
+class MiniBatch(OtherNames, _WithWeakReferences):
     """One minibatch on its way through the stages; a field is None until a stage fills it.
 
     Node types are str, edge types tuples (src, rel, dst) of str. In a heterogeneous graph the fields are dicts in the

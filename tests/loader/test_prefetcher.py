@@ -2,11 +2,13 @@
 
 import gc
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from pipelines import (
     refused,
     sampled,
     small_store,
+    wait_until,
 )
 
 import datapipes as dp
@@ -110,6 +113,64 @@ def test_two_loaders_may_run_over_one_chain(wrap):
     one, other = wrap(chain), wrap(chain)
     pairs = list(zip(one, other, strict=True))
     assert digests(first for first, _ in pairs) == digests(second for _, second in pairs) == digests(fetched())
+
+
+# --- what the consumer keeps while it asks for the next
+
+
+@pytest.mark.parametrize("stage", [lambda: fetched().prefetch(1), lambda: dp.DataLoader(fetched(), prefetch_factor=1)])
+def test_a_thread_that_waits_for_room_frees_the_minibatch_that_the_consumer_drops(stage):
+    stage, freed_by = stage(), queue.SimpleQueue()
+    iterator = iter(stage)
+    kept = next(iterator)
+    ready = stage._run._stream._queue
+    wait_until(lambda: ready.is_full and ready.ready)
+    weakref.finalize(kept, lambda: freed_by.put(threading.current_thread()))
+    with ready.changed:  # the thread goes on only after the consumer has dropped the minibatch
+        kept = next(iterator)
+    assert kept.index == 1
+    assert freed_by.get(timeout=BOUND_S) in prefetch_threads()
+    stage.close()
+
+
+def test_a_thread_that_is_at_work_is_given_nothing_to_free():
+    gate = Gate(2)
+    iterator = iter(items().transform(gate).prefetch(2))
+    kept = next(iterator)
+    assert gate.reached.wait(BOUND_S)
+    dropped = weakref.finalize(kept, lambda: None)
+    kept = next(iterator)
+    assert (kept.index, dropped.alive) == (1, False)
+    gate.opened.set()
+    assert [minibatch.index for minibatch in iterator] == [2, 3, 4, 5]
+
+
+def test_at_most_one_minibatch_waits_to_be_freed():
+    stage = items(60).prefetch(2)
+    iterator = iter(stage)
+    kept = next(iterator)
+    ready = stage._run._stream._queue
+    wait_until(lambda: ready.is_full and len(ready.ready) == 2)
+    with ready.changed:  # the thread has no chance to free anything
+        first = weakref.finalize(kept, lambda: None)
+        kept = next(iterator)
+        second = weakref.finalize(kept, lambda: None)
+        kept = next(iterator)
+        assert (first.alive, second.alive) == (True, False)
+    assert [kept.index, *(minibatch.index for minibatch in iterator)] == list(range(2, 15))
+    assert not first.alive
+
+
+def test_a_minibatch_that_the_consumer_has_dropped_is_kept_by_nobody():
+    stage = fetched().prefetch(1)
+    iterator = iter(stage)
+    kept = next(iterator)
+    ready = stage._run._stream._queue
+    wait_until(lambda: ready.is_full and ready.ready)
+    dropped = weakref.finalize(kept, lambda: None)
+    del kept
+    assert not dropped.alive
+    assert [minibatch.index for minibatch in iterator] == [1, 2, 3, 4, 5]
 
 
 # --- whom its thread preempts

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.threads import threads_of_kernels
+from datapipes.base.threads import preempt_nobody, threads_of_kernels
 
 
 class HashAhead:
@@ -39,6 +39,7 @@ class HashAhead:
         self.finish()
 
     def _run(self) -> None:
+        preempt_nobody()
         # An error is raised again where a state asks for the digest.
         with contextlib.suppress(Exception), threads_of_kernels(1):
             for each in self._left:

@@ -91,8 +91,8 @@ def named_by_files(header: Mapping[str, Any], identity: Identity, files: Mapping
         return identity
     listed = json.dumps([[name, *files[name]] for name in sorted(files)])
     names: dict[str, Any] = {
-        name: hashlib.blake2b(f"{getattr(identity, name)} {listed}".encode(), digest_size=16).hexdigest()
-        for name in ("fingerprint", "partition_id", "content_id")
+        name: hashlib.blake2b(f"{getattr(identity, name)} {listed}".encode(), digest_size=size).hexdigest()
+        for name, size in (("fingerprint", 16), ("partition_id", 8), ("content_id", 8))
     }
     return replace(identity, **names)
 

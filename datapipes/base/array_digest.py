@@ -11,7 +11,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,28 +25,38 @@ from datapipes.base.codec import flat_bytes
 from datapipes.base.threads import num_threads
 
 PIECE_BYTES = 2**20
-_AT_ONCE = 64  # pieces between two looks at `stop`
+_BYTES_AT_ONCE = 2**26  # between two looks at `stop`
 
 
 class HashingStopped(Exception):  # no error: whoever stops it catches it
     """`stop` of array_digest returned True."""
 
 
-def array_digest(values: Tensor, *, as_int64: bool = False, stop: Callable[[], bool] = lambda: False) -> str:
+def array_digest(
+    values: Tensor,
+    *,
+    as_int64: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    hashes: list[NDArray[np.uint64]] | None = None,
+) -> str:
     """Return the digest of an array, 32 hexadecimal digits; strides and device do not count. O(bytes).
 
     Args:
         values: of any dtype and shape.
         as_int64: hash int32 ids as int64 ones, so that both give one digest.
-        stop: asked every 64 MiB; if it returns True, HashingStopped is raised.
+        stop: asked every 64 MiB, or every row of more; if it returns True, HashingStopped is raised.
+        hashes: where the hashes go; what a call that was stopped has left there is not hashed again.
     """
     rows = values.unsqueeze(0) if values.ndim == 0 else values
     piece = rows_of_piece(tuple(rows.shape[1:]), torch.int64 if as_int64 else rows.dtype)
-    hashes = []
-    for begin in range(0, rows.shape[0] if piece else 0, max(piece * _AT_ONCE, 1)):
-        if stop():
-            raise HashingStopped
-        hashes.append(hashes_of(rows[begin : begin + piece * _AT_ONCE], as_int64=as_int64))
+    hashes = [] if hashes is None else hashes
+    if piece > 0:
+        row_bytes = math.prod(rows.shape[1:]) * rows.element_size()
+        step = piece * max(_BYTES_AT_ONCE // (piece * row_bytes), 1)
+        for begin in range(step * len(hashes), rows.shape[0], step):
+            if stop():
+                raise HashingStopped
+            hashes.append(hashes_of(rows[begin : begin + step], as_int64=as_int64))
     return digest_of_pieces(values.dtype, values.shape, hashes, as_int64=as_int64)
 
 
@@ -60,7 +70,7 @@ def hashes_of(rows: Tensor, *, as_int64: bool = False) -> NDArray[np.uint64]:
     """Return the hash of each piece of `rows`, which begin where a piece does; the last piece may be shorter."""
     width = math.prod(rows.shape[1:])
     if as_int64 and rows.dtype == torch.int32:
-        narrow = rows.detach().cpu().contiguous().reshape(-1).numpy()
+        narrow = np.ascontiguousarray(rows.detach().cpu().numpy()).reshape(-1)  # as flat_bytes copies
         piece = rows_of_piece(rows.shape[1:], torch.int64) * width
         return _core.widened_piece_hashes(narrow, piece, num_threads=num_threads())
     piece = rows_of_piece(rows.shape[1:], rows.dtype) * width * rows.dtype.itemsize
@@ -86,19 +96,27 @@ def version_of(values: Tensor) -> int:
 class _Kept:
     values: Tensor
     version: int
-    digest: str | None  # None before it was taken
+    digest: str | None = None  # None before it was taken
+    is_used: bool = False  # whether a minibatch or a digest was made from the array as it is kept
+    hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of a digest that was begun
+
+    def change(self, now: Tensor) -> str | None:
+        """Return how `now`, the array that stands in its place, differs; None if it does not."""
+        if now is not self.values:
+            return "replaced by another tensor"
+        return "changed in place" if version_of(now) != self.version else None
 
 
 class Hashed(ABC):
     """Base of what a fingerprint names by digests of its arrays: whole graphs and item sets.
 
     Each digest is taken once. An array is refused that was replaced, or changed in place, after it was noted or its
-    digest was taken. Changes are seen by torch's version counter, so those by NumPy or another process are not. There
-    are no locks, so a fork may come at any time; two threads that take one digest both get it.
+    digest was taken. Changes are seen by torch's version counter. What NumPy, another process, `tensor.data` or
+    `untyped_storage()` write is not seen, nor a change of a tensor that was made in inference mode. There are no locks,
+    so a fork may come at any time; two threads that take one digest both get it.
     """
 
     _kept: dict[str, _Kept] | None = None  # by name
-    _known: bytes | None = None  # the digests of all arrays, if they came with a copy, a file or from another process
 
     @abstractmethod
     def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
@@ -119,38 +137,59 @@ class Hashed(ABC):
             values, as_int64 = arrays[name]
             self._refuse_change(name, kept, values)
             if kept.digest is None:
-                digest = array_digest(values, as_int64=as_int64, stop=stop)
+                hashes = [*kept.hashes]
+                try:
+                    digest = array_digest(values, as_int64=as_int64, stop=stop, hashes=hashes)
+                finally:
+                    kept.hashes = hashes
                 self._refuse_change(name, kept, values)
-                kept.digest = digest
+                kept.digest, kept.hashes = digest, []
             found[name] = kept.digest
         return found
+
+    def take_digests(self, digests: Sequence[str]) -> None:
+        """Take digests as given, one for each of `hashed_arrays`. A change before its first use undoes one."""
+        arrays = self.hashed_arrays().items()
+        self._kept = {
+            name: _Kept(values, version_of(values), digest)
+            for (name, (values, _)), digest in zip(arrays, digests, strict=True)
+        }
+
+    def digests_of_copy(self) -> str:
+        """Return what a copy's `take_digests` gets, one after the other; "" if not all are known and still right."""
+        kept = self._kept or {}
+        digests = []
+        for name, (values, _) in self.hashed_arrays().items():
+            if name not in kept or kept[name].change(values) is not None:
+                return ""
+            digests.append(kept[name].digest or "")
+        return "".join(digests) if all(digests) else ""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({name: value for name, value in state.items() if name != "_kept"})
+        self.take_digests_of_copy(state.get("_kept") or "")
+
+    def take_digests_of_copy(self, digests: str) -> None:
+        """Take what `digests_of_copy` of the original has given; the arrays have arrived."""
+        if digests:
+            self.take_digests([digests[begin : begin + 32] for begin in range(0, len(digests), 32)])
 
     def _noted(self, arrays: dict[str, tuple[Tensor, bool]]) -> dict[str, _Kept]:
         if self._kept is None:
             self._kept = {}
-        for number, (name, (values, _)) in enumerate(arrays.items()):
-            if name not in self._kept:
-                known = None if self._known is None else self._known[16 * number : 16 * number + 16].hex()
-                self._kept[name] = _Kept(values, version_of(values), known)
+        for name, (values, _) in arrays.items():
+            kept = self._kept.get(name)
+            if kept is None or (not kept.is_used and kept.change(values) is not None):
+                kept = self._kept[name] = _Kept(values, version_of(values))
+            kept.is_used = True
         return {name: self._kept[name] for name in arrays}
 
     def _refuse_change(self, name: str, kept: _Kept, now: Tensor) -> None:
-        if now is not kept.values:
-            change = "replaced by another tensor"
-        elif version_of(now) != kept.version:
-            change = "changed in place"
-        else:
-            return
-        what = type(self).__name__
-        raise ValueError(
-            f"{what}: {name} was {change} after a minibatch or a digest had been made from it, so no state can name "
-            f"what all minibatches are made from. Make a new {what} after the change. A change of a tensor that it is "
-            "a view of counts too."
-        )
-
-    def digests_of_copy(self) -> dict[str, Any]:
-        """Return what a copy's state has in place of the arrays that were noted, which are others there."""
-        kept = self._kept or {}
-        taken = [kept[name].digest if name in kept else None for name in self.hashed_arrays()]
-        known = self._known if None in taken else bytes.fromhex("".join(map(str, taken)))
-        return {"_kept": None, "_known": known}
+        change = kept.change(now)
+        if change is not None:
+            what = type(self).__name__
+            raise ValueError(
+                f"{what}: {name} was {change} after a minibatch or digest had been made from it, so no state can name "
+                f"what all minibatches are made from. Make a new {what} after the change. A change of a tensor that it "
+                "is a view of counts too."
+            )

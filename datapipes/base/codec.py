@@ -74,12 +74,16 @@ def digest_message(message: Mapping[str, torch.Tensor]) -> str:
 
 def flat_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
     """Return the values of a tensor as row-major, little-endian bytes; a view where they lie so in host memory."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     if sys.byteorder == "big":  # pragma: no cover
         raise RuntimeError(
             "digest: this machine is big-endian; digests are defined little-endian. Use another machine."
         )
-    flat = plain.reshape(-1)
-    if flat.stride(0) != 1:  # a tensor of at most one value counts as contiguous with any stride
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8).numpy()
+    try:
+        values = plain.numpy()
+    except TypeError:  # NumPy has no such dtype
+        values = plain.view(
+            {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[plain.element_size()]
+        ).numpy()
+    # Copied by NumPy: torch would use all its threads, which do not survive a fork.
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

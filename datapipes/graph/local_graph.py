@@ -43,7 +43,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         named = {name: values for name, values, _ in self._named_arrays()}
         self._written = {name: (named[name], version_of(named[name]), digest) for name, digest in digests.items()}
         if {*digests} >= {*self.hashed_arrays()}:
-            self._known = bytes.fromhex("".join(digests[name] for name in self.hashed_arrays()))
+            self.take_digests([digests[name] for name in self.hashed_arrays()])
 
     def refuse_damage(self, where: str) -> None:
         """Raise ValueError if an array that came from a folder is not that whose digest the folder has. Reads all."""
@@ -119,4 +119,4 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return (values for _, values, _ in self._named_arrays())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**without_pin(super().__getstate__()), **self.digests_of_copy(), "_written": None}
+        return {**without_pin(super().__getstate__()), "_kept": self.digests_of_copy(), "_written": None}

@@ -95,7 +95,7 @@ def test_the_digest_is_the_one_that_is_stated(data, dtype, piece_bytes):
     values = data.draw(st.sampled_from([values[0], values.transpose(0, -1), values.flip(-1)])).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PIECE_BYTES", piece_bytes)
-        patch.setattr(module, "_AT_ONCE", data.draw(st.integers(1, 5)))
+        patch.setattr(module, "_BYTES_AT_ONCE", data.draw(st.integers(1, 1500)))
         for threads in (1, 3):
             with threads_of_kernels(threads):
                 assert array_digest(values) == stated(values, piece_bytes)
@@ -144,6 +144,19 @@ def test_dtype_and_shape_count():
     assert len({array_digest(each) for each in arrays}) == len(arrays)
 
 
-def test_hashing_ends_where_it_is_told_to():
+@pytest.mark.parametrize("shape", [(3,), (2, 2**24, 8)])
+def test_hashing_ends_where_it_is_told_to_before_the_next_rows(shape):
+    looks = iter([False, True])
     with pytest.raises(HashingStopped):
-        array_digest(torch.zeros(3), stop=lambda: True)
+        array_digest(
+            torch.zeros(1, dtype=torch.uint8).expand(shape), stop=lambda: next(looks) if len(shape) > 1 else True
+        )
+    assert list(looks) == ([] if len(shape) > 1 else [False, True])
+
+
+def test_values_with_strides_are_copied_without_a_thread_of_torch(monkeypatch):
+    values = torch.arange(100_000).view(100, 1000).T
+    expected = array_digest(values.contiguous())
+    monkeypatch.setattr(torch.Tensor, "contiguous", None)
+    assert array_digest(values) == expected
+    assert array_digest(values.int(), as_int64=True) == array_digest(values, as_int64=True)

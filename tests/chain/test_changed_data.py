@@ -4,7 +4,10 @@ What is read: the topology, weights, times of edges and of nodes, seeds, labels 
 """
 
 import copy
+import itertools
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -175,6 +178,46 @@ def test_a_copy_knows_the_digest_and_notes_its_own_arrays(copied, monkeypatch):
     assert graph.digest() == expected
 
 
+def of_types(graph: dp.CSCGraph) -> dp.HeteroCSCGraph:
+    return dp.HeteroCSCGraph({(USER, "reads", USER): (graph.indptr, graph.indices.clone())}, {USER: NUM_NODES})
+
+
+ARRIVES = {
+    "copy": lambda made, _: copy.copy(made),
+    "deepcopy": lambda made, _: copy.deepcopy(made),
+    "pickle": lambda made, _: pickle.loads(pickle.dumps(made)),
+    "opened": lambda made, folder: (made.save(folder), type(made).open(folder))[1],
+    "in memory": lambda made, folder: (made.save(folder), type(made).open(folder, mmap=False))[1],
+}
+
+
+@pytest.mark.parametrize("arrives", ARRIVES)
+@pytest.mark.parametrize("make", [small_graph, lambda: of_types(small_graph())], ids=["plain", "typed"])
+def test_a_copy_or_an_opened_graph_that_changes_before_its_first_use_has_another_digest(make, arrives, tmp_path):
+    graph = make()
+    expected = graph.digest()
+    other = ARRIVES[arrives](graph, tmp_path / "graph")
+    other.relation(other.edge_types[0]).indices[0] += 1
+    assert other.digest() != expected
+    if arrives == "copy":
+        return  # it shares the arrays
+    assert graph.digest() == expected
+    graph.relation(graph.edge_types[0]).indices[0] += 1  # graph has been used, and refuses; a copy of it is another
+    if arrives not in ("opened", "in memory"):
+        assert ARRIVES[arrives](graph, tmp_path).digest() == other.digest()
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_copy_of_items_that_changes_has_another_digest(typed):
+    given_items = dp.HeteroItemSet({USER: item_set()}) if typed else item_set()
+    expected = given_items.digest()
+    other = copy.deepcopy(given_items)
+    assert other.digest() == expected
+    other = copy.deepcopy(given_items)
+    (other.item_sets[USER] if typed else other)._tensors["labels"][3] = -1
+    assert other.digest() != expected
+
+
 def test_a_state_with_digests_of_samples_is_refused_by_name():
     pipe = sampled()
     state = pipe.state_dict()
@@ -196,7 +239,7 @@ class Held:
         self.taken: list[str] = []
         self._array_digest = digests_of_arrays.array_digest
 
-    def __call__(self, values: torch.Tensor, *, as_int64: bool, stop: Callable[[], bool]) -> str:
+    def __call__(self, values: torch.Tensor, *, as_int64: bool, stop: Callable[[], bool], hashes: list) -> str:
         self.begun.set()
         while not stop():
             if self.go_on.wait(0.01):
@@ -242,6 +285,53 @@ def test_closing_waits_for_no_digest_and_the_state_afterwards_takes_it(held):
     assert (held.taken, digest_threads()) == ([], [])
     held.go_on.set()
     assert (pipe.state_dict()["next_index"], len(held.taken)) == (1, 5)
+
+
+def test_a_digest_that_was_stopped_goes_on_where_it_stopped(monkeypatch):
+    values = torch.arange(100_000)
+    expected = digests_of_arrays.array_digest(values)
+    monkeypatch.setattr(digests_of_arrays, "_BYTES_AT_ONCE", 1)
+    given_items, looks = dp.ItemSet(values), itertools.count()
+    with pytest.raises(digests_of_arrays.HashingStopped):
+        given_items.array_digests(lambda: next(looks) == 0)
+    hashed = []
+    hashes_of = digests_of_arrays.hashes_of
+    monkeypatch.setattr(
+        digests_of_arrays, "hashes_of", lambda *args, **how: hashed.append(1) or hashes_of(*args, **how)
+    )
+    assert given_items.array_digests(lambda: next(looks) == 99) == {"seeds": expected}
+    assert len(hashed) == 1
+
+
+EXITS = """
+import sys
+import threading
+import torch
+import datapipes as dp
+from datapipes.base import array_digest as module
+
+def endless(values, *, as_int64, stop, hashes):
+    while not stop():
+        begun.set()
+        some.clone()  # without the GIL: a daemon thread that wants it back while the interpreter ends aborts
+    raise module.HashingStopped
+
+begun, some = threading.Event(), torch.zeros(2**18)
+module.array_digest = endless
+graph = dp.CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([1, 0]))
+pipe = dp.ItemSampler(dp.ItemSet(torch.arange(2)), 1).sample_neighbor(graph, [2])
+stream = iter(pipe)
+next(stream)
+print("has one", begun.wait(20), flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("del graph, pipe, stream; sys.exit(3)", 3)])
+def test_a_process_ends_well_while_digests_are_taken(end, code):
+    command = [sys.executable, "-c", EXITS.format(end=end)]  # an interpreter of its own, which is torn down as a whole
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "has one True\n", "")
 
 
 def test_no_thread_begins_where_all_digests_are_known(monkeypatch):

@@ -1,6 +1,7 @@
 """DistNeighborSampler: a graph in parts gives the bits of the whole one; wrong answers of a part end in errors."""
 
 import asyncio
+import copy
 import functools
 from concurrent.futures import Future
 
@@ -450,3 +451,5 @@ def test_a_local_part_that_is_changed_in_place_has_no_state():
         ValueError, match=r"^Part: an array of part 1 was changed in place .* Partition the changed graph"
     ):
         pipe.state_dict()
+    with pytest.raises(ValueError, match=r"^Part: an array of part 1 was changed in place"):
+        copy.deepcopy(graph.local_part)

@@ -365,6 +365,7 @@ class Part:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers as one mapping."""
+        self.refuse_change()  # which nobody could see in the copy
         kept = {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}
 

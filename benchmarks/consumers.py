@@ -129,14 +129,20 @@ class Classification:
         parameters = [*self._encoder.parameters(), *self._model.parameters()]
         self._optimizer = torch.optim.AdamW(parameters, lr=self.LEARNING_RATE)
 
-    def epoch(self, minibatches: Iterable[tuple[Tensor, Sequence[Any], Tensor]]) -> None:
-        """Train on (words, blocks, seeds) of all minibatches."""
+    def epoch(self, minibatches: Iterable[tuple[Tensor, Sequence[Any], Tensor]]) -> tuple[float, float]:
+        """Train on (words, blocks, seeds) of all minibatches; return the seconds, and those spent in `next`."""
         self._model.train()
+        began = asked = time.perf_counter()
+        waited = 0.0
         for words, blocks, seeds in minibatches:
+            waited += time.perf_counter() - asked
             loss = F.cross_entropy(self._scores(words, blocks), self._labels[seeds])
             self._optimizer.zero_grad()
             loss.backward()
             self._optimizer.step()
+            asked = time.perf_counter()
+        ended = time.perf_counter()
+        return ended - began, waited + ended - asked
 
     @torch.no_grad()
     def accuracy(self) -> float:

@@ -7,7 +7,7 @@ that stay, and of both; from a plain loop over the chain, and from 0, 1 and 2 wo
 "consumer": a played device, which waits for 5, 10, 20 or 50 ms a step and keeps its last minibatch while it asks for
 the next. It is busy for the share step / mean period. At 50 ms also the time of a `next`.
 "accuracy": seconds of training until GraphSAGE classifies 0.77 of the validation nodes of the Debian packages right,
-fanouts [10, 10]; evaluation, with all neighbors, is not counted.
+fanouts [10, 10], and how much of that was spent in `next`; evaluation, with all neighbors, is not counted.
 Compared with GraphBolt 2.1.0's DataLoader in its own interpreter (--peer-python), with an allocator that keeps memory
 and as installed; a model gains by it too, so --keep-memory gives it to our side. GraphBolt's chain ends in copy_to
 where that is faster: for the played device. All in alternation, 12 steps or a second per measurement, median of 5.
@@ -193,6 +193,9 @@ class Device:
 # --- an accuracy
 
 
+Epoch = Callable[[int], tuple[float, float, float]]  # accuracy, seconds, and those spent in `next`
+
+
 def accuracy(args: argparse.Namespace) -> Figures:
     """Train epoch by epoch, all sides in turn, until each has the accuracy that is wanted."""
     figures: Figures = {}
@@ -204,7 +207,7 @@ def accuracy(args: argparse.Namespace) -> Figures:
         for peer in peers.values():
             stack.callback(peer.close)
         for rng_seed in SEEDS:
-            runs: dict[str, Callable[[int], tuple[float, float]]] = {
+            runs: dict[str, Epoch] = {
                 name: Run(folder, rng_seed, stack.enter_context(loader))
                 for name, loader in (
                     ("plain loop", packages(data, rng_seed)),
@@ -212,39 +215,44 @@ def accuracy(args: argparse.Namespace) -> Figures:
                 )
             }
             runs |= {name: lambda line, peer=peer: peer_epoch(peer, line) for name, peer in peers.items()}
-            for name, seconds in until_wanted(runs, rng_seed).items():
+            for name, (epochs, seconds, waited) in until_wanted(runs, rng_seed).items():
                 figures[f"{name}: {WANTED} after (s), seed {rng_seed}"] = seconds
+                figures[f"{name}: epochs of that, seed {rng_seed}"] = float(epochs)
+                figures[f"{name}: share spent in next, seed {rng_seed}"] = waited / seconds
     return figures
 
 
-def until_wanted(runs: dict[str, Callable[[int], tuple[float, float]]], rng_seed: int) -> dict[str, float]:
-    """Return the seconds of training of each run until its accuracy is that wanted; nan if it never is."""
-    seconds, done = dict.fromkeys(runs, 0.0), {}
-    for epoch in range(EPOCHS):
-        for name in [name for name in runs if name not in done]:
-            reached, spent = runs[name](rng_seed * EPOCHS + epoch)
-            seconds[name] += spent
+def until_wanted(runs: dict[str, Epoch], rng_seed: int) -> dict[str, tuple[int, float, float]]:
+    """Return of each run the epochs until its accuracy is that wanted, their seconds, and those spent in `next`.
+
+    A run that never gets there has all epochs, and nan seconds.
+    """
+    found = dict.fromkeys(runs, (0, 0.0, 0.0))
+    running = [*runs]
+    for epoch in range(1, EPOCHS + 1):
+        for name in [*running]:
+            reached, seconds, waited = runs[name](rng_seed * EPOCHS + epoch - 1)
+            found[name] = (epoch, found[name][1] + seconds, found[name][2] + waited)
             if reached >= WANTED:
-                done[name] = seconds[name]
-    return {name: done.get(name, float("nan")) for name in runs}
+                running.remove(name)
+    return found | {name: (EPOCHS, float("nan"), float("nan")) for name in running}
 
 
 class Run:
-    """A training of ours: a call is an epoch, and returns accuracy and seconds."""
+    """A training of ours: a call is an epoch, and returns accuracy, seconds, and those spent in `next`."""
 
     def __init__(self, folder: Path, rng_seed: int, minibatches: dp.Stage) -> None:
         self._training, self._minibatches = Classification(folder, rng_seed), minibatches
 
-    def __call__(self, _: int) -> tuple[float, float]:
-        began = time.perf_counter()
-        self._training.epoch((each.node_features["words"], each.blocks, each.seeds) for each in self._minibatches)
-        seconds = time.perf_counter() - began
-        return self._training.accuracy(), seconds
+    def __call__(self, _: int) -> tuple[float, float, float]:
+        given = ((each.node_features["words"], each.blocks, each.seeds) for each in self._minibatches)
+        seconds, waited = self._training.epoch(given)
+        return self._training.accuracy(), seconds, waited
 
 
-def peer_epoch(peer: Peer, line: int) -> tuple[float, float]:
-    reached, _, seconds, _ = peer.counts(line)
-    return reached, seconds
+def peer_epoch(peer: Peer, line: int) -> tuple[float, float, float]:
+    reached, waited, seconds, _ = peer.counts(line)
+    return reached, seconds, waited
 
 
 def packages(data: dp.datasets.Dataset, rng_seed: int) -> dp.Stage:

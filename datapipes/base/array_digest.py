@@ -12,7 +12,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -113,7 +112,8 @@ class Hashed(ABC):
     Each digest is taken once. An array is refused that was replaced, or changed in place, after it was noted or its
     digest was taken. Changes are seen by torch's version counter. What NumPy, another process, `tensor.data` or
     `untyped_storage()` write is not seen, nor a change of a tensor that was made in inference mode. There are no locks,
-    so a fork may come at any time; two threads that take one digest both get it.
+    so a fork may come at any time; two threads that take one digest both get it. A copy takes its digests anew: in its
+    state `_kept` is None.
     """
 
     _kept: dict[str, _Kept] | None = None  # by name
@@ -154,25 +154,6 @@ class Hashed(ABC):
             name: _Kept(values, version_of(values), digest)
             for (name, (values, _)), digest in zip(arrays, digests, strict=True)
         }
-
-    def digests_of_copy(self) -> str:
-        """Return what a copy's `take_digests` gets, one after the other; "" if not all are known and still right."""
-        kept = self._kept or {}
-        digests = []
-        for name, (values, _) in self.hashed_arrays().items():
-            if name not in kept or kept[name].change(values) is not None:
-                return ""
-            digests.append(kept[name].digest or "")
-        return "".join(digests) if all(digests) else ""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({name: value for name, value in state.items() if name != "_kept"})
-        self.take_digests_of_copy(state.get("_kept") or "")
-
-    def take_digests_of_copy(self, digests: str) -> None:
-        """Take what `digests_of_copy` of the original has given; the arrays have arrived."""
-        if digests:
-            self.take_digests([digests[begin : begin + 32] for begin in range(0, len(digests), 32)])
 
     def _noted(self, arrays: dict[str, tuple[Tensor, bool]]) -> dict[str, _Kept]:
         if self._kept is None:

@@ -352,7 +352,7 @@ class HeteroCSCGraph(LocalGraph):
     def __setstate__(self, state: dict[str, Any]) -> None:
         given = state["tensors"]
         tensors = iter(given.tensors if isinstance(given, Together) else given)  # copy.copy pickles nothing
-        self.__dict__.update({name: value for name, value in state.items() if name not in ("tensors", "_kept")})
+        self.__dict__.update({name: value for name, value in state.items() if name != "tensors"})
         self._relations = {}
         for key, has_ids, names in state["_relations"]:
             indptr, indices, ids = next(tensors), next(tensors), next(tensors) if has_ids else None
@@ -360,7 +360,6 @@ class HeteroCSCGraph(LocalGraph):
         self.node_attributes = {
             node_type: {name: next(tensors) for name in names} for node_type, names in state["node_attributes"]
         }
-        self.take_digests_of_copy(state["_kept"])
 
     def __repr__(self) -> str:
         return (

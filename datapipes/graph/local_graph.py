@@ -119,4 +119,4 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return (values for _, values, _ in self._named_arrays())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**without_pin(super().__getstate__()), "_kept": self.digests_of_copy(), "_written": None}
+        return {**without_pin(super().__getstate__()), "_kept": None, "_written": None}

@@ -122,7 +122,7 @@ class HeteroItemSet(Hashed, OtherNames):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": self.digests_of_copy()}
+        return {**self.__dict__, "_kept": None}
 
     def __repr__(self) -> str:
         kind = "edge" if isinstance(self.types[0], tuple) else "node"

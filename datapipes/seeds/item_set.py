@@ -98,7 +98,7 @@ class ItemSet(Hashed, OtherNames):
 
     def __getstate__(self) -> dict[str, Any]:
         # _tables are views of the tensors; a pickle would copy them
-        return {**self.__dict__, "_tables": None, "_kept": self.digests_of_copy()}
+        return {**self.__dict__, "_tables": None, "_kept": None}
 
     def take(self, positions: Tensor) -> dict[str, Tensor]:
         """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.

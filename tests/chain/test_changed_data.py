@@ -164,20 +164,6 @@ def test_data_replaced_after_a_state_are_refused():
         pipe.load_state_dict(state)
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
-def test_a_copy_knows_the_digest_and_notes_its_own_arrays(copied, monkeypatch):
-    graph = small_graph()
-    expected = graph.digest()
-    other = copied(graph)
-    with monkeypatch.context() as patch:
-        patch.setattr(digests_of_arrays, "array_digest", None)
-        assert other.digest() == expected
-    other.indices = other.indices + 0
-    with pytest.raises(ValueError, match="indices was replaced"):
-        other.digest()
-    assert graph.digest() == expected
-
-
 def of_types(graph: dp.CSCGraph) -> dp.HeteroCSCGraph:
     return dp.HeteroCSCGraph({(USER, "reads", USER): (graph.indptr, graph.indices.clone())}, {USER: NUM_NODES})
 

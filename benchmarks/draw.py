@@ -1,7 +1,7 @@
 """Draws the pictures of docs/performance.md from the figures that benchmarks write with --json; needs matplotlib.
 
 Run: python benchmarks/draw.py FOLDER FILE.json ...
-FOLDER gets peers.svg from the figures of sample.py, hetero.py, gather.py, samplers.py, end_to_end.py and training.py,
+FOLDER gets peers.svg from the figures of sample.py, hetero.py, gather.py, samplers.py and end_to_end.py,
 and training.svg and played-device.svg from those of training.py. Figures that are in no file are left out.
 """
 
@@ -26,7 +26,6 @@ RATIOS = {  # what is compared: the name of its ratio; "{}" is the peer
     "gather, 1 thread": "fetch_feature, ratio to {}",
     "gather, 2 threads": "fetch_feature, 2 threads, ratio to {}, 2 threads",
     "whole chain, 2 cores": "DataLoader, ratio to {}'s best",
-    "training, 2 cores": "best, with the model, ratio to {}'s best",
     "by weights": "weighted: faster than {} per edge",
     "by weights, with replacement": "weighted_replace: faster than {} per edge",
     "temporal, sorted": "temporal_sorted: faster than {} per edge",

@@ -4,13 +4,16 @@
 sampling and fetching overlap in two threads (prefetch), torch.get_num_threads() is 2. Beside it, the same: with one
 thread; without overlap; with a transform and a copy_to that change nothing, which shows the cost of a stage; and by
 hand, with prefetch(2) alone. Compared with GraphBolt 2.1.0's DataLoader with 0, 1 and 2 workers in its own interpreter
-(--peer-python; its best counts). The limit of two cores is the time of sampling plus that of gathering, each measured
-alone on two threads; the same chain from features stored as float16 and as int8 has a limit each of its own. The
-consumer only takes the minibatches. All in alternation, one second per measurement, median of 9.
+(--peer-python; its best counts), with an allocator that keeps memory and as installed. The limit of two cores is the
+time of sampling plus that of gathering, each measured alone on two threads; the same chain from features stored as
+float16 and as int8 has a limit each of its own. The consumer only takes the minibatches. All in alternation, one second
+per measurement, median of 9.
 Run: python benchmarks/end_to_end.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 99cefe3): 63.6 minibatches/s; without overlap 55.8,
-with one thread 37.6; GraphBolt 8.0, 8.2 and 7.7 with 0, 1 and 2 workers (7.8 x its best). 1.05 of what sampling (141)
-and gathering (107) alone add up to: the two cores are used. At commit 9ddbb91 64.8 and 8.7 (7.5 x).
+with one thread 37.6. 1.05 of what sampling (141) and gathering (107) alone add up to: the two cores are used. At commit
+9ddbb91 64.8.
+Beside GraphBolt (2-core Intel Xeon VM, shared, commit 1650a2c): 60.4 minibatches/s; GraphBolt with 0, 1 and 2 workers
+15.1, 14.7 and 13.4 (4.0 x its best), as installed 10.0, 7.8 and 7.9 (6.1 x).
 Stored with fewer bits: in a quiet hour (commit 1adc21e) 59.8 from float32, from float16 75.4 (1.26 x) and from int8
 91.4 (1.53 x), 0.94, 0.97 and 1.01 of what sampling and their own gathering alone add up to. Six runs while others used
 the machine (commit 1bab5b6): 1.19 x (1.08 to 1.34) and 1.42 x (1.28 to 1.51), 0.96 and 0.97 of it.

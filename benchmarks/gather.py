@@ -2,18 +2,18 @@
 
 First the stage: the input nodes of minibatches of 1,024 seeds with fanouts [15, 10, 5], rows of feat.npy (400 bytes on
 the benchmark graph), on one thread and on two. Compared with torch's index_select, into fresh memory (its default) and
-into memory that exists already, and with GraphBolt 2.1.0's feature store in its own interpreter (--peer-python). Beside
-it the same features stored as float16, bfloat16 and int8 (`stored_as`), rates in bytes of the float32 rows that come
-out; all of them lie in huge pages, which numpy asks for too. Then 250,000 random rows of 4, 16, 64 and 400 bytes and
-62,500 of 4,096 bytes from 1 GiB (4 and 16 bytes: 4M rows), on one thread, compared with both index_selects. The limits
-are a memcpy of the same bytes, and one random read per line of the rows. Then what a DistFeatureStore does with ids of
-two parts: split_ids, with half of the rows here; put_rows, which gathers those into their places, compared with
-index_select into memory that is there and without places; and put_rows of rows that came, compared with index_copy_.
-All in alternation, median of 9.
+into memory that exists already, and with GraphBolt 2.1.0's feature store in its own interpreter (--peer-python), with
+an allocator that keeps memory and as installed. Beside it the same features stored as float16, bfloat16 and int8
+(`stored_as`), rates in bytes of the float32 rows that come out; all of them lie in huge pages, which numpy asks for
+too. Then 250,000 random rows of 4, 16, 64 and 400 bytes and 62,500 of 4,096 bytes from 1 GiB (4 and 16 bytes: 4M rows),
+on one thread, compared with both index_selects. The limits are a memcpy of the same bytes, and one random read per line
+of the rows. Then what a DistFeatureStore does with ids of two parts: split_ids, with half of the rows here; put_rows,
+which gathers those into their places, compared with index_select into memory that is there and without places; and
+put_rows of rows that came, compared with index_copy_. All in alternation, median of 9.
 Run: python benchmarks/gather.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commits 9ddbb91 and 99cefe3): 5.1 and 5.3 GB/s, with two
 threads 8.8 and 9.1; index_select 1.24 and 1.31 (4.1 x and 4.0 x), into memory that is there 4.91 and 5.20 (1.04 x and
-1.02 x), GraphBolt 0.68 and 0.70 (7.6 x and 7.5 x), memcpy 8.7 and 9.3. Random rows (second run), against index_select
+1.02 x), memcpy 8.7 and 9.3. Random rows (second run), against index_select
 into memory that is there: 4 bytes 3.9 x, 16 bytes 3.2 x, 64 bytes 1.7 x, 400 bytes 1.13 x, 4,096 bytes 1.17 x; rows
 of 4 to 400 bytes take 0.8 to 1.2 times as long as their lines.
 Stored with fewer bits (commit 1bab5b6, six runs, a busy machine): one thread float32 3.9 to 5.0 GB/s, float16 6.1 to
@@ -22,6 +22,9 @@ Stored with fewer bits (commit 1bab5b6, six runs, a busy machine): one thread fl
 1.57 x and 1.79 to 2.00 x.
 Of two parts (commit 077f105, a busy machine): split_ids 18 ns an id, put_rows 0.85 to 0.96 x index_select, rows that
 came 1.9 to 2.2 x index_copy_.
+Beside GraphBolt (2-core Intel Xeon VM, shared, commit 1650a2c, two runs): 4.2 and 4.0 GB/s, GraphBolt 1.43 and 1.40
+(3.0 x and 2.9 x), as installed 0.73 and 0.71 (5.8 x and 5.6 x); two threads 7.6 and 7.5, GraphBolt 2.8 and 2.7 (2.7 x
+and 2.8 x), as installed 1.7 and 1.6 (4.4 x and 4.8 x).
 """
 
 from __future__ import annotations

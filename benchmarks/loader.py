@@ -3,17 +3,18 @@
 1,024 seeds, fanouts [15, 10, 5], node features (400 bytes a node on the benchmark graph); torch.get_num_threads() is 2.
 Workers 0, 1 and 2, as processes (forkserver; fork for comparison) and as threads, over the graph in memory and over
 the same graph saved and mapped. Compared with GraphBolt 2.1.0's DataLoader with 0, 1 and 2 workers in its own
-interpreter (--peer-python; its best counts). Each side keeps its workers; one second per measurement, in alternation,
-median of 9. Then the seconds until the first minibatch: of a new loader, with the server that forks workers running or
-not, and of the next epoch with workers that stay (median over epochs of 12 minibatches). Last the private memory (USS)
-of a worker, minus that of an idle process of the same server.
+interpreter (--peer-python; its best counts), with an allocator that keeps memory and as installed. Each side keeps its
+workers; one second per measurement, in alternation, median of 9. Then the seconds until the first minibatch: of a new
+loader, with the server that forks workers running or not, and of the next epoch with workers that stay (median over
+epochs of 12 minibatches). Last the private memory (USS) of a worker, minus that of an idle process of the same server.
 Run: python benchmarks/loader.py --graph GRAPH --peer-python PYTHON
 Result (2-core AMD EPYC VM, shared and noisy, 1M nodes / 20M edges, commits f0d6d10, 6810c4a and c66de65): 0 workers
 41.2, 40.9 and 40.3 minibatches/s; 1 process 0.84, 0.96 and 0.93 of that, 2 processes 0.97, 0.99, 1.06, mapped 0.97,
 0.92, 0.92 and 1.01, 0.95, 1.03, fork 0.97, 1.02, 0.99, threads 1.05, 0.93, 0.97 and 1.03, 1.08, 1.08; GraphBolt's best
-6.2 and 6.0 (6.9 x, 7.4 x). First minibatch of a new loader 3.0, 2.7 and 3.0 s, 0.3 to 0.9 s where the server runs; of
-an epoch 35, 37, 46 ms without workers, 28, 35, 35 ms with 1 and 39, 41, 51 ms with 2. 44 MB private memory of a worker
-beyond an idle process. One process against none alone, 12 pairs: 0.93 and 0.96.
+as installed 6.2 and 6.0 (6.9 x, 7.4 x; with a tuned allocator see training.py, 4.0 x). First minibatch of a new loader
+3.0, 2.7 and 3.0 s, 0.3 to 0.9 s where the server runs; of an epoch 35, 37, 46 ms without workers, 28, 35, 35 ms with 1
+and 39, 41, 51 ms with 2. 44 MB private memory of a worker beyond an idle process. One process against none alone, 12
+pairs: 0.93 and 0.96.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ and as installed; a model gains by it too, so --keep-memory gives it to our side
 where that is faster: for the played device. All in alternation, 12 steps or a second per measurement, median of 5.
 --device cuda trains on a GPU, with features that are copied there.
 Run: python benchmarks/training.py --graph GRAPH --peer-python PYTHON
-Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges; steps and accuracy at commit 1650a2c, consumer at commit
+Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges; commits 1650a2c (steps), 07c9839 (accuracy) and
 4bb9b4d): the plain loop takes 124 ms a step (model alone 105, loader alone 17), with 0, 1 and 2 workers 127 to 132;
 GraphBolt's best 160 (1.29 x), as installed 242. A device of 20 ms a step is busy for 0.98 to 0.99, from GraphBolt 0.25
 and 0.17; of 50 ms 0.99, 0.66 and 0.48; of 5 ms 0.3, 0.06 and 0.04. `next` takes 0.13 to 0.22 ms (median), 0.22 to 0.27

@@ -461,7 +461,9 @@ def test_a_file_changed_since_it_was_mapped_is_copied_as_this_process_sees_it(ch
     change(indices)
     packed = pack(graph)
     assert [len(memory) for memory in packed.memories] == [graph.indices.nbytes]  # the other files are mapped
-    assert packed.unpack().digest() == graph.digest()
+    copied = packed.unpack()
+    assert same(copied.indptr, graph.indptr)
+    assert same(copied.indices, graph.indices)
     assert len(pack(graph.indices[:10]).data) < 10_000
 
 

@@ -2,12 +2,14 @@
 
 Run: python benchmarks/draw.py FOLDER FILE.json ...
 FOLDER gets peers.svg from the figures of sample.py, hetero.py, gather.py, samplers.py and end_to_end.py,
-and training.svg and played-device.svg from those of training.py. Figures that are in no file are left out.
+and training.svg and played-device.svg from those of training.py. Figures that are in no file are left
+out; a picture that has none is not drawn.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -33,7 +35,6 @@ RATIOS = {  # what is compared: the name of its ratio; "{}" is the peer
     "LABOR": "labor: faster than {} per edge",
     "in-subgraph": "in_subgraph: faster than {} per edge",
 }
-STEPS_MS = (5, 10, 20, 50)
 
 Figures = dict[str, float]
 
@@ -48,7 +49,8 @@ def main() -> None:
     for name, draw in (("peers", draw_peers), ("training", draw_training), ("played-device", draw_device)):
         figure, axes = plt.subplots(figsize=(8, 4.2), constrained_layout=True)
         draw(axes, figures)
-        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        if axes.has_data():
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
         plt.close(figure)
 
 
@@ -84,27 +86,29 @@ def draw_training(axes, figures: Figures) -> None:
 
 def draw_device(axes, figures: Figures) -> None:
     """Draw how busy a played device is, over the milliseconds of its steps."""
+    found = (re.search(r", (\d+) ms \(busy\)$", key) for key in figures)
+    steps_ms = sorted({int(match[1]) for match in found if match})
     lines = {"plain loop": ("plain loop", OURS, ":"), "0 workers": ("0 workers", OURS, "-")}
     lines |= {"2 processes": ("2 worker processes", OURS, "--"), "2 threads": ("2 worker threads", OURS, "-.")}
     for name, (label, color, style) in lines.items():
-        values = [figures.get(f"{name}, {ms} ms (busy)") for ms in STEPS_MS]
+        values = [figures.get(f"{name}, {ms} ms (busy)") for ms in steps_ms]
         if None not in values:
-            axes.plot(STEPS_MS, values, color=color, linestyle=style, marker="o", markersize=3, label=label)
+            axes.plot(steps_ms, values, color=color, linestyle=style, marker="o", markersize=3, label=label)
     for peer, label in PEERS.items():
         best = [
             max(
                 (v for k, v in figures.items() if k.startswith(f"{peer}, ") and k.endswith(f", {ms} ms (busy)")),
                 default=None,
             )
-            for ms in STEPS_MS
+            for ms in steps_ms
         ]
         if None not in best:
-            axes.plot(STEPS_MS, best, color=COLORS[peer], marker="s", markersize=3, label=f"{label}, its best")
-    axes.set_xticks(STEPS_MS)
+            axes.plot(steps_ms, best, color=COLORS[peer], marker="s", markersize=3, label=f"{label}, its best")
+    axes.set_xticks(steps_ms)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("ms a step of the device")
     axes.set_ylabel("share of time in which it is busy")
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 
 
 if __name__ == "__main__":

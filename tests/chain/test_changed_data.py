@@ -45,7 +45,7 @@ class Data:
             "own": torch.arange(66).view(22, 3).half(),
         }
 
-    def state(self) -> dict:
+    def state(self, time_window: int | None = 50) -> dict:
         arrays = self.arrays
         seeds = dp.ItemSet(
             tuple(arrays[name] for name in ("seeds", "labels", "timestamps", "own")),
@@ -69,7 +69,9 @@ class Data:
             )
         pipe = dp.ItemSampler(seeds, 4, shuffle=True, seed=1)
         pipe = pipe.sample_neighbor(graph, fanouts=[3], prob_name="w")
-        pipe = pipe.temporal_sample_neighbor(graph, [2], node_time_attr="t", edge_time_attr="t", time_window=50)
+        pipe = pipe.temporal_sample_neighbor(
+            graph, [2], node_time_attr="t", edge_time_attr="t", time_window=time_window
+        )
         self.pipe = pipe
         return pipe.state_dict()
 
@@ -101,6 +103,20 @@ def test_one_changed_element_anywhere_is_another_state(data, with_types, index_d
         given_data.pipe.load_state_dict(state)
     given_data.arrays[name] = values.clone()
     assert given_data.state() == state
+
+
+@pytest.mark.parametrize(("time_window", "counts"), [(50, True), (None, False)])
+def test_of_two_times_the_earlier_counts_only_with_a_window(time_window, counts):
+    given_data = Data(with_types=False)
+    found = []
+    for earlier in (9, 40):  # than the time of any edge, so only the lower end of the window reads it
+        given_data.arrays["node_time"] = torch.full((NUM_NODES,), earlier)
+        given_data.arrays["edge_time"] = torch.arange(EDGES) % 15 + 45
+        state = given_data.state(time_window)
+        found.append((state, [each.digest() for each in given_data.pipe]))
+    (before, minibatches), (after, others) = found
+    assert (after != before) is counts
+    assert (others != minibatches) is counts
 
 
 @pytest.mark.parametrize("with_types", [False, True])

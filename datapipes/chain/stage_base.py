@@ -13,7 +13,8 @@ arguments, so a stage keeps no state of its own.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import inspect
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -29,8 +30,17 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Fingerprint = dict[str, Any]
 
 
-class StageBase(OtherNames):
-    """The structure of a stage.
+class _Building(ABCMeta):
+    """The metaclass of stages: it says when a constructor has returned, however many classes it goes through."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        stage = super().__call__(*args, **kwargs)
+        stage._is_built = True
+        return stage
+
+
+class StageBase(OtherNames, metaclass=_Building):
+    """The structure of a stage. What its constructor took is fixed once it is built.
 
     Attributes:
         draws: whether the stage may make random choices. Only such stages have an ordinal in the random key, and only
@@ -46,6 +56,7 @@ class StageBase(OtherNames):
     fills: tuple[str, ...] = ()
     may_drop_all: bool = False
     _arguments: Arguments
+    _is_built = False
 
     def __new__(cls: type[_B], *args: Any, **kwargs: Any) -> _B:
         refuse_other_keywords(functional_name(cls), cls, kwargs)
@@ -62,6 +73,25 @@ class StageBase(OtherNames):
                     "ItemSampler, or join a torchdata node by dp.FromNode(node)."
                 )
         self._sources = sources
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, but none that is an argument of the built stage.
+
+        Copies of the chain, in workers and loaders, are made from the constructor's arguments, and a running epoch and
+        its state would name others than the copies have.
+
+        Raises:
+            AttributeError: The constructor took `name`.
+        """
+        if self._is_built and name[0] != "_" and name in inspect.signature(type(self).__init__).parameters:
+            raise AttributeError(
+                f"{self.name}: {name} is fixed since the stage was built: copies of the chain, as workers have, are made "
+                "from the constructor's arguments. Build a new chain, or exchange the stage: "
+                f"pipe.replaced({type(self).__name__}, lambda old: ...).",
+                name=name,
+                obj=self,
+            )
+        super().__setattr__(name, value)
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ from pipelines import BOUND_S, NUM_NODES, item_set, items, sampled, small_graph
 import datapipes as dp
 from datapipes.base import array_digest as digests_of_arrays
 from datapipes.chain import hash_ahead
+from datapipes.chain.stage_graph import StageGraph
 
 EDGES, USER, PAPER = 200, "user", "paper"
 READS = (USER, "reads", PAPER)
@@ -178,6 +179,36 @@ def test_data_replaced_after_a_state_are_refused():
         ValueError, match=r"^CSCGraph: indices was replaced by another tensor after .* Make a new CSCGr"
     ):
         pipe.load_state_dict(state)
+
+
+@pytest.mark.parametrize("built", [lambda pipe: pipe, dp.DataLoader], ids=["chain", "loader"])
+def test_an_argument_of_a_built_stage_cannot_be_replaced(built):
+    pipe = built(sampled())
+    sampler, seeds = (StageGraph(pipe).find(cls)[0] for cls in (dp.NeighborSampler, dp.ItemSampler))
+    for stage, name, value in ((sampler, "graph", small_graph()), (sampler, "fanouts", [1]), (seeds, "batch_size", 3)):
+        with pytest.raises(AttributeError, match=rf"^{stage.name}: {name} is fixed since .* pipe\.replaced\("):
+            setattr(stage, name, value)
+    assert [each.index for each in pipe] == [0, 1, 2, 3, 4, 5]
+    pipe.close()
+
+
+class Counting(dp.MiniBatchTransformer):
+    def __init__(self, source: dp.Stage, step: float) -> None:
+        super().__init__(source)
+        self.step = step
+        self.step = float(self.step)  # until the constructor returns anything may be set
+        self.seen = 0
+
+    def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        self.seen += 1
+        return minibatch
+
+
+def test_so_it_is_in_a_stage_of_the_users_own_whose_other_attributes_are_free():
+    pipe = Counting(items(), 2)
+    assert (len(list(pipe)), pipe.seen, pipe.step) == (6, 6, 2.0)
+    with pytest.raises(AttributeError, match="step is fixed"):
+        pipe.step = 3.0
 
 
 def of_types(graph: dp.CSCGraph) -> dp.HeteroCSCGraph:
@@ -343,6 +374,16 @@ def test_no_thread_begins_where_all_digests_are_known(monkeypatch):
     monkeypatch.setattr(hash_ahead.threading, "Thread", None)
     with sampled(dp.ItemSampler(given_items, 4), graph) as pipe:
         next(iter(pipe))
+
+
+def test_where_no_thread_can_start_a_state_takes_the_digests(monkeypatch):
+    monkeypatch.setattr(
+        hash_ahead.threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("no thread"))
+    )
+    with sampled() as pipe:
+        assert next(iter(pipe)).index == 0
+        monkeypatch.undo()
+        assert pipe.state_dict()["fingerprint"] == sampled().state_dict()["fingerprint"]
 
 
 def test_an_error_of_a_digest_is_that_of_the_state(monkeypatch):

@@ -96,7 +96,7 @@ class _Kept:
     values: Tensor
     version: int
     digest: str | None = None  # None before it was taken
-    is_used: bool = False  # whether a minibatch or a digest was made from the array as it is kept
+    is_used: bool = False  # whether an epoch has begun with the array as it is kept, or its digest was asked for
     hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of a digest that was begun
 
     def change(self, now: Tensor) -> str | None:
@@ -110,10 +110,9 @@ class Hashed(ABC):
     """Base of what a fingerprint names by digests of its arrays: whole graphs and item sets.
 
     Each digest is taken once. An array is refused that was replaced, or changed in place, after it was noted or its
-    digest was taken. Changes are seen by torch's version counter. What NumPy, another process, `tensor.data` or
-    `untyped_storage()` write is not seen, nor a change of a tensor that was made in inference mode. There are no locks,
-    so a fork may come at any time; two threads that take one digest both get it. A copy takes its digests anew: in its
-    state `_kept` is None.
+    digest was taken. Changes are seen by torch's version counter; docs/errors.md lists what that does not show. There
+    are no locks, so a fork may come at any time; two threads that take one digest both get it. A copy takes its digests
+    anew: in its state `_kept` is None.
     """
 
     _kept: dict[str, _Kept] | None = None  # by name
@@ -170,7 +169,7 @@ class Hashed(ABC):
         if change is not None:
             what = type(self).__name__
             raise ValueError(
-                f"{what}: {name} was {change} after a minibatch or digest had been made from it, so no state can name "
-                f"what all minibatches are made from. Make a new {what} after the change. A change of a tensor that it "
-                "is a view of counts too."
+                f"{what}: {name} was {change} after an epoch had begun with it, or its digest had been taken. So no "
+                f"state can name what all minibatches are made from. Make a new {what} after the change. A change of a "
+                "tensor that it is a view of counts too."
             )

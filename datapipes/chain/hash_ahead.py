@@ -20,7 +20,8 @@ from datapipes.base.threads import preempt_nobody, threads_of_kernels
 class HashAhead:
     """Digests of `inputs`, which are noted now; after `start` a thread takes those that nobody has taken yet.
 
-    The thread ends with this object and before the interpreter does. In a forked child there is none.
+    The thread ends with this object and before the interpreter does. In a forked child there is none. Two epochs that
+    begin over one graph before its digest is known both take it.
     """
 
     def __init__(self, inputs: Sequence[Hashed]) -> None:
@@ -32,11 +33,13 @@ class HashAhead:
         if left:
             # It runs before the first minibatch. To start a thread after it can take 4 or 8 ms: threads of OpenMP then
             # still spin on the other cores.
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=_take_digests, args=(left, self._begin, self._stopped), name="datapipes-digests", daemon=True
             )
-            self._thread.start()
-            weakref.finalize(self, _end, os.getpid(), self._begin, self._stopped, self._thread)
+            with contextlib.suppress(RuntimeError):  # no thread can start: a state takes the digests itself
+                thread.start()
+                self._thread = thread
+                weakref.finalize(self, _end, os.getpid(), self._begin, self._stopped, thread)
 
     def start(self) -> None:
         """Begin; a second call changes nothing."""
@@ -44,7 +47,7 @@ class HashAhead:
         self._begin.put(None)
 
     def finish(self) -> None:
-        """Wait until all digests are taken that were begun."""
+        """Wait until all digests are taken that were begun: at most one read of all arrays. Ctrl-C ends the wait."""
         if self._thread is not None and self._has_begun:
             self._thread.join()
 

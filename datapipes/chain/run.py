@@ -116,7 +116,7 @@ class Run(Iterator[MiniBatch]):
         self.ahead = {ahead for ahead in self.ahead if ahead > self.next_step}
 
     def finish_digests(self) -> None:
-        """Wait for the digests that are taken beside the minibatches, so that nobody takes them twice."""
+        """Wait for the digests that a thread takes beside the minibatches, which a state needs."""
         if self.has_begun:
             self._hash_ahead.finish()
 

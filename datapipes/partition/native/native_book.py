@@ -6,6 +6,7 @@ ranges. They are memory-mapped, so processes share them.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -31,10 +32,10 @@ _IDS = 2**20  # ids whose parts are looked up at a time
 
 def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -> Identity:
     """Return what every file set of the partition says of it."""
-    fingerprint = graph.digest()
+    fingerprint = copy.copy(graph).digest()  # of the arrays as they are now, as NumPy may have changed them too
     num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
-    ids = partition_id_of(fingerprint, book), content_id_of(graph, node_time_attr)
+    ids = partition_id_of(fingerprint, book), content_id_of(fingerprint, graph, node_time_attr)
     return Identity(book.num_parts, fingerprint, *ids, num_nodes, num_edges)
 
 
@@ -56,14 +57,14 @@ def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
     return digest.hexdigest()
 
 
-def content_id_of(graph: Graph, node_time_attr: str | None) -> str:
+def content_id_of(fingerprint: str, graph: Graph, node_time_attr: str | None) -> str:
     """Return 16 hexadecimal digits: a digest of the fingerprint, `node_time_attr`, and all attributes of the graph.
 
     The order in which attributes were given does not count. Every byte does, so it reads all of them once.
     """
     of_nodes = {node_type: _digests(graph.node_attributes_of(node_type)) for node_type in graph.node_types}
     of_edges = {edge_type: _digests(graph.relation(edge_type).edge_attributes) for edge_type in graph.edge_types}
-    return content_digest(graph.digest(), node_time_attr, of_nodes, of_edges)
+    return content_digest(fingerprint, node_time_attr, of_nodes, of_edges)
 
 
 def _digests(attributes: Mapping[str, Tensor]) -> dict[str, str]:

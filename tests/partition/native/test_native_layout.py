@@ -106,6 +106,15 @@ def test_one_changed_element_of_an_attribute_is_another_content_id(tmp_path):
     assert len(seen) == 13
 
 
+def test_a_partition_is_named_by_the_rows_that_it_holds_whatever_was_known_of_the_graph(tmp_path):
+    book = PartitionBook(2, torch.arange(4) % 2)
+    graph, other = graph_of([[1], [2, 3], [], [0]]), graph_of([[1], [2, 2], [], [0]])
+    before = graph.digest()
+    graph.indices.numpy()[2] = 2  # torch's version counter does not show it
+    part = Part.open(write(tmp_path / "changed", graph, book), 0)
+    assert part.fingerprint == other.digest() != before == graph.digest()
+
+
 def as_version_1(root: Path) -> None:
     """Make a partition one of the first version, whose names came from samples of large arrays."""
     manifest = json.loads((root / "partition.json").read_text())

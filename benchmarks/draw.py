@@ -41,21 +41,24 @@ Figures = dict[str, float]
 
 def main() -> None:
     folder, *files = map(Path, sys.argv[1:])
-    figures: Figures = {}
-    for file in files:
-        figures |= json.loads(file.read_text(encoding="utf-8"))
+    of_files = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "datapipes", "font.size": 9, "axes.spines.top": False}
     plt.rcParams |= {"axes.spines.right": False, "legend.frameon": False}
     for name, draw in (("peers", draw_peers), ("training", draw_training), ("played-device", draw_device)):
-        figure, axes = plt.subplots(figsize=(8, 4.2), constrained_layout=True)
-        draw(axes, figures)
-        if axes.has_data():
+        figure = plt.figure(figsize=(8, 4.2), constrained_layout=True)
+        draw(figure, of_files)
+        if any(axes.has_data() for axes in figure.axes):
             figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
         plt.close(figure)
 
 
-def draw_peers(axes, figures: Figures) -> None:
+def merged(of_files: list[Figures]) -> Figures:
+    return {key: value for figures in of_files for key, value in figures.items()}
+
+
+def draw_peers(figure, of_files: list[Figures]) -> None:
     """Draw how many times as fast as each peer we are, on a logarithmic axis."""
+    figures, axes = merged(of_files), figure.subplots()
     shown = {what: key for what, key in RATIOS.items() if key.format(next(iter(PEERS))) in figures}
     for number, (peer, label) in enumerate(PEERS.items()):
         values = [figures[key.format(peer)] for key in shown.values()]
@@ -70,22 +73,31 @@ def draw_peers(axes, figures: Figures) -> None:
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 
 
-def draw_training(axes, figures: Figures) -> None:
-    """Draw milliseconds per step of each loader: alone, and with the model."""
-    suffix = ": with the model (ms a step)"
-    names = [key.removesuffix(suffix) for key in figures if key.endswith(suffix)]
-    colors = [next((COLORS[peer] for peer in PEERS if name.startswith(f"{peer}, ")), OURS) for name in names]
-    together = axes.barh(names, [figures[f"{name}{suffix}"] for name in names], 0.75, color=colors, alpha=0.55)
-    axes.barh(names, [figures[f"{name}: loader alone (ms a step)"] for name in names], 0.4, color=colors)
-    axes.bar_label(together, fmt="%.0f", padding=2, fontsize=8)
-    if "model alone (ms a step)" in figures:
+def draw_training(figure, of_files: list[Figures]) -> None:
+    """Draw milliseconds per step of each loader, alone and with the model: a panel for each allocator of both sides."""
+    suffix, kept = ": with the model (ms a step)", "keeps memory"
+    of_files = [figures for figures in of_files if any(key.endswith(suffix) for key in figures)]
+    panels = figure.subplots(1, max(len(of_files), 1), sharey=True, squeeze=False)[0]
+    for axes, figures in zip(panels, of_files, strict=False):
+        tuned = figures["allocator of this process"] == kept
+        peer, other = [*PEERS] if tuned else [*PEERS][::-1]
+        names = [
+            key.removesuffix(suffix) for key in figures if key.endswith(suffix) and not key.startswith(f"{other}, ")
+        ]
+        labels = [name.replace(f"{peer}, ", "GraphBolt, ") for name in names]
+        colors = [COLORS[peer] if name.startswith(f"{peer}, ") else OURS for name in names]
+        together = axes.barh(labels, [figures[f"{name}{suffix}"] for name in names], 0.75, color=colors, alpha=0.55)
+        axes.barh(labels, [figures[f"{name}: loader alone (ms a step)"] for name in names], 0.4, color=colors)
+        axes.bar_label(together, fmt="%.0f", padding=2, fontsize=8)
         axes.axvline(figures["model alone (ms a step)"], color="#444", linestyle="--", linewidth=1)
-    axes.invert_yaxis()
-    axes.set_xlabel("ms a step: the loader alone (narrow), with the model (wide); dashed: the model alone")
+        axes.set_title(f"both allocators {'tuned' if tuned else 'as installed'}", fontsize=9)
+    panels[0].invert_yaxis()
+    figure.supxlabel("ms a step: the loader alone (narrow), with the model (wide); dashed: our model alone", fontsize=9)
 
 
-def draw_device(axes, figures: Figures) -> None:
+def draw_device(figure, of_files: list[Figures]) -> None:
     """Draw how busy a played device is, over the milliseconds of its steps."""
+    figures, axes = merged(of_files), figure.subplots()
     found = (re.search(r", (\d+) ms \(busy\)$", key) for key in figures)
     steps_ms = sorted({int(match[1]) for match in found if match})
     lines = {"plain loop": ("plain loop", OURS, ":"), "0 workers": ("0 workers", OURS, "-")}

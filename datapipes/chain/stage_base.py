@@ -85,8 +85,8 @@ class StageBase(OtherNames, metaclass=_Building):
         """
         if self._is_built and name[0] != "_" and name in inspect.signature(type(self).__init__).parameters:
             raise AttributeError(
-                f"{self.name}: {name} is fixed since the stage was built: copies of the chain, as workers have, are made "
-                "from the constructor's arguments. Build a new chain, or exchange the stage: "
+                f"{self.name}: {name} is fixed since the stage was built, and the copies of the chain that loaders and "
+                "workers have would not see another. Build a new chain, or exchange the stage: "
                 f"pipe.replaced({type(self).__name__}, lambda old: ...).",
                 name=name,
                 obj=self,

@@ -90,6 +90,7 @@ def draw_training(figure, of_files: list[Figures]) -> None:
         axes.barh(labels, [figures[f"{name}: loader alone (ms a step)"] for name in names], 0.4, color=colors)
         axes.bar_label(together, fmt="%.0f", padding=2, fontsize=8)
         axes.axvline(figures["model alone (ms a step)"], color="#444", linestyle="--", linewidth=1)
+        axes.margins(x=0.1)
         axes.set_title(f"both allocators {'tuned' if tuned else 'as installed'}", fontsize=9)
     panels[0].invert_yaxis()
     figure.supxlabel("ms a step: the loader alone (narrow), with the model (wide); dashed: our model alone", fontsize=9)

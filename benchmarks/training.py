@@ -13,14 +13,15 @@ and as installed; a model gains by it too, so --keep-memory gives it to our side
 where that is faster: for the played device. All in alternation, 12 steps or a second per measurement, median of 5.
 --device cuda trains on a GPU, with features that are copied there.
 Run: python benchmarks/training.py --graph GRAPH --peer-python PYTHON
-Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges; commits 1650a2c (steps), 07c9839 (accuracy) and
-4bb9b4d): the plain loop takes 124 ms a step (model alone 105, loader alone 17), with 0, 1 and 2 workers 127 to 132;
-GraphBolt's best 160 (1.29 x), as installed 242. A device of 20 ms a step is busy for 0.98 to 0.99, from GraphBolt 0.25
-and 0.17; of 50 ms 0.99, 0.66 and 0.48; of 5 ms 0.3, 0.06 and 0.04. `next` takes 0.13 to 0.22 ms (median), 0.22 to 0.27
-(p90). 0.77 of the validation nodes after 19 to 23 s, from GraphBolt 23 to 27 s.
-2-core AMD EPYC VM, commit 5aae629, three runs: a device of 20 ms is busy for 0.969 to 0.991, of 30 ms for 0.990 to
-0.992, of 50 ms for 0.991 to 0.995 (GraphBolt 0.15 to 0.24, 0.37, 0.66); `next` takes 0.15 to 0.18 ms,
-0.18 to 0.31 (p90).
+Result (2-core AMD EPYC VM, a slow hour, 1M nodes / 20M edges, commit e4bb01a), allocators tuned: the plain loop takes
+173 ms a step (model alone 150, loader alone 19), with 0, 1 and 2 workers 165 to 174; GraphBolt's best 236 (1.37 x).
+As installed: 246, 265 to 294, 375 (1.52 x). 2-core Intel Xeon VM, commits 1650a2c (steps), 07c9839 (accuracy) and
+4bb9b4d, allocators tuned: the plain loop 124, with 0, 1 and 2 workers 127 to 132; GraphBolt's best 160 (1.29 x). A
+device of 20 ms a step is busy for 0.98 to 0.99, from GraphBolt 0.25 and 0.17; of 50 ms 0.99, 0.66 and 0.48; of 5 ms
+0.3, 0.06 and 0.04. `next` takes 0.13 to 0.22 ms (median), 0.22 to 0.27 (p90). 0.77 of the validation nodes after 19 to
+23 s, from GraphBolt 23 to 27 s. EPYC, commit 5aae629, three runs: a device of 20 ms is busy for 0.969 to 0.991, of
+30 ms for 0.990 to 0.992, of 50 ms for 0.991 to 0.995 (GraphBolt 0.15 to 0.24, 0.37, 0.66); `next` takes 0.15 to
+0.18 ms, 0.18 to 0.31 (p90).
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ arguments, so a stage keeps no state of its own.
 from __future__ import annotations
 
 import inspect
-from abc import ABCMeta, abstractmethod
+import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -30,16 +31,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Fingerprint = dict[str, Any]
 
 
-class _Building(ABCMeta):
-    """The metaclass of stages: it says when a constructor has returned, however many classes it goes through."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        stage = super().__call__(*args, **kwargs)
-        stage._is_built = True
-        return stage
-
-
-class StageBase(OtherNames, metaclass=_Building):
+class StageBase(OtherNames):
     """The structure of a stage. What its constructor took is fixed once it is built.
 
     Attributes:
@@ -56,7 +48,6 @@ class StageBase(OtherNames, metaclass=_Building):
     fills: tuple[str, ...] = ()
     may_drop_all: bool = False
     _arguments: Arguments
-    _is_built = False
 
     def __new__(cls: type[_B], *args: Any, **kwargs: Any) -> _B:
         refuse_other_keywords(functional_name(cls), cls, kwargs)
@@ -83,7 +74,8 @@ class StageBase(OtherNames, metaclass=_Building):
         Raises:
             AttributeError: The constructor took `name`.
         """
-        if self._is_built and name[0] != "_" and name in inspect.signature(type(self).__init__).parameters:
+        is_argument = name in vars(self) and name in inspect.signature(type(self).__init__).parameters
+        if is_argument and not _is_constructed_here(self):
             raise AttributeError(
                 f"{self.name}: {name} is fixed since the stage was built, and the copies of the chain that loaders and "
                 "workers have would not see another. Build a new chain, or exchange the stage: "
@@ -231,6 +223,19 @@ class CarrierBase(StageBase):
     def node_state(self) -> Any:
         """Return the position of a stage that has no sources and keeps its own order; None for the others."""
         return None
+
+
+def _is_constructed_here(stage: StageBase) -> bool:
+    """Whether a constructor of `stage` is running in this thread. A metaclass could tell, but every error of a
+    constructor would show its frame.
+    """
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__init__" and frame.f_locals.get(next(iter(code.co_varnames), "")) is stage:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _own_containers(value: Any) -> Any:

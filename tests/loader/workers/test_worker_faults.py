@@ -310,10 +310,10 @@ def test_a_worker_that_reads_nothing_holds_up_no_new_epoch():
         for _ in range(400):  # more tasks than its pipe has room for
             loader.set_epoch(0)
             with contextlib.suppress(TimeoutError):
-                loader._plan.root.timeout = 0.001
+                vars(loader._plan.root)["timeout"] = 0.001
                 next(iter(loader))
         os.kill(worker.pid, signal.SIGCONT)
-        loader._plan.root.timeout = 60.0
+        vars(loader._plan.root)["timeout"] = 60.0
         loader.set_epoch(0)
         assert next(iter(loader)).digest() == wanted
 
@@ -328,7 +328,7 @@ def test_a_stopped_worker_is_a_timeout_that_can_be_waited_out():
         with pytest.raises(TimeoutError, match=late):
             got.extend(minibatch.digest() for minibatch in iterator)
         os.kill(worker.pid, signal.SIGCONT)
-        loader._plan.root.timeout = None
+        vars(loader._plan.root)["timeout"] = None
         while len(got) < 6:
             with contextlib.suppress(TimeoutError):
                 got.extend(minibatch.digest() for minibatch in iterator)
@@ -383,7 +383,7 @@ def test_a_timeout_while_the_workers_start_says_so(monkeypatch):
         with pytest.raises(TimeoutError, match="Its workers are being started"):
             next(iterator)
         go.set()
-        loader._plan.root.timeout = None
+        vars(loader._plan.root)["timeout"] = None
 
 
 class RestlessChannel(ws.QueueChannel):

@@ -4,19 +4,11 @@ import ast
 import importlib
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-import datapipes
-
-PACKAGE = Path(datapipes.__file__).parent
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+from count_code import MODULES, PACKAGE, ROOT, SOURCES, Import, all_imports, imported_modules
 
 # A folder imports only from what stands above it.
 LAYERS = [
@@ -38,56 +30,11 @@ LAYERS = [
 ]
 
 MOST_LINES = 400  # of a module, so that it can be read in one sitting
-MEDIAN_LINES = 120
-
-
-class Import(NamedTuple):
-    """One import of the package by itself, wherever it stands: at the top, inside a function, or for type checkers."""
-
-    importer: str
-    imported: str
-    place: str
 
 
 def layer_of(module: str) -> str:
     """Return the part of `datapipes.part.module`; "" for the package itself."""
     return [*module.split("."), ""][1]
-
-
-def module_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module_of(path): path for path in SOURCES}
-ROOT = PACKAGE.name
-
-
-def imported_modules(node: ast.AST, path: Path) -> Iterator[str]:
-    """Yield the modules of the package that an import statement names; `from folder import module` names the module."""
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-        package = module_of(path).split(".")
-        package = package if path.name == "__init__.py" else package[:-1]
-        base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-        module = ".".join(filter(None, [base, node.module]))
-        submodules = [f"{module}.{alias.name}" for alias in node.names]
-        names = [name if name in MODULES or module == ROOT else module for name in submodules]
-    else:
-        return
-    yield from (name for name in names if name.split(".")[0] == ROOT and name != f"{ROOT}._core")
-
-
-def all_imports() -> list[Import]:
-    """Return all imports but those of the package's own __init__, which gathers the public names."""
-    return [
-        Import(module, name, f"{path.relative_to(PACKAGE)}:{node.lineno}")
-        for module, path in MODULES.items()
-        if module != ROOT
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for name in imported_modules(node, path)
-    ]
 
 
 def circles(edges: set[tuple[str, str]]) -> list[list[str]]:
@@ -146,7 +93,6 @@ def test_the_top_of_the_package_holds_folders_and_modules_stay_short():
     assert [path.name for path in modules if path.parent == PACKAGE] == []
     lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
-    assert statistics.median(lengths.values()) <= MEDIAN_LINES
 
 
 # --- public names

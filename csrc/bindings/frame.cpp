@@ -20,7 +20,7 @@ namespace py = pybind11;
 namespace {
 
 constexpr std::int32_t kHostMemory = 1, kPinnedMemory = 3;
-constexpr std::size_t kMostDims = 64;  // the most that the operations of torch allow; frame.py has the same number
+constexpr std::size_t kMostDims = 64;  // the most that the operations of torch allow; shm_channel.py has the same number
 constexpr std::uint64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
 
 [[noreturn]] void damaged(const char* what) {
@@ -60,7 +60,7 @@ bool is_row_major(const dlpack::Array& array) {
   return true;
 }
 
-// Whether DLPack names the dtype; frame.py turns a tensor of any other dtype into one of these.
+// Whether DLPack names the dtype; shm_channel.py turns a tensor of any other dtype into one of these.
 bool is_known(const dlpack::Type& type) {
   switch (type.code) {
     case dlpack::kInt:

@@ -1,5 +1,5 @@
 // frame.h: messages, dicts of tensors, as they lie in shared memory: a head that names the tensors, then their bytes. Tensors
-// come and go under DLPack, so this works with any build of torch; datapipes/channel/frame.py has the other half.
+// come and go under DLPack, so this works with any build of torch; datapipes/channel/shm_channel.py has the other half.
 //
 //   head     uint32 bytes of the head, version, number of tensors, bytes of the schema
 //            schema: for each tensor uint32 length of its key, uint8 length of its dtype's name (0: DLPack has the dtype), uint8

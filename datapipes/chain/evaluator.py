@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from datapipes.chain.asynchronous import concurrency_of, is_async, off_loop
-from datapipes.chain.calls import Calls
+from datapipes.chain.epoch import Calls
 from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 from datapipes.chain.stage_graph import StageGraph

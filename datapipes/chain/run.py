@@ -15,8 +15,7 @@ from datapipes.base.clock import StageClock
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_seen_by_consumer
 from datapipes.chain.asynchronous import async_window, concurrency_of, is_async
-from datapipes.chain.calls import Calls
-from datapipes.chain.epoch import EpochContext, Position
+from datapipes.chain.epoch import Calls, EpochContext, Position
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.hash_ahead import HashAhead
 from datapipes.chain.in_flight import InFlight

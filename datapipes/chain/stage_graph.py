@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
-from datapipes.chain.numbering import Numbering, Numbers
+from datapipes.chain.epoch import Numbering, Numbers
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
 
 __all__ = ["StageGraph"]

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from datapipes.base.types import ends_of
 from datapipes.cli.command import Commands, add_command
 from datapipes.cli.facts import dataset_lines, facts_of_dataset, facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, is_saved_graph, open_dataset, open_graph, refuse_options
-from datapipes.cli.inspect_partition import facts_of_partition, partition_lines
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.id_maps import IdMap
 from datapipes.partition.layouts import layout_of
+from datapipes.partition.native.manifest import read_manifest
+from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.pyg.pyg_read import PygFolder
+from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
+from datapipes.partition.report_checks import refuse_contradictions, refuse_other_part, refuse_other_report
+from datapipes.partition.report_text import one_line
 
 _VERIFIED = {
     "graph": "all edges were read: they are valid",
@@ -52,3 +63,129 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if arguments.verify:
         lines.append(_VERIFIED[kind])
     return "\n".join(lines), {"path": str(path), "kind": kind, "verified": arguments.verify, kind: facts}
+
+
+_WHERE = "inspect"
+
+
+def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[str, Any]:
+    """Return what is known of a partition; with `verify` all of its files are read and checked.
+
+    "report" is that of the native layout, which has it from when it was made. That of PyG's layout alone needs all
+    edges, so it is there with `verify` only.
+
+    Raises:
+        FileNotFoundError, ValueError: A file is missing or wrong; or, with `verify`, the layouts disagree.
+    """
+    native = _native(root, verify=verify) if "native" in layouts else None
+    facts, book = native or ({}, None)
+    if "pyg" in layouts and (verify or book is None):
+        folder = PygFolder(root)
+        if book is not None:
+            _refuse_other_book(root, book, folder.book)
+        report = _report_of(folder) if verify else None
+        facts = facts or {
+            "fingerprint": None,
+            "partition_id": None,
+            "content_id": None,
+            "num_parts": folder.book.num_parts,
+            "node_types": [[kind, folder.book.nodes(kind).num_ids] for kind in folder.meta.node_types],
+            "edge_types": [[kind, folder.book.edges(kind).num_ids] for kind in folder.meta.edge_types],
+            "node_time_attr": None,
+            "report": None if report is None else report.to_json(),
+        }
+    sizes = [os.lstat(os.path.join(base, file)).st_size for base, _, files in os.walk(root) for file in files]
+    return {"layouts": sorted(layouts), "bytes": sum(sizes), **facts}
+
+
+def partition_lines(facts: dict[str, Any]) -> list[str]:
+    """Return `facts_of_partition` as lines. What files say is shown with escapes for all that is none to print."""
+    lines = [f"a partition in {' and '.join(facts['layouts'])} layout, {_size_text(facts['bytes'])}"]
+    if facts["fingerprint"] is not None:
+        lines.append(one_line(f"graph {facts['fingerprint']}, partition {facts['partition_id']}"))
+    if facts["node_time_attr"] is not None:
+        lines.append(f"each edge has the {facts['node_time_attr']!r} of its source")
+    if facts["report"] is not None:
+        return lines + str(PartitionReport.from_json(facts["report"])).split("\n")
+    nodes, edges = (sum(count for _, count in facts[types]) for types in ("node_types", "edge_types"))
+    return [*lines, f"{facts['num_parts']} parts of {nodes} nodes and {edges} edges; --verify counts what is cut"]
+
+
+def _native(root: Path, *, verify: bool) -> tuple[dict[str, Any], PartitionBook]:
+    manifest = read_manifest(_WHERE, root)
+    book = open_book(root, verify=verify)
+    identity, given = manifest.identity, manifest.about.get("report")
+    report, where = None, f"{_WHERE}: {manifest.path}"
+    if given is not None:
+        report = PartitionReport.from_json(given)
+        refuse_contradictions(where, report)
+        refuse_other_report(where, report, identity.num_parts, identity.num_nodes, identity.num_edges)
+    for part in range(book.num_parts) if verify else ():
+        found = Part.open(root, part, book=book)
+        if report is not None:
+            nodes = {kind: int(found.node_ids(kind).shape[0]) for kind in found.node_types}
+            edges = sum(found.relation(kind).num_edges for kind in found.edge_types)
+            refuse_other_part(where, report, part, nodes, edges)
+    return {
+        "fingerprint": identity.fingerprint,
+        "partition_id": identity.partition_id,
+        "content_id": identity.content_id,
+        "num_parts": identity.num_parts,
+        "node_types": [list(each) for each in identity.num_nodes.items()],
+        "edge_types": [list(each) for each in identity.num_edges.items()],
+        "node_time_attr": manifest.node_time_attr,
+        "report": None if report is None else report.to_json(),
+    }, book
+
+
+def _refuse_other_book(root: Path, native: PartitionBook, pyg: PartitionBook) -> None:
+    if native.num_parts != pyg.num_parts:
+        raise ValueError(
+            f"{_WHERE}: the native layout in {root} has {native.num_parts} parts (partition.json), PyG's has "
+            f"{pyg.num_parts} (META.json); both must be of one partition. Make the partition again."
+        )
+    same = native.node_types == pyg.node_types
+    if not same or not all(torch.equal(native.nodes(kind).dense(), pyg.nodes(kind).dense()) for kind in pyg.node_types):
+        raise ValueError(
+            f"{_WHERE}: the two layouts in {root} give nodes to other parts; they are of two partitions. Make the "
+            "partition again."
+        )
+
+
+def _report_of(folder: PygFolder) -> PartitionReport:
+    """Return the report of PyG's layout; every part is read."""
+    book, meta = folder.book, folder.meta
+    parts = range(book.num_parts)
+    matrix = torch.zeros(book.num_parts, book.num_parts, dtype=torch.int64)
+    halos, cut = [], dict.fromkeys(meta.edge_types, 0)
+    for part in parts:
+        folder.node_features(part), folder.edge_features(part)
+        seen = {kind: torch.zeros(book.nodes(kind).num_ids, dtype=torch.bool) for kind in meta.node_types}
+        for edge_type, edges in folder.edges(part).items():
+            source = ends_of(edge_type)[0]
+            of_sources = book.nodes(source).part_of(edges.row)
+            matrix[part] += torch.bincount(of_sources, minlength=book.num_parts)
+            remote = edges.row[of_sources != part]
+            seen[source][remote] = True
+            cut[edge_type] += int(remote.shape[0])
+        halos.append(sum(int(each.sum()) for each in seen.values()))
+    return PartitionReport(
+        num_parts=book.num_parts,
+        nodes_by_type={kind: _counts(book.nodes(kind)) for kind in meta.node_types},
+        training_nodes=None,
+        edges=tuple(matrix.sum(1).tolist()),
+        halo_nodes=tuple(halos),
+        edges_by_type={kind: (book.edges(kind).num_ids, cut[kind]) for kind in meta.edge_types},
+        edge_matrix=tuple(map(tuple, matrix.tolist())) if book.num_parts <= MOST_MATRIX_PARTS else None,
+    )
+
+
+def _size_text(num_bytes: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.1f} {name}"
+    return f"{num_bytes / 1024:.1f} KiB"
+
+
+def _counts(found: IdMap) -> tuple[int, ...]:
+    return tuple(found.count_of(part) for part in range(found.num_parts))

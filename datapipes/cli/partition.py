@@ -1,17 +1,29 @@
-"""`datapipes partition IN OUT --parts K`: a graph or a data set in parts, with a report on them."""
+"""`datapipes partition IN OUT --parts K`: a graph or a data set in parts, with a report on them, and a picture.
+
+It tells how far it is: by a bar if stderr is a terminal and tqdm is there, else by a line now and then.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datapipes.cli.command import FILE, FOLDER, Commands, add_command, completes
+import numpy as np
+
+from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, needed
 from datapipes.cli.inputs import add_input, open_input
-from datapipes.cli.picture import check_picture, write_picture
-from datapipes.cli.progress import progress_of
 from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
+from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
+from datapipes.partition.source import Progress
 
 _LAYOUTS = ("native", "pyg")
 _CHOICES = (*_LAYOUTS, "native,pyg", "pyg,native")
@@ -78,3 +90,153 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         "report": report.to_json(),
     }
     return "\n".join(lines), values
+
+
+_LINE_EVERY_S = 10.0  # within a step
+_STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets none of its own yet
+# A bar shows shares and times: what is counted is edges, bytes or blocks. Only the text where the total is not known.
+_SHARE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+_TEXT = "{desc}"
+
+
+@contextlib.contextmanager
+def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
+    """Give what is to be called with (text, done, total); a total of 0 means that it is not known."""
+    if quiet:
+        yield lambda text, done, total: None
+        return
+    try:
+        tqdm: Any = importlib.import_module("tqdm").tqdm if sys.stderr.isatty() else None
+    except ImportError:
+        tqdm = None
+    if tqdm is None:
+        yield _Lines(command).say
+        return
+    bars = _Bars(tqdm)
+    try:
+        yield bars.say
+    finally:
+        bars.end()
+
+
+class _Lines:
+    """A line when a step begins, and every 10 s within it; none within 2 s of another."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._step = ""
+        self._next = 0.0
+
+    def say(self, text: str, done: int, total: int) -> None:
+        now, step = time.monotonic(), _step_of(text)
+        if now < self._next - (_LINE_EVERY_S - _STEP_EVERY_S) * (step != self._step):
+            return
+        self._step, self._next = step, now + _LINE_EVERY_S
+        how_far = f": {100 * done // total} %" if total > 0 else ""
+        print(f"datapipes {self._command}: {text}{how_far}", file=sys.stderr, flush=True)
+
+
+class _Bars:
+    """A bar for the step that runs; it goes when the step has ended."""
+
+    def __init__(self, tqdm: Any) -> None:
+        self._tqdm = tqdm
+        self._bar: Any = None
+        self._step = ""
+
+    def say(self, text: str, done: int, total: int) -> None:
+        if self._bar is None or _step_of(text) != self._step:
+            self.end()
+            self._step = _step_of(text)
+            # A new bar prints itself, so it gets its total at once. What is counted differs: shares have no unit.
+            form = _SHARE if total > 0 else _TEXT
+            self._bar = self._tqdm(
+                desc=text, total=total or None, initial=done, leave=False, file=sys.stderr, bar_format=form
+            )
+            return
+        self._bar.bar_format = _SHARE if total > 0 else _TEXT
+        self._bar.set_description_str(text, refresh=False)
+        self._bar.total, self._bar.n = total or None, done
+        self._bar.refresh()
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _step_of(text: str) -> str:
+    """Return what the texts of a step have in common: all but the numbers."""
+    return re.sub("[0-9]+", "", text)
+
+
+_MOST_WRITTEN = 16  # parts, up to which the numbers stand in the cells
+_FOR = "--png"
+
+
+def check_picture(path: Path, num_parts: int, out: Path) -> None:
+    """Refuse a picture that could not be made, or that would lie in the folder `out`, before the work begins.
+
+    Raises:
+        WrongUsage: There are too many parts, or `path` cannot be a file, does not end in .png, or is in the way of the
+            partition.
+        ImportError: matplotlib is not installed.
+    """
+    if num_parts > MOST_MATRIX_PARTS:
+        raise WrongUsage(f"--png shows up to {MOST_MATRIX_PARTS} parts, --parts is {num_parts}. Leave it out.")
+    if path.is_dir() or not path.parent.is_dir():
+        raise WrongUsage(f"--png: {path} cannot be a file: its folder must exist, and it must not be one. Name a file.")
+    picture, folder = Path(os.path.realpath(path)), Path(os.path.realpath(out))
+    if folder in (picture, *picture.parents) or picture in folder.parents:
+        raise WrongUsage(
+            f"--png: {path} is in the place of the partition {out}, which may hold nothing else. Name a file elsewhere."
+        )
+    if path.suffix.lower() != ".png":
+        raise WrongUsage(f"--png: {path} must end in .png; no other kind of picture is made. Name a .png file.")
+    needed("matplotlib", _FOR, "viz")
+
+
+def write_picture(report: PartitionReport, path: Path) -> None:
+    """Write the matrix of a report as PNG; a file at `path` is replaced, once the new one is whole."""
+    figure = _figure(np.array(report.edge_matrix, dtype=np.int64), report)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        figure.savefig(partial, format="png", dpi=150)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _figure(edges: Any, report: PartitionReport) -> Any:
+    """Return the picture. It is drawn without pyplot, which would choose a backend for the whole process."""
+    colors: Any = needed("matplotlib.colors", _FOR, "viz")
+    canvas: Any = needed("matplotlib.backends.backend_agg", _FOR, "viz")
+    drawing: Any = needed("matplotlib.figure", _FOR, "viz")
+    ticker: Any = needed("matplotlib.ticker", _FOR, "viz")
+    size = 4.5 + min(report.num_parts, 24) * 0.22
+    figure = drawing.Figure(figsize=(size + 1.2, size), layout="constrained")
+    canvas.FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    present = edges[edges > 0] if edges.any() else np.ones(1)
+    # From half of the least count: it must not be white, which means none.
+    norm = colors.LogNorm(present.min() / 2, max(present.max(), 2))
+    image = axes.imshow(np.ma.masked_equal(edges, 0), cmap="Blues", norm=norm)
+    if report.num_parts <= _MOST_WRITTEN:
+        for (row, column), count in np.ndenumerate(edges):
+            color = "white" if count > 0 and norm(count) > 0.6 else "black"
+            axes.text(column, row, _short(int(count)), ha="center", va="center", color=color, fontsize=7)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(ticker.MaxNLocator(integer=True, nbins=min(report.num_parts, 16)))
+    axes.set(xlabel="part of the source", ylabel="part of the destination")
+    axes.set_title(f"Edges between {report.num_parts} parts; {100 * report.cut_share:.1f} % are cut", fontsize=10)
+    figure.colorbar(image, ax=axes, label="edges (white: none)", shrink=0.85)
+    return figure
+
+
+def _short(count: int) -> str:
+    """Return a count in at most five characters."""
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= 10 * unit:
+            return f"{count // unit}{name}"
+    return str(count)

@@ -4,27 +4,30 @@ Without types, raw/ has edge.csv.gz (rows "source,destination"), num-node-list.c
 perhaps node-feat, edge-feat, node_NAME, edge_NAME and node-label, all .csv.gz. With types it has triplet-type-list and
 num-node-dict, and folders relations/SRC___REL___DST, node-feat/TYPE and node-label/TYPE with such files. A folder
 split/NAME has train, valid and test: .csv.gz with ids of nodes, with types in a folder for each type, or edges that
-torch saved. ogb_graph.py reads the graph, ogb_nodes.py, ogb_links.py and ogb_triples.py read the items. What OGB keeps
-in its package, and not in the files, comes from ogb_settings.py.
+torch saved, or triples with others to rank them by. ogb_graph.py reads the graph, ogb_links.py edges. What OGB keeps in
+its package, and not in the files, comes from ogb_settings.py.
 
 Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile, that do not fit each other or the
-settings, and folders with several graphs.
+settings, folders with several graphs, nodes in two parts of the split or without a label, and ids outside their type.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datapipes.datasets.ogb_graph import Rows, check_name, read_plain, read_types
-from datapipes.datasets.ogb_links import read_link_split
-from datapipes.datasets.ogb_nodes import read_node_split
-from datapipes.datasets.ogb_settings import MASTER, settings_of
-from datapipes.datasets.ogb_triples import read_triple_split
-from datapipes.datasets.raw import DatasetFormatError
+from datapipes.base.checks import shown
+from datapipes.base.types import EdgeType
+from datapipes.datasets.ogb_graph import Rows, check_name, read_plain, read_row, read_types
+from datapipes.datasets.ogb_links import checked_ids, ranked, read_link_split
+from datapipes.datasets.ogb_settings import MASTER, PARTS, settings_of
+from datapipes.datasets.raw import DatasetFormatError, checked_labels
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, inverse_of, with_inverses
+from datapipes.datasets.tables import ids_of, read_table
+from datapipes.datasets.torch_files import read_saved
 
 
 def is_ogb(folder: Path) -> bool:
@@ -110,3 +113,138 @@ def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, n
     ends = edges[None]
     doubled = np.stack([ends, ends[::-1]], axis=2).reshape(2, -1)
     return {None: doubled}, {key: np.repeat(rows, 2, axis=0) for key, rows in features.items()}
+
+
+def read_node_split(
+    raw: Path, folder: Path, num_nodes: dict[Any, int], num_classes: int | None
+) -> tuple[tuple[dict[Any, RawItems], ...], int]:
+    """Return the items of the three parts by node type, and the number of classes."""
+    types = [None] if None in num_nodes else _named_types(raw / "nodetype-has-label.csv.gz", num_nodes)
+    if None not in num_nodes and types != _named_types(folder / "nodetype-has-split.csv.gz", num_nodes):
+        raise DatasetFormatError.of("nodetype-has-split.csv.gz", "other types", f"those with labels, {types}")
+    split: tuple[dict[Any, RawItems], ...] = ({}, {}, {})
+    most = 0
+    for of_type in types:
+        path = (raw if of_type is None else raw / "node-label" / of_type) / "node-label.csv.gz"
+        labels, classes = _read_labels(path, num_nodes[of_type], num_classes)
+        most = max(most, classes)
+        seen = np.zeros(num_nodes[of_type], dtype=bool)
+        for part, items in zip(PARTS, split, strict=True):
+            file = (folder if of_type is None else folder / of_type) / f"{part}.csv.gz"
+            ids = ids_of(file.name, read_table(file, columns=1, whole=True)[:, 0], num_nodes[of_type], "node")
+            if seen[ids].any() or len(np.unique(ids)) < len(ids):
+                raise DatasetFormatError.of(file.name, "a node twice", "each node in one part, once")
+            if (labels[ids] < 0).any():
+                raise DatasetFormatError.of(file.name, "a node without a label", "nodes with labels")
+            seen[ids] = True
+            items[of_type] = RawItems(ids, labels[ids])
+    return split, most
+
+
+def _named_types(path: Path, num_nodes: dict[Any, int]) -> list[str]:
+    row = read_row(path)
+    types = sorted(node_type for node_type, text in row.items() if text == "True")
+    if not types or not set(row.values()) <= {"True", "False"} or not row.keys() <= num_nodes.keys():
+        found, allowed = shown(row), f"True or False for types among {shown(sorted(num_nodes))}, True for one"
+        raise DatasetFormatError.of(path.name, found, allowed)
+    return types
+
+
+def _read_labels(path: Path, count: int, num_classes: int | None) -> tuple[np.ndarray, int]:
+    """Return labels, int64 [count] or [count, k], -1 for none, and the number of classes."""
+    table = read_table(path, rows=count, missing=True)
+    whole = np.where(np.isnan(table), -1, table)
+    if (whole != np.floor(whole)).any():
+        raise DatasetFormatError.of(path.name, "a label that is no whole number", "classes from 0 on")
+    inside = np.clip(whole, -2, 2**40).astype(np.int64)
+    flat, classes = checked_labels(path.name, inside.ravel(), num_classes)
+    return flat.reshape(inside.shape) if inside.shape[1] > 1 else flat, classes
+
+
+_KEYS = ("head_type", "head", "relation", "tail_type", "tail")
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+def read_triple_split(
+    folder: Path, edge_types: list[EdgeType], edge_features: Rows, num_nodes: Mapping[Any, int]
+) -> list[dict[EdgeType, RawItems]]:
+    """Return the items of train, validation and test by edge type.
+
+    Args:
+        folder: Holds {train,valid,test}.pt.
+        edge_types: Those of the graph.
+        edge_features: Have "reltype" for each edge type that has edges.
+        num_nodes: By node type.
+    Returns:
+        Train has the triples as pairs [n, 2], without labels. In validation and test each triple is two queries, with
+        the label 1 for the triple and then 0 for each other pair: first its tail against tail_neg, then its head
+        against head_neg. `indexes` numbers the queries of an edge type from 0, in the order of the file.
+    Raises:
+        FileNotFoundError: A file is missing.
+        DatasetFormatError: A file is broken or hostile, or does not fit the graph.
+    """
+    numbers = _numbers_of(edge_types, edge_features)
+    parts = []
+    for part in PARTS:
+        found = _read_part(folder / f"{part}.pt", numbers, num_nodes, part == PARTS[0])
+        no_pairs = np.zeros((0, 2), dtype=np.int64)
+        empty = RawItems(no_pairs) if part == PARTS[0] else RawItems(no_pairs, _NONE, indexes=_NONE)
+        parts.append({edge_type: found.get(edge_type, empty) for edge_type in edge_types})
+    return parts
+
+
+def _numbers_of(edge_types: list[EdgeType], features: Rows) -> dict[tuple[str, int, str], EdgeType]:
+    """Return the edge type of each (source, number of the relation, destination); of those that have edges."""
+    found: dict[tuple[str, int, str], EdgeType] = {}
+    for edge_type in edge_types:
+        for i, number in enumerate(np.unique(features.get((edge_type, "reltype"), _NONE)).tolist()):
+            key = (edge_type[0], number, edge_type[2])
+            if key in found or i > 0:
+                what = f"{edge_type} with the number {number} beside others"
+                raise DatasetFormatError.of("edge_reltype.csv.gz", what, "one number of its own for each edge type")
+            found[key] = edge_type
+    return found
+
+
+def _read_part(
+    path: Path, numbers: Mapping[tuple[str, int, str], EdgeType], num_nodes: Mapping[Any, int], is_train: bool
+) -> dict[EdgeType, RawItems]:
+    table = read_saved(path)
+    needed = _KEYS if is_train else (*_KEYS, "head_neg", "tail_neg")
+    if not set(needed) <= table.keys():
+        raise DatasetFormatError.of(path.name, f"the keys {shown(sorted(table))}", f"{needed}")
+    relations = checked_ids(path.name, "relation", table["relation"], (None,), 2**31)
+    count = len(relations)
+    for key in ("head_type", "tail_type"):
+        if not isinstance(table[key], list) or len(table[key]) != count:
+            raise DatasetFormatError.of(path.name, f"another {key!r}", f"a text for each of {count} triples")
+    places: dict[tuple[str, int, str], list[int]] = {}
+    for place, kind in enumerate(zip(table["head_type"], relations.tolist(), table["tail_type"], strict=True)):
+        places.setdefault(kind, []).append(place)
+    unknown = places.keys() - numbers.keys()
+    if unknown:
+        found, allowed = shown(min(unknown)), shown(sorted(numbers))
+        raise DatasetFormatError.of(path.name, f"triples of {found}", f"a type, a relation and a type among {allowed}")
+    columns = {
+        name: checked_ids(path.name, name, table[name], (count,) if name in _KEYS else (count, None), 2**62)
+        for name in ("head", "tail", *needed[len(_KEYS) :])
+    }
+    items = {}
+    for kind, rows in places.items():
+        chosen = {
+            name: ids_of(path.name, values[rows], num_nodes[kind[0 if name.startswith("head") else 2]], name)
+            for name, values in columns.items()
+        }
+        pairs = np.stack([chosen["head"], chosen["tail"]], axis=1)
+        items[numbers[kind]] = RawItems(pairs) if is_train else _of_triples(path.name, pairs, chosen)
+    return items
+
+
+def _of_triples(file: str, pairs: np.ndarray, chosen: Mapping[str, np.ndarray]) -> RawItems:
+    """Return two queries for each triple: its tail against others, then its head against others."""
+    tails = ranked(file, pairs[:, 0], np.concatenate([pairs[:, 1:], chosen["tail_neg"]], axis=1))
+    heads = ranked(file, pairs[:, 1], np.concatenate([pairs[:, :1], chosen["head_neg"]], axis=1))
+    seeds = np.concatenate([tails[0], heads[0][:, ::-1]])
+    queries = np.concatenate([2 * tails[2], 2 * heads[2] + 1])
+    order = np.argsort(queries, kind="stable")
+    return RawItems(seeds[order], np.concatenate([tails[1], heads[1]])[order], indexes=queries[order])

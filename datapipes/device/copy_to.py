@@ -1,8 +1,11 @@
-"""CopyTo: copies all tensors of a minibatch to a device."""
+"""CopyTo: copies all tensors of a minibatch to a device, and keeps what a queued copy still reads."""
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
+from collections import deque
 from typing import Any
 
 import torch
@@ -12,8 +15,7 @@ from datapipes.base.checks import check_bool, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.device.handover import give_to_loop, leave, queued_now, take, take_from_loop
-from datapipes.device.kept_sources import KeptSources
-from datapipes.device.runtime import cuda
+from datapipes.device.runtime import Event, cuda
 from datapipes.device.side_streams import SideStreams
 from datapipes.minibatch import MiniBatch
 
@@ -127,3 +129,37 @@ def _check_device(device: str | torch.device) -> torch.device:
         if module is None or not getattr(module, "is_available", lambda: False)():
             raise ValueError(f"copy_to: device is {str(wanted)!r}, which is not available here. Use 'cpu' or 'cuda'.")
     return wanted
+
+
+class KeptSources:
+    """The sources of copies in flight, the oldest first: each is kept until the event of its copy has passed.
+
+    Memory that datapipes has page-locked, such as a slot of a channel, is unknown to torch. A queued copy reads it
+    after its tensors are gone, unless somebody keeps them.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[Event, MiniBatch]] = deque()
+        self._changing = threading.RLock()  # the garbage collector may call `finish` inside any other call
+        self._process = os.getpid()
+
+    def add(self, event: Event, source: MiniBatch) -> None:
+        """Keep `source` until `event` has passed; let go those whose event has passed by now."""
+        if self._process != os.getpid():  # a forked child has the sources of its parent, and none of its events
+            self._kept, self._changing, self._process = deque(), threading.RLock(), os.getpid()
+        with self._changing:
+            self._kept.append((event, source))
+            while self._kept and self._kept[0][0].query():
+                self._kept.popleft()
+
+    def finish(self) -> None:
+        """Wait for the copies in flight, and let their sources go."""
+        if self._process != os.getpid():
+            return
+        with self._changing:
+            while self._kept:
+                self._kept[0][0].synchronize()
+                self._kept.popleft()
+
+    def __len__(self) -> int:
+        return len(self._kept)

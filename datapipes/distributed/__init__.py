@@ -11,7 +11,7 @@ from datapipes.distributed.rendezvous import publish_address
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.methods.metis_process import MetisError
+from datapipes.partition.methods.metis_parts import MetisError
 from datapipes.partition.native.part import Part, open_book
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.report import PartitionReport

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.types import by_edge_type, check_node_type
-from datapipes.minibatch.typed_message import in_order_of_types
+from datapipes.minibatch.message import in_order_of_types
 
 Keys = Sequence[str] | Mapping[Any, Sequence[str]]  # as a user gives them
 Names = list[str] | dict[Any, list[str]]  # as the stage has them

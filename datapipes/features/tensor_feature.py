@@ -1,4 +1,7 @@
-"""TensorFeature: rows of a tensor in host memory or on a GPU, as they are or stored with fewer bits."""
+"""TensorFeature: rows of a tensor in host memory or on a GPU, as they are or stored with fewer bits.
+
+Padded rows begin at multiples of 128 bytes, so that a GPU reads each of them in as few lines as there can be.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_index_tensor, dtype_name
 from datapipes.base.rows import RowTable, byte_rows, has_adjacent_values, take_rows
+from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.device import host_memory
 from datapipes.device.pinnable import Pinnable, without_pin
@@ -19,8 +23,8 @@ from datapipes.device.runtime import cuda
 from datapipes.features.device_rows import DeviceRows
 from datapipes.features.feature import Feature
 from datapipes.features.given_rows import check_out
-from datapipes.features.padded_rows import padded_rows
 from datapipes.features.stored_values import check_stored_as, decode, encode, take_decoded
+from datapipes.processes.mappings import contiguous_stride
 
 __all__ = ["TensorFeature"]
 
@@ -256,3 +260,26 @@ class TensorFeature(Pinnable, Feature):
 
 def _is_on_device(ids: Any) -> bool:
     return isinstance(ids, Tensor) and cuda().holds(ids)
+
+
+LINE = 128  # bytes of a request of a GPU
+
+
+def padded_rows(where: str, rows: Tensor) -> Tensor:
+    """Return a copy of `rows`, [count, *shape], whose rows begin at multiples of 128 bytes; `rows` if they do already.
+
+    Raises:
+        MemoryError: The copy exceeds the memory that is left.
+    """
+    size, count = rows.element_size(), rows.shape[0]
+    width = rows[:1].numel()
+    if width == 0 or (rows.data_ptr() % LINE == 0 and (count == 1 or rows.stride(0) * size % LINE == 0)):
+        return rows
+    step = -(-width * size // LINE) * LINE
+    num_bytes = count * step + LINE
+    check_memory(where, f"a copy with rows of {step} bytes, pad_rows", num_bytes, "Leave pad_rows out.")
+    memory = torch.empty(num_bytes, dtype=torch.uint8)
+    begin = -memory.data_ptr() % LINE
+    values = memory[begin : begin + count * step].view(rows.dtype)
+    stride = (step // size, *contiguous_stride(rows[0]))
+    return values.as_strided(rows.shape, stride, values.storage_offset()).copy_(rows)

@@ -13,8 +13,7 @@ from typing import Any
 from datapipes.base.checks import check_int
 from datapipes.base.clock import StageClock
 from datapipes.base.rng import check_epoch
-from datapipes.chain.calls import Calls
-from datapipes.chain.epoch import EpochContext
+from datapipes.chain.epoch import Calls, EpochContext
 from datapipes.chain.evaluator import Evaluator
 from datapipes.chain.run import stream_of
 from datapipes.chain.stage import Stage, StreamStage

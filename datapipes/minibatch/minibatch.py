@@ -18,8 +18,7 @@ from datapipes.base.codec import Message, digest_message
 from datapipes.base.other_names import OtherNames, refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, moving
-from datapipes.minibatch.message import fields_of, to_message
-from datapipes.minibatch.message_keys import PLAIN_FIELDS
+from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
 from datapipes.minibatch.pyg_data import pyg_data
 from datapipes.minibatch.pyg_hetero_data import pyg_hetero_data
 

@@ -1,7 +1,7 @@
 """Partitions: who owns which node, the folders of a partition, and stores over one part."""
 
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.methods.metis_process import MetisError
+from datapipes.partition.methods.metis_parts import MetisError
 from datapipes.partition.native.part import Part, open_book
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.report import PartitionReport

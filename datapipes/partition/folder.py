@@ -4,7 +4,8 @@ Beside the folder NAME a writer has, until it ends: `.NAME.datapipes-lock`, a fi
 `.NAME.datapipes-new`, what it writes. A killed writer leaves both; the next one finds the lock free and begins anew. If
 NAME holds an older partition, the two folders change places in one step, and the older one is removed after it. Where
 the disk cannot do that, the older one is first moved to `.NAME.datapipes-old`; a writer that is killed then leaves it
-there, and the next one moves it back.
+there, and the next one moves it back. What does not belong to a partition is a user's, and is neither replaced nor
+removed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -21,7 +23,39 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from datapipes.base.checks import shown
-from datapipes.partition.contents import HEADERS, not_of_a_partition
+from datapipes.partition.layouts import MANIFEST
+from datapipes.partition.pyg.pyg_names import META
+
+HEADERS = (MANIFEST, META)  # one of them makes a folder a partition
+_FILES = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(META)}|(node|edge)_map\.pt")
+_FOLDERS = {
+    re.compile(r"book"): re.compile(r"book\.json|arrays\.npy"),
+    re.compile(r"(node|edge)_map"): re.compile(r".+\.pt", re.DOTALL),
+    re.compile(r"part_?\d+"): re.compile(r"part\.json|arrays\.npy|(graph|node_feats|edge_feats)\.pt"),
+}
+
+
+def not_of_a_partition(root: Path) -> str | None:
+    """Return the first entry of a folder that a partition does not have, as a path below it; None if there is none."""
+    names = sorted(entry.name for entry in root.iterdir())
+    if names and not set(names) & set(HEADERS):
+        return names[0]
+    return next((found for name in names for found in _foreign(root / name)), None)
+
+
+def _foreign(entry: Path) -> list[str]:
+    if entry.is_symlink() or not entry.is_dir():
+        fits = _FILES.fullmatch(entry.name) is not None and not entry.is_symlink()
+        return [] if fits else [entry.name]
+    files = next((files for folder, files in _FOLDERS.items() if folder.fullmatch(entry.name)), None)
+    if files is None:
+        return [entry.name]
+    return sorted(
+        f"{entry.name}/{each.name}"
+        for each in entry.iterdir()
+        if files.fullmatch(each.name) is None or each.is_symlink() or each.is_dir()
+    )
+
 
 Foreign = Callable[[Path], "str | None"]  # the first entry of a folder that may not be replaced; None if all may
 

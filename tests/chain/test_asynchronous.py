@@ -10,8 +10,7 @@ import pytest
 import datapipes as dp
 from datapipes.base.threads import num_threads, threads_of_kernels
 from datapipes.chain.asynchronous import is_async, off_loop
-from datapipes.chain.in_flight import LoopThread
-from datapipes.chain.off_loop_threads import THREADS
+from datapipes.chain.in_flight import THREADS, LoopThread
 
 BOUND_S = 20.0
 

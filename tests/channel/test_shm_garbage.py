@@ -151,7 +151,7 @@ def test_received_tensors_stay_readable_when_the_channel_is_damaged():
 def test_an_error_of_other_dtypes_than_text_is_still_an_error(dtype):
     with dp.ShmChannel(4, "64KB") as channel:
         parts = {name: torch.ones(3).to(dtype) for name in ("type", "module", "text", "traceback", "pid", "notes")}
-        channel._shared.send(2, 0, parts, dp.channel.frame.to_dlpack, dp.channel.frame.plain, 0.0)
+        channel._shared.send(2, 0, parts, dp.channel.shm_channel.to_dlpack, dp.channel.shm_channel.plain, 0.0)
         with pytest.raises(dp.RemoteError):
             channel.recv(timeout=0)
 

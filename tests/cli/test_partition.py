@@ -10,7 +10,7 @@ from hetero_graphs import full_library
 from scripts import run_script
 
 import datapipes as dp
-from datapipes.cli import partition, progress
+from datapipes.cli import partition
 from datapipes.distributed import Part, Partitioner, PartitionReport
 
 COSTS = ("seconds", "memory_bytes")  # differ from run to run
@@ -399,8 +399,8 @@ class Clock:
 
 def test_lines_are_few(capsys, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
-    with progress.progress_of("partition", quiet=False) as say:
+    monkeypatch.setattr(partition, "time", clock)
+    with partition.progress_of("partition", quiet=False) as say:
         for moved, text, done, total in [
             (0, "cut", 0, 4),
             (1, "cut", 1, 4),
@@ -418,14 +418,14 @@ def test_lines_are_few(capsys, monkeypatch):
 
 
 def test_quiet_says_nothing(capsys):
-    with progress.progress_of("partition", quiet=True) as say:
+    with partition.progress_of("partition", quiet=True) as say:
         say("cut", 1, 2)
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_shows_bars(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with progress.progress_of("partition", quiet=False) as say:
+    with partition.progress_of("partition", quiet=False) as say:
         say("cut", 1, 2)
         say("cut", 2, 2)
         say("write part 0", 0, 0)
@@ -442,6 +442,6 @@ def test_a_terminal_shows_bars(capsys, monkeypatch):
 def test_a_terminal_without_tqdm_shows_lines(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    with progress.progress_of("partition", quiet=False) as say:
+    with partition.progress_of("partition", quiet=False) as say:
         say("cut", 1, 2)
     assert capsys.readouterr() == ("", "datapipes partition: cut: 50 %\n")

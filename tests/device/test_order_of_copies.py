@@ -16,7 +16,7 @@ from pipelines import digests, fetched, refused
 from slow_hetero import slow_sampled
 
 import datapipes as dp
-from datapipes.device import copy_to, handover, kept_sources
+from datapipes.device import copy_to, handover
 
 CUDA = torch.device("cuda", 0)
 
@@ -203,7 +203,7 @@ def test_a_forked_copy_of_the_stage_waits_for_nothing_of_its_parent(monkeypatch)
         stage = dp.CopyTo(fetched(), "cuda")
         stage.transform(in_slots(gpu, next(iter(fetched()))))
         with monkeypatch.context() as patch:
-            patch.setattr(kept_sources.os, "getpid", lambda: -1)
+            patch.setattr(copy_to.os, "getpid", lambda: -1)
             stage.finish()
             assert len(stage._kept) == 1  # these are the parent's
         stage.finish()
@@ -222,7 +222,7 @@ def no_used_on(patch, gpu):
 
 
 def source_not_kept(patch, gpu):
-    patch.setattr(kept_sources.KeptSources, "add", lambda kept, event, source: None)
+    patch.setattr(copy_to.KeptSources, "add", lambda kept, event, source: None)
 
 
 def event_too_early(patch, gpu):

@@ -19,7 +19,7 @@ from plain_cuda import needs_interpreter
 
 import datapipes as dp
 from datapipes.device import host_memory, runtime
-from datapipes.features.padded_rows import padded_rows
+from datapipes.features.tensor_feature import padded_rows
 from datapipes.processes.sharing import pack
 
 WHERE = "TensorFeature.pin_memory_"

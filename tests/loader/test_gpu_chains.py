@@ -12,7 +12,7 @@ from plain_cuda import needs_interpreter
 
 from datapipes.channel import pinning
 from datapipes.device import copy_to, handover, runtime
-from datapipes.device.kept_sources import KeptSources
+from datapipes.device.copy_to import KeptSources
 
 pytest.importorskip("triton")
 pytestmark = needs_interpreter

@@ -5,9 +5,8 @@ import worker_stages as ws
 from pipelines import distributed_chain, fetched, item_set, items, refused, sampled, small_store
 
 import datapipes as dp
-from datapipes.loader.cut import Cut, cut
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.passes import PASSES, overlap_with_consumer, put_in_workers, rewrite
+from datapipes.loader.passes import PASSES, Cut, cut, overlap_with_consumer, put_in_workers, rewrite
 from datapipes.loader.prefetcher import Prefetcher
 from datapipes.loader.shard import Sharded, shard
 from datapipes.loader.workers.workers import Workers

@@ -21,7 +21,7 @@ from slow_hetero import (
 )
 
 import datapipes as dp
-from datapipes.minibatch import aligned_types
+from datapipes.minibatch import aligned
 
 ODD = ["a", "a.b", "a:b", "%", "%3A", "100%25", "größe", "特徴", ":", ".", "::", "hop0", " "]
 
@@ -398,7 +398,7 @@ def test_a_type_that_is_changed_in_place_is_refused_too(name):
 def test_blocks_that_fit_are_told_from_those_that_have_to_be_looked_at():
     minibatch = full_minibatch()
     blocks, nodes = minibatch.blocks, minibatch.input_nodes
-    assert aligned_types._blocks_fit(blocks, nodes)
+    assert aligned._blocks_fit(blocks, nodes)
     others = [
         [blocks[0], without(blocks[1], OF)],
         [blocks[0][CITES]] * 2,
@@ -407,10 +407,10 @@ def test_blocks_that_fit_are_told_from_those_that_have_to_be_looked_at():
         [{**hop, "of": hop[OF]} for hop in blocks],
     ]
     for each in others:
-        assert not aligned_types._blocks_fit(each, nodes)
+        assert not aligned._blocks_fit(each, nodes)
         with pytest.raises((TypeError, ValueError), match="s: returned a minibatch whose blocks"):
-            aligned_types._check_blocks(SimpleNamespace(name="s"), each, nodes)
-    assert not aligned_types._blocks_fit(blocks, without(nodes, "field"))
+            aligned._check_blocks(SimpleNamespace(name="s"), each, nodes)
+    assert not aligned._blocks_fit(blocks, without(nodes, "field"))
 
 
 class FullMinibatch(dp.SeedStage):

@@ -1,29 +1,49 @@
-"""The processes that load entities, as their parent sees them: started, listened to, and ended, whatever happens.
+"""The processes that load entities: what each does, and how its parent starts, hears and ends it, whatever happens.
 
 Once an entity has failed, the others get a moment to say that they failed too. Then they are terminated, and killed if
 that does not help. A call of `load_all` leaves no process, no descriptor and no memory behind, but for its result.
+
+Messages are pickled tuples: ("at", text) before each type, ("log", level, text), and in the end ("loaded", {field:
+{type: Form}}) with the descriptors of the memories behind it, or ("failed", traceback). A child ends with its parent,
+whatever it is doing. Nobody outside the program can write to the pipe.
+
+A process gets threads in proportion to the bytes it has to read. Equal shares would leave processors idle: labels are
+read in no time, and then the nodes would go on with a quarter of the threads. Shares are rounded up, so there are at
+most as many threads too many as there are entities.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import multiprocessing
+import os
 import pickle
 import signal
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import connection
 from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
+import torch
+
 from datapipes.base.log import logger
-from datapipes.datasets.tfrecord.child import ChildStart, main
-from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded
-from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
-from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors
-from datapipes.datasets.tfrecord.thread_shares import thread_shares
+from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, load_entity
+from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError, ends_of
+from datapipes.datasets.tfrecord.files import files_of
+from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
 from datapipes.loader.workers.main_module import refuse_missing_main, refuse_repetition
 from datapipes.processes.endings import how_it_exited
+from datapipes.processes.parent import end_with_parent
 from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.start import Context, context_of, no_interrupt, prepare_server, require_descriptors
 from datapipes.processes.watch import Watch
@@ -238,3 +258,84 @@ def _ending_text(code: int | None) -> str:
             "feature_dtype, or give the machine more memory"
         )
     return f"{how_it_exited(code)} without a result"
+
+
+MOST_LOOKED_AT = 100  # files of an entity whose size is asked for; the others count as much on average
+
+
+def thread_shares(tasks: Sequence[EntityTask]) -> list[int]:
+    """Return the number of threads for each task, at least 1; equal ones where sizes cannot be told."""
+    most = torch.get_num_threads()
+    try:
+        sizes = [sum(map(_num_bytes, task.infos.values())) for task in tasks]
+    except (OSError, ValueError):  # its process will say what is wrong, or its loader reads no files
+        sizes = [0]
+    if sum(sizes) == 0:
+        return [max(most // len(tasks), 1)] * len(tasks)
+    return [max(math.ceil(most * size / sum(sizes)), 1) for size in sizes]
+
+
+def _num_bytes(info: SerializedTFRecordInfo) -> float:
+    files = files_of("thread_shares", info)
+    return len(files) * mean(file.stat().st_size for file in islice(files, MOST_LOOKED_AT))
+
+
+FAILED = 1  # exit code
+
+
+@dataclass
+class ChildStart:
+    """What a process is started with: its end of the pipe, a packed EntityTask, threads, level of the caller's log."""
+
+    pipe: Connection
+    task: Packed
+    num_threads: int
+    log_level: int
+
+
+def main(start: ChildStart) -> None:
+    """Load an entity, tell the parent, and end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()
+    with contextlib.suppress(OSError):  # the first to go where memory runs out, before the caller
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    torch.set_num_threads(start.num_threads)
+    teller = _Teller(start.pipe)
+    try:
+        teller.take_log(start.log_level)
+        loaded = load_entity(start.task.unpack(), lambda place: teller.tell("at", place))
+        places = [(name, kind) for name, by_type in loaded.items() for kind in by_type]
+        forms, descriptors, kept = shared_forms([loaded[name][kind] for name, kind in places], WHERE)
+        teller.tell("loaded", dict(zip(places, forms, strict=True)))
+        send_descriptors(start.pipe, descriptors)
+        del kept
+    except (BrokenPipeError, ConnectionResetError):
+        os._exit(FAILED)  # the parent wants nothing any more
+    except BaseException:
+        teller.tell("failed", ends_of(traceback.format_exc()))
+        raise SystemExit(FAILED) from None
+
+
+class _Teller(logging.Handler):
+    """The end of the pipe, and a handler that passes lines of the log on; several threads may log at once."""
+
+    def __init__(self, pipe: Connection) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._telling = threading.Lock()
+
+    def tell(self, *message: Any) -> None:
+        with self._telling:
+            self._pipe.send(message)
+
+    def take_log(self, level: int) -> None:
+        """Pass on what the package logs from now on."""
+        logger.handlers = [self]
+        logger.propagate = False
+        logger.setLevel(level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # the parent has ended; then this process does, too
+            self.tell("log", record.levelno, ends_of(record.getMessage()))

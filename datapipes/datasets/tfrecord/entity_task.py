@@ -1,4 +1,4 @@
-"""One entity of a graph, loaded: all its types, one after another. This runs in a process of its own (child.py).
+"""One entity of a graph, loaded: all its types, one after another. This runs in a process of its own (children.py).
 
 The weight of an edge is read as if it were a label of the edge: so it comes in a tensor of its own, and the features
 need no second copy without it.

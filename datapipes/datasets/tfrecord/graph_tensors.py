@@ -1,7 +1,6 @@
 """GraphTensors: the fields of a graph that was loaded from TFRecords, as they are before a graph is built of them.
 
-The modules that turn these fields into something else (label_edges.py, to_dataset.py, to_partition.py) stand between
-this class and LoadedGraphTensors, whose methods call them.
+LoadedGraphTensors, a subclass, turns these fields into something else; to_partition.py stands between the two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a server does with a request, from its bytes to the batches of its answer; it knows no network."""
+"""What a server does with a request, from its bytes to the batches of its answer; it knows no network.
+
+How many bytes an answer will have is told before it is made.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from datapipes.base.log import logger
 from datapipes.base.threads import threads_of_kernels
+from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.server.admission import Admission, Hold
 from datapipes.distributed.server.answers import answer_digests, answer_draw, answer_rows
 from datapipes.distributed.server.in_flight import Answer, Answers
-from datapipes.distributed.server.sizes import draw_bytes, most_draw_bytes, rows_bytes
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
@@ -23,7 +28,9 @@ from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_me
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
 from datapipes.distributed.wire.hello_codec import greeting_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
+from datapipes.distributed.wire.requests import Draw, DrawRequest, RowsRequest
 from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
+from datapipes.distributed.wire.tensor_buffers import bytes_of
 from datapipes.partition.native.part import Part
 
 _RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
@@ -200,3 +207,61 @@ class Service:
                 "once. Ask for fewer ids at once."
             )
         return num_bytes
+
+
+_INT64_BYTES = 8
+
+
+def most_draw_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
+    """Return how many bytes the answer has at most; None if a draw keeps all in-edges: the part counts them."""
+    if any(each.fanout < 0 for each in request.draws):
+        return None
+    return sum(
+        _INT64_BYTES * (count + 1) + count * each.fanout * _edge_bytes(request, facts)
+        for each in request.draws
+        for count in [request.ids[ends_of(each.edge_type)[1]].shape[0]]
+    )
+
+
+def draw_bytes(
+    part: Part, request: DrawRequest, facts: PartitionFacts, go_on: Callable[[], None] = lambda: None
+) -> int:
+    """Return how many bytes the answer has at most, by the degrees of the nodes; so many, if draws are uniform.
+
+    Args:
+        go_on: called before each draw is counted; see answer_draw.
+    Raises:
+        IndexError: A node is not the part's.
+        ValueError: There is no such type.
+    """
+    edge_bytes, total = _edge_bytes(request, facts), 0
+    for each in request.draws:
+        go_on()
+        count = request.ids[ends_of(each.edge_type)[1]].shape[0]
+        total += _INT64_BYTES * (count + 1) + edge_bytes * _edges(part, request, each)
+    return total
+
+
+def _edges(part: Part, request: DrawRequest, draw: Draw) -> int:
+    dst = ends_of(draw.edge_type)[1]
+    indptr, rows = part.relation(draw.edge_type).indptr, part.rows_of(request.ids[dst], dst)
+    degrees = indptr[rows + 1] - indptr[rows]
+    if draw.fanout < 0:
+        return int(degrees.sum())
+    if request.replace:
+        return int(torch.count_nonzero(degrees)) * draw.fanout
+    return int(degrees.clamp(max=draw.fanout).sum())
+
+
+def _edge_bytes(request: DrawRequest, facts: PartitionFacts) -> int:
+    return facts.index_dtype.itemsize + (_INT64_BYTES if request.edge_ids else 0)
+
+
+def rows_bytes(request: RowsRequest, facts: PartitionFacts) -> int:
+    """Return how many bytes the rows have; features that the part does not have count nothing."""
+    forms = [
+        (each.ids.shape[0], facts.features.get((each.domain, each.type, name)))
+        for each in request.rows
+        for name in each.names
+    ]
+    return sum(bytes_of((count, *form.shape), form.dtype) for count, form in forms if form is not None)

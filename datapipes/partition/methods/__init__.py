@@ -1,6 +1,6 @@
 """How the part of each node is chosen."""
 
-from datapipes.partition.methods.metis_process import MetisError
+from datapipes.partition.methods.metis_parts import MetisError
 
 __all__ = [
     "MetisError",

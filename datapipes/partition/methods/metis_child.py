@@ -1,4 +1,4 @@
-"""The process in which METIS runs: a script for `metis_process.py`, with NumPy and pymetis only.
+"""The process in which METIS runs: a script for `metis_parts.py`, with NumPy and pymetis only.
 
 pymetis never lets go of the GIL, so METIS could not be interrupted in the caller's process. Standard input brings the
 request as JSON, and an end without one means that the caller gave up. The graph and the answer lie in the memory whose

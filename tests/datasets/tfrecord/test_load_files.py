@@ -15,7 +15,7 @@ from datapipes.datasets import (
     load_torch_tensors_from_tf_record,
     write_tf_records,
 )
-from datapipes.datasets.tfrecord import thread_shares
+from datapipes.datasets.tfrecord import children
 from datapipes.datasets.tfrecord.entity_task import EntityTask
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
 
@@ -141,14 +141,14 @@ def test_a_file_that_ends_too_early_is_named_with_entity_and_record(tmp_path):
 @pytest.mark.parametrize(("most", "shares"), [(1, [1, 1, 1]), (8, [5, 3, 1])])
 def test_threads_are_shared_in_proportion_to_the_bytes(tmp_path, monkeypatch, most, shares):
     monkeypatch.setattr(torch, "get_num_threads", lambda: most)
-    monkeypatch.setattr(thread_shares, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(children, "MOST_LOOKED_AT", 2)
     tasks = []
     for name, its, sizes in (("nodes", nodes, [100] * 6), ("edges", edges, [150, 150]), ("pairs", pairs, [100])):
         (tmp_path / name).mkdir()
         for number, size in enumerate(sizes):
             (tmp_path / name / f"{number}-of-{len(sizes)}.tfrecord").write_bytes(bytes(size))
         tasks.append(EntityTask(name, {None: its(tmp_path)}, TFDatasetOptions(), None, 0))
-    assert thread_shares.thread_shares(tasks) == shares
+    assert children.thread_shares(tasks) == shares
     for file in (tmp_path / "pairs").iterdir():
         file.unlink()
-    assert thread_shares.thread_shares(tasks) == [max(most // 3, 1)] * 3  # a size cannot be told
+    assert children.thread_shares(tasks) == [max(most // 3, 1)] * 3  # a size cannot be told

@@ -19,7 +19,7 @@ from record_files import columns, edge_info, edges, node_info, nodes, spec, writ
 
 from datapipes.base.threads import threads_of_kernels
 from datapipes.datasets import LoadedEntityTensors, TFDatasetOptions, TFRecordDataLoader, write_tf_records
-from datapipes.datasets.tfrecord.window import Window
+from datapipes.datasets.tfrecord.reading import Window
 from datapipes.processes.sharing import pack
 
 SIZES = [4, 0, 9, 1, 6]

@@ -13,8 +13,7 @@ from pipelines import BOUND_S, refused
 from record_files import edge_info, edges, node_info, nodes, spec, write_file, write_files
 
 from datapipes.datasets import DatasetFormatError, TFDatasetOptions, TFRecordDataLoader, write_tf_records
-from datapipes.datasets.tfrecord.reading import Reader
-from datapipes.datasets.tfrecord.window import Window
+from datapipes.datasets.tfrecord.reading import Reader, Window
 
 WHERE = "load_as_torch_tensors: node: "
 

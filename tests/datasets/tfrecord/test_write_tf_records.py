@@ -17,7 +17,7 @@ from pipelines import refused
 
 from datapipes.datasets import write_tf_records
 from datapipes.datasets.tfrecord import writing
-from datapipes.datasets.tfrecord.encoding import records_of
+from datapipes.datasets.tfrecord.writing import records_of
 
 DTYPES = {np.float32: st.floats(width=32), np.int64: st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300)}
 

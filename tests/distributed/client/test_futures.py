@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from datapipes.distributed.client.futures import joined
+from datapipes.distributed.client.flight_peers import joined
 
 BOUND_S = 20.0
 

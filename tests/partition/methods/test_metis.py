@@ -21,7 +21,7 @@ from strategies import random_graph
 import datapipes as dp
 from datapipes.datasets.npz import read_npz
 from datapipes.distributed import MetisError
-from datapipes.partition.methods import metis_parts, metis_process
+from datapipes.partition.methods import metis_parts
 from datapipes.partition.methods.all_nodes import AllNodes
 from datapipes.partition.methods.assign import Assignment, make_assignment
 from datapipes.partition.source import Source
@@ -187,7 +187,7 @@ def test_entries_of_the_search_path_that_are_no_text_are_passed_over(tmp_path, m
 )
 def test_a_process_that_ends_without_a_result_is_an_error_that_says_how(tmp_path, monkeypatch, script, message):
     (tmp_path / "child.py").write_text(script)
-    monkeypatch.setattr(metis_process, "SCRIPT", tmp_path / "child.py")
+    monkeypatch.setattr(metis_parts, "SCRIPT", tmp_path / "child.py")
     with pytest.raises(MetisError, match=f"^Partitioner: METIS's process .*{message}"):
         assigned(all_relations.undirected_random(50, 200, 1), 2)
 
@@ -270,12 +270,12 @@ def test_the_process_of_metis_ends_with_a_parent_that_is_killed():
 
 
 def test_a_process_whose_parent_gave_up_before_the_request_ends_by_itself():
-    child = subprocess.run([sys.executable, "-I", str(metis_process.SCRIPT)], input=b"", timeout=BOUND_S, check=True)
+    child = subprocess.run([sys.executable, "-I", str(metis_parts.SCRIPT)], input=b"", timeout=BOUND_S, check=True)
     assert child.returncode == 0
 
 
 def test_a_process_whose_parent_ended_before_the_request_does_not_begin():
     request = json.dumps({"parent": os.getppid(), "memory": -1, "path": sys.path})
-    command = [sys.executable, "-I", str(metis_process.SCRIPT)]
+    command = [sys.executable, "-I", str(metis_parts.SCRIPT)]
     child = subprocess.run(command, input=request.encode(), timeout=BOUND_S, capture_output=True)
     assert (child.returncode, child.stderr) == (0, b"")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pipelines import refused
 
-from datapipes.partition.stores.id_rows import IdRows
+from datapipes.partition.stores.tensor_store import IdRows
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

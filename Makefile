@@ -17,10 +17,11 @@ BENCHMARKS := $(filter-out $(HELPERS:%=benchmarks/%.py), $(sort $(wildcard bench
 
 MINUTES ?= 5
 
-.PHONY: help run build all-of-run all-of-build demo test check package wheel matrix bench soak stubs clean $(BENCHMARKS)
+.PHONY: help run build all-of-run all-of-build demo test test-all check package wheel matrix bench soak stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo     train GraphSAGE on the embedded data; pictures go to demo/"
-	@echo "make test     every test that needs no GPU"
+	@echo "make test     every property that needs no GPU, in a small form"
+	@echo "make test-all the same with full numbers of examples, kills and start methods"
 	@echo "make check    lint, types, layers, C++ tests under sanitizers"
 	@echo "make package  sdist, wheel, an empty environment, golden digests"
 	@echo "make wheel    a wheel of \$$(PYTHON) for every Linux with glibc 2.28 or newer; it goes to dist/"
@@ -68,8 +69,12 @@ demo: run
 
 # Two processes take the tests in turn, with one thread of torch each; then come those that want the machine for themselves.
 test: build
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone" --numprocesses=2 --dist=worksteal
-	$(RUN) -m pytest -m alone
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone and not full" --numprocesses=2 --dist=worksteal
+	$(RUN) -m pytest -m "alone and not full"
+
+test-all: build
+	FULL_TESTS=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone" --numprocesses=2 --dist=worksteal
+	FULL_TESTS=1 $(RUN) -m pytest -m alone
 
 check: build
 	$(RUN) -m pip check

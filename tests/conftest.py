@@ -9,6 +9,7 @@ import os
 import signal
 
 import torch
+from amounts import amount
 from hypothesis import HealthCheck, settings
 
 if not torch.cuda.is_available():
@@ -16,6 +17,7 @@ if not torch.cuda.is_available():
 
 settings.register_profile(
     "default",
+    max_examples=amount(100, 20),
     derandomize=True,
     deadline=None,
     database=None,

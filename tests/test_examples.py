@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from amounts import ranked
 from scripts import processes_with
 
 import datapipes as dp
@@ -28,7 +29,7 @@ def output_of(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("kind", ["shm", "mp"])
+@pytest.mark.parametrize("kind", ranked(["shm", "mp"], 1))
 def test_the_channel_example_receives_an_epoch_leaves_one_and_shows_the_producers_error(kind):
     output = output_of("channel.py", "--channel", kind)
     batches = re.findall(r"^epoch (\d+), batch (\d+): features \(256, 64\), mean (\d+)$", output, re.MULTILINE)
@@ -138,6 +139,7 @@ def test_words_become_the_topics_in_which_they_differ_most(training):
     assert topics[[0, 30, 60]].unique(dim=0).shape == (3, 3)
 
 
+@pytest.mark.full
 def test_training_starts_from_tf_records(tmp_path):
     ids = torch.arange(400)
     sections, sets = ids * 2 // 400, ids % 3
@@ -158,6 +160,7 @@ def test_training_starts_from_tf_records(tmp_path):
 # Training on parts; tests/soak_launcher.py kills servers, and the launcher at any moment.
 
 
+@pytest.mark.full
 def test_two_ranks_train_on_two_parts_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setenv("DATAPIPES_TEST", mark := str(uuid.uuid4()))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # also then the lines of two ranks do not mix

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import recipes
+from amounts import ranked
 from recipes import Journal, Recipes
 
 import datapipes as dp
@@ -157,7 +158,7 @@ def of_rank(journal: Journal, rank: int) -> list[tuple[int, int, str]]:
     return without_ranks(entry for entry in journal.trained if entry[0] == rank)
 
 
-@pytest.mark.parametrize("by_torchrun", [False, True], ids=["forked", "torchrun"])
+@pytest.mark.parametrize("by_torchrun", ranked([False, True], 1), ids=["forked", "torchrun"])
 def test_both_ranks_start_again_when_one_was_killed(runs, alone, tmp_path, by_torchrun):
     order = {"ranks": 2, "restarts": 1, **KILL_RANK_1}
     if by_torchrun:

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipes import _core
@@ -87,7 +88,7 @@ def test_pieces_have_the_published_hashes(count, published):
         assert _core.piece_hashes(np.frombuffer(bytes(data), dtype=np.uint8), count).tolist() == [published]
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.data(), st.sampled_from(DTYPES), st.integers(8, 300))
 def test_the_digest_is_the_one_that_is_stated(data, dtype, piece_bytes):
     shape = data.draw(st.lists(st.integers(0, 9), max_size=3))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ID_DTYPES
 
@@ -111,7 +112,7 @@ def test_stored_rows_and_outputs_may_begin_at_odd_addresses(stored_as):
     assert np.array_equal(out, _core.gather_decoded(plain, ids, stored_as=stored_as, scale=scale))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.data(), st.sampled_from([*STORED]), st.integers(1, 9), st.integers(0, 40), st.sampled_from(ID_DTYPES),
     st.integers(1, 3), st.booleans(),

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ID_DTYPES
 
@@ -43,7 +44,7 @@ def test_rows_with_gaps_between_them_are_copied(width):
     expect_the_twin(np.broadcast_to(table_of(1, width), (40, width)), ids)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.data(), st.integers(1, 20), st.integers(0, 70), st.sampled_from(ID_DTYPES))
 def test_a_gather_equals_the_twin(data, num_rows, width, dtype):
     ids = data.draw(st.lists(st.integers(0, num_rows - 1), max_size=40))

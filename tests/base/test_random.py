@@ -6,7 +6,8 @@ NumPy's Philox is the 4x64 variant and is therefore no reference here.
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import assert_uniform, int64s, rng_seeds
 
@@ -36,7 +37,7 @@ def test_philox_gives_the_published_answers(counter, key, expected):
     assert _core.philox4x32(*words_of(counter), k0 + k1 * 2**32) == words_of(expected)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.tuples(WORDS, WORDS, WORDS, WORDS), rng_seeds)
 def test_philox_equals_the_twin(counter, key):
     assert _core.philox4x32(*counter, key) == twin.philox4x32(counter, twin.halves(key))
@@ -46,7 +47,7 @@ def test_the_stream_version_is_the_one_of_the_page():
     assert _core.STREAM_VERSION == twin.STREAM_VERSION == 1
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.fixed_dictionaries({name: st.integers(0, 2**bits - 1) for name, bits in twin.HOP_KEY_BITS.items()}))
 def test_a_hop_key_equals_the_twin(numbers):
     assert _core.hop_key(**numbers) == twin.hop_key(**numbers)
@@ -87,7 +88,7 @@ def test_a_number_that_is_no_uint64_is_refused(name, number):
         _core.hop_key(**dict.fromkeys(twin.HOP_KEY_BITS, 0) | {name: number})
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(rng_seeds, NODES, WORDS, st.lists(st.integers(1, 2**63 - 1) | st.sampled_from(RANGES)))
 def test_bounded_draws_equal_the_twin(key, node, stream, ranges):
     words = twin.Stream(key, node, stream)

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import BOUND_S, NUM_NODES, item_set, items, sampled, small_graph
 
@@ -85,7 +86,7 @@ def changed(values: torch.Tensor, place: int) -> torch.Tensor:
     return found
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(st.data(), st.booleans(), st.sampled_from([torch.int32, torch.int64]))
 def test_one_changed_element_anywhere_is_another_state(data, with_types, index_dtype):
     given_data = Data(with_types, index_dtype)

@@ -17,6 +17,7 @@ from contextlib import suppress
 import channels
 import pytest
 import torch
+from amounts import amount, ranked
 from channels import BOUND_S, HEAD, Child, attached_again, in_thread, number_of, numbered
 from pipelines import fetched, refused
 
@@ -40,7 +41,7 @@ def died(channel: dp.ShmChannel) -> dp.PeerDied:
 # --- starting processes
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ranked(METHODS, 2))
 def test_minibatches_go_to_another_process_and_back(method):
     with (
         dp.ShmChannel(4, "1MB") as requests,
@@ -55,7 +56,7 @@ def test_minibatches_go_to_another_process_and_back(method):
         assert child.result() == 6
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ranked(["fork", "spawn"], 1))
 def test_a_channel_passes_through_a_queue(method):
     context = multiprocessing.get_context(method)
     queue = context.Queue()
@@ -73,7 +74,7 @@ def test_a_channel_passes_through_a_queue(method):
     queue.join_thread()
 
 
-@pytest.mark.parametrize(("method", "then"), [("fork", "fork"), ("fork", "spawn"), ("spawn", "forkserver")])
+@pytest.mark.parametrize(("method", "then"), ranked([("fork", "fork"), ("fork", "spawn"), ("spawn", "forkserver")], 1))
 def test_a_child_passes_the_channel_on_to_its_own_child(method, then):
     with (
         dp.ShmChannel(4, "64KB") as requests,
@@ -169,13 +170,13 @@ def test_a_child_that_drops_what_its_parent_received_frees_nothing():
 
 
 def test_a_sender_killed_at_any_moment_is_named_and_the_others_go_on():  # W5
-    rng = random.Random(5)
+    rng, rounds = random.Random(5), amount(25, 6)
     with (
         dp.ShmChannel(4, "16KB") as channel,
         dp.ShmChannel(4, "64KB") as requests,
         Child(channels.echo, requests, channel) as other,
     ):
-        for round_ in range(25):
+        for round_ in range(rounds):
             with Child(channels.send_until_closed, channel, rng.choice((64, 4 * KIB))) as victim:
                 for _ in range(1 + rng.randrange(20)):
                     assert int(channel.recv(BOUND_S)["pid"]) == victim.pid
@@ -191,9 +192,9 @@ def test_a_sender_killed_at_any_moment_is_named_and_the_others_go_on():  # W5
                 assert "killed by SIGKILL" in "".join(told.__notes__)
             requests.send(numbered(round_), BOUND_S)
             assert number_of(channel.recv(BOUND_S)) == round_
-        assert channel.stats()["deaths"] == 25
+        assert channel.stats()["deaths"] == rounds
         requests.close()
-        assert other.result() == 25
+        assert other.result() == rounds
 
 
 def test_a_sender_killed_while_it_waits_for_room_leaves_the_room():  # W5

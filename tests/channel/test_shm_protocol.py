@@ -5,6 +5,7 @@ place at a time and expects the search to find it: a search that cannot fail pro
 """
 
 import pytest
+from amounts import ranked
 from shm_model import (
     FREE,
     HELD,
@@ -42,7 +43,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("config", ranked(CONFIGS.values(), 2), ids=CONFIGS)
 def test_every_interleaving_keeps_what_the_page_promises(config: Config, record_property) -> None:
     report = explore(Channel(config))
     record_property("states", report.states)
@@ -56,7 +57,7 @@ class Unreduced(Channel):
         return False
 
 
-@pytest.mark.parametrize("deaths", [0, 1])
+@pytest.mark.parametrize("deaths", ranked([0, 1], 1))
 @pytest.mark.parametrize("senders", [(((1, 0), (2, 0)),), (((2, 0),), ((4, 0),))], ids=["one", "two"])
 def test_running_the_holder_alone_leaves_no_end_out(senders, deaths: int) -> None:
     config = Config(senders=senders, receivers=(1,) if len(senders) == 1 else (), deaths=deaths)
@@ -277,7 +278,9 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("broken", "config", "what"), MUTANTS, ids=[broken.__name__ for broken, _, _ in MUTANTS])
+@pytest.mark.parametrize(
+    ("broken", "config", "what"), ranked(MUTANTS, 4), ids=[broken.__name__ for broken, _, _ in MUTANTS]
+)
 def test_the_search_finds_each_mistake(broken: type[Channel], config: Config, what: str) -> None:
     with pytest.raises(Violation, match=what):
         explore(broken(config))

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from amounts import ranked
 from command_files import npz_file, run, saved_graph
 from pipelines import BOUND_S
 from scripts import run_script
@@ -207,7 +208,7 @@ def test_a_reader_that_has_gone_is_no_traceback():
     assert run_script(GONE) == (1, "", "")
 
 
-@pytest.mark.parametrize("command", ["result", "json", "error", "version"])
+@pytest.mark.parametrize("command", ranked(["result", "json", "error", "version"], 1))
 def test_a_full_disk_below_stdout_is_one_line_on_stderr(tmp_path, command):
     given = saved_graph(tmp_path / "graph")
     arguments, said = {

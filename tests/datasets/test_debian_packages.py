@@ -14,7 +14,8 @@ from pathlib import Path
 import make_debian_packages as maker
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipes.datasets import debian
@@ -290,7 +291,7 @@ def test_a_file_that_does_not_fit_is_refused(tiny, instead, found):
         read_debian_packages()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
 def test_a_file_with_changed_bytes_is_refused_or_still_valid(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("changed")

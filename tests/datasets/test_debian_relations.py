@@ -10,7 +10,8 @@ import make_debian_packages as maker
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import datapipes as dp
@@ -212,7 +213,7 @@ def test_a_missing_array_is_refused(tiny):
         read_debian_relations()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
 def test_a_file_with_changed_bytes_is_refused_or_still_valid(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("changed")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipes.datasets.edge_lists import TRAIN_SHARE, VALIDATION_SHARE, edge_list_in, read_edge_list
@@ -41,7 +42,7 @@ def test_nodes_are_renumbered_and_keep_their_ids(tmp_path):
     assert all(part[None].labels is None for part in raw.split)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(times=st.lists(st.integers(0, 12), min_size=1, max_size=60))
 def test_the_parts_follow_the_time_and_hold_each_edge_once(tmp_path_factory, times):
     lines = [f"{i} {i + 1000} {time}\n" for i, time in enumerate(times)]

@@ -15,7 +15,8 @@ import networkx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import datapipes as dp
@@ -283,7 +284,7 @@ def test_a_truncated_archive_is_refused(layout, compressed):
             read(whole[:length])
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.sampled_from(sorted(LAYOUTS)),
     st.booleans(),
@@ -300,7 +301,7 @@ def test_an_archive_with_changed_bytes_is_refused_or_still_valid(layout, compres
     assert dataset.num_nodes in (3, 4, 6)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.sampled_from([(layout, key) for layout, arrays in LAYOUTS.items() for key in arrays()]),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),

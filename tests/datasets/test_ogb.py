@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import datapipes as dp
@@ -613,7 +614,7 @@ WHOLE = {
 }
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(kind=st.sampled_from(list(WHOLE)), place=st.integers(0, 2**20), value=st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_leaves_arrays(tmp_path_factory, kind, place, value):
     content = bytearray(WHOLE[kind])

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import datapipes as dp
@@ -308,7 +309,7 @@ def test_a_truncated_file_is_refused_or_still_valid(suffix):
             assert dataset.num_nodes == len(NEIGHBOURS)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.sampled_from([*PICKLED, "test.index"]),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
@@ -324,7 +325,7 @@ def test_a_file_with_changed_bytes_is_refused_or_still_valid(suffix, changes):
     assert dataset.num_nodes <= len(NEIGHBOURS)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.sampled_from(PICKLED), st.binary(max_size=60))
 def test_any_bytes_in_place_of_a_pickle_are_refused(suffix, content):
     with pytest.raises(DatasetFormatError):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipes.base import sizes
@@ -225,7 +226,7 @@ def test_a_folder_needs_one_file_of_triples_and_the_split(tmp_path):
         read_rdf(folder)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(place=st.integers(0, len(TRIPLES) - 1), letter=st.sampled_from(list('<>"\\_:@^.# \n\tx\x00')))
 def test_changed_text_is_refused_or_still_makes_a_data_set(tmp_path_factory, place, letter):
     folder = written(tmp_path_factory.mktemp("t"), TRIPLES[:place] + letter + TRIPLES[place + 1 :])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipes.base import sizes
@@ -44,7 +45,7 @@ def test_a_gzip_of_several_members_is_read_whole(tmp_path):
     assert read_table(path).tolist() == [[1, 2], [3, 4]]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(rows=st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 9)), min_size=1, max_size=6))
 def test_a_table_of_whole_numbers_comes_out_as_written(tmp_path_factory, rows):
     path = written(tmp_path_factory.mktemp("t"), "\n".join(f"{a},{b}" for a, b in rows).encode())
@@ -109,7 +110,7 @@ def test_a_file_that_breaks_off_is_refused(tmp_path, size):
         read_table(path)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(place=st.integers(0, len(PACKED) - 1), value=st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_changes_no_number(tmp_path_factory, place, value):
     path = tmp_path_factory.mktemp("t") / "a.csv.gz"

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from amounts import examples
 from fake_registration import NOT_SUPPORTED, FakeRegistration, in_forked_child, registering
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import refused
 
@@ -385,7 +386,7 @@ COMMANDS = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(COMMANDS, max_size=24))
 def test_any_sequence_keeps_the_memory_of_every_owner_and_of_no_other(commands):
     """Pins of overlapping ranges of three memories, by several owners, in any order; memories may be dropped by all but

@@ -6,8 +6,9 @@ from concurrent.futures import Future
 
 import pytest
 import torch
+from amounts import examples
 from dist_graphs import dist_graph_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from partitions import books, expect_same_values, graphs
 from pipelines import digests, items, refused
@@ -21,7 +22,7 @@ from datapipes.graph.graph import Graph
 from datapipes.partition.edge_map import with_edge_map
 from datapipes.processes.sharing import pack
 
-FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+FILES = examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def whole_features(graph: Graph) -> dict:

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from amounts import examples
 from dist_graphs import dist_graph_of, new_root, small_parts, typed_parts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books
 from pipelines import assert_states_move, digests, items, refused, small_graph
@@ -27,7 +28,7 @@ def contract_forms() -> tuple[dp.Stage, dp.Stage]:
     return functional, DistLayerNeighborSampler(items(), graph, [2, 1], **options)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data(), csc_graphs(min_nodes=1), rng_seeds)
 def test_layers_from_any_parts_are_those_of_the_whole_graph(data, arrays, rng_seed):
     graph = dp.CSCGraph(*arrays)

@@ -8,8 +8,9 @@ from concurrent.futures import Future
 import pytest
 import strategies
 import torch
+from amounts import examples
 from dist_graphs import dist_graph_of, in_parts, new_root, small_parts, typed_parts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books, graphs
 from pipelines import BOUND_S, assert_states_move, digests, items, refused, small_graph
@@ -55,7 +56,7 @@ def some_seeds(draw, graph: Graph) -> dp.ItemSet | dp.HeteroItemSet:
     return dp.HeteroItemSet(sets) if graph.is_heterogeneous else sets[None]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data(), st.integers(0, 2**64 - 1))
 def test_any_graph_in_any_parts_gives_the_minibatches_of_the_whole_one(data, seed):
     graph = data.draw(graphs().filter(lambda made: made.edge_types and any(map(made.num_nodes_of, made.node_types))))

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 import torch
+from amounts import examples
 from dist_graphs import dist_graph_of, new_root, small_parts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books
 from pipelines import assert_states_move, digests, items, refused
@@ -43,7 +44,7 @@ def contract_forms() -> tuple[dp.Stage, dp.Stage]:
 # --- the bits of the whole graph
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.data(), cases(temporal=True).filter(can_be_sampled))
 def test_any_temporal_sample_from_any_parts_is_that_of_the_whole_graph(data, case):
     graph, start, fanouts, arguments = built(case)

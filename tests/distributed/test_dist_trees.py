@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from amounts import examples
 from dist_graphs import dist_graph_of, new_root, small_parts, typed_parts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books, graphs
 from pipelines import digests, items, refused, small_graph
@@ -16,7 +17,7 @@ import datapipes as dp
 TREES = {"disjoint": True, "return_edge_ids": True}
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data(), st.integers(0, 2**64 - 1))
 def test_trees_in_any_parts_are_those_of_the_whole_graph(data, seed):
     graph = data.draw(graphs().filter(lambda made: made.edge_types and any(map(made.num_nodes_of, made.node_types))))
@@ -46,7 +47,7 @@ def test_trees_of_nodes_and_links_with_types_are_those_of_the_whole_graph(links,
     assert digests(typed_items(links=links).dist_sample_neighbor(parts, FANOUTS, **TREES)) == expected
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.data(), cases(temporal=False).filter(can_be_sampled))
 def test_trees_by_weights_in_any_parts_are_those_of_the_whole_graph(data, case):
     graph, start, fanouts, arguments = built(case)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from amounts import examples
 from dist_graphs import dist_graph_of, new_root, small_parts, typed_parts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books
 from pipelines import assert_states_move, digests, items, refused
@@ -21,7 +22,7 @@ def weighted_parts(num_parts: int = 3, local_part: int | None = 1, weights: torc
     return small_parts(num_parts, local_part, weighted_graph(weights))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data(), csc_graphs(min_nodes=1), rng_seeds)
 def test_weighted_draws_from_any_parts_are_those_of_the_whole_graph(data, arrays, rng_seed):
     graph = dp.CSCGraph(*arrays, edge_attributes={"w": data.draw(weights_for(arrays.num_edges))})

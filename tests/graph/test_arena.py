@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import refused
 
@@ -17,7 +18,7 @@ def values_of(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
     return (torch.arange(int(np.prod(shape))) % 2).to(dtype).reshape(shape)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.tuples(dtypes, shapes), max_size=6), st.integers(1, 3), st.booleans())
 def test_arrays_written_in_pieces_come_back(tmp_path_factory, arrays, most, mmap):
     path = tmp_path_factory.getbasetemp() / "arena.npy"

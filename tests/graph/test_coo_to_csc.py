@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ID_DTYPES, csc_graphs, int64s, random_graph
 
@@ -22,7 +23,7 @@ def edges(draw, max_nodes=10):
     return [src for src, _ in pairs], [dst for _, dst in pairs], num_nodes
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(edges(), st.sampled_from(ID_DTYPES), st.sampled_from([SPLIT, AT_ONCE]))
 def test_a_csc_equals_the_twin(coo, dtype, partition_from):
     src, dst, num_nodes = coo
@@ -53,7 +54,7 @@ def test_a_graph_large_enough_to_be_split_equals_the_one_sorted_at_once(dtype):
     assert all(map(np.array_equal, csc, plain))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(csc_graphs())
 def test_a_graph_survives_being_taken_apart(graph):
     dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)).astype(graph.indices.dtype)
@@ -97,7 +98,7 @@ def test_arrays_that_are_no_edges_are_refused():
             _core.coo_to_csc(wrong, ids, 2)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(csc_graphs())
 def test_a_sound_graph_is_valid(graph):
     assert _core.validate_csc(*graph) is None

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import graph_of, refused, small_graph
 from strategies import csc_graphs
@@ -486,7 +487,7 @@ def saved(tmp_path_factory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy warns about some of the headers that it then refuses
-@settings(max_examples=300)
+@examples(300)
 @given(st.data(), st.booleans())
 def test_flipped_bytes_end_in_an_error_or_in_another_graph(saved, data, mmap):
     path = data.draw(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from amounts import examples
 from channels import num_descriptors
 from hetero_graphs import (
     WRITES,
@@ -20,7 +21,7 @@ from hetero_graphs import (
     tensors_of,
     typed_edges,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import ended, refused, small_graph
 
@@ -66,7 +67,7 @@ def test_a_graph_comes_back_from_disk_as_it_was(tmp_path, build, mmap):
     expect_equal(dp.HeteroCSCGraph.open(str(tmp_path / "deeper" / "folder"), mmap=mmap), build())
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(typed_edges(), id_dtypes, st.booleans())
 def test_any_graph_comes_back(tmp_path_factory, edges, dtype, mmap):
     names = {key: {"n": torch.arange(len(rows))} for key, rows in edges.edges.items()}
@@ -335,7 +336,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(folder, monk
 extremes = st.sampled_from([0, -1, 64, 2**31, 2**63, 10**25, 1.5, True, None, "", "x", [], {}, [[]], [["a", 1]]])
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_any_change_of_a_header_ends_in_an_error_or_in_a_graph(tmp_path_factory, data):
     folder = tmp_path_factory.getbasetemp() / "any_hetero_header"
@@ -352,7 +353,7 @@ def test_any_change_of_a_header_ends_in_an_error_or_in_a_graph(tmp_path_factory,
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy warns about some of the headers that it then refuses
-@settings(max_examples=200)
+@examples(200)
 @given(st.data(), st.booleans())
 def test_flipped_bytes_end_in_an_error_or_in_another_graph(tmp_path_factory, data, mmap):
     folder = tmp_path_factory.getbasetemp() / "flipped_hetero"

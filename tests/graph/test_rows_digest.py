@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import csc_graphs, random_graph
 
@@ -32,7 +33,7 @@ def stated(indptr, bits, node_ids) -> int:
     return total % WORD**2
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), csc_graphs(), st.sampled_from(RAW))
 def test_the_digest_is_the_sum_that_the_header_states(data, graph, dtype):
     size = dtype.itemsize

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import ended, refused
 
@@ -150,7 +151,7 @@ def test_numbers_of_nodes_and_edges_that_are_none_are_refused(folder, promise):
 extremes = st.sampled_from([0, -1, 2**31, 2**63, 10**19, 10**25, 1.5, True, None, "", "x", [], {}, [[]], "indices.npy"])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(data=st.data())
 def test_any_change_of_a_header_ends_in_an_error_or_in_the_graph(tmp_path_factory, data):
     folder = tmp_path_factory.getbasetemp() / "any_header"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from amounts import ranked
 from fake_device import FakeCuda, FakeStream
 from gpu_chains import draw, run
 from plain_cuda import needs_interpreter
@@ -28,7 +29,7 @@ def objects_set_apart() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("part", range(20))
+@pytest.mark.parametrize("part", ranked(range(20), 4))
 def test_random_chains_give_the_bits_of_the_cpu(part):
     for number in range(10 * part, 10 * part + 10):
         run(number)

@@ -5,9 +5,10 @@ import pickle
 
 import pytest
 import torch
+from amounts import examples
 from channels import Child
 from hetero_graphs import many_relations
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books, graphs, parts_of, write
 from pipelines import refused
@@ -34,7 +35,7 @@ def with_edges(book: PartitionBook, graph) -> PartitionBook:
 # --- the two forms of a map
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_dense_maps_and_ranges_that_say_the_same_answer_the_same(data):
     num_parts = data.draw(st.integers(1, 5))
@@ -72,7 +73,7 @@ def test_parts_above_the_largest_int64_are_refused():
             make()
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.data())
 def test_the_id_of_a_partition_tells_graphs_numbers_and_maps_apart(data):
     owners = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=5))
@@ -96,7 +97,7 @@ def test_more_than_256_parts_take_two_bytes(tmp_path):
 # --- on disk
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data(), st.booleans(), st.booleans())
 def test_any_book_comes_back_mapped_as_it_was(tmp_path_factory, data, has_edges, verify):
     graph = data.draw(graphs())

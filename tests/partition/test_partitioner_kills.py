@@ -5,12 +5,13 @@ import random
 import time
 from pathlib import Path
 
+from amounts import amount
 from partition_targets import graph_of_seed, partition
 
 from datapipes.partition.native.part import Part, open_book
 
 NUM_PARTS = 3
-KILLS = 20
+KILLS = amount(20, 4)
 MOST_S = 60
 
 

@@ -1,7 +1,8 @@
 """The nodes of other parts that a part's edges point to, against a count edge by edge."""
 
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books, graphs, slow_remote, source_of
 from pipelines import graph_of, refused
@@ -10,7 +11,7 @@ from datapipes.distributed import PartitionBook
 from datapipes.partition.remote import by_count, remote_sources
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.data())
 def test_remote_sources_equal_the_slow_count(data):
     graph = data.draw(graphs())

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import attributes_of, books, graphs, parts_of, slow_positions
 from pipelines import graph_of, refused
@@ -16,7 +17,7 @@ def joined(pieces, dtype=torch.int64) -> torch.Tensor:
     return torch.cat([torch.zeros(0, dtype=dtype), *pieces])
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.data(), st.sampled_from([1, 2, 7, 1000]))
 def test_pieces_of_any_size_make_up_the_rows_of_a_part(data, most):
     graph = data.draw(graphs())

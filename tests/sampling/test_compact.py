@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ID_DTYPES
 
@@ -13,7 +14,7 @@ HASHED, DIRECT = 0, 2**20  # values of direct_limit: up to so many nodes the map
 
 
 @pytest.mark.parametrize("direct_limit", [HASHED, DIRECT])
-@settings(max_examples=150)
+@examples(150)
 @given(st.lists(st.integers(0, 60), max_size=80), st.sampled_from(ID_DTYPES))
 def test_compact_equals_the_twin(direct_limit, ids, dtype):
     unique, local = _core.compact(np.array(ids, dtype=dtype), num_nodes=61, direct_limit=direct_limit)
@@ -21,7 +22,7 @@ def test_compact_equals_the_twin(direct_limit, ids, dtype):
     assert unique.dtype == local.dtype == dtype
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.lists(st.integers(0, 2**48 - 1), max_size=60))
 def test_ids_of_a_graph_too_large_for_the_direct_map_are_hashed(ids):
     unique, local = _core.compact(np.array(ids, dtype=np.int64), num_nodes=2**48)

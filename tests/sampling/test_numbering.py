@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import int64s
 
@@ -14,7 +15,7 @@ from datapipes import _core
 KINDS = {np.int32: _core.NumberingInt32, np.int64: _core.NumberingInt64}
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.lists(st.lists(st.integers(0, 40), max_size=30), max_size=5),
     st.sampled_from(list(KINDS)),

@@ -6,7 +6,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import (
     ID_DTYPES,
@@ -38,7 +39,7 @@ def expect_the_twin(graph: Graph, seeds, *, fanout: int, replace: bool, key: int
     assert [array.dtype for array in found] == [np.int64, graph.indices.dtype, np.int64]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data(), csc_graphs(), fanouts, st.booleans(), rng_seeds)
 def test_a_hop_equals_the_twin(data, graph, fanout, replace, key):
     expect_the_twin(graph, data.draw(seeds_in(graph)), fanout=fanout, replace=replace, key=key)
@@ -76,7 +77,7 @@ def test_a_hop_of_many_seeds_equals_the_twin():
     expect_the_twin(graph, seeds, fanout=3, replace=True)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data(), csc_graphs(min_nodes=1), fanouts, rng_seeds)
 def test_without_replacement_the_picks_are_ascending_in_edges_of_the_seed(data, graph, fanout, key):
     seeds = data.draw(seeds_in(graph))
@@ -89,7 +90,7 @@ def test_without_replacement_the_picks_are_ascending_in_edges_of_the_seed(data, 
         assert len(picks) == (end - begin if fanout == -1 else min(fanout, end - begin))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data(), csc_graphs(min_nodes=1), st.integers(0, 300), rng_seeds)
 def test_with_replacement_a_node_with_in_edges_gets_exactly_fanout(data, graph, fanout, key):
     seeds = data.draw(seeds_in(graph))
@@ -101,7 +102,7 @@ def test_with_replacement_a_node_with_in_edges_gets_exactly_fanout(data, graph, 
     assert (positions < np.repeat(graph.indptr[seeds + 1], np.diff(indptr))).all()
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(csc_graphs(), st.booleans(), rng_seeds)
 def test_fanout_minus_one_copies_the_graph_and_fanout_zero_nothing(graph, replace, key):
     everyone = np.arange(graph.num_nodes)
@@ -114,7 +115,7 @@ def test_fanout_minus_one_copies_the_graph_and_fanout_zero_nothing(graph, replac
     assert len(neighbors) == len(positions) == 0
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.data(), csc_graphs(min_nodes=1), st.integers(1, 8), st.booleans(), rng_seeds)
 def test_the_picks_of_a_seed_do_not_depend_on_its_company(data, graph, fanout, replace, key):
     seeds = data.draw(seeds_in(graph))

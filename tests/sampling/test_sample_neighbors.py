@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ID_DTYPES, Graph, csc_graphs, fanouts, graph_of, int64s, random_graph, rng_seeds, seeds_in, star
 
@@ -109,7 +110,7 @@ def requests(draw) -> Request:
     )
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(requests())
 def test_a_minibatch_equals_the_twin_on_either_map(request):
     expected = expected_of(request)
@@ -117,7 +118,7 @@ def test_a_minibatch_equals_the_twin_on_either_map(request):
     assert as_lists(sample_neighbors(request, direct_limit=HASHED)) == expected
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(requests())
 def test_a_minibatch_equals_its_hops_made_one_by_one(request):
     assert as_lists(sample_neighbors(request)) == hop_by_hop(request)
@@ -142,7 +143,7 @@ def test_a_minibatch_of_many_nodes_equals_the_twin(with_replacement, frontier):
         assert as_lists(sample_neighbors(request, direct_limit=direct_limit)) == expected
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(requests(), st.booleans())
 def test_the_arrays_have_the_dtypes_and_sizes_of_the_page(request, want_edge_ids):
     nodes, compacted_seeds, hops = sample_neighbors(request, want_edge_ids=want_edge_ids)
@@ -167,7 +168,7 @@ def test_the_arrays_have_the_dtypes_and_sizes_of_the_page(request, want_edge_ids
     assert num_dst == len(nodes)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(requests())
 def test_edge_ids_lead_back_to_the_edges(request):
     by_position = replace(request, edge_ids=None)
@@ -179,7 +180,7 @@ def test_edge_ids_lead_back_to_the_edges(request):
         assert (positions < request.graph.indptr[destinations + 1]).all()
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(csc_graphs(min_nodes=1), st.data())
 def test_full_fanouts_find_what_a_breadth_first_search_finds(graph, data):
     request = Request(graph, data.draw(seeds_in(graph)), (-1,) * graph.num_nodes)
@@ -353,7 +354,7 @@ def garbage(draw, dtype) -> np.ndarray:
     return np.array(draw(st.lists(number, max_size=12)), dtype=dtype)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.data(), st.sampled_from(ID_DTYPES), st.sampled_from([HASHED, DIRECT]))
 def test_any_arrays_at_all_are_sampled_or_refused(data, dtype, direct_limit):
     indptr = data.draw(garbage(np.int64) | garbage(np.int64).map(np.sort))

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import (
     TypedGraph,
@@ -117,7 +118,7 @@ def requests(draw) -> Request:
     )
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(requests())
 def test_a_minibatch_with_types_equals_the_twin_on_either_map(request):
     expected = expected_of(request)
@@ -141,7 +142,7 @@ def test_a_large_minibatch_with_types_equals_the_twin_for_any_threads(with_repla
         assert sample(request, num_threads=num_threads) == expected
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(csc_graphs(min_nodes=1), st.data())
 def test_one_type_and_one_relation_are_the_graph_without_types(graph, data):
     of, seeds = ("node", "to", "node"), data.draw(seeds_in(graph)).tolist()
@@ -187,7 +188,7 @@ def test_errors_name_the_type_and_leave_nothing_behind(direct_limit):
         assert sample(Request(good, {"a": [2, 0]}, fanout), direct_limit=direct_limit) == expected
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(csc_graphs(min_nodes=1), st.data(), fanouts, st.booleans(), rng_seeds)
 def test_rows_of_a_part_are_drawn_by_their_node_ids(graph, data, fanout, replace, key):
     """A part that holds some nodes' rows, in any order, gives each node the picks of the whole graph."""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 import twin
+from amounts import examples
 from hypothesis import given, settings
 from pipelines import items, small_graph
 from tree_cases import SEED, Case, built, can_be_sampled, cases
@@ -70,7 +71,7 @@ def test_trees_equal_the_twins(case):
     expect_equal(by_package(case), by_twin(case), case)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(cases(temporal=True).filter(can_be_sampled))
 def test_temporal_samples_equal_the_twins(case):
     expect_equal(by_package(case), by_twin(case), case)

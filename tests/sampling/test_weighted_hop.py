@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ID_DTYPES, Graph, csc_graphs, fanouts, graph_of, random_graph, rng_seeds, seeds_in, star
 from weights import DTYPES, sums_of, weighted_hop, weights_for
@@ -23,7 +24,7 @@ def expect_the_twin(graph: Graph, seeds, weights: torch.Tensor, *, fanout: int, 
     assert [array.dtype for array in found] == [np.int64, graph.indices.dtype, np.int64]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data(), csc_graphs(), fanouts, st.booleans(), rng_seeds)
 def test_a_weighted_hop_equals_the_twin(data, graph, fanout, replace, key):
     weights = data.draw(weights_for(graph.num_edges))
@@ -114,7 +115,7 @@ def test_weights_of_every_dtype_draw_what_the_same_numbers_in_double_precision_d
     assert wide[0] == wide[1]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), csc_graphs())
 def test_the_sums_are_those_of_the_page(data, graph):
     weights = data.draw(weights_for(graph.num_edges))

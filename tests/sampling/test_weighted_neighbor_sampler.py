@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 import twin
-from hypothesis import assume, given, settings
+from amounts import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipelines import digests, graph_of, items, refused, small_graph, start_at
 from strategies import csc_graphs, rng_seeds, typed_graphs, typed_seeds
@@ -33,7 +34,7 @@ def typed_weighted(graph: dp.HeteroCSCGraph | None = None) -> dp.NeighborSampler
     return typed_items().sample_neighbor(graph, [2, 3], prob_name="w", return_edge_ids=True)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), csc_graphs(min_nodes=1), rng_seeds)
 def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed):
     fanouts = data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3))
@@ -55,7 +56,7 @@ def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed):
         expect_the_twin(minibatch, expected)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), typed_graphs(), rng_seeds)
 def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
     seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}

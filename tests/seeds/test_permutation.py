@@ -5,7 +5,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 import twin
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import assert_uniform, rng_seeds
 
@@ -34,7 +35,7 @@ def test_any_run_is_the_slice_of_the_whole(n):
         assert np.array_equal(_core.permutation_at(n, KEY, first, count), order[first : first + count])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.integers(0, 40), rng_seeds)
 def test_a_small_order_equals_the_twin(n, key):
     assert whole(n, key).tolist() == twin.permutation(n, key)
@@ -44,7 +45,7 @@ def test_the_largest_shuffled_order_equals_the_twin():
     assert whole(2**16).tolist() == twin.permutation(2**16, KEY)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.data(), rng_seeds)
 def test_a_place_of_a_large_order_equals_the_twin(data, key):
     n = data.draw(st.one_of(st.integers(2**16 + 1, 2**40), st.sampled_from([2**17, 2**17 + 1, 2**18])))

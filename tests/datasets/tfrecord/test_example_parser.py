@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import slow_tfrecord as twin
 import tfrecord_corpus
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_tfrecord import BYTES, FIXED32, FIXED64, VARINT, Column
 
@@ -111,11 +112,11 @@ def column_sets(draw):
     return columns, dtypes
 
 
-examples = st.one_of(usual_examples(), odd_examples())
+any_examples = st.one_of(usual_examples(), odd_examples())
 
 
-@settings(max_examples=200)
-@given(st.lists(examples, max_size=4), column_sets(), st.integers(0, 4))
+@examples(200)
+@given(st.lists(any_examples, max_size=4), column_sets(), st.integers(0, 4))
 def test_columns_are_those_of_the_twin(written, chosen, first_row):
     assert_same(b"".join(map(twin.record, written)), *chosen, first_row=first_row)
 
@@ -136,13 +137,13 @@ def damaged(draw, data):
     return bytes(data)
 
 
-@settings(max_examples=200)
-@given(st.data(), examples, column_sets())
+@examples(200)
+@given(st.data(), any_examples, column_sets())
 def test_damage_inside_a_record_is_judged_as_by_the_twin(data, written, chosen):
     assert_same(twin.record(data.draw(damaged(written))), *chosen)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.data(), st.lists(usual_examples(), min_size=1, max_size=3), st.booleans())
 def test_damage_to_a_file_is_judged_as_by_the_twin(data, written, check_data):
     broken = data.draw(damaged(b"".join(map(twin.record, written))))

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import slow_tfrecord as twin
 import torch
+from amounts import examples
 from channels import num_descriptors
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import BOUND_S, refused
 from record_files import columns, edge_info, edges, node_info, nodes, spec, write_file, write_files
@@ -34,8 +35,8 @@ def load(info, rank: int = 0, world_size: int = 1, **options) -> LoadedEntityTen
 def folders(tmp_path_factory):
     """A folder of nodes and one of edges: plain files and packed ones, one of them without records."""
     made = tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("edges")
-    for folder, examples in zip(made, (nodes(20), edges(20)), strict=True):
-        write_files(folder, examples, SIZES, packed=[1, 2])
+    for folder, rows in zip(made, (nodes(20), edges(20)), strict=True):
+        write_files(folder, rows, SIZES, packed=[1, 2])
     return made
 
 
@@ -222,7 +223,7 @@ def test_without_a_spec_a_first_record_that_does_not_fit_is_refused(tmp_path, ch
 
 @given(sizes=st.lists(st.integers(0, 7), min_size=1, max_size=5), buffer=st.sampled_from([150, 163, 400, 2**20]),
        num_threads=st.integers(1, 3), world_size=st.integers(1, 4))  # fmt: skip
-@settings(max_examples=25)
+@examples(25)
 def test_pieces_and_threads_change_nothing(tmp_path_factory, sizes, buffer, num_threads, world_size):
     folder = tmp_path_factory.mktemp("files")
     write_files(folder, nodes(sum(sizes)), sizes, packed=range(0, len(sizes), 2))

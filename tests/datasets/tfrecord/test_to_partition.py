@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from amounts import examples
 from dist_graphs import LocalPeers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shards import (
     BUYS,
@@ -59,7 +60,7 @@ def test_ranks_write_the_folder_of_one_process_with_types(tmp_path, num_ranks):
     st.integers(0, 99),
     st.sampled_from([(8, 1), (100, 20), (2**20, 2**20)]),
 )
-@settings(max_examples=15)
+@examples(15)
 def test_any_shards_give_the_folder_of_one_process(tmp_path_factory, num_ranks, counts, num_edges, rng_seed, windows):
     """Types that are empty or smaller than the number of ranks, ranks without anything, windows of a few rows, and
     pieces of digests of a few rows.

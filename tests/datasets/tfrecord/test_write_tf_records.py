@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import slow_tfrecord as twin
 import torch
+from amounts import examples
 from channels import BOUND_S, Child
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import refused
 
@@ -35,7 +36,7 @@ def tables(draw):
     return columns
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(tables())
 def test_records_are_those_of_the_plain_writer(columns):
     slow = twin.records([{key: values[row] for key, values in columns} for row in range(len(columns[0][1]))])

@@ -13,7 +13,8 @@ import metis_targets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import BOUND_S, wait_until
 from strategies import random_graph
@@ -52,7 +53,7 @@ def cut(graph: dp.CSCGraph, parts: np.ndarray) -> int:
 # --- parts
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(all_relations.graphs(min_nodes=2), st.integers(2, 8), st.booleans(), st.booleans())
 def test_any_graph_gets_parts_of_which_none_is_empty(graph, num_parts, recursive, trains):
     counts = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from amounts import examples
 from hetero_graphs import full_library
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books, expect_same, graphs, parts_of, reassembled, write
 from pipelines import ended, graph_of, refused
@@ -34,7 +35,7 @@ def new_folder(tmp_path_factory) -> Path:
 # --- what was written comes back
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data())
 def test_the_parts_of_any_assignment_make_up_the_whole_graph(tmp_path_factory, data):
     graph = data.draw(graphs())
@@ -634,7 +635,7 @@ def test_a_header_of_a_folder_that_lies_is_refused(root, name, changes, found):
 extremes = st.sampled_from([0, -1, 64, 2**31, 2**63, 10**25, 1.5, True, None, "", "x", [], {}, [[]], [["a", 1]]])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(data=st.data())
 def test_any_change_of_a_header_ends_in_an_error_or_in_a_partition(whole, tmp_path_factory, data):
     root = tmp_path_factory.getbasetemp() / "any_partition_header"
@@ -661,7 +662,7 @@ def test_any_change_of_a_header_ends_in_an_error_or_in_a_partition(whole, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy warns about some of the headers that it then refuses
-@settings(max_examples=150)
+@examples(150)
 @given(st.data())
 def test_flipped_bytes_that_no_hash_is_asked_for_end_in_an_error_or_in_other_draws(whole, tmp_path_factory, data):
     root = tmp_path_factory.getbasetemp() / "flipped_partition"

@@ -6,9 +6,10 @@ import re
 
 import pytest
 import torch
+from amounts import examples
 from channels import Child, num_descriptors
 from hetero_graphs import AGAIN, CITES, WRITES, full_library, library
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import (
     TIME,
@@ -57,7 +58,7 @@ def plain(tmp_path):
 # --- what it holds
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_a_part_holds_its_rows_their_attributes_and_times_and_the_hot_nodes(tmp_path_factory, data):
     graph = data.draw(graphs())
@@ -128,7 +129,7 @@ def test_types_that_are_not_there_are_refused(root, plain):
 # --- rows and draws
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), rng_seeds, st.sampled_from([-1, 0, 1, 2, 5, 70]), st.booleans(), st.sampled_from([1, 3]))
 def test_draws_over_a_part_have_the_bits_of_the_whole_graph(tmp_path_factory, data, key, fanout, replace, num_threads):
     graph = data.draw(graphs())

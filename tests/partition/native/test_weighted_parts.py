@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from amounts import examples
 from hetero_graphs import CITES, WRITES, library
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import write
 from strategies import csc_graphs, rng_seeds
@@ -17,7 +18,7 @@ from datapipes.partition.native.choices import ByWeight
 from datapipes.processes.sharing import pack
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.data(), csc_graphs(min_nodes=3), rng_seeds, st.booleans())
 def test_parts_draw_by_weights_what_the_whole_graph_draws(tmp_path_factory, data, arrays, key, replace):
     weights = data.draw(weights_for(arrays.num_edges))

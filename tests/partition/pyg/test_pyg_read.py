@@ -10,7 +10,8 @@ from collections import defaultdict
 
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import books, graphs, parts_of, slow_positions, source_of
 from pyg_layout import BOOK, renamed, same, small, typed, written
@@ -22,7 +23,7 @@ from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.pyg.torch_file import load_plain
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_what_was_written_is_read(tmp_path_factory, data):
     graph = renamed(data.draw(graphs()))

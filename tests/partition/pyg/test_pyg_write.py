@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from partitions import attributes_of, books, graphs, parts_of, slow_positions, source_of
 from pyg_layout import BOOK, renamed, same, small, typed, written
@@ -34,7 +35,7 @@ def by_type(found, is_hetero):
     return found if is_hetero else {None: found}
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_every_file_holds_what_the_graph_says(tmp_path_factory, data):
     graph = renamed(data.draw(graphs()))

@@ -1,4 +1,4 @@
-"""The names that PyG, GraphBolt and torch use for what has another name here, and what to use; see other_names.py.
+"""Names from PyG, GraphBolt and torch, and what each is called here; see other_names.py.
 
 An attribute is one of the class that raises when it is read; a keyword is looked up when a stage is built. Names that
 exist are not affected.

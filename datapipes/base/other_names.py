@@ -1,4 +1,4 @@
-"""Errors about names that PyG, GraphBolt and torch use for what has another name here: they say which.
+"""Errors about names from PyG, GraphBolt and torch: each says what the name is here.
 
 name_tables.py is the one place for the names. docs/migrate/ has the whole story.
 """

@@ -1,4 +1,4 @@
-"""What becomes of what a stage raises: an error that ends an epoch and no more than that."""
+"""Turn whatever a stage raises into an error that ends only the epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def as_error(
     raiser: str = "a stage",
     remedy: str = "Raise an error, or return None to drop the minibatch.",
 ) -> Exception:
-    """Return `raised` as an error that ends an epoch and no more than that.
+    """Return `raised` as an error that ends only the epoch.
 
     What is no Exception (SystemExit, KeyboardInterrupt, GeneratorExit) would end a worker or the consumer; it becomes a
     RuntimeError. The timeout of a loader that `raiser` reads cannot be waited out by whoever reads `raiser`; it becomes

@@ -28,7 +28,7 @@ class Run(Iterator[MiniBatch]):
     """An epoch of a chain, and how far it has been read. It starts nothing before `begin`.
 
     Attributes:
-        gives_empty_rest: if it begins at an epoch's end, True gives nothing, and False begins the next epoch.
+        gives_empty_rest: if resumed at an epoch's end, True yields nothing, and False starts the next epoch.
         has_begun: whether `begin` was called.
         counts: whether it gave a minibatch or came to its end; if not, the epoch is not used up.
         finished: whether it came to its end.

@@ -1,5 +1,5 @@
-"""HopsOverParts: what one minibatch asks of the parts, hop by hop, and what it makes of their answers. It asks nobody
-itself, so it serves loops that wait and loops that await.
+"""HopsOverParts: what one minibatch asks of the parts, hop by hop, and what it makes of their answers. It does no
+I/O, so sync and async callers share it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import torch
 
 
 class Unforkable(NamedTuple):
-    """What a process has that no child survives, in words: "this process {has}, ... Or {instead}."."""
+    """Why this process must not be forked, text for the error: "this process {has}, ... Or {instead}."."""
 
     has: str
     instead: str

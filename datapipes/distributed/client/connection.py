@@ -14,7 +14,7 @@ from datapipes.distributed.wire.arrow_reading import Sink, from_batches
 from datapipes.distributed.wire.envelope import check_versions
 from datapipes.distributed.wire.refusals import error_from_bytes
 
-SLACK_BYTES = 2**16  # more than an answer should have: a wrong one so small is refused by what is wrong with it
+SLACK_BYTES = 2**16  # a small invalid answer gets its own error, not "too large"
 
 
 class Connection:

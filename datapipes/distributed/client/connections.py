@@ -15,7 +15,7 @@ from datapipes.distributed.client.connection import Connection
 
 
 class Connections:
-    """At most `most` connections, made when they are needed; one that stands still holds up only its own requests.
+    """At most `most` connections, made when they are needed; a stalled one delays only its own requests.
 
     While none is there, one thread connects and the others wait for what it finds, so a server that comes back is not
     met by all at once.

@@ -18,9 +18,9 @@ class Verdict(NamedTuple):
     """What follows from a failure.
 
     Attributes:
-        most: how often such a failure is asked again; None for as often as the deadline allows. A failure that may be
-            of the connection counts only if it ended one that was made, and greeted, after the one before: if none can
-            be made, the server is away, and the deadline holds.
+        most: how often such a request is asked again; None for as often as the deadline allows. A failure that may be
+            of the connection counts only if the connection was opened, and greeted, after the previous failure. If none
+            can be opened, the server is away, and the deadline holds.
         renew: whether the connection is given up. The next attempt makes another channel: gRPC's own waits longer and
             longer before it connects again.
         raised: what the caller gets after that; None for the failure itself.

@@ -1,8 +1,7 @@
 """Admission: how many requests are worked on at once, who is next, and how many bytes of answers may be in flight.
 
-A client is a connection: all trainers of one machine may come from one host, so turns by host would give a machine
-with eight of them no more than one with a single one. Waiting requests are taken from client to client in turn, so one
-that asks much does not delay the others.
+Turns go by connection: by host, eight trainers of one machine would share one turn. Waiting requests are taken from
+connection to connection, so one that asks much does not delay the others.
 
 The bytes of an answer count from before it is made until it is sent or given up. A client that reads slowly holds its
 own share of them, or one answer if that is larger; its further requests wait while those of others are worked on. One

@@ -32,7 +32,7 @@ _UINT64_MAX = 2**64 - 1
 def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
     """Return a request as a message; the tensors are those of the request, "ids.0" of the first node type.
 
-    What only some requests have stands in the header only if they have it.
+    Optional fields are omitted when unset.
     """
     kinds = [kind for kind in COLUMNS if getattr(request, kind) is not None]
     header = request_header(

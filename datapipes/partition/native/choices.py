@@ -49,7 +49,7 @@ class ByNumber(NamedTuple):
 
     Attributes:
         dependency: how many minibatches a source keeps its number.
-        until_next: sources whose offset is so large or larger are in the next generation.
+        until_next: sources with offset >= until_next belong to the next generation.
         keys: of each draw the key of the next generation, and that of batch 0; empty where the dependency is 1.
     """
 

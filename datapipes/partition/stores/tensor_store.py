@@ -16,7 +16,7 @@ _NAME = "LocalFeatureStore"
 
 
 class TensorStore:
-    """Tensors by group and name. A group may have global ids: that of the row i of each of its tensors."""
+    """Tensors by group and name. In a group with ids, global_id[i] is the id of row i in every tensor of the group."""
 
     _tensor_attr_cls: Any = TensorAttr
     partition_idx: int

@@ -1,8 +1,8 @@
 """Placement: where the rows of all ranks belong, and the way there, a window of rows at a time.
 
 Each row has an owner, a rank, and a place among the owner's rows. A rank keeps the numbers of its rows in ascending
-order of (owner, place). So what it has of any window of places is contiguous there, and all ranks send the rows of the
-first window of every owner, then those of the second, and so on. An owner never holds more than a window.
+order of (owner, place). Rows of one window of places are contiguous there, so each round sends one slice per owner. An
+owner never holds more than a window.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ their own folder; and for each MODULE (datapipes.sampling.neighbor_sampler) how 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import io
 import sys
 import tokenize
@@ -15,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE = Path(__file__).parents[1] / "datapipes"
+_SPEC = importlib.util.find_spec("datapipes")  # the package that is installed: that of the checkout, or of a wheel
+PACKAGE = Path(_SPEC.origin if _SPEC and _SPEC.origin else "make build first").parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 ROOT = PACKAGE.name
 

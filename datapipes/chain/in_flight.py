@@ -199,12 +199,11 @@ async def _cancel_all() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
+# --- threads beside an event loop
+
 THREADS = "datapipes-async-call"
 _here = threading.local()  # `threads`: those of the event loop that runs in this thread
 MOST = 2  # while one thread is in a long call, the other serves the short ones; more would only share the same cores
-
-
-# --- threads beside an event loop
 
 
 class Work(NamedTuple):
@@ -217,6 +216,9 @@ class Work(NamedTuple):
 
 class OffLoopThreads:
     """Up to MOST threads that make calls for the event loop `loop`.
+
+    They start when work comes and none of them is free, and end when they are closed, within a bounded time. They hold
+    the work that was given to them and nothing else.
 
     Args:
         kernel_threads: how many threads the kernels of a call may use; None for as many as torch uses.

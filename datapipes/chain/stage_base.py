@@ -48,6 +48,14 @@ class StageBase(OtherNames):
     fills: tuple[str, ...] = ()
     may_drop_all: bool = False
     _arguments: Arguments
+    _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        names = {name for base in cls.__bases__ for name in getattr(base, "_fixed", ())}
+        if cls.__module__.startswith("datapipes.") and "__init__" in vars(cls):
+            names.update(inspect.signature(cls.__init__).parameters)
+        cls._fixed = frozenset(names)
 
     def __new__(cls: type[_B], *args: Any, **kwargs: Any) -> _B:
         refuse_other_keywords(functional_name(cls), cls, kwargs)
@@ -66,16 +74,15 @@ class StageBase(OtherNames):
         self._sources = sources
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, but none that is an argument of the built stage.
+        """Set an attribute, but none that is an argument of a stage of the package, once it is built.
 
         Copies of the chain, in workers and loaders, are made from the constructor's arguments, and a running epoch and
-        its state would name others than the copies have.
+        its state would name others than the copies have. What the constructor of a user's own class takes is free.
 
         Raises:
-            AttributeError: The constructor took `name`.
+            AttributeError: A constructor of the package takes `name`.
         """
-        is_argument = name in vars(self) and name in inspect.signature(type(self).__init__).parameters
-        if is_argument and not _is_constructed_here(self):
+        if name in self._fixed and not _is_constructed_here(self):
             raise AttributeError(
                 f"{self.name}: {name} is fixed since the stage was built, and the copies of the chain that loaders and "
                 "workers have would not see another. Build a new chain, or exchange the stage: "

@@ -171,7 +171,8 @@ def read_triple_split(
     """Return the items of train, validation and test by edge type.
 
     Args:
-        folder: Holds {train,valid,test}.pt.
+        folder: Holds {train,valid,test}.pt: dicts with a text for each triple in head_type and tail_type, numbers in
+            head, relation and tail, and but for train head_neg and tail_neg, [n, k].
         edge_types: Those of the graph.
         edge_features: Have "reltype" for each edge type that has edges.
         num_nodes: By node type.

@@ -186,7 +186,12 @@ def test_data_replaced_after_a_state_are_refused():
 def test_an_argument_of_a_built_stage_cannot_be_replaced(built):
     pipe = built(sampled())
     sampler, seeds = (StageGraph(pipe).find(cls)[0] for cls in (dp.NeighborSampler, dp.ItemSampler))
-    for stage, name, value in ((sampler, "graph", small_graph()), (sampler, "fanouts", [1]), (seeds, "batch_size", 3)):
+    new = {"graph": small_graph(), "fanouts": [1], "replace": True}
+    for stage, name, value in [
+        *((sampler, name, value) for name, value in new.items()),
+        *((seeds, name, 3) for name in ("batch_size", "seed", "rng_seed")),
+        *((pipe, name, 3) for name in ("num_workers", "timeout") if pipe is not sampler),
+    ]:
         with pytest.raises(AttributeError, match=rf"^{stage.name}: {name} is fixed since .* pipe\.replaced\("):
             setattr(stage, name, value)
     assert [each.index for each in pipe] == [0, 1, 2, 3, 4, 5]
@@ -194,22 +199,32 @@ def test_an_argument_of_a_built_stage_cannot_be_replaced(built):
 
 
 class Counting(dp.MiniBatchTransformer):
-    def __init__(self, source: dp.Stage, step: float) -> None:
+    def __init__(self, source: dp.Stage, step: float, table: torch.Tensor | None = None) -> None:
         super().__init__(source)
-        self.step = step
-        self.step = float(self.step)  # until the constructor returns anything may be set
-        self.seen = 0
+        self.step, self.table, self.seen = step, table, 0
 
     def transform(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        self.table = torch.zeros(1) if self.table is None else self.table
         self.seen += 1
         return minibatch
 
 
-def test_so_it_is_in_a_stage_of_the_users_own_whose_other_attributes_are_free():
+class OwnSampler(dp.NeighborSampler):
+    def __init__(self, source: dp.Stage) -> None:
+        self.configure()
+        super().__init__(source, self.graph, [2])
+
+    def configure(self) -> None:
+        self.graph = None
+        self.graph = small_graph()  # until the constructor returns anything may be set
+
+
+def test_what_the_users_own_constructor_takes_is_free_and_what_ours_takes_is_fixed_in_a_subclass_too():
     pipe = Counting(items(), 2)
-    assert (len(list(pipe)), pipe.seen, pipe.step) == (6, 6, 2.0)
-    with pytest.raises(AttributeError, match="step is fixed"):
-        pipe.step = 3.0
+    pipe.step = 3.0
+    assert (len(list(pipe)), pipe.seen, pipe.step) == (6, 6, 3.0)
+    with pytest.raises(AttributeError, match="graph is fixed"):
+        OwnSampler(items()).graph = small_graph()
 
 
 def of_types(graph: dp.CSCGraph) -> dp.HeteroCSCGraph:

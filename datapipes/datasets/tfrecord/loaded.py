@@ -131,17 +131,17 @@ class LoadedGraphTensors(GraphTensors):
 POSITIVE = "_gigl_positive"
 NEGATIVE = "_gigl_negative"
 
-_WHERE = "treat_labels_as_edges"
+_LABELS = "treat_labels_as_edges"
 _NODE_FIELDS = ("node_ids", "node_features", "node_labels")
 _EDGE_FIELDS = ("edge_features", "edge_weights")
 
 
 def treat_labels_as_edges(graph: GraphTensors, edge_dir: str) -> None:
     """Turn the labels of `graph` into edges, in place; see LoadedGraphTensors. Nothing changes if it raises."""
-    check_choice(_WHERE, "edge_dir", edge_dir, ("in", "out"))
+    check_choice(_LABELS, "edge_dir", edge_dir, ("in", "out"))
     if graph.positive_label is None:
         raise ValueError(
-            f"{_WHERE}: found no positive labels; they are needed. Load the graph with positive_label_entity_info, or "
+            f"{_LABELS}: found no positive labels; they are needed. Load the graph with positive_label_entity_info, or "
             "leave this step out."
         )
     edges = _with_types(graph.by_type("edge_index"), DEFAULT_HOMOGENEOUS_EDGE_TYPE)
@@ -151,7 +151,7 @@ def treat_labels_as_edges(graph: GraphTensors, edge_dir: str) -> None:
             edge_type, index = _label_edges(_type_of_labels(name, given, own_type), ending, pairs, edge_dir)
             if edge_type in edges:
                 raise ValueError(
-                    f"{_WHERE}: the edge type {type_text(edge_type)} is there already; {name} would replace it. Name "
+                    f"{_LABELS}: the edge type {type_text(edge_type)} is there already; {name} would replace it. Name "
                     "the relation otherwise, or call this once."
                 )
             edges[edge_type] = index
@@ -165,10 +165,10 @@ def treat_labels_as_edges(graph: GraphTensors, edge_dir: str) -> None:
 
 def _type_of_labels(name: str, given: Any, own_type: EdgeType | None) -> EdgeType:
     """Return the edge type that labels are given for; labels without a type belong to the only one."""
-    edge_type = own_type if given is None else check_edge_type(f"{_WHERE}, {name}", given)
+    edge_type = own_type if given is None else check_edge_type(f"{_LABELS}, {name}", given)
     if edge_type is None:
         raise ValueError(
-            f"{_WHERE}: {name} is a tensor, and the graph has several edge types; which one it belongs to cannot be "
+            f"{_LABELS}: {name} is a tensor, and the graph has several edge types; which one it belongs to cannot be "
             "told. Load it as a dict {edge type: tensor}."
         )
     return edge_type
@@ -177,7 +177,7 @@ def _type_of_labels(name: str, given: Any, own_type: EdgeType | None) -> EdgeTyp
 def _label_edges(edge_type: EdgeType, ending: str, pairs: Tensor, edge_dir: str) -> tuple[EdgeType, Tensor]:
     source, relation, target = edge_type
     if edge_dir == "in":  # labels run from the anchor to the target; the edges of such a graph run the other way
-        flipped = shared_empty(tuple(pairs.shape), pairs.dtype, _WHERE)  # as what was loaded: workers map it
+        flipped = shared_empty(tuple(pairs.shape), pairs.dtype, _LABELS)  # as what was loaded: workers map it
         flipped[0], flipped[1] = pairs[1], pairs[0]
         return (target, relation + ending, source), flipped
     return (source, relation + ending, target), pairs
@@ -188,7 +188,7 @@ def _with_types(given: dict[Any, Tensor], default: Any) -> dict[Any, Tensor]:
     return {default if kind is None else kind: tensor for kind, tensor in given.items()}
 
 
-WHERE = "to_dataset"
+_DATASET = "to_dataset"
 FEATURE, WEIGHT = "feat", "weight"  # the names of features and of weights
 
 
@@ -196,27 +196,27 @@ def to_dataset(graph: GraphTensors, name: str) -> Dataset:
     """See LoadedGraphTensors.to_dataset."""
     if graph._num_ranks > 1:
         raise ValueError(
-            f"{WHERE}: this is the share of rank {graph._rank} of {graph._num_ranks}, not a whole graph. Call "
+            f"{_DATASET}: this is the share of rank {graph._rank} of {graph._num_ranks}, not a whole graph. Call "
             "to_partition(root) on all ranks, and open the parts with DistGraph; or load with "
             "TFRecordDataLoader(0, 1)."
         )
     nodes, edges = graph.by_type("node_ids"), graph.by_type("edge_index")
     for field, given in (("node_ids", graph.node_ids), ("edge_index", graph.edge_index)):
         if given is None:
-            raise ValueError(f"{WHERE}: {field} is None, it was let go of. Make the data set first, or load again.")
+            raise ValueError(f"{_DATASET}: {field} is None, it was let go of. Make the data set first, or load again.")
     if (None in nodes) != (None in edges):
         raise ValueError(
-            f"{WHERE}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, or "
+            f"{_DATASET}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, or "
             "both without."
         )
-    orders = {kind: row_order(f"{WHERE}: {_text('node_ids', kind)}", ids) for kind, ids in nodes.items()}
+    orders = {kind: row_order(f"{_DATASET}: {_text('node_ids', kind)}", ids) for kind, ids in nodes.items()}
     counts = {kind: len(ids) for kind, ids in nodes.items()}
     for field in ("edge_index", "positive_label", "negative_label"):
         for kind, pairs in graph.by_type(field).items():
-            check_pairs(f"{WHERE}: {_text(field, kind)}", pairs, ends_of(kind), counts)
+            check_pairs(f"{_DATASET}: {_text(field, kind)}", pairs, ends_of(kind), counts)
     rows = {
         field: {
-            kind: rows_in_order(f"{WHERE}: {_text(field, kind)}", tensor, counts.get(kind), orders.get(kind))
+            kind: rows_in_order(f"{_DATASET}: {_text(field, kind)}", tensor, counts.get(kind), orders.get(kind))
             for kind, tensor in graph.by_type(field).items()
         }
         for field in ("node_features", "node_labels")
@@ -227,7 +227,9 @@ def to_dataset(graph: GraphTensors, name: str) -> Dataset:
     features.update(
         {("edge", kind, FEATURE): TensorFeature(tensor) for kind, tensor in graph.by_type("edge_features").items()}
     )
-    task = task_of(WHERE, counts, rows["node_labels"], graph.by_type("positive_label"), graph.by_type("negative_label"))
+    task = task_of(
+        _DATASET, counts, rows["node_labels"], graph.by_type("positive_label"), graph.by_type("negative_label")
+    )
     return Dataset(
         name=name,
         graph=_graph_of(edges, counts, graph.by_type("edge_weights")),

@@ -84,7 +84,6 @@ def began(group, ranks, timeout_s):
     assert [group.answer(rank) for rank in ranks] == ["began"] * len(ranks)
 
 
-@pytest.mark.full
 def test_three_ranks_hear_of_each_other_through_a_store_that_outlives_them():
     with RankGroup(3, own_store=False) as group:
         for failing in (2, 0):
@@ -124,7 +123,6 @@ def test_the_rank_that_gives_the_verdict_is_killed(own_store, text):
             assert re.search(text, str(error))
 
 
-@pytest.mark.full
 def test_a_store_that_hangs_is_not_waited_for_without_end():
     with RankGroup(2) as group:
         began(group, [0, 1], SHORT_S)

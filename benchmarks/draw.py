@@ -75,11 +75,13 @@ def draw_peers(figure, of_files: list[Figures]) -> None:
 
 def draw_training(figure, of_files: list[Figures]) -> None:
     """Draw milliseconds per step of each loader, alone and with the model: a panel for each allocator of both sides."""
-    suffix, kept = ": with the model (ms a step)", "keeps memory"
+    suffix = ": with the model (ms a step)"
     of_files = [figures for figures in of_files if any(key.endswith(suffix) for key in figures)]
-    panels = figure.subplots(1, max(len(of_files), 1), sharey=True, squeeze=False)[0]
-    for axes, figures in zip(panels, of_files, strict=False):
-        tuned = figures["allocator of this process"] == kept
+    if not of_files:
+        return
+    panels = figure.subplots(1, len(of_files), sharey=True, squeeze=False)[0]
+    for axes, figures in zip(panels, of_files, strict=True):
+        tuned = figures["allocator of this process"] == "keeps memory"
         peer, other = [*PEERS] if tuned else [*PEERS][::-1]
         names = [
             key.removesuffix(suffix) for key in figures if key.endswith(suffix) and not key.startswith(f"{other}, ")

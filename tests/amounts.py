@@ -26,5 +26,5 @@ def examples(full: int, **how: Any) -> settings:
 
 def ranked(values: Iterable[Any], small: int) -> list[Any]:
     """Return parameters of a test, of which all but the first `small` are for `make test-all`."""
-    params = [pytest.param(*value) if isinstance(value, tuple) else pytest.param(value) for value in values]
-    return params[:small] + [pytest.param(*each.values, marks=pytest.mark.full) for each in params[small:]]
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*row, marks=() if i < small else pytest.mark.full) for i, row in enumerate(rows)]

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 _SPEC = importlib.util.find_spec("datapipes")  # the package that is installed: that of the checkout, or of a wheel
-PACKAGE = Path(_SPEC.origin if _SPEC and _SPEC.origin else "make build first").parent
+if _SPEC is None or _SPEC.origin is None:
+    raise ImportError("count_code: found no package datapipes to count. Run make build, and take .venv/bin/python.")
+PACKAGE = Path(_SPEC.origin).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 ROOT = PACKAGE.name
 

@@ -149,7 +149,7 @@ class ShmChannel(ChannelBase):
         for pinning in self._pinned:
             pinning.let_go(wait=shared.size() == 0)
         try:
-            received = shared.recv(timeout, from_capsule, as_dtype)
+            received = shared.recv(timeout, from_capsule, _as_dtype)
         except PeerDied as died:
             for pid in died.pids:
                 if ended := how_it_ended(pid):
@@ -376,7 +376,7 @@ def _check_shape(where: str, key: str, value: Tensor, most_bytes: int) -> None:
         )
 
 
-def as_dtype(tensor: Tensor, name: str) -> Tensor:
+def _as_dtype(tensor: Tensor, name: str) -> Tensor:
     """Return `tensor`, which `plain` made, as a tensor of its original dtype `name`."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or dtype.itemsize != tensor.itemsize:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     elif layouts := layout_of(path):
         refuse_options(path, "a partition", arguments)
         kind, facts = "partition", facts_of_partition(path, layouts, verify=arguments.verify)
-        lines = partition_lines(facts)
+        lines = _partition_lines(facts)
     else:
         data = open_dataset(path, arguments, also="a folder that graph.save wrote, and a partition")
         if arguments.verify:
@@ -98,7 +98,7 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
     return {"layouts": sorted(layouts), "bytes": sum(sizes), **facts}
 
 
-def partition_lines(facts: dict[str, Any]) -> list[str]:
+def _partition_lines(facts: dict[str, Any]) -> list[str]:
     """Return `facts_of_partition` as lines. What files say is shown with escapes for all that is none to print."""
     lines = [f"a partition in {' and '.join(facts['layouts'])} layout, {_size_text(facts['bytes'])}"]
     if facts["fingerprint"] is not None:

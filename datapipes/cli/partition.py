@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     given, out = Path(getattr(arguments, "in")), Path(arguments.out)
     picture = None if arguments.png is None else Path(arguments.png)
     if picture is not None:
-        check_picture(picture, arguments.parts, out)
+        _check_picture(picture, arguments.parts, out)
     layouts = tuple(each for each in _LAYOUTS if each in arguments.layouts.split(","))
     data = open_input(given, arguments)
     with progress_of("partition", quiet=arguments.quiet) as progress:
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         ).generate_partition()
     lines = [str(report), f"written to {out}: {' and '.join(layouts)} layout"]
     if picture is not None:
-        write_picture(report, picture)
+        _write_picture(report, picture)
         lines.append(f"drawn in {picture}")
     values = {
         "in": str(given),
@@ -174,7 +174,7 @@ _MOST_WRITTEN = 16  # parts, up to which the numbers stand in the cells
 _FOR = "--png"
 
 
-def check_picture(path: Path, num_parts: int, out: Path) -> None:
+def _check_picture(path: Path, num_parts: int, out: Path) -> None:
     """Refuse a picture that could not be made, or that would lie in the folder `out`, before the work begins.
 
     Raises:
@@ -196,7 +196,7 @@ def check_picture(path: Path, num_parts: int, out: Path) -> None:
     needed("matplotlib", _FOR, "viz")
 
 
-def write_picture(report: PartitionReport, path: Path) -> None:
+def _write_picture(report: PartitionReport, path: Path) -> None:
     """Write the matrix of a report as PNG; a file at `path` is replaced, once the new one is whole."""
     figure = _figure(np.array(report.edge_matrix, dtype=np.int64), report)
     partial = path.with_name(f".{path.name}.{os.getpid()}")

@@ -63,7 +63,7 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
     split_folder = _split_folder(folder / "split", settings.split)
     has_labels = (raw / ("nodetype-has-label.csv.gz" if is_hetero else "node-label.csv.gz")).exists()
     if has_labels:
-        split, num_classes = read_node_split(raw, split_folder, num_nodes, settings.num_classes)
+        split, num_classes = _read_node_split(raw, split_folder, num_nodes, settings.num_classes)
     else:
         split, num_classes = _read_links(split_folder, edges, edge_features, num_nodes), 0
     if inverse:
@@ -86,7 +86,7 @@ def _read_links(
     if None in edges:
         parts = read_link_split(folder, np.ascontiguousarray(edges[None].T), num_nodes[None])
         return tuple({None: part} for part in parts)
-    return tuple(read_triple_split(folder, list(edges), edge_features, num_nodes))
+    return tuple(_read_triple_split(folder, list(edges), edge_features, num_nodes))
 
 
 def _split_folder(folder: Path, name: str | None) -> Path:
@@ -115,7 +115,7 @@ def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, n
     return {None: doubled}, {key: np.repeat(rows, 2, axis=0) for key, rows in features.items()}
 
 
-def read_node_split(
+def _read_node_split(
     raw: Path, folder: Path, num_nodes: dict[Any, int], num_classes: int | None
 ) -> tuple[tuple[dict[Any, RawItems], ...], int]:
     """Return the items of the three parts by node type, and the number of classes."""
@@ -165,7 +165,7 @@ _KEYS = ("head_type", "head", "relation", "tail_type", "tail")
 _NONE = np.zeros(0, dtype=np.int64)
 
 
-def read_triple_split(
+def _read_triple_split(
     folder: Path, edge_types: list[EdgeType], edge_features: Rows, num_nodes: Mapping[Any, int]
 ) -> list[dict[EdgeType, RawItems]]:
     """Return the items of train, validation and test by edge type.

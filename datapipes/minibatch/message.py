@@ -48,7 +48,7 @@ def is_typed(parts: Sequence[object]) -> bool:
     return False
 
 
-def is_untyped(parts: Sequence[object]) -> bool:
+def _is_untyped(parts: Sequence[object]) -> bool:
     """Return whether a key has the form of those without types."""
     match parts:
         case [name] if name in PLAIN_FIELDS:
@@ -56,18 +56,18 @@ def is_untyped(parts: Sequence[object]) -> bool:
         case ["node_features" | "extra", str()]:
             return True
         case [hop, part] if part in HOP_PARTS:
-            return is_hop(hop)
+            return _is_hop(hop)
         case [hop, "edge_features", str()]:
-            return is_hop(hop)
+            return _is_hop(hop)
     return False
 
 
-def is_type(type_: object) -> bool:
+def _is_type(type_: object) -> bool:
     """Return whether the part of a key is a node type or an edge type."""
     return bool(type_) and (isinstance(type_, str) or (isinstance(type_, tuple) and len(type_) == 3 and all(type_)))
 
 
-def is_hop(part: object) -> TypeGuard[str]:
+def _is_hop(part: object) -> TypeGuard[str]:
     """Return whether the part of a key is "hop" and a number of at most three digits, written in one way."""
     if not isinstance(part, str) or not part.startswith("hop"):
         return False
@@ -85,7 +85,7 @@ def number_of(key: str, value: Tensor) -> int:
     return int(value)
 
 
-def block_from(parts: dict[str, Tensor], hop: int, num_hops: int, type_: EdgeType | None = None) -> Block:
+def _block_from(parts: dict[str, Tensor], hop: int, num_hops: int, type_: EdgeType | None = None) -> Block:
     """Return the Block of a hop, and with types of an edge type; refuse one of which a part is missing."""
     missing = [name for name in ("indptr", "indices", "num_src") if name not in parts]
     if missing:
@@ -98,7 +98,7 @@ def block_from(parts: dict[str, Tensor], hop: int, num_hops: int, type_: EdgeTyp
     return Block(parts["indptr"], parts["indices"], num_src, parts.get("edge_ids"))
 
 
-def refuse_lost(message: Mapping[str, Tensor], lost: list[str]) -> None:
+def _refuse_lost(message: Mapping[str, Tensor], lost: list[str]) -> None:
     """Raise ValueError if keys that each message has are missing."""
     if lost:
         raise ValueError(
@@ -107,7 +107,7 @@ def refuse_lost(message: Mapping[str, Tensor], lost: list[str]) -> None:
         )
 
 
-def no_key(key: str) -> ValueError:
+def _no_key(key: str) -> ValueError:
     """Return the error for a key that does not fit the grammar."""
     return ValueError(
         f"MiniBatch.from_message: key {key!r} is not one of a minibatch. Allowed: {', '.join(PLAIN_FIELDS)}, epoch, "
@@ -206,19 +206,19 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
                 node_features[name] = value
             case ["extra", str(name)]:
                 extra[name] = value
-            case [hop, "edge_features", str(name)] if is_hop(hop):
+            case [hop, "edge_features", str(name)] if _is_hop(hop):
                 edge_features.setdefault(int(hop[3:]), {})[name] = value
-            case [hop, str(part)] if part in HOP_PARTS and is_hop(hop):
+            case [hop, str(part)] if part in HOP_PARTS and _is_hop(hop):
                 hops.setdefault(int(hop[3:]), {})[part] = value
             case parts:
                 if is_typed(parts):
-                    return typed_fields_of(message)
-                raise no_key(key)
+                    return _typed_fields_of(message)
+                raise _no_key(key)
     lost = [name for name in ("epoch", "index") if name not in fields]
     lost += [f"hop{hop}.indptr" for hop in edge_features if hop not in hops]
-    refuse_lost(message, lost)
+    _refuse_lost(message, lost)
     if hops:
-        fields["blocks"] = [block_from(hops.get(hop, {}), hop, len(hops)) for hop in reversed(range(len(hops)))]
+        fields["blocks"] = [_block_from(hops.get(hop, {}), hop, len(hops)) for hop in reversed(range(len(hops)))]
     if node_features:
         fields["node_features"] = node_features
     if edge_features:
@@ -234,7 +234,7 @@ _Keyed = dict[tuple[Any, str], Tensor]
 # --- with types
 
 
-def typed_fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
+def _typed_fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the fields of a message with types; dicts are in the order of the types."""
     fields: dict[str, Any] = {}
     plain: dict[str, dict[Any, Tensor]] = {}
@@ -244,22 +244,22 @@ def typed_fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
     edge_features: dict[int, _Keyed] = {}
     for key, value in message.items():
         match parts_of(key, value):
-            case [hop, str(part), (src, rel, dst)] if part in HOP_PARTS and is_hop(hop) and src and rel and dst:
+            case [hop, str(part), (src, rel, dst)] if part in HOP_PARTS and _is_hop(hop) and src and rel and dst:
                 hops.setdefault(int(hop[3:]), {}).setdefault((src, rel, dst), {})[part] = value
             case [("epoch" | "index") as name]:
                 fields[name] = number_of(key, value)
             case [str(name), str(type_)] if name in NODE_FIELDS and type_:
                 plain.setdefault(name, {})[type_] = value
-            case [str(name), type_] if name in SEED_FIELDS and is_type(type_):
+            case [str(name), type_] if name in SEED_FIELDS and _is_type(type_):
                 plain.setdefault(name, {})[type_] = value
             case ["node_features", str(type_), str(name)] if type_:
                 node_features[type_, name] = value
-            case ["extra", type_, str(name)] if is_type(type_):
+            case ["extra", type_, str(name)] if _is_type(type_):
                 extra.setdefault(name, {})[type_] = value
-            case [hop, "edge_features", (src, rel, dst), str(name)] if is_hop(hop) and src and rel and dst:
+            case [hop, "edge_features", (src, rel, dst), str(name)] if _is_hop(hop) and src and rel and dst:
                 edge_features.setdefault(int(hop[3:]), {})[(src, rel, dst), name] = value
             case parts:
-                raise mixed(key) if is_untyped(parts) else no_key(key)
+                raise mixed(key) if _is_untyped(parts) else _no_key(key)
     by_seed = [*(plain.get(name, {}) for name in SEED_FIELDS), *extra.values()]
     if len({isinstance(type_, tuple) for types in by_seed for type_ in types}) > 1:
         raise ValueError(
@@ -273,14 +273,14 @@ def typed_fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
         for type_, _ in features
         if type_ not in hops.get(hop, {})
     ]
-    refuse_lost(message, lost)
+    _refuse_lost(message, lost)
     fields |= {name: in_order(types) for name, types in plain.items()}
     if extra:
         fields["extra"] = {name: in_order(types) for name, types in extra.items()}
     if hops:
         types = sorted({type_ for of_hop in hops.values() for type_ in of_hop})
         fields["blocks"] = [
-            {type_: block_from(hops.get(hop, {}).get(type_, {}), hop, len(hops), type_) for type_ in types}
+            {type_: _block_from(hops.get(hop, {}).get(type_, {}), hop, len(hops), type_) for type_ in types}
             for hop in reversed(range(len(hops)))
         ]
     if node_features:

@@ -43,7 +43,7 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
                 "them."
             )
         known[kind].setdefault(name, rows)
-    left_out = attributes_of_items(where, data, nodes)
+    left_out = _attributes_of_items(where, data, nodes)
     if getattr(data, "training_graph", None) not in (None, graph):
         left_out.append("training_graph, which differs from graph")
     if getattr(data, "node_names", None):
@@ -146,7 +146,7 @@ MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "t
 VALUES = {"labels": "y", "timestamps": "seed_time"}
 
 
-def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
+def _attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
     """Add the item sets of a Dataset to the attributes of its nodes, and return words on what is none.
 
     Args:

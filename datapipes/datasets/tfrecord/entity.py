@@ -67,7 +67,7 @@ def load_entity(
     log_every = options.batch_size * options.log_every_n_batch
     reader = Reader(where, options.file_buffer_size, num_files_at_once, log_every)
     columns = (
-        columns_of_spec(where, info) if info.feature_spec is not None else _columns_found(where, info, reader, files)
+        _columns_of_spec(where, info) if info.feature_spec is not None else _columns_found(where, info, reader, files)
     )
     own = share_of_rank(files, rank, world_size)
     counts = reader.counts(own)
@@ -84,7 +84,7 @@ def _columns_found(where: str, info: SerializedTFRecordInfo, reader: Reader, fil
         found = reader.first(file, lambda record: specs_in(record, keys))
         if found is not None:
             return columns_of(f"{where}: {file}, record 0", info, found)
-    return columns_without_records(info)
+    return _columns_without_records(info)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Columns:
         return [*self.entities, *self.features, *self.labels]
 
 
-def columns_of_spec(where: str, info: SerializedTFRecordInfo) -> Columns:
+def _columns_of_spec(where: str, info: SerializedTFRecordInfo) -> Columns:
     """Return the columns of an info that has a spec; an entity key that is not in it has one int64."""
     spec = info.feature_spec
     assert spec is not None
@@ -152,7 +152,7 @@ def columns_of(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]
     return Columns(tuple(entities), tuple(rest[:num_features]), tuple(rest[num_features:]), info.feature_dtype)
 
 
-def columns_without_records(info: SerializedTFRecordInfo) -> Columns:
+def _columns_without_records(info: SerializedTFRecordInfo) -> Columns:
     """Return the columns of an info without a spec, if no file has a record: features together have their dim."""
     features = (KeySpec("", INT64, info.feature_dim),) if info.feature_keys else ()
     one = [KeySpec(key, INT64, 1) for key in (*info.entity_keys, *info.label_keys)]

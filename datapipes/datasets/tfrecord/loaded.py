@@ -213,10 +213,10 @@ def to_dataset(graph: GraphTensors, name: str) -> Dataset:
     counts = {kind: len(ids) for kind, ids in nodes.items()}
     for field in ("edge_index", "positive_label", "negative_label"):
         for kind, pairs in graph.by_type(field).items():
-            check_pairs(f"{_DATASET}: {_text(field, kind)}", pairs, ends_of(kind), counts)
+            _check_pairs(f"{_DATASET}: {_text(field, kind)}", pairs, ends_of(kind), counts)
     rows = {
         field: {
-            kind: rows_in_order(f"{_DATASET}: {_text(field, kind)}", tensor, counts.get(kind), orders.get(kind))
+            kind: _rows_in_order(f"{_DATASET}: {_text(field, kind)}", tensor, counts.get(kind), orders.get(kind))
             for kind, tensor in graph.by_type(field).items()
         }
         for field in ("node_features", "node_labels")
@@ -292,7 +292,7 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
     return rows
 
 
-def rows_in_order(where: str, tensor: Tensor, count: int | None, order: Tensor | None) -> Tensor:
+def _rows_in_order(where: str, tensor: Tensor, count: int | None, order: Tensor | None) -> Tensor:
     """Return the rows of nodes in the order of their ids, in shared memory; `tensor` itself if they are so already.
 
     Args:
@@ -309,7 +309,7 @@ def rows_in_order(where: str, tensor: Tensor, count: int | None, order: Tensor |
     return torch.index_select(tensor, 0, order, out=shared_empty(tuple(tensor.shape), tensor.dtype, where))
 
 
-def check_pairs(where: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mapping[Any, int]) -> None:
+def _check_pairs(where: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mapping[Any, int]) -> None:
     """Refuse pairs [2, E], sources in row 0 and destinations in row 1, whose ends are no nodes of their types.
 
     Raises:

@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            self._say(200, metrics_page(self.server.service), CONTENT_TYPE)
+            self._say(200, _metrics_page(self.server.service), CONTENT_TYPE)
         elif path == "/health":
             serves = not self.server.service.is_stopping
             self._say(200 if serves else 503, "serving\n" if serves else "stopping\n", "text/plain; charset=utf-8")
@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def metrics_page(service: Service) -> str:
+def _metrics_page(service: Service) -> str:
     """Return all metrics."""
     return "".join(f"{line}\n" for line in (*_of_requests(service.numbers()), *_of_part(service), *_of_process()))
 

@@ -155,7 +155,7 @@ class Service:
     def _rows(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:
             request = rows_from_message(self.where, message)
-        num_bytes = self._within(rows_bytes(request, self.facts), "rows")
+        num_bytes = self._within(_rows_bytes(request, self.facts), "rows")
 
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
@@ -176,7 +176,7 @@ class Service:
     def _draw(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:
             request = draw_from_message(self.where, message)
-        num_bytes = most_draw_bytes(request, self.facts)
+        num_bytes = _most_draw_bytes(request, self.facts)
 
         def go_on() -> None:
             self._refuse_given_up(is_cancelled)
@@ -185,7 +185,7 @@ class Service:
 
         def count() -> int:
             with threads_of_kernels(self.limits.num_threads):
-                return draw_bytes(self.part, request, self.facts, go_on)
+                return _draw_bytes(self.part, request, self.facts, go_on)
 
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
@@ -212,7 +212,7 @@ class Service:
 _INT64_BYTES = 8
 
 
-def most_draw_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
+def _most_draw_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
     """Return how many bytes the answer has at most; None if a draw keeps all in-edges: the part counts them."""
     if any(each.fanout < 0 for each in request.draws):
         return None
@@ -223,7 +223,7 @@ def most_draw_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
     )
 
 
-def draw_bytes(
+def _draw_bytes(
     part: Part, request: DrawRequest, facts: PartitionFacts, go_on: Callable[[], None] = lambda: None
 ) -> int:
     """Return how many bytes the answer has at most, by the degrees of the nodes; so many, if draws are uniform.
@@ -257,7 +257,7 @@ def _edge_bytes(request: DrawRequest, facts: PartitionFacts) -> int:
     return facts.index_dtype.itemsize + (_INT64_BYTES if request.edge_ids else 0)
 
 
-def rows_bytes(request: RowsRequest, facts: PartitionFacts) -> int:
+def _rows_bytes(request: RowsRequest, facts: PartitionFacts) -> int:
     """Return how many bytes the rows have; features that the part does not have count nothing."""
     forms = [
         (each.ids.shape[0], facts.features.get((each.domain, each.type, name)))

@@ -46,7 +46,7 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
         raise BadMessage(f"{where}: found {len(data)} bytes; at most {most_bytes} are allowed. Ask for less at once.")
     buffer = pa.py_buffer(data)
     try:
-        refuse_compression(pa, buffer)  # before Arrow makes room for what the stream promises
+        _refuse_compression(pa, buffer)  # before Arrow makes room for what the stream promises
         with pa.ipc.open_stream(buffer) as reader:
             return from_batches(where, reader.schema, reader, most_bytes, most_header_bytes=MOST_REQUEST_HEADER_BYTES)
     except BadMessage:
@@ -233,7 +233,7 @@ _SCHEMA, _BATCH = 1, 3  # values of header_type
 _COMPRESSION = 3  # field of the table RecordBatch
 
 
-def refuse_compression(pa: Any, stream: Any) -> None:
+def _refuse_compression(pa: Any, stream: Any) -> None:
     """Raise ValueError unless a stream, a buffer, is a schema and at most one batch, which is not compressed.
 
     Raises:

@@ -91,7 +91,7 @@ def metis_parts(
             "recursive": recursive,
             "seed": _core.hop_key(rng_seed, 0, 0, STAGE, 1, 0) % 2**31,
         }
-        run_metis(request, memory, progress)
+        _run_metis(request, memory, progress)
         header = np.frombuffer(os.pread(memory, HEADER_BYTES, 0), dtype=np.int64)
         if header[0] != 1:
             raise MetisError("Partitioner: METIS's process ended well and left no result. Run it again.")
@@ -164,7 +164,7 @@ class MetisError(RuntimeError):
     """The process in which METIS ran has ended without a result; the message says how, and what it printed last."""
 
 
-def run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> None:
+def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> None:
     """Run the script with a request and the descriptor of the memory that it names; return when it has ended well.
 
     Whatever this call raises, KeyboardInterrupt too, the process is gone then. It also ends with the calling thread.

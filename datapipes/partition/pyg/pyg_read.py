@@ -96,7 +96,7 @@ class PygFolder:
         self.root = Path(root)
         self._identity = _identity(self.root)
         with self._same_folder():
-            self.meta: Meta = read_meta(self.root)
+            self.meta: Meta = _read_meta(self.root)
             nodes = {each: self._map("node_map", each) for each in self.meta.node_types}
             edges = {each: self._map("edge_map", each) for each in self.meta.edge_types}
         self.book = PartitionBook(self.meta.num_parts, nodes, edges)
@@ -306,7 +306,7 @@ class Meta:
             refuse(self.path, f"the node_offset {shown(found)}", f"{shown(expected)}, as the maps of nodes are long")
 
 
-def read_meta(root: Path) -> Meta:
+def _read_meta(root: Path) -> Meta:
     """Return what META.json in `root` says.
 
     Raises:

@@ -109,14 +109,14 @@ $(BENCHMARKS): build
 	$(RUN) $@
 
 soak: build
-	$(RUN) tests/soak_channel.py --kills 1000 --minutes $(MINUTES)
-	$(RUN) tests/soak_garbage.py --runs 500 --minutes $(MINUTES)
-	$(RUN) tests/soak_loader.py --minutes $(MINUTES)
-	$(RUN) tests/soak_gpu_chains.py --chains 2000 --minutes $(MINUTES)
-	$(RUN) tests/soak_partition.py --turns 5000 --minutes $(MINUTES)
-	$(RUN) tests/soak_server.py --minutes $(MINUTES)
-	$(RUN) tests/soak_launcher.py --minutes $(MINUTES)
-	$(RUN) tests/soak_distributed.py --kills 50 --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_channel.py --kills 1000 --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_garbage.py --runs 500 --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_loader.py --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_gpu_chains.py --chains 2000 --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_partition.py --turns 5000 --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_server.py --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_launcher.py --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_distributed.py --kills 50 --minutes $(MINUTES)
 	bash csrc/tests/fuzz.sh $$(($(MINUTES) * 60))
 	$(RUN) benchmarks/chaos.py --kills 200
 

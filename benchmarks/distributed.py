@@ -43,7 +43,7 @@ from common import load_graph, parser, report
 import datapipes as dp
 from datapipes import distributed
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from proxy import Proxy
 
 BOUND_S = 120.0  # for the start of a process and for one measurement

@@ -156,7 +156,7 @@ def test_training_starts_from_tf_records(tmp_path):
     assert 0 <= float(re.search(r"^test accuracy (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
 
 
-# Training on parts; tests/soak_launcher.py kills servers, and the launcher at any moment.
+# Training on parts; tests/soak/soak_launcher.py kills servers, and the launcher at any moment.
 
 
 @pytest.mark.full

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import ranked
+from scripts import SUPPORT
 from strategies import random_graph
 
 import datapipes as dp
@@ -29,9 +30,11 @@ pytestmark = pytest.mark.skipif(
 
 MIB = 2**20
 
+PATHS = os.pathsep.join([str(Path(__file__).parent), SUPPORT])
+
 CHILD = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
+import json, os, sys
+sys.path[:0] = sys.argv[1].split(os.pathsep)
 import test_memory_growth
 print(json.dumps(getattr(test_memory_growth, sys.argv[2])(*json.loads(sys.argv[3]))))
 """
@@ -41,7 +44,7 @@ def in_a_child(function, *arguments, environment=None) -> list:
     """Return the result of a function of this module that runs in a fresh process."""
     torchs_own_threads = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(Path(__file__).parent), function.__name__, json.dumps(arguments)],
+        [sys.executable, "-c", CHILD, PATHS, function.__name__, json.dumps(arguments)],
         capture_output=True,
         text=True,
         timeout=120,

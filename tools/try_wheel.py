@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements-run.lock", "requirements.lock")
-TESTS = ("test_golden.py", "twin.py")
+TESTS = ("tests/test_golden.py", "tests/support/twin.py")
 WHAT = """
 import datapipes
 from datapipes.base.errors import DISTRIBUTION
@@ -45,7 +45,7 @@ def try_wheel(wheel: Path, sdist: Path, python: str) -> None:
         tests = folder / "tests"
         tests.mkdir()
         for test in TESTS:
-            (tests / test).write_bytes(file_of(sdist, f"tests/{test}"))
+            (tests / Path(test).name).write_bytes(file_of(sdist, test))
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         what = subprocess.run([run, "-c", WHAT], cwd=tests, env=environment, check=True, stdout=subprocess.PIPE)
         place, names = what.stdout.decode().splitlines()
@@ -54,7 +54,7 @@ def try_wheel(wheel: Path, sdist: Path, python: str) -> None:
         if set(names.split()) != {name}:
             raise RuntimeError(f"the package was installed as {names}; the sdist's name is {name}")
         pytest = [run, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
-        subprocess.run([*pytest, TESTS[0]], cwd=tests, env=environment, check=True)
+        subprocess.run([*pytest, Path(TESTS[0]).name], cwd=tests, env=environment, check=True)
 
 
 def pins() -> list[str]:

@@ -160,7 +160,7 @@ struct alignas(64) Header {
   Shared<std::uint32_t> first_by_address, last_by_address, first_ready, last_ready, first_free;
   Shared<std::uint32_t> num_occupied, num_ready;  // slots WRITING or READY; READY
 };
-static_assert(offsetof(Header, mutex) == 256, "tests/soak_garbage.py spares the mutex by its place");
+static_assert(offsetof(Header, mutex) == 256, "tests/soak/soak_garbage.py spares the mutex by its place");
 
 // Tells all peers, and throws Damaged. `what`: a noun with its article.
 [[noreturn]] [[gnu::cold]] [[gnu::noinline]] inline void damaged(Header& header, const char* what) {

@@ -1,6 +1,6 @@
 // test_kernels.cpp: every kernel once without Python, for the sanitizers; run.sh builds and runs it.
 //   Prints each case and the number of failed checks; exits 1 if there are any. The expected values come from
-//   tests/twin.py. tests/*.py compare the kernels with that twin on many inputs; these tests look for errors of memory
+//   tests/support/twin.py. tests/ compares kernels with that twin on many inputs; these tests look for errors of memory
 //   and of threads.
 #include <algorithm>
 #include <cstddef>

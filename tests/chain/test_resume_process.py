@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pipelines import BATCH_SIZE, NUM_ITEMS, digests, fetched, items, refused, sampled, small_graph
+from scripts import SUPPORT
 
 import datapipes as dp
 
@@ -49,7 +50,7 @@ def test_another_process_goes_on_to_the_bit_from_every_step():
         expected[kind] = [whole[step:] for step in range(len(whole) + 1)]
         chain.close()
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, *map(str, Path(__file__).parents[:2])],
+        [sys.executable, "-c", CHILD, str(Path(__file__).parent), SUPPORT],
         input=json.dumps(states),
         capture_output=True,
         text=True,

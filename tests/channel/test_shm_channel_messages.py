@@ -15,7 +15,7 @@ from channels import attached_again, number_of, numbered
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import fetched, refused
-from scripts import run_script
+from scripts import SUPPORT, run_script
 
 import datapipes as dp
 from datapipes import _core
@@ -377,7 +377,7 @@ def test_sizes_that_overflow_beside_a_zero_do_not_crash_the_receiver():
     """Runs in another process, since the failure would be an abort."""
     script = f"""
 import sys
-sys.path[:0] = {[str(folder) for folder in Path(__file__).parents[:2]]}
+sys.path[:0] = {[str(Path(__file__).parent), SUPPORT]}
 import torch, datapipes as dp
 from test_shm_channel_messages import Frame, struct
 for sizes in ((0, 2**62, 2**62), (2**62, 2**62, 0), (2**62, 0, 2**62)):

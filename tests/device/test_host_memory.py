@@ -9,7 +9,6 @@ import resource
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from fake_registration import NOT_SUPPORTED, FakeRegistration, in_forked_child, 
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import refused
+from scripts import SUPPORT
 
 from datapipes.base.checks import as_tensor
 from datapipes.device import host_memory, runtime
@@ -471,6 +471,6 @@ def test_nothing_is_unregistered_at_exit():
         capture_output=True,
         text=True,
         timeout=BOUND_S,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": SUPPORT},
     )
     assert (child.returncode, child.stdout, child.stderr) == (0, "pinned 2\n", "")

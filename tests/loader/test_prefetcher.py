@@ -10,7 +10,6 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +26,7 @@ from pipelines import (
     small_store,
     wait_until,
 )
+from scripts import SUPPORT
 
 import datapipes as dp
 
@@ -343,8 +343,7 @@ print([next(iterator).index for iterator in iterators], flush=True)
 
 
 def test_the_interpreter_exits_while_an_epoch_runs():
-    folder = str(Path(__file__).parents[1])
-    child = subprocess.run([sys.executable, "-c", CHILD, folder], capture_output=True, text=True, timeout=60)
+    child = subprocess.run([sys.executable, "-c", CHILD, SUPPORT], capture_output=True, text=True, timeout=60)
     assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "[0, 0]", "")
 
 

@@ -10,6 +10,7 @@ import types
 import pytest
 import worker_stages as ws
 from pipelines import refused, sampled
+from scripts import SUPPORT
 
 import datapipes as dp
 from datapipes.loader.workers import main_module
@@ -173,8 +174,7 @@ def test_what_is_no_program_is_let_pass(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("how", ["stdin", "file"])
 def test_it_is_told_in_less_than_twenty_lines(tmp_path, how):
-    tests = ws.__file__.rpartition("/")[0]
-    text = f"import sys\nsys.path.insert(0, {tests!r})\nimport datapipes as dp\nfrom pipelines import sampled\n"
+    text = f"import sys\nsys.path.insert(0, {SUPPORT!r})\nimport datapipes as dp\nfrom pipelines import sampled\n"
     text += textwrap.dedent(OWN) + "for minibatch in dp.DataLoader(Own(sampled()), 2): pass\n"
     if how == "file":
         (tmp_path / "script.py").write_text(text, encoding="utf-8")

@@ -25,6 +25,7 @@ import torch
 import worker_stages as ws
 from amounts import amount, ranked
 from pipelines import BOUND_S, digests, fetched, items, refused, sampled, small_store, wait_until
+from scripts import SUPPORT
 from test_workers import WITHOUT_SERVER, expected, way
 
 import datapipes as dp
@@ -579,7 +580,7 @@ if __name__ == "__main__":
 @contextlib.contextmanager
 def a_program(method: str, then: str, overlaps: tuple[bool, ...] = (True,)):
     """Start a process that begins an epoch of a loader for each of `overlaps`; yield it and the pids of its workers."""
-    script = SCRIPT.format(tests=str(Path(__file__).parents[2]), method=method, then=then, overlaps=overlaps)
+    script = SCRIPT.format(tests=SUPPORT, method=method, then=then, overlaps=overlaps)
     with subprocess.Popen(
         [sys.executable, "-c", "import sys; exec(sys.stdin.read())"]
         if method == "fork"

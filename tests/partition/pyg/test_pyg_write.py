@@ -1,7 +1,6 @@
 """write_pyg: PyG's layout, compared with what the slow equivalents say of each part."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitions import attributes_of, books, graphs, parts_of, slow_positions, source_of
 from pyg_layout import BOOK, renamed, same, small, typed, written
-from scripts import run_script
+from scripts import SUPPORT, run_script
 
 import datapipes as dp
 from datapipes.distributed import PartitionBook, Partitioner
@@ -282,7 +281,7 @@ def test_a_disk_that_is_full_is_an_oserror_wherever_it_fills_up(tmp_path):
 import errno, resource, signal, sys
 from pathlib import Path
 import torch
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+sys.path.insert(0, {SUPPORT!r})
 from pyg_layout import small, source_of, written
 import datapipes as dp
 from datapipes.distributed import Partitioner, PartitionBook

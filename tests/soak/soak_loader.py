@@ -5,7 +5,7 @@ types and over one without. Each turn does one
 of these: ask a loader for a minibatch and check its digest and index; leave its epoch for the next one; resume its
 epoch, by its state, in a loader of another kind; kill one worker of any loader. Waits are bounded, so a lost minibatch
 ends in TimeoutError. At the end nothing is left: no process, no thread, no descriptor, no memory of a channel.
-Run: python tests/soak_loader.py --minutes 5   (or make soak)
+Run: PYTHONPATH=tests/support python tests/soak/soak_loader.py --minutes 5   (or make soak)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where the fuzzer of TFRecords begins: small records of every form, right and wrong, written by the twin.
 
 csrc/tests/fuzz_tfrecord.cpp says what an input is. A file named `found-...` was found by the fuzzer; it stays as it is.
-Run, to write the others anew: python tests/tfrecord_corpus.py
+Run, to write the others anew: python tests/support/tfrecord_corpus.py
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pathlib import Path
 import slow_tfrecord as twin
 from slow_tfrecord import FIXED32, FIXED64, VARINT, entry, feature, field, varint
 
-FOLDER = Path(__file__).parent / "corpus" / "tfrecord"
+FOLDER = Path(__file__).parents[1] / "corpus" / "tfrecord"
 NODE = {"id": [5], "f": [1.0, -2.5, 65520.0]}
 ID, F = entry("id", feature([7])), entry("f", feature([0.5, 1.5, 2.5]))
 

@@ -8,7 +8,7 @@ that wait, and receivers that keep messages. In one of eight runs a process is k
 A call returns, or raises an error of channels, within its timeout and a slack. A process ends by itself. The mutex is
 left alone but in one of twenty runs: glibc trusts its bytes (csrc/shm/PROTOCOL.md, section 8), so there, and only
 there, a crash or a wait is counted and not a failure.
-Run: python tests/soak_garbage.py --runs 500   (or make soak)
+Run: PYTHONPATH=tests/support python tests/soak/soak_garbage.py --runs 500   (or make soak)
 """
 
 from __future__ import annotations

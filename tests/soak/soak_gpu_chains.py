@@ -2,7 +2,7 @@
 
 One in fifty has its minibatches made by worker processes. The first chain that fails ends the run; its number is shown,
 and `--first` with it runs it again.
-Run: python tests/soak_gpu_chains.py --chains 2000 --minutes 5   (or make soak)
+Run: PYTHONPATH=tests/support python tests/soak/soak_gpu_chains.py --chains 2000 --minutes 5   (or make soak)
 """
 
 from __future__ import annotations

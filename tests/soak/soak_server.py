@@ -5,7 +5,7 @@ whatever they are doing. In "join" they connect, ask, and leave in all ways: clo
 answer, without having read it, in the middle of a handshake. In "fuzz" they send malformed requests; each answer must
 be one, or a typed error. Between rounds, with no client left, the server's memory, threads and descriptors are read:
 the last third of a run must not be above the first. At the end a good client gets the bits of the part.
-Run: python tests/soak_server.py --minutes 10   (or make soak)
+Run: PYTHONPATH=tests/support python tests/soak/soak_server.py --minutes 10   (or make soak)
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
         proxy.tell("stall 0.5 0.2"), proxy.tell("delay 0.01")
 
 `delay` is in seconds, each way. `stall` is (share of requests, seconds): what is behind a stalled request on the same
-connection waits too, as behind a lost packet. Draws are seeded. Run alone: python tests/proxy.py TARGET [...].
+connection waits too, as behind a lost packet. Draws are seeded. Run alone: python tests/support/proxy.py TARGET [...].
 """
 
 from __future__ import annotations

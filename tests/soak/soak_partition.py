@@ -4,7 +4,7 @@ Each turn changes one file of a small partition: bytes overwritten, cut off, add
 FIFO, a folder or a link in the place of a file. A child process opens every part of both layouts and reads all of it.
 It must end within a bound, by itself, and raise nothing but errors that say what is wrong. What opens in the native
 layout has the bits that were written: every byte is under a hash.
-Run: python tests/soak_partition.py --turns 2000   (or make soak)
+Run: PYTHONPATH=tests/support python tests/soak/soak_partition.py --turns 2000   (or make soak)
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Half of the turns send SIGINT or SIGTERM to the launcher after a random time; it must end within a bound, with exit
 status 130 (or with that of a run that was over), and nothing that it started may be left. The other half kill a server,
 several times; the launcher must start it again, and the test accuracy must be that of an undisturbed run.
-Run: python tests/soak_launcher.py --minutes 5   (or make soak)
+Run: PYTHONPATH=tests/support python tests/soak/soak_launcher.py --minutes 5   (or make soak)
 """
 
 from __future__ import annotations

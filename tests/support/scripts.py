@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from pipelines import BOUND_S
 
+SUPPORT = str(Path(__file__).parent)  # where the helpers are that a child imports
+
 
 class Ended(NamedTuple):
     returncode: int | None

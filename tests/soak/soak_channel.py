@@ -4,7 +4,7 @@ Three senders and two receivers work on a small channel without a pause. One of 
 killed and replaced. After each kill every survivor makes progress, or gets PeerDied, within the bound. At the end every
 message was received once, in order and with the right bytes; only a message that a killed receiver was holding may be
 lost. Nothing is left: no memory of the channel in use, no process, no descriptor.
-Run: python tests/soak_channel.py --kills 1000 --minutes 5   (or make soak)
+Run: PYTHONPATH=tests/support python tests/soak/soak_channel.py --kills 1000 --minutes 5   (or make soak)
 """
 
 from __future__ import annotations

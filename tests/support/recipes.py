@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-PAGE = Path(__file__).parents[1] / "docs" / "training-loops.md"
+PAGE = Path(__file__).parents[2] / "docs" / "training-loops.md"
 SECTIONS = {"train": (), "fit": ("Lightning",), "train_with_accelerate": ("accelerate",), "train_rank": ("torchrun",)}
 NEEDS = {"fit": "pytorch_lightning", "train_with_accelerate": "accelerate"}
 BOUND_S = 120.0  # longest time of a run; it takes about a second

@@ -3,7 +3,7 @@
 A supervisor starts a killed server again at once, on its port. A thread kills one of the servers, waits until it is
 ready again, and measures how long a client that asks all the time goes on without an answer from then on: it must be
 less than 1 s. In the end no thread and no descriptor of the client is left.
-Run: python tests/soak_distributed.py --kills 50 --minutes 5   (or make soak)
+Run: PYTHONPATH=tests/support python tests/soak/soak_distributed.py --kills 50 --minutes 5   (or make soak)
 Result (2 cores, busy with other work): 198 kills in 4 epochs, all minibatches equal; back after 0.12 s (median), at
 most 0.70 s; the longest wait for a minibatch was 2.2 s, most of it the start of a server.
 """

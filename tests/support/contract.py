@@ -17,7 +17,7 @@ import pipelines
 import datapipes as dp
 from datapipes.chain.functional import registered_stages
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 REGISTERED = {name: cls for name, cls in registered_stages().items() if cls.__module__.startswith("datapipes.")}
 CHAINS = sorted({*pipelines.BUILDERS, *REGISTERED})
 

@@ -24,7 +24,7 @@ from common import alternate, load_graph, parser, report, timed
 import datapipes as dp
 from datapipes.distributed import DistGraph, Part, Partitioner
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.hops_over_parts import CoreGraph, HopDraw, HopsOverParts
+from datapipes.distributed.hops_over_parts import HopsOverParts, core_graph
 from datapipes.distributed.server.answers import answer_draw
 
 BATCH, FANOUTS, MINIBATCHES = 1024, [15, 10, 5], 4
@@ -68,7 +68,7 @@ def main() -> None:
                 assert mine.digest() == theirs.digest()
             if num_parts == 2:
                 chains["dist_sample_neighbor, 2 parts (minibatches/s)"] = chain
-            replay = Replay(dist_graph, parts, seeds, rng)
+            replay = Replay(dist_graph, parts, seeds, chain, rng)
             sides[f"HopsOverParts, {num_parts} parts (ns/edge)"] = lambda _, replay=replay: per(edges, replay)
         figures: dict[str, float | str] = dict(alternate(sides, args.repeats))
         rates = {
@@ -81,24 +81,22 @@ def main() -> None:
 class Replay:
     """The hops of one minibatch over answers that are ready."""
 
-    def __init__(self, graph: DistGraph, parts: list[Part], seeds: torch.Tensor, rng: dp.RngKey) -> None:
-        self.graph, self.core, self.seeds = graph, CoreGraph("dist_sample_neighbor", graph), seeds
-        self.draws = [[HopDraw(fanout, rng.hop_key(hop))] for hop, fanout in enumerate(reversed(FANOUTS))]
+    def __init__(self, graph: DistGraph, parts: list[Part], seeds: torch.Tensor, chain, rng: dp.RngKey) -> None:
+        self.graph, self.seeds, self.plan, self.keyed = graph, seeds, chain.plan, chain.plan.keyed(rng)
+        self.core = core_graph(chain.name, graph, [graph.book.nodes(None).stored()])
         self.answers = []
         hops = self.hops()
-        asked = hops.start({None: seeds})
+        asked = hops.start()
         while asked is not None:
             self.answers.append([answer_draw(parts[ask.part], ask.request) for ask in asked])
             asked = hops.advance(self.answers[-1])
 
     def hops(self) -> HopsOverParts:
-        return HopsOverParts(
-            self.graph, self.core, self.graph.edge_types, self.draws, replace=False, only_new=True, edge_ids=False
-        )
+        return HopsOverParts(self.graph, self.core, self.plan, self.seeds, self.keyed, None)
 
     def __call__(self) -> None:
         hops = self.hops()
-        hops.start({None: self.seeds})
+        hops.start()
         for answers in self.answers:
             hops.advance(answers)
         hops.sampled()

@@ -46,7 +46,7 @@ from datapipes import _core
 from datapipes.partition.cost import private_bytes
 from datapipes.partition.methods.all_nodes import AllNodes
 from datapipes.partition.methods.assign import assign
-from datapipes.partition.native.part import open_book
+from datapipes.partition.native.native_book import open_book
 from datapipes.partition.source import Source
 from datapipes.partition.source_of import source_of
 

@@ -73,6 +73,17 @@ def known_edge_type(where: str, value: Any, known: Collection[Any]) -> EdgeType:
     return edge_type
 
 
+def type_in(where: str, domain: str, value: Any, known: Collection[Any]) -> Any:
+    """Return `value`, one of the `known` types of a domain, "node" or "edge"; None where the graph has no types."""
+    if None in known:
+        if value is not None:
+            raise ValueError(
+                f"{where}: the graph has no types, so the {domain} type must be None, got {shown(value)}. Pass None."
+            )
+        return None
+    return (known_node_type if domain == "node" else known_edge_type)(where, value, known)
+
+
 def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
     """Return the source type and the destination type; (None, None) in a graph without types."""
     return (None, None) if edge_type is None else (edge_type[0], edge_type[2])

@@ -17,7 +17,8 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import IdMap
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.manifest import read_manifest
-from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.native.native_book import open_book
+from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
 from datapipes.partition.report_checks import refuse_contradictions, refuse_other_part, refuse_other_report

@@ -2,17 +2,20 @@
 
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.dist_in_subgraph_sampler import DistInSubgraphSampler
-from datapipes.distributed.dist_layer_neighbor_sampler import DistLayerNeighborSampler
-from datapipes.distributed.dist_neighbor_sampler import DistNeighborSampler
-from datapipes.distributed.dist_temporal_neighbor_sampler import DistTemporalNeighborSampler
+from datapipes.distributed.dist_samplers import (
+    DistInSubgraphSampler,
+    DistLayerNeighborSampler,
+    DistNeighborSampler,
+    DistTemporalNeighborSampler,
+)
 from datapipes.distributed.partition_client import PartitionClient, connect
 from datapipes.distributed.rendezvous import publish_address
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods.metis_parts import MetisError
-from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.native.native_book import open_book
+from datapipes.partition.native.part import Part
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.report import PartitionReport
 from datapipes.partition.stores.feature_lookup import FeatureClient

@@ -17,8 +17,8 @@ from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.peers import Peers
 from datapipes.distributed.wire.refusals import OtherPartition
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.native.native_book import partition_id_of
-from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.native.native_book import open_book, partition_id_of
+from datapipes.partition.native.part import Part
 
 
 class Security(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -10,43 +10,48 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import shown
-from datapipes.base.types import EdgeType, NodeType, known_edge_type, known_node_type
+from datapipes import _core
+from datapipes.base.types import EdgeType, NodeType, type_in
+from datapipes.chain.asynchronous import off_loop
+from datapipes.distributed.asking_parts import Ask, ChosenOverParts, GraphInParts, answers_of, awaited_answers_of
 from datapipes.distributed.connecting import check_security, connect_parts
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.hops_over_parts import HopsOverParts, core_graph
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.peers import Peers
-from datapipes.distributed.wire.requests import DigestRequest
-from datapipes.graph.graph import Graph, Relation
+from datapipes.graph.choice import Choice, Keyed
+from datapipes.graph.graph import Relation
+from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
+from datapipes.partition.native.part_arrays import refuse_other_times
 
 __all__ = ["DistGraph"]
 
 _CONNECT = "DistGraph.connect"
 
 
-class DistGraph(Graph):
+class DistGraph(GraphInParts):
     """A graph in parts; `DistGraph.connect` makes it. Its digest is that of the whole graph.
 
-    Samplers over parts (dist_sample_neighbor) and a DistFeatureStore read it. It has no rows of its own, so other
-    samplers refuse it.
+    The samplers of datapipes and a DistFeatureStore read it. It has no rows of its own, so a sampler with a `draw` or
+    `sample` method of the user's refuses it.
 
     Attributes:
         facts: what all parts agree on.
         book: which part owns each node.
         peers: asks the owners of the other parts.
         local_part: the part in this process; None if all parts are behind servers.
-        digests: what digests_over_parts has asked so far.
     """
 
-    in_parts = True
+    anew = " Then partition the graph again."
 
     def __init__(
         self, facts: PartitionFacts, book: PartitionBook, peers: Peers, local_part: Part | None = None
     ) -> None:
         self.facts, self.book, self.peers, self.local_part = facts, book, peers, local_part
-        self.digests: dict[DigestRequest, dict[Any, list[str] | None]] = {}
+        self.kept_digests = {}
+        self._core_graphs: dict[str, tuple[_core.GraphInParts, list[int]]] = {}  # by stage
 
     @classmethod
     def connect(
@@ -116,15 +121,15 @@ class DistGraph(Graph):
 
     def num_nodes_of(self, node_type: NodeType | None) -> int:
         counts = self.facts.num_nodes
-        return counts[self._known(node_type, counts, known_node_type)]
+        return counts[type_in("DistGraph", "node", node_type, counts)]
 
     def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
         counts = self.facts.num_edges
-        return counts[self._known(edge_type, counts, known_edge_type)]
+        return counts[type_in("DistGraph", "edge", edge_type, counts)]
 
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
         """Return the largest edge id of a type, -1 without edges; without an edge map, the number of edges less 1."""
-        known = self._known(edge_type, self.facts.num_edges, known_edge_type)
+        known = type_in("DistGraph", "edge", edge_type, self.facts.num_edges)
         return (self.book.edges(known).num_ids if self.book.has_edges else self.facts.num_edges[known]) - 1
 
     def relation(self, edge_type: EdgeType | str | None) -> Relation:
@@ -134,7 +139,39 @@ class DistGraph(Graph):
         self._refuse("node_attributes_of", "a DistFeatureStore over it reads attributes")
 
     def topology(self) -> Any:
-        self._refuse("topology", "dist_sample_neighbor samples it")
+        self._refuse("topology", "sample_neighbor samples it")
+
+    def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
+        """Return the neighborhood of `seeds`, hop by hop, waiting for the parts. See Graph.hops.
+
+        Raises:
+            TypeError, ValueError: A part answered what was not asked for.
+            What the requests raise, see `connect`. A note names the part.
+        """
+        hops = HopsOverParts(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
+        asked: list[Ask] | None = hops.start()
+        while asked is not None:
+            asked = hops.advance(answers_of(self, asked))
+        return hops.sampled()
+
+    async def hops_async(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
+        """Return what `hops` does; the event loop goes on meanwhile."""
+        hops = HopsOverParts(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
+        asked: list[Ask] | None = await off_loop(hops.start)
+        while asked is not None:
+            asked = await off_loop(hops.advance, await awaited_answers_of(self, asked))
+        return hops.sampled()
+
+    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
+        """Return what a choice reads of the edge types; the part in this process makes what it draws by."""
+        return ChosenOverParts(self, where, choice, edge_types)
+
+    def forms(self) -> Mapping[tuple[str, Any, str], Any]:
+        """Return {("node" or "edge", type or None, name): Form} of what was partitioned."""
+        return self.facts.features
+
+    def refuse_source_times(self, where: str, name: str) -> None:
+        refuse_other_times(where, name, self.facts.node_time_attr)
 
     def digest(self) -> str:
         if self.local_part is not None:
@@ -145,12 +182,19 @@ class DistGraph(Graph):
         """End the connections of this process; may be called twice. The next request connects again."""
         self.peers.close()
 
-    def _known(self, value: Any, counts: Mapping[Any, int], known: Any) -> Any:
-        if not self.is_heterogeneous:
-            if value is not None:
-                raise ValueError(f"DistGraph: the graph has no types, so the type must be None, got {shown(value)}.")
-            return None
-        return known("DistGraph", value, counts)
+    def _core_graph(self, name: str) -> _core.GraphInParts:
+        """Return the graph as the core takes it; made again when the memory of a map has moved, as
+        `tensor.share_memory_()` does.
+        """
+        nodes = [self.book.nodes(of).stored() for of in self.node_types]
+        places = [each.data_ptr() for each in nodes]
+        found = self._core_graphs.get(name)
+        if found is None or found[1] != places:
+            found = self._core_graphs[name] = core_graph(name, self, nodes), places
+        return found[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_core_graphs": {}}
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
         raise TypeError(f"DistGraph: has no {what}, since its rows are in {self.facts.num_parts} parts; {instead}.")

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_index_tensor, shown
-from datapipes.base.types import known_edge_type, known_node_type
+from datapipes.base.checks import check_index_tensor
+from datapipes.base.types import type_in
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.connecting import check_security, connect_servers
 from datapipes.distributed.facts import PartitionFacts
@@ -108,14 +108,9 @@ class PartitionClient:
 
     def _type(self, is_node: bool, input_type: Any) -> Any:
         counts: Mapping[Any, int] = self.facts.num_nodes if is_node else self.facts.num_edges
-        if None in counts:
-            if input_type not in (None, (None, None)):
-                raise ValueError(
-                    f"{_FETCH}: the graph has no types, so input_type must be None, got {shown(input_type)}."
-                )
+        if None in counts and input_type == (None, None):  # as PyG names an edge type where there are none
             return None
-        known: Any = known_node_type if is_node else known_edge_type
-        return known(_FETCH, input_type, counts)
+        return type_in(_FETCH, "node" if is_node else "edge", input_type, counts)
 
     def __enter__(self) -> PartitionClient:
         return self

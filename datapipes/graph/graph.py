@@ -7,7 +7,7 @@ A graph without types has the one node type None and the one edge type None. So 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.other_names import OtherNames
 from datapipes.base.types import EdgeType, NodeType, type_text
+from datapipes.graph.choice import Choice, Keyed
+from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
 
 
 class Relation(Protocol):
@@ -46,6 +48,7 @@ class Graph(OtherNames, ABC):
     """
 
     in_parts: bool = False
+    anew: str = ""  # what an error adds to the advice to change an attribute
 
     # What `topology` made: the view, the tensors behind it, and where their memory was.
     _topology: tuple[_core.Topology, list[Tensor], list[int]] | None = None
@@ -106,6 +109,37 @@ class Graph(OtherNames, ABC):
     @abstractmethod
     def digest(self) -> str:
         """Return a digest of the topology; computed once."""
+
+    @abstractmethod
+    def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
+        """Return the neighborhood of `seeds`, all hops; a graph in parts asks them, and has `hops_async` too.
+
+        Args:
+            plan: what each hop draws, and from which edge types.
+            seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
+            keyed: what the minibatch draws with, `plan.keyed(rng)`.
+            trees: the groups of the seeds, where these have nodes of their own.
+        Raises:
+            IndexError: A seed is not a node of the graph.
+            ValueError: A value that is drawn by was changed after the plan was made.
+            MemoryError: A hop needs more memory than is left; the message names hop, fanout and bytes.
+        """
+
+    @abstractmethod
+    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
+        """Return what a choice reads of some edge types, checked, for a stage that is being built.
+
+        Raises:
+            TypeError, ValueError: The graph does not have what is read, or its values cannot be drawn by.
+            MemoryError: What is made of the values exceeds the memory that is left.
+        """
+
+    @abstractmethod
+    def forms(self) -> Mapping[tuple[str, Any, str], Any]:
+        """Return {("node" or "edge", type or None, name): Form} of all attributes."""
+
+    def refuse_source_times(self, where: str, name: str) -> None:
+        """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
     def topology(self) -> _core.Topology:
         """Return the arrays of all relations as the sampling kernels take them; made once for each process.

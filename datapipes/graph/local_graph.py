@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from datapipes import _core
 from datapipes.base.array_digest import Hashed, array_digest, version_of
+from datapipes.base.threads import num_threads
+from datapipes.base.types import ends_of
 from datapipes.device.pinnable import Pinnable, without_pin
-from datapipes.graph.edge_times import EdgeTimes, KeptTimes, edge_times
+from datapipes.graph.choice import Choice, Form, Keyed, forms_of
 from datapipes.graph.graph import Graph
 from datapipes.graph.graph_digest import TOPOLOGY, array_name, graph_digest
-from datapipes.graph.row_weights import KeptWeights, Rows, RowWeights
+from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees, by_type, sampled
+from datapipes.graph.kept_rows import Chosen, KeptRows
+from datapipes.processes.sharing import zeros_for_workers
+
+
+class GraphRows(NamedTuple):
+    """The in-edges of all nodes along one edge type; see Rows."""
+
+    indptr: Tensor
+    indices: Tensor
+    edge_attributes: Mapping[str, Tensor]
+    of_sources: Mapping[str, Tensor]
+    num_source_values: int
+
+    @property
+    def node_ids(self) -> None:
+        return None
+
+    def source_attribute(self, name: str) -> Tensor | None:
+        return self.of_sources.get(name)
+
+    def source_times(self, name: str, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            (out,) = zeros_for_workers([((self.indices.shape[0],), torch.int64)])
+        _core.fill_edge_times(
+            self.indices.numpy(), self.of_sources[name].numpy(), out.numpy(), num_threads=num_threads()
+        )
+        return out
 
 
 class LocalGraph(Pinnable, Hashed, Graph):
     """A graph whose arrays can be page-locked: those of its edges, and all attributes."""
 
-    _weights: KeptWeights | None = None  # those that samplers have asked for
-    _times: KeptTimes | None = None  # likewise
+    _chosen: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
 
     def digest(self) -> str:
@@ -71,48 +102,44 @@ class LocalGraph(Pinnable, Hashed, Graph):
             for name, values in self.node_attributes_of(node_type).items():
                 yield array_name("node_attributes", node_type, name), values, False
 
-    def row_weights(self, where: str, prob_name: str, edge_type: Any = None) -> RowWeights:
-        """Return the weights that an edge attribute gives, as weighted sampling reads them: running sums by row.
+    def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
+        """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core. See Graph.hops."""
+        assert isinstance(plan.chosen, _Chosen)
+        plan.chosen.refuse_change()
+        typed = by_type(seeds)
+        nodes, local_seeds, hops, groups = _core.sample_neighbors(
+            self.topology(),
+            [(plan.node_numbers[of], ids.numpy().astype(np.int64, copy=False)) for of, ids in typed.items()],
+            sampled=plan.edge_numbers,
+            fanouts=plan.fanouts,
+            keys=keyed.keys,
+            replace=plan.replace,
+            only_new=plan.only_new,
+            want_edge_ids=plan.edge_ids,
+            num_threads=num_threads(),
+            op=plan.name,
+            groups=None if trees is None else trees.core(typed),
+            **keyed.choice.kernel([each.argument() for each in plan.chosen.edges.values()]),
+        )
+        return sampled(self, typed, nodes, local_seeds, hops, None if trees is None else groups, plan.edge_types)
 
-        Made once, O(num_edges), and again when the attribute has another tensor or was changed in place. They take 9
-        bytes an edge, and 8 a node if some weight is 0. Worker processes share them as they share the graph.
-
-        Args:
-            where: who asks, for errors.
-            prob_name: the attribute, [num_edges] of bool, float16, bfloat16, float32 or float64; each 0 or more.
-            edge_type: one of `edge_types`.
-        Raises:
-            TypeError, ValueError: There is no such attribute, or it holds no weights; the message names the first wrong
-                one, and its place.
-            MemoryError: The sums exceed the memory that is left.
+    def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
+        """Return what a choice reads of the edge types. What it makes of that, once, is kept with the graph and shared
+        with worker processes; it is made again when an attribute is another tensor, or was changed in place.
         """
-        if self._weights is None:
-            self._weights = KeptWeights()
-        relation = self.relation(edge_type)
-        rows = Rows(relation.indptr, relation.edge_attributes, int(relation.indices.shape[0]))
-        return self._weights.get(where, prob_name, edge_type, rows)
+        return _Chosen(self, where, choice, edge_types)
 
-    def edge_times(
-        self, where: str, edge_types: Sequence[Any], *, edge_time_attr: str | None, node_time_attr: str | None
-    ) -> dict[Any, EdgeTimes | None]:
-        """Return the times of the in-edges of each edge type, None where neither edges nor source nodes have some.
+    def forms(self) -> dict[tuple[str, Any, str], Form]:
+        """Return {("node" or "edge", type or None, name): Form} of all attributes."""
+        of_edges = {of: self.relation(of).edge_attributes for of in self.edge_types}
+        return forms_of({of: self.node_attributes_of(of) for of in self.node_types}, of_edges)
 
-        Made once, O(num_edges), and again when an attribute is another tensor than before, or was changed in place.
-        Worker processes share them as they share the graph.
-
-        Args:
-            where: who asks, for errors.
-            edge_types: of those of the graph.
-            edge_time_attr, node_time_attr: the attributes that hold times, int64, one for each edge or node; or None.
-        Raises:
-            TypeError: Times are not int64.
-            ValueError: They have another shape, or lie on a device; or none of the edge types has the attribute.
-            MemoryError: They exceed the memory that is left.
-        """
-        if self._times is None:
-            self._times = KeptTimes()
-        return edge_times(
-            where, self, edge_types, edge_time_attr=edge_time_attr, node_time_attr=node_time_attr, kept=self._times
+    def rows(self, edge_type: Any = None) -> GraphRows:
+        """Return the in-edges of an edge type as a choice reads them."""
+        relation, src = self.relation(edge_type), ends_of(edge_type)[0]
+        of_sources = self.node_attributes_of(src)
+        return GraphRows(
+            relation.indptr, relation.indices, relation.edge_attributes, of_sources, self.num_nodes_of(src)
         )
 
     def _pinned_tensors(self) -> Iterator[Tensor]:
@@ -120,3 +147,26 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**without_pin(super().__getstate__()), "_kept": None, "_written": None}
+
+
+class _Chosen:
+    """What a stage reads of the edge types that it samples; see ChosenEdges."""
+
+    def __init__(self, graph: LocalGraph, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
+        self._graph, self._where, self._reads = graph, where, choice.reads
+        self.edges: dict[Any, Chosen] = {}
+        reads = choice.reads
+        if reads is not None:
+            reads.check(where, graph, edge_types)
+            if graph._chosen is None:
+                graph._chosen = KeptRows()
+            self.edges = {of: graph._chosen.get(where, reads, of, graph.rows(of)) for of in edge_types}
+
+    def refuse_change(self) -> None:
+        for of, each in self.edges.items():
+            assert self._reads is not None
+            each.refuse_change(self._where, self._reads.attributes(self._graph.rows(of)))
+
+    def digests(self) -> dict[Any, list[str] | None]:
+        self.refuse_change()
+        return {of: each.digests() for of, each in self.edges.items()}

@@ -9,20 +9,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from datapipes.base.checks import shown
-from datapipes.base.rng import RngKey
 from datapipes.base.types import EdgeType, known_edge_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
-from datapipes.sampling.core_call import CoreCall
+from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
-from datapipes.sampling.sampler import Sampled, Sampler
 
 __all__ = ["InSubgraphSampler"]
 
 
 @register_stage("sample_in_subgraph")
-class InSubgraphSampler(Sampler):
+class InSubgraphSampler(ChoiceSampler):
     """Keep all in-edges of the seeds, one hop; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
@@ -43,21 +43,27 @@ class InSubgraphSampler(Sampler):
         *,
         edge_types: Iterable[EdgeType | str] | None = None,
         return_edge_ids: bool = False,
+        concurrency: int | None = None,
     ) -> None:
-        fanouts = subgraph_fanouts(self.name, edge_types, graph)
-        super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
-        self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
+        fanouts = _fanouts(self.name, edge_types, graph)
+        super().__init__(source, graph, fanouts, Choice(), return_edge_ids=return_edge_ids, concurrency=concurrency)
 
-    def sample(self, seeds: Any, rng: RngKey) -> Sampled:
-        """Return the in-edges of `seeds`."""
-        keys = [[0] * len(self.edge_types)]  # nothing is drawn
-        return self._call(self.graph, seeds, keys, want_edge_ids=self.return_edge_ids, replace=False, only_new=False)
+    def fingerprint(self) -> Fingerprint:
+        found = super().fingerprint()
+        for name in ("replace", "frontier"):  # nothing is drawn, and there is one hop
+            del found[name]
+        return found
 
     def describe(self) -> dict[str, Any]:
-        return describe_subgraph(self, super().describe())
+        """Return what is shown: the edge types, if not those of all are kept, in the place of the fanouts."""
+        details = super().describe()
+        for name in ("fanouts", "frontier"):
+            del details[name]
+        some = {} if self.edge_types == self.graph.edge_types else {"edge_types": list(self.edge_types)}
+        return {**some, **details}
 
 
-def subgraph_fanouts(where: str, edge_types: Any, graph: Any) -> list[Fanout]:
+def _fanouts(where: str, edge_types: Any, graph: Any) -> list[Fanout]:
     """Return the fanouts that keep all in-edges of the edge types that the user names, or of all for None.
 
     Raises:
@@ -66,13 +72,6 @@ def subgraph_fanouts(where: str, edge_types: Any, graph: Any) -> list[Fanout]:
     if edge_types is None or not isinstance(graph, Graph):  # what is no graph is refused by the Sampler
         return [-1]
     return [dict.fromkeys(_checked(where, edge_types, graph), -1)]
-
-
-def describe_subgraph(sampler: Sampler, details: dict[str, Any]) -> dict[str, Any]:
-    """Return what `sampler` shows: the edge types, if it does not keep those of all, in the place of the fanouts."""
-    del details["fanouts"]
-    some = {} if sampler.edge_types == sampler.graph.edge_types else {"edge_types": list(sampler.edge_types)}
-    return {**some, **details}
 
 
 def _checked(where: str, given: Any, graph: Graph) -> list[EdgeType]:

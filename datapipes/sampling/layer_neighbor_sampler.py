@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from datapipes import _core
-from datapipes.base.rng import RngKey
+from datapipes.base.checks import check_bool, check_int
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
+from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
-from datapipes.sampling.core_call import CoreCall
+from datapipes.sampling.by_number import MAX_DEPENDENCY, ByNumber
+from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
-from datapipes.sampling.layered_sampler import LayeredSampler
-from datapipes.sampling.sampler import Sampled
 
 __all__ = ["LayerNeighborSampler"]
 
 
 @register_stage("sample_layer_neighbor")
-class LayerNeighborSampler(LayeredSampler):
+class LayerNeighborSampler(ChoiceSampler):
     """Sample the in-neighborhood of the seeds by LABOR-0; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     A node has as many picks as with `sample_neighbor`, each in-edge with the same probability. Between the nodes of a
@@ -57,26 +56,25 @@ class LayerNeighborSampler(LayeredSampler):
         batch_dependency: int = 1,
         return_edge_ids: bool = False,
         frontier: str = "all",
+        concurrency: int | None = None,
     ) -> None:
-        super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
-        self._set_options(layer_dependency=layer_dependency, batch_dependency=batch_dependency, frontier=frontier)
-        self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
+        self.layer_dependency = check_bool(self.name, "layer_dependency", layer_dependency)
+        self.batch_dependency = check_int(self.name, "batch_dependency", batch_dependency, 1, MAX_DEPENDENCY)
+        super().__init__(
+            source,
+            graph,
+            fanouts,
+            ByNumber(self.layer_dependency, self.batch_dependency),
+            return_edge_ids=return_edge_ids,
+            frontier=frontier,
+            concurrency=concurrency,
+        )
 
-    def sample(self, seeds: Any, rng: RngKey) -> Sampled:
-        """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
-        found = self._layer_keys(rng)
-        layers = _core.Layers(
-            dependency=self.batch_dependency,
-            until_next=found.until_next,
-            next_keys=found.next_keys,
-            offset_keys=found.offset_keys,
-        )
-        return self._call(
-            self.graph,
-            seeds,
-            found.keys,
-            want_edge_ids=self.return_edge_ids,
-            replace=False,
-            only_new=self.frontier == "new",
-            layers=layers,
-        )
+    def fingerprint(self) -> Fingerprint:
+        found = super().fingerprint()
+        del found["replace"]  # it cannot be chosen
+        return found
+
+    def describe_choice(self) -> dict[str, Any]:
+        batches = self.batch_dependency if self.batch_dependency > 1 else None
+        return {"layer_dependency": self.layer_dependency or None, "batch_dependency": batches}

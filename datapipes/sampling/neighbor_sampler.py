@@ -1,7 +1,6 @@
 """NeighborSampler: draws a number of in-edges for each node, hop by hop, and compacts the ids.
 
-What is drawn is fixed by docs/semantics.md, sections 3 and 4, trees by 4.5; one call of the C++ core makes all hops and
-edge types of a minibatch.
+What is drawn is fixed by docs/semantics.md, sections 3 and 4, trees by 4.5.
 """
 
 from __future__ import annotations
@@ -9,25 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from datapipes.base.checks import check_bool, check_choice
-from datapipes.base.rng import RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.chain.stage_base import Fingerprint
+from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
-from datapipes.graph.local_graph import LocalGraph
-from datapipes.graph.row_weights import RowWeights, weights_fingerprint
-from datapipes.sampling.core_call import CoreCall
+from datapipes.sampling.by_weight import ByWeight
+from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
-from datapipes.sampling.sampler import Sampled
-from datapipes.sampling.seed_trees import SeedTrees
-from datapipes.sampling.tree_sampler import TreeSampler
 
 __all__ = ["NeighborSampler"]
 
 
 @register_stage("sample_neighbor")
-class NeighborSampler(TreeSampler):
+class NeighborSampler(ChoiceSampler):
     """Sample the in-neighborhood of the seeds; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
@@ -66,49 +59,20 @@ class NeighborSampler(TreeSampler):
         return_edge_ids: bool = False,
         frontier: str = "all",
         disjoint: bool = False,
+        concurrency: int | None = None,
     ) -> None:
-        super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
-        self.replace = check_bool(self.name, "replace", replace)
         self.prob_name = prob_name
-        self._weights: dict[Any, RowWeights] = {}  # of each edge type, if there are any
-        if prob_name is not None:
-            assert isinstance(graph, LocalGraph)  # the base has refused a graph in parts
-            self._weights = {of: graph.row_weights(self.name, prob_name, of) for of in self.edge_types}
-        self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
-        self.disjoint = check_bool(self.name, "disjoint", disjoint)
-        self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
-
-    def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core."""
-        self._refuse_change()
-        return self._call(
-            self.graph,
-            seeds,
-            self._call.hop_keys(rng),
-            want_edge_ids=self.return_edge_ids,
-            replace=self.replace,
-            only_new=self.frontier == "new",
-            trees=trees,
-            weights=[each.sums() for each in self._weights.values()] or None,
+        super().__init__(
+            source,
+            graph,
+            fanouts,
+            Choice() if prob_name is None else ByWeight(prob_name),
+            return_edge_ids=return_edge_ids,
+            replace=replace,
+            frontier=frontier,
+            disjoint=disjoint,
+            concurrency=concurrency,
         )
 
-    def _refuse_change(self) -> None:
-        if self.prob_name is not None:
-            for of, each in self._weights.items():
-                each.refuse_change(self.name, self.graph.relation(of).edge_attributes.get(self.prob_name))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        self._refuse_change()  # a worker would build the stage over the weights as they are now
-        return super().__reduce__()
-
-    def fingerprint(self) -> Fingerprint:
-        self._refuse_change()
-        trees = {"disjoint": True} if self.disjoint else {}
-        weights = weights_fingerprint({of: each.digest for of, each in self._weights.items()})
-        return {**super().fingerprint(), "replace": self.replace, "frontier": self.frontier, **trees, **weights}
-
-    def describe(self) -> dict[str, Any]:
-        replace = {"replace": True} if self.replace else {}
-        weighted = {} if self.prob_name is None else {"prob_name": self.prob_name}
-        trees = {"disjoint": True} if self.disjoint else {}
-        return {**super().describe(), **replace, **weighted, "frontier": self.frontier, **trees}
+    def describe_choice(self) -> dict[str, Any]:
+        return {"prob_name": self.prob_name}

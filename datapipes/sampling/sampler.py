@@ -18,10 +18,10 @@ from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import check_bool, dtype_name
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
-from datapipes.chain.functional import registered_stages
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
+from datapipes.graph.hops import Sampled
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.sampling.fanouts import Fanout, check_fanouts, sampled_edge_types, shortened
 from datapipes.sampling.seed_ids import check_seed_types, plain_seeds, seed_ids
@@ -42,23 +42,6 @@ class Picks(NamedTuple):
     positions: Tensor
 
 
-class Sampled(NamedTuple):
-    """A sampled neighborhood over local ids. In a graph with types, each tensor and block is a dict of them by type.
-
-    Attributes:
-        nodes: ids [num_nodes], distinct, by first occurrence; the seeds come first. With types: of all node types.
-        local_seeds: ids [num_seeds], the place of each seed in `nodes`. With types: of the types that have seeds.
-        hops: one Block a hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
-        groups: int64 [num_nodes], the group of seeds that a node was found from, where groups have nodes of their own
-            (trees, times); nodes are then distinct within a group. Else None.
-    """
-
-    nodes: Any
-    local_seeds: Any
-    hops: list[Any]
-    groups: Any = None
-
-
 class Sampler(MiniBatchTransformer):
     """Base of the stages that sample the neighborhood of the seeds; they set `blocks`, `input_nodes` and
     `compacted_seeds`.
@@ -74,7 +57,7 @@ class Sampler(MiniBatchTransformer):
         node_types: the node types that a minibatch holds, those of the graph; (None,) without types.
         edge_types: the edge types that a minibatch holds: those with a fanout other than 0 in some hop, in sorted
             order; (None,) without types.
-        samples_parts: whether the sampler reads a graph in parts (DistGraph), not a whole one.
+        samples_parts: whether the sampler can sample a graph in parts (DistGraph) too.
     """
 
     samples_parts: bool = False
@@ -89,10 +72,15 @@ class Sampler(MiniBatchTransformer):
             )
         if not isinstance(graph, Graph):
             raise TypeError(
-                f"{self.name}: graph must be a CSCGraph or HeteroCSCGraph, got {type(graph).__name__}. {_remedy(graph)}"
+                f"{self.name}: graph must be a CSCGraph, a HeteroCSCGraph or a DistGraph, got {type(graph).__name__}. "
+                f"{_remedy(graph)}"
             )
-        if graph.in_parts != self.samples_parts:
-            raise _other_place(self.name, graph)
+        if graph.in_parts and not self.samples_parts:
+            raise TypeError(
+                f"{self.name}: graph must be a CSCGraph or HeteroCSCGraph, which has all rows, got "
+                f"{type(graph).__name__}, whose rows are in parts; its draw and sample methods read rows. Sample it by "
+                "sample_neighbor, or by another sampler of datapipes."
+            )
         if graph.is_heterogeneous and not self._knows_types():
             raise TypeError(
                 f"{self.name}: its draw(nodes, hop, rng) knows no edge types, which this graph has. Define draw(nodes, "
@@ -283,20 +271,6 @@ def _remedy(graph: Any) -> str:
     if callable(getattr(graph, "draw", None)):  # a Part; its folder stands above this one
         return "A stage samples a whole graph only; draw from this with its own method draw, or pass the graph."
     return "Convert it, see CSCGraph.from_*."
-
-
-def _other_place(where: str, graph: Graph) -> TypeError:
-    """Return the error of a sampler of whole graphs that got one in parts, or the other way round."""
-    found, over_parts, whole = type(graph).__name__, f"dist_{where}", where.removeprefix("dist_")
-    if graph.in_parts:
-        return TypeError(
-            f"{where}: graph must be a CSCGraph or HeteroCSCGraph, which has all rows, got {found}, whose rows are in "
-            f"parts. Sample it by {over_parts if over_parts in registered_stages() else 'dist_sample_neighbor'}."
-        )
-    return TypeError(
-        f"{where}: graph must be a DistGraph, whose rows are in parts, got {found}. Sample a whole graph by "
-        f"{whole if whole in registered_stages() else 'sample_neighbor'}."
-    )
 
 
 def _refuse_fetch_before(where: str, source: Stage) -> None:

@@ -6,7 +6,7 @@ different groups are never one.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,29 +15,12 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import type_text
+from datapipes.graph.hops import SeedTrees
 from datapipes.sampling.seed_ids import seed_columns
 
 MOST_TREES = 2**32  # the stream of the random key has room for so many
 
 _I64 = NDArray[np.int64]
-
-
-class SeedTrees(NamedTuple):
-    """The groups of the seeds of a minibatch.
-
-    Attributes:
-        groups: int64 [n], the group of each seed, aligned with the ids that a sampler is given; with types {node type:
-            groups}, in the same order.
-        streams: uint32 [num_groups], the stream of the random key.
-        times: int64 [num_groups], the time; None without times.
-        rows: int64 [num_groups], the row of the seeds, over all types; None where it is the number of the group, or
-            groups are not trees.
-    """
-
-    groups: Any
-    streams: NDArray[np.uint32]
-    times: _I64 | None
-    rows: Tensor | None
 
 
 def seed_trees(where: str, seeds: Any, timestamps: Any, *, disjoint: bool, has_times: bool) -> SeedTrees:

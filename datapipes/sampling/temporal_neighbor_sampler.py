@@ -1,7 +1,6 @@
 """TemporalNeighborSampler: draws only in-edges that are earlier than the seed they are drawn for.
 
-What is drawn is fixed by docs/semantics.md, sections 3.3, 4.5 and 4.6; one call of the C++ core makes all hops and edge
-types of a minibatch.
+What is drawn is fixed by docs/semantics.md, sections 3.3, 4.5 and 4.6.
 """
 
 from __future__ import annotations
@@ -9,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from datapipes import _core
-from datapipes.base.rng import RngKey
+from datapipes.base.checks import check_bool, check_choice, check_int, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.graph.edge_times import TimeAttributes
+from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
-from datapipes.graph.local_graph import LocalGraph
-from datapipes.sampling.core_call import CoreCall
+from datapipes.sampling.by_time import ByTime
+from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
-from datapipes.sampling.sampler import Sampled
-from datapipes.sampling.seed_trees import SeedTrees
-from datapipes.sampling.timed_sampler import TimedSampler
 
 __all__ = ["TemporalNeighborSampler"]
 
 
 @register_stage("temporal_sample_neighbor")
-class TemporalNeighborSampler(TimedSampler):
+class TemporalNeighborSampler(ChoiceSampler):
     """Sample the in-neighborhood of the seeds as it was at their times; sets `blocks`, `input_nodes` and
     `compacted_seeds`.
 
@@ -73,60 +68,49 @@ class TemporalNeighborSampler(TimedSampler):
         time_window: int | None = None,
         disjoint: bool = False,
         frontier: str = "all",
+        concurrency: int | None = None,
     ) -> None:
-        super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
-        self._set_options(
+        self.node_time_attr = _check_attribute(self.name, "node_time_attr", node_time_attr)
+        self.edge_time_attr = _check_attribute(self.name, "edge_time_attr", edge_time_attr)
+        if node_time_attr is None and edge_time_attr is None:
+            raise ValueError(
+                f"{self.name}: found neither node_time_attr nor edge_time_attr; at least one must name an attribute of "
+                "the graph. Without times use sample_neighbor."
+            )
+        self.strategy = check_choice(self.name, "strategy", strategy, ("uniform", "last"))
+        if strategy == "last" and replace:
+            raise ValueError(
+                f"{self.name}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "
+                "'uniform' can draw with replacement. Leave out one of the two."
+            )
+        self.inclusive = check_bool(self.name, "inclusive", inclusive)
+        self.time_window = None if time_window is None else check_int(self.name, "time_window", time_window, 0)
+        super().__init__(
+            source,
+            graph,
+            fanouts,
+            ByTime(edge_time_attr, node_time_attr, strategy, self.inclusive, self.time_window),
+            return_edge_ids=return_edge_ids,
             replace=replace,
-            node_time_attr=node_time_attr,
-            edge_time_attr=edge_time_attr,
-            strategy=strategy,
-            inclusive=inclusive,
-            time_window=time_window,
-            disjoint=disjoint,
             frontier=frontier,
-        )
-        assert isinstance(graph, LocalGraph)  # the base has refused a graph in parts
-        self._times = graph.edge_times(
-            self.name, self.edge_types, edge_time_attr=self.edge_time_attr, node_time_attr=self.node_time_attr
-        )
-        self._read = {of: self._attributes(of) for of in self.edge_types}
-        self._call = CoreCall(self.name, graph, self.edge_types, self.fanouts)
-
-    def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return the neighborhood of `seeds` at their times, which `trees` has: all hops in one call of the C++ core.
-
-        Raises:
-            ValueError: The seeds have no times, or those of the graph were changed.
-        """
-        self._refuse_no_times(trees)
-        self._refuse_change()
-        return self._call(
-            self.graph,
-            seeds,
-            self._call.hop_keys(rng),
-            want_edge_ids=self.return_edge_ids,
-            replace=self.replace,
-            only_new=self.frontier == "new",
-            trees=trees,
-            edge_times=_core.EdgeTimes(
-                [None if times is None else times.arrays() for times in self._times.values()],
-                last=self.strategy == "last",
-                inclusive=self.inclusive,
-                window=self.time_window,
-            ),
+            disjoint=disjoint,
+            concurrency=concurrency,
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        self._refuse_change()  # a worker would build the stage over the times as they are now
-        return super().__reduce__()
+    def fingerprint(self) -> Fingerprint:
+        return {**super().fingerprint(), "disjoint": self.disjoint}
 
-    def _attributes(self, edge_type: Any) -> TimeAttributes:
-        return TimeAttributes.of(self.graph, edge_type, self.edge_time_attr, self.node_time_attr)
+    def describe_choice(self) -> dict[str, Any]:
+        return {
+            "node_time_attr": self.node_time_attr,
+            "edge_time_attr": self.edge_time_attr,
+            "strategy": self.strategy,
+            "inclusive": self.inclusive or None,
+            "time_window": self.time_window,
+        }
 
-    def _refuse_change(self) -> None:
-        for of, read in self._read.items():
-            read.refuse_change(self.name, self._attributes(of))
 
-    def _times_digests(self) -> dict[Any, Any]:
-        self._refuse_change()
-        return {of: times and times.digest(self.graph.relation(of).indptr) for of, times in self._times.items()}
+def _check_attribute(where: str, argument: str, name: Any) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{where}: {argument} must be the name of an attribute, got {shown(name)}. Pass a str.")
+    return name

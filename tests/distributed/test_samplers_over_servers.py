@@ -13,9 +13,12 @@ from datapipes.distributed.server.memory_watch import MemoryWatch
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.requests import DigestRequest, Draw, DrawRequest
+from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.graph.graph import Graph
-from datapipes.partition.native.choices import ByNumber, ByTime, ByWeight, Choice
 from datapipes.partition.native.native_write import write_native
+from datapipes.sampling.by_number import Numbered
+from datapipes.sampling.by_time import ByTime
+from datapipes.sampling.by_weight import ByWeight
 
 NUM_NODES, NUM_EDGES = 200, 2000
 BOTH = {"edge_time_attr": "at", "node_time_attr": "since"}
@@ -107,9 +110,9 @@ def test_a_partition_says_in_its_handshake_which_times_its_edges_have(root, name
         (ByWeight("bad"), ValueError, "the weight 'bad' is -"),
         (ByWeight("nope"), ValueError, "no edge attribute 'nope'"),
         (ByWeight("at"), TypeError, "the weights 'at' must be one of bool, float16"),
-        (ByTime("nope", None), ValueError, "no edge attribute 'nope', which is to hold times"),
+        (ByTime("nope", None), ValueError, "edge_time_attr is 'nope', but the graph does not have it"),
         (ByTime("short", None), TypeError, "must hold times of int64, got int32"),
-        (ByTime(None, "when"), ValueError, "node_time_attr is 'when', but .* partition is 'since'"),
+        (ByTime(None, "when"), ValueError, "node_time_attr is 'when', but the graph does not have it"),
     ],
     ids=str,
 )
@@ -129,13 +132,13 @@ def test_what_a_part_cannot_draw_by_is_a_typed_error_that_names_the_part(nameboo
     ("choice", "columns"),
     [
         (ByTime("at", None), {}),
-        (None, {"times": {None: torch.tensor([0, 2])}}),
-        (ByNumber(2, 1), {}),
-        (ByNumber(), {"streams": {None: torch.tensor([0, 2]).to(torch.uint32)}}),
+        (UNIFORM, {"times": {None: torch.tensor([0, 2])}}),
+        (Numbered(2, 1), {}),
+        (Numbered(), {"streams": {None: torch.tensor([0, 2]).to(torch.uint32)}}),
     ],
     ids=str,
 )
-def test_a_request_that_does_not_fit_its_choice_is_refused(namebook, choice: Choice | None, columns):
+def test_a_request_that_does_not_fit_its_choice_is_refused(namebook, choice: Choice, columns):
     request = DrawRequest({None: torch.tensor([0, 2])}, (Draw(None, 2, 1),), choice=choice, **columns)
     with connect(namebook) as client, pytest.raises(BadRequest):
         client.draw(0, request).result(60)

@@ -15,7 +15,8 @@ import datapipes as dp
 from datapipes.distributed import Partitioner, PartitionReport
 from datapipes.partition import partitioner as partitioner_module
 from datapipes.partition.layouts import layout_of
-from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.native.native_book import open_book
+from datapipes.partition.native.part import Part
 
 METHODS = ["metis", "random", "range", "fennel"]
 

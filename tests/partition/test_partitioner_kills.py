@@ -8,7 +8,8 @@ from pathlib import Path
 from amounts import amount
 from partition_targets import graph_of_seed, partition
 
-from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.native.native_book import open_book
+from datapipes.partition.native.part import Part
 
 NUM_PARTS = 3
 KILLS = amount(20, 4)

@@ -8,7 +8,6 @@ import pytest
 import torch
 import twin_layer
 from amounts import ranked
-from dist_graphs import dist_graph_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipelines import digests, graph_of, items, refused, small_graph, start_at
@@ -21,7 +20,6 @@ from twin import Neighborhood
 from typed_pipelines import CITES, FANOUTS, WRITES, typed_graph, typed_items
 
 import datapipes as dp
-from datapipes.partition import PartitionBook
 
 DEPENDENCIES = st.fixed_dictionaries(
     {"layer_dependency": st.booleans(), "batch_dependency": st.sampled_from([1, 2, 7, 2**31 - 1])}
@@ -279,18 +277,6 @@ def test_seeds_and_graphs_are_checked_under_its_own_name():
     corrupt = dp.CSCGraph(torch.tensor([0, 3]), torch.tensor([5, 5, 5]))
     with refused(ValueError, stage="^sample_layer_neighbor: ", found="is 5", allowed=r"\[0, 1\)"):
         next(iter(dp.ItemSampler(dp.ItemSet(1), 1).sample_layer_neighbor(corrupt, [2])))
-
-
-def test_a_graph_in_parts_is_refused_by_name(tmp_path):
-    parts = dist_graph_of(small_graph(), PartitionBook(2, torch.arange(40) % 2), tmp_path, 0)
-    with refused(
-        TypeError,
-        stage="sample_layer_neighbor",
-        found="got DistGraph, whose rows are in parts",
-        allowed="which has all rows",
-        remedy="Sample it by dist_sample_layer_neighbor",
-    ):
-        items().sample_layer_neighbor(parts, [2])
 
 
 def test_the_stage_tells_what_it_does():

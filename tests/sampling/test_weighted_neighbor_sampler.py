@@ -21,7 +21,9 @@ from typed_pipelines import CITES, WRITES, typed_items
 from weights import weighted_graph, weighted_typed_graph, weights_for
 
 import datapipes as dp
+from datapipes.graph.kept_rows import Chosen
 from datapipes.processes.sharing import pack
+from datapipes.sampling.by_weight import ByWeight
 
 
 def weighted(graph: dp.CSCGraph | None = None, **arguments) -> dp.NeighborSampler:
@@ -85,6 +87,10 @@ def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
         expect_the_typed_twin(minibatch, expected)
 
 
+def sums_of(graph, of=None) -> Chosen:
+    return graph.choose("again", ByWeight("w"), [of]).edges[of]
+
+
 @pytest.mark.parametrize("chain", [weighted, typed_weighted], ids=["plain", "types"])
 def test_workers_draw_what_this_process_draws_from_sums_that_they_share(chain):
     expected = digests(chain())
@@ -94,9 +100,9 @@ def test_workers_draw_what_this_process_draws_from_sums_that_they_share(chain):
     digests(pipe)
     packed = pack(pipe).unpack()
     assert digests(packed) == expected
-    for of, kept in packed._weights.items():
-        assert kept.digest == pipe._weights[of].digest
-        assert kept is packed.graph.row_weights("again", "w", of)  # not made anew
+    assert packed.plan.chosen.digests() == pipe.plan.chosen.digests()
+    for of, kept in packed.plan.chosen.edges.items():
+        assert kept is sums_of(packed.graph, of)  # not made anew
 
 
 def test_threads_do_not_change_what_is_drawn(monkeypatch):
@@ -104,7 +110,7 @@ def test_threads_do_not_change_what_is_drawn(monkeypatch):
     graph.edge_attributes["w"] = (torch.arange(48_000) % 11).bfloat16()
     found = []
     for threads in (1, 2, 7):
-        monkeypatch.setattr("datapipes.sampling.core_call.num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr("datapipes.graph.local_graph.num_threads", lambda threads=threads: threads)
         pipe = dp.ItemSampler(dp.ItemSet(1200), 1200).sample_neighbor(graph, [9, 20], prob_name="w", replace=True)
         assert next(iter(pipe)).blocks[-1].num_edges > 16_384  # for fewer picks no thread is woken (draw_hop.h)
         found.append(digests(pipe))
@@ -144,8 +150,8 @@ def test_weights_are_part_of_the_state_and_equal_ones_resume():
 
 def test_weights_that_were_replaced_or_changed_in_place_are_read_anew():
     graph = weighted_graph()
-    before, first = weighted(graph), graph.row_weights("x", "w")
-    assert graph.row_weights("x", "w") is first is copy.copy(graph).row_weights("x", "w")
+    before, first = weighted(graph), sums_of(graph)
+    assert sums_of(graph) is first is sums_of(copy.copy(graph))
     drawn, digest_before = digests(before), before.fingerprint()["weights_digest"]
     graph.edge_attributes["w"].zero_()
     graph.edge_attributes["w"][5] = 1
@@ -162,11 +168,11 @@ def test_weights_that_were_replaced_or_changed_in_place_are_read_anew():
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
 def test_a_copy_of_a_graph_makes_its_own_sums(copied):
     graph = weighted_graph()
-    first = graph.row_weights("x", "w")
+    first = sums_of(graph)
     other = copied(graph)
     other.edge_attributes["w"] = torch.zeros_like(other.edge_attributes["w"])
     assert all(minibatch.blocks[0].num_edges == 0 for minibatch in weighted(other, fanouts=[-1]))
-    assert graph.row_weights("x", "w") is first
+    assert sums_of(graph) is first
 
 
 def test_the_stage_says_by_what_it_draws():
@@ -202,7 +208,7 @@ def test_a_graph_with_types_and_weights_of_many_relations_goes_to_a_worker_in_fe
         (torch.full((200,), 1e308, dtype=torch.float64), ValueError, "in-edges of node", "more than a double holds"),
         (torch.ones(200).long(), TypeError, "int64", "bool, float16, bfloat16, float32, float64"),
         (torch.ones(200, dtype=torch.complex64), TypeError, "complex64", "bool, float16"),
-        (torch.ones(200, 1), ValueError, r"shape \[200, 1\]", r"\[200\], one for each edge"),
+        (torch.ones(200, 1), ValueError, r"shape \[num_edges, 1\]", r"\[num_edges\], one for each edge"),
         (torch.ones(200, device="meta"), ValueError, "on meta", "host memory"),
     ],
     ids=str,

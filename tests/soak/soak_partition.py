@@ -27,7 +27,8 @@ import torch
 import datapipes as dp
 from datapipes.base.codec import digest_message
 from datapipes.distributed import LocalFeatureStore, LocalGraphStore, Partitioner
-from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.native.native_book import open_book
+from datapipes.partition.native.part import Part
 
 NUM_PARTS = 2
 BOUND_S = 60.0  # for a child that opens a partition of some KB

@@ -5,9 +5,12 @@ A registered stage brings its own chain: the test file of its module, found by i
 * `contract_chain()`, a chain that ends in the stage, built anew by each call;
 * `contract_forms()`, the same stage built by its functional form and by its constructor;
 * `CONTRACT_DROPS`, how many minibatches of an epoch that chain drops, if it drops any.
+
+Where a module has several stages, both functions take the name of one.
 """
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -43,7 +46,7 @@ def _part(name: str, function: str):
     tests = tests_of(REGISTERED[name])
     found = getattr(tests, function, None)
     assert found is not None, f"the contract suite runs over {name!r}: define {function}() in {tests.__file__}"
-    return found()
+    return found(name) if inspect.signature(found).parameters else found()
 
 
 def tests_of(cls: type) -> ModuleType:

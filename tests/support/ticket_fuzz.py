@@ -17,7 +17,9 @@ from datapipes.distributed.wire.hello_codec import hello_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.distributed.wire.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.distributed.wire.rows_codec import rows_to_message
-from datapipes.partition.native.choices import ByNumber, ByTime, ByWeight
+from datapipes.sampling.by_number import Numbered
+from datapipes.sampling.by_time import ByTime
+from datapipes.sampling.by_weight import ByWeight
 
 # What a server may tell; anything else is a bug of it.
 TOLD = (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, ValueError, TypeError, IndexError, KeyError)
@@ -39,7 +41,7 @@ class TicketFuzz:
             draw_to_message(trees, meant),
             draw_to_message(by_time, meant),
             draw_to_message(replace(draw, choice=ByWeight("mask")), meant),
-            draw_to_message(replace(draw, choice=ByNumber(3, 2, ((1, 2),))), meant),
+            draw_to_message(replace(draw, choice=Numbered(3, 2, (((1, 2),),))), meant),
             rows_to_message(rows, meant),
             hello_to_message(meant),
             digest_to_message(DigestRequest((None,), ByTime("time", None)), meant),

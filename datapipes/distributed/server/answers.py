@@ -10,7 +10,6 @@ from datapipes.base.checks import shown
 from datapipes.base.rows import byte_rows, take_rows
 from datapipes.base.types import ends_of
 from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, Rows, RowsRequest
-from datapipes.partition.native.choices import ByNumber
 from datapipes.partition.native.part import Part
 
 
@@ -40,7 +39,7 @@ def answer_draw(
             num_threads=num_threads,
             streams=None if request.streams is None else request.streams[dst],
             times=None if request.times is None else request.times[dst],
-            choice=request.choice.of_draw(place) if isinstance(request.choice, ByNumber) else request.choice,
+            choice=request.choice.at(0, [place]),
         )
         answer.append(Drawn(*drawn))
     return answer
@@ -52,7 +51,10 @@ def answer_digests(part: Part, request: DigestRequest) -> Digests:
     Raises:
         TypeError, ValueError: There is no such type or attribute, or the part cannot draw by it.
     """
-    return [part.digests_of("Part.digests_of", request.choice, each) for each in request.edge_types]
+    reads = request.choice.reads
+    if reads is None:
+        return [None for _ in request.edge_types]
+    return [part.chosen("Part.chosen", reads, each).digests() for each in request.edge_types]
 
 
 def answer_rows(part: Part, request: RowsRequest, *, num_threads: int = 1) -> list[Tensor]:

@@ -18,7 +18,8 @@ from datapipes.distributed.server.memory_watch import MemoryWatch, own_memory
 from datapipes.distributed.server.metrics_server import MetricsServer
 from datapipes.distributed.server.service import Limits, Service
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
-from datapipes.partition.native.part import Part, open_book
+from datapipes.partition.native.native_book import open_book
+from datapipes.partition.native.part import Part
 
 __all__ = ["PartitionServer"]
 

@@ -24,7 +24,9 @@ from datapipes.distributed.wire.types_json import (
     type_to_json,
     whole_number,
 )
-from datapipes.partition.native.choices import ByNumber, ByTime
+from datapipes.graph.choice import UNIFORM
+from datapipes.sampling.by_number import Numbered
+from datapipes.sampling.by_time import ByTime
 
 _UINT64_MAX = 2**64 - 1
 
@@ -43,7 +45,7 @@ def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
         replace=bool(request.replace),
         edge_ids=bool(request.edge_ids),
         **({} if kinds == ["ids"] else {"columns": kinds}),
-        **({} if request.choice is None else {"choice": choice_to_json(request.choice)}),
+        **({} if request.choice == UNIFORM else {"choice": choice_to_json(request.choice)}),
     )
     columns = {f"{kind}.{i}": getattr(request, kind)[of] for kind in kinds for i, of in enumerate(request.ids)}
     return Message(header, columns)
@@ -69,7 +71,7 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
             draws=tuple(_draw(each) for each in list_of("draws", draws)),
             replace=replace,
             edge_ids=edge_ids,
-            choice=None if choice is None else choice_of(choice),
+            choice=UNIFORM if choice is None else choice_of(choice),
             **{kind: dict(zip(types, each, strict=True)) for kind, each in columns.items()},
         )
         drawn = [each.edge_type or () for each in request.draws]
@@ -133,12 +135,13 @@ def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, fact
 def _check_choice(request: DrawRequest) -> None:
     """Raise ValueError if what a request says elsewhere does not go with its choice."""
     choice = request.choice
-    if isinstance(choice, ByNumber):
-        if choice.dependency > 1 and len(choice.keys) != len(request.draws):
-            raise ValueError(f"keys has {len(choice.keys)} entries, for {len(request.draws)} draws")
+    if isinstance(choice, Numbered):
+        found = sum(map(len, choice.keys))
+        if choice.dependency > 1 and found != len(request.draws):
+            raise ValueError(f"keys has {found} entries, for {len(request.draws)} draws")
         if request.replace or request.streams is not None:
             raise ValueError("in-edges of the smallest numbers are drawn without replacement and have no streams")
-    if isinstance(choice, ByTime) != (request.times is not None):
+    if choice.of_times != (request.times is not None):
         raise ValueError("rows have times if they are drawn by time, and only then")
     if isinstance(choice, ByTime) and choice.strategy == "last" and request.replace:
         raise ValueError("the last in-edges cannot be drawn with replacement")

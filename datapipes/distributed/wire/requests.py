@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from datapipes.base.types import EdgeType, NodeType
-from datapipes.partition.native.choices import Choice
+from datapipes.graph.choice import UNIFORM, Choice
 
 COLUMNS = ("ids", "streams", "times")  # of a DrawRequest: those of its rows
 
@@ -42,7 +42,7 @@ class DrawRequest:
         edge_ids: whether the answer has the ids of the edges.
         streams: of each id the stream of the random key, uint32, {destination type: [n]}; None: all have stream 0.
         times: of each id its time, int64, {destination type: [n]}; only where in-edges are drawn by time.
-        choice: how in-edges are drawn, if not uniformly.
+        choice: how in-edges are drawn.
     """
 
     ids: dict[NodeType | None, Tensor]
@@ -51,7 +51,7 @@ class DrawRequest:
     edge_ids: bool = False
     streams: dict[NodeType | None, Tensor] | None = None
     times: dict[NodeType | None, Tensor] | None = None
-    choice: Choice | None = None
+    choice: Choice = UNIFORM
 
     def rows(self, begin: int, end: int) -> DrawRequest:
         """Return the same draws for the rows from `begin` to `end`, counted over all types."""

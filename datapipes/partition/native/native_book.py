@@ -23,11 +23,38 @@ from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap, smallest_dtype
 from datapipes.partition.native.arrays_folder import BOOK, Array, Place, read_folder, write_folder
-from datapipes.partition.native.manifest import File, Manifest
+from datapipes.partition.native.manifest import File, Manifest, opened_manifest
 from datapipes.partition.native.native_header import Identity, valid_header
+
+__all__ = ["open_book"]
 
 NAME = "book"
 _IDS = 2**20  # ids whose parts are looked up at a time
+
+
+def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
+    """Return the book of the partition in the folder `root`, memory-mapped.
+
+    Args:
+        verify: compare the files with their hashes; else only their sizes.
+    Raises:
+        FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it.
+        ValueError: A file is truncated, changed, no regular file, of another partition or not valid.
+    """
+    with opened_manifest("open_book", root) as manifest:
+        return book_of("open_book", manifest, verify=verify)
+
+
+def digest_of(where: str, fingerprint: Any) -> str | None:
+    """Return the digest of a graph, given the graph or the digest; None for None."""
+    if fingerprint is None or isinstance(fingerprint, str):
+        return fingerprint
+    if isinstance(fingerprint, Graph):
+        return fingerprint.digest()
+    raise TypeError(
+        f"{where}: fingerprint must be a CSCGraph, a HeteroCSCGraph or the digest of one, got "
+        f"{type(fingerprint).__name__}. Pass the graph (of a data set: data.graph) or graph.digest()."
+    )
 
 
 def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -> Identity:

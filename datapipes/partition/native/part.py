@@ -17,35 +17,30 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.array_digest import version_of
 from datapipes.base.checks import check_bool, check_index_tensor, check_int, shown
-from datapipes.base.types import EdgeType, NodeType, ends_of, known_edge_type, known_node_type
+from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
+from datapipes.graph.choice import UNIFORM, Choice, Form, forms_of
 from datapipes.graph.graph import Graph
+from datapipes.graph.kept_rows import Chosen, KeptRows
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT, Place
-from datapipes.partition.native.choices import Choice
-from datapipes.partition.native.chosen_rows import ChosenRows
 from datapipes.partition.native.manifest import Manifest, opened_manifest
-from datapipes.partition.native.native_book import book_of, partition_id_of
+from datapipes.partition.native.native_book import book_of, digest_of, partition_id_of
 from datapipes.partition.native.own_rows import OwnRows
-from datapipes.partition.native.part_arrays import PartRelation, attributes_of, in_memory, read_part, relations_of
+from datapipes.partition.native.part_arrays import (
+    PartRelation,
+    PartRows,
+    attributes_of,
+    in_memory,
+    read_part,
+    refuse_other_times,
+    relations_of,
+)
 from datapipes.processes.sharing import Together
 
-__all__ = ["Part", "open_book"]
+__all__ = ["Part"]
 
 _OPEN = "Part.open"
 _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", "_making")  # in a copy and elsewhere
-
-
-def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
-    """Return the book of the partition in the folder `root`, memory-mapped.
-
-    Args:
-        verify: compare the files with their hashes; else only their sizes.
-    Raises:
-        FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it.
-        ValueError: A file is truncated, changed, no regular file, of another partition or not valid.
-    """
-    with opened_manifest("open_book", root) as manifest:
-        return book_of("open_book", manifest, verify=verify)
 
 
 class Part:
@@ -66,6 +61,8 @@ class Part:
         node_time_attr: the node attribute that `source_times` of the relations comes from, or None.
     """
 
+    anew = " Then partition the graph again."  # what an error adds to the advice to change an attribute
+
     def __init__(self, manifest: Manifest, part: int, book: PartitionBook, arrays: dict[Place, Tensor]) -> None:
         self.part, self.book = part, book
         self.num_parts = manifest.identity.num_parts
@@ -75,7 +72,7 @@ class Part:
         self._num_nodes = dict(manifest.identity.num_nodes)
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
         self._num_edges = dict(manifest.identity.num_edges)
-        self._chosen = ChosenRows({}, manifest.node_time_attr)
+        self._kept = KeptRows()
         self._own: dict[tuple[str, Any], OwnRows] = {}  # by "node" or "edge" and type; made when they are asked for
         self._making = threading.Lock()  # a server's threads share what is made
         self._take(arrays)
@@ -84,7 +81,6 @@ class Part:
         self._arrays = arrays
         self._versions = [version_of(values) for values in arrays.values()]
         self._relations = dict(zip(self._num_edges, relations_of(arrays, len(self._num_edges)), strict=True))
-        self._chosen.over(self._relations)
         attributes = attributes_of(arrays, "node_attributes", len(self._num_nodes))
         self._node_attributes = dict(zip(self._num_nodes, attributes, strict=True))
 
@@ -123,7 +119,7 @@ class Part:
                 valid; the book is of another partition, or the partition of another graph.
             OSError: No descriptor is left. A part keeps one, a book too.
         """
-        wanted, mmap = _digest_of(fingerprint), check_bool(_OPEN, "mmap", mmap)
+        wanted, mmap = digest_of(_OPEN, fingerprint), check_bool(_OPEN, "mmap", mmap)
         with opened_manifest(_OPEN, root) as manifest:
             check_int(_OPEN, "part", part, 0, manifest.identity.num_parts - 1)
             if wanted is not None and wanted != manifest.identity.fingerprint:
@@ -269,7 +265,7 @@ class Part:
         num_threads: int = 1,
         streams: Tensor | None = None,
         times: Tensor | None = None,
-        choice: Choice | None = None,
+        choice: Choice = UNIFORM,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw in-edges of the part's own nodes, with the bits of the whole graph.
 
@@ -283,7 +279,7 @@ class Part:
             num_threads: threads of the kernel; the draws do not depend on it.
             streams: uint32 [n], the stream of the random key of each node, as trees have them; by default 0.
             times: int64 [n], the time of each node, where they are drawn by time.
-            choice: how in-edges are drawn, if not uniformly.
+            choice: how in-edges are drawn.
         Returns:
             indptr: int64 [n + 1], where the edges of each node begin.
             neighbors: [indptr[-1]], the global ids of the sources, of `index_dtype`.
@@ -312,21 +308,40 @@ class Part:
                 want_places=edge_ids,
                 num_threads=num_threads,
                 streams=None if streams is None else streams.numpy(),
-                **self._chosen.arguments("Part.draw", known, choice, times, self.node_ids(dst)),
+                times=None if times is None else times.numpy(),
+                **self._kernel(choice, known, times),
             )
         except IndexError:
             self.rows_of(given, dst)  # its error names the node, and the part that owns it
             raise
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
-    def digests_of(self, where: str, choice: Choice, edge_type: EdgeType | str | None = None) -> list[str] | None:
-        """Return digests of what a choice reads of the part's in-edges, or None; see sum_of_digests.
+    def chosen(self, where: str, reads: Choice, edge_type: EdgeType | str | None = None) -> Chosen:
+        """Return what a choice draws by in the part's in-edges of an edge type; made when it is first asked for.
 
         Args:
-            where: who asks, for errors, which are those of `draw`.
+            where: who asks, for errors.
+            reads: `choice.reads`.
+        Raises:
+            As `draw` does.
         """
         known = self._edge_type(edge_type)
-        return self._chosen.digests(where, known, choice, self.node_ids(ends_of(known)[1]))
+        if (reads, known) not in self._kept:
+            reads.check(where, self, (known,) if reads.every_type else self.edge_types)
+        return self._kept.get(where, reads, known, PartRows(self._relations[known], self.node_ids(ends_of(known)[1])))
+
+    @property
+    def is_heterogeneous(self) -> bool:
+        """Whether nodes and edges have types."""
+        return None not in self._num_nodes
+
+    def forms(self) -> dict[tuple[str, Any, str], Form]:
+        """Return {("node" or "edge", type or None, name): Form} of all attributes."""
+        return forms_of(self._node_attributes, {of: each.edge_attributes for of, each in self._relations.items()})
+
+    def refuse_source_times(self, where: str, name: str) -> None:
+        """Raise ValueError unless the part has stored the times of sources that are wanted with its edges."""
+        refuse_other_times(where, name, self.node_time_attr)
 
     def refuse_change(self) -> None:
         """Raise ValueError if an array was changed in place since the part was opened, as far as torch counts that."""
@@ -339,7 +354,15 @@ class Part:
     @property
     def kept_bytes(self) -> int:
         """Bytes of memory that the part has made for choices so far."""
-        return self._chosen.num_bytes
+        return self._kept.num_bytes
+
+    def _kernel(self, choice: Choice, edge_type: EdgeType | None, times: Tensor | None) -> dict[str, Any]:
+        """Return the choice as the kernel takes it."""
+        if (times is not None) != choice.of_times:
+            raise ValueError("Part.draw: rows have times if they are drawn by time, and only then. Give both or none.")
+        reads = choice.reads
+        found = choice.kernel([reads and self.chosen("Part.draw", reads, edge_type).argument()])
+        return {"weights": found["weights"][0]} if "weights" in found else found
 
     def _not_owned(self, node: int, node_type: NodeType | None) -> IndexError:
         of = "" if node_type is None else f" of {node_type!r}"
@@ -351,17 +374,11 @@ class Part:
         owner = int(self.book.nodes(node_type).part_of(torch.tensor([node])))
         return IndexError(f"Part.rows_of: node {node}{of} is not in part {self.part}. Ask part {owner}, which owns it.")
 
-    def _node_type(self, node_type: NodeType | None) -> NodeType | None:
-        if None in self._num_nodes:
-            _refuse_types("node type", node_type)
-            return None
-        return known_node_type("Part", node_type, self._num_nodes)
+    def _node_type(self, node_type: NodeType | None) -> Any:
+        return type_in("Part", "node", node_type, self._num_nodes)
 
-    def _edge_type(self, edge_type: EdgeType | str | None) -> EdgeType | None:
-        if None in self._num_nodes:
-            _refuse_types("edge type", edge_type)
-            return None
-        return known_edge_type("Part", edge_type, self._num_edges)
+    def _edge_type(self, edge_type: EdgeType | str | None) -> Any:
+        return type_in("Part", "edge", edge_type, self._num_edges)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers as one mapping."""
@@ -382,19 +399,3 @@ class Part:
         kinds = f", {len(self._num_nodes)} node types, {len(self._relations)} edge types"
         types = "" if None in self._num_nodes else kinds
         return f"Part({self.part} of {self.num_parts}, {own} nodes, {edges} edges{types}, of {self.partition_id})"
-
-
-def _digest_of(fingerprint: Any) -> str | None:
-    if fingerprint is None or isinstance(fingerprint, str):
-        return fingerprint
-    if isinstance(fingerprint, Graph):
-        return fingerprint.digest()
-    raise TypeError(
-        f"{_OPEN}: fingerprint must be a CSCGraph, a HeteroCSCGraph or the digest of one, got "
-        f"{type(fingerprint).__name__}. Pass the graph (of a data set: data.graph) or graph.digest()."
-    )
-
-
-def _refuse_types(kind: str, given: Any) -> None:
-    if given is not None:
-        raise ValueError(f"Part: the graph has no types, so the {kind} must be None, got {shown(given)}. Pass None.")

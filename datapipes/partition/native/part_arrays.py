@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +46,37 @@ class PartRelation:
     def num_edges(self) -> int:
         """Number of edges of the part."""
         return int(self.indices.shape[0])
+
+
+class PartRows(NamedTuple):
+    """The in-edges of a part's own nodes as a choice reads them, see Rows; times of sources are stored with them."""
+
+    relation: PartRelation
+    node_ids: Tensor
+
+    @property
+    def indptr(self) -> Tensor:
+        return self.relation.indptr
+
+    @property
+    def indices(self) -> Tensor:
+        return self.relation.indices
+
+    @property
+    def edge_attributes(self) -> dict[str, Tensor]:
+        return self.relation.edge_attributes
+
+    @property
+    def num_source_values(self) -> int:
+        return self.relation.num_edges
+
+    def source_attribute(self, name: str) -> Tensor | None:
+        return self.relation.source_times
+
+    def source_times(self, name: str, out: Tensor | None = None) -> Tensor:
+        stored = self.relation.source_times
+        assert stored is not None
+        return stored if out is None else out.copy_(stored)
 
 
 def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *, verify: bool) -> dict[Place, Tensor]:
@@ -117,6 +148,17 @@ def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list
         if of == kind:
             found[number][name] = values
     return found
+
+
+def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
+    """Raise ValueError unless the partition has stored the times of sources that are wanted with its edges."""
+    if wanted != stored:
+        found = "none" if stored is None else shown(stored)
+        raise ValueError(
+            f"{where}: node_time_attr is {shown(wanted)}, but the node_time_attr of the partition is {found}; a part "
+            "draws by the times of source nodes only if they are stored with its edges. Partition the graph again: "
+            f"Partitioner(data, num_parts, root, node_time_attr={wanted!r})."
+        )
 
 
 class _Check:

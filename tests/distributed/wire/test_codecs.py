@@ -50,7 +50,9 @@ from datapipes.distributed.wire.rows_codec import (
     rows_from_message,
     rows_to_message,
 )
-from datapipes.partition.native.choices import ByNumber, ByWeight
+from datapipes.graph.choice import UNIFORM
+from datapipes.sampling.by_number import Numbered
+from datapipes.sampling.by_weight import ByWeight
 
 MEANT = Meant(1, "0123456789abcdef", "fedcba9876543210")
 
@@ -90,13 +92,13 @@ def test_a_draw_by_weight_comes_back():
 
 
 def test_a_draw_by_number_comes_back_and_needs_two_keys_for_each_draw():
-    choice = ByNumber(4, 2, ((1, 2), (3, 2**64 - 1)))
+    choice = Numbered(4, 2, (((1, 2), (3, 2**64 - 1)),))
     request = replace(a_draw(), choice=choice, replace=False)
     message = draw_to_message(request, MEANT)
     assert message.header["choice"] == BY_NUMBER
     assert draw_from_message("server", travelled(message)).choice == choice
     for wrong, text in (
-        (replace(request, choice=choice.of_draw(0)), "keys has 1 entries, for 2 draws"),
+        (replace(request, choice=choice.at(0, [0])), "keys has 1 entries, for 2 draws"),
         (replace(request, replace=True), "are drawn without replacement"),
         (replace(a_draw_of_trees(), choice=choice, replace=False), "have no streams"),
     ):
@@ -355,7 +357,7 @@ def test_what_is_no_choice_is_refused(choice, text):
 
 
 def test_times_without_a_choice_and_a_choice_without_times_are_refused():
-    for request in (replace(a_draw_by_time(), times=None), replace(a_draw_by_time(), choice=None)):
+    for request in (replace(a_draw_by_time(), times=None), replace(a_draw_by_time(), choice=UNIFORM)):
         with pytest.raises(BadRequest, match="rows have times if they are drawn by time, and only then"):
             draw_from_message("server", draw_to_message(request, MEANT))
 

@@ -259,7 +259,7 @@ def test_a_stage_cannot_sample_from_a_part(root):
         TypeError,
         stage="sample_neighbor",
         found="got Part",
-        allowed="CSCGraph or HeteroCSCGraph",
+        allowed="CSCGraph, a HeteroCSCGraph or a DistGraph",
         remedy="draw from this with its own method draw",
     ) as caught:
         source.sample_neighbor(Part.open(root, 0), [1])

@@ -14,8 +14,8 @@ import datapipes as dp
 from datapipes import _core
 from datapipes.distributed import Part, PartitionBook
 from datapipes.graph.rows_digest import sum_of_digests
-from datapipes.partition.native.choices import ByWeight
 from datapipes.processes.sharing import pack
+from datapipes.sampling.by_weight import ByWeight
 
 
 @examples(25)
@@ -36,8 +36,8 @@ def test_parts_draw_by_weights_what_the_whole_graph_draws(tmp_path_factory, data
         ends, _, edge_ids = part.draw(own, fanout=fanout, key=key, replace=replace, choice=ByWeight("w"))
         for i, v in enumerate(own.tolist()):
             assert edge_ids[ends[i] : ends[i + 1]].tolist() == positions[indptr[v] : indptr[v + 1]].tolist()
-    digests = [digest for part in parts for digest in part.digests_of("test", ByWeight("w"))]
-    assert sum_of_digests(digests) == graph.row_weights("test", "w").digest
+    digests = [digest for part in parts for digest in part.chosen("test", ByWeight("w")).digests()]
+    assert [sum_of_digests(digests)] == graph.choose("test", ByWeight("w"), [None]).edges[None].digests()
 
 
 def test_a_part_with_types_takes_its_sums_to_a_worker_and_refuses_what_is_no_weight(tmp_path):

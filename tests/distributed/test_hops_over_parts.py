@@ -1,4 +1,4 @@
-"""DistNeighborSampler: a graph in parts gives the bits of the whole one; wrong answers of a part end in errors."""
+"""Hops over parts, by sample_neighbor: what a part is asked, answers that are wrong, and loops of one's own."""
 
 import asyncio
 import copy
@@ -17,22 +17,12 @@ from pipelines import BOUND_S, assert_states_move, digests, items, refused, smal
 from typed_pipelines import CITES, EDGE_TYPES, FANOUTS, REVIEWS, WRITES, typed_graph, typed_items
 
 import datapipes as dp
-from datapipes.distributed import DistGraph, DistNeighborSampler, PartitionBook, Partitioner, open_book
+from datapipes.distributed import DistGraph, PartitionBook, Partitioner, open_book
 from datapipes.distributed.wire.requests import Drawn
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import RangeMap
 
 OPTIONS = {"return_edge_ids": True}
-
-
-def contract_chain() -> dp.Stage:
-    return items().dist_sample_neighbor(small_parts(), [3, 2], return_edge_ids=True)
-
-
-def contract_forms() -> tuple[dp.Stage, dp.Stage]:
-    graph, options = small_parts(), {"replace": True, "frontier": "new", "concurrency": 2}
-    functional = items().dist_sample_neighbor(graph, [2, 1], **options)
-    return functional, DistNeighborSampler(items(), graph, [2, 1], **options)
 
 
 # --- the bits of the whole graph
@@ -126,25 +116,6 @@ def test_a_graph_with_types_gives_the_same_in_parts(dtype, links, frontier):
         assert digests(pipe) == expected
 
 
-@pytest.mark.parametrize("concurrency", [1, 8])
-@pytest.mark.parametrize("workers", [None, "thread", "process"])
-def test_neither_workers_nor_minibatches_in_flight_change_a_bit(workers, concurrency):
-    pipe = typed_items().dist_sample_neighbor(typed_parts(), FANOUTS, concurrency=concurrency, **OPTIONS)
-    options = {} if workers is None else {"num_workers": 2, "worker_method": workers}
-    if workers == "process":
-        options["multiprocessing_context"] = "fork"
-    with dp.DataLoader(pipe, **options) as loader:
-        assert digests(loader) == digests(typed_items().sample_neighbor(typed_graph(), FANOUTS, **OPTIONS))
-
-
-def test_transform_by_hand_draws_what_the_chain_draws():
-    pipe = contract_chain()
-    expected = digests(pipe)
-    pipe.set_epoch(0)
-    pipe.source.set_epoch(0)
-    assert [pipe.transform(minibatch).digest() for minibatch in pipe.source] == expected
-
-
 # --- what is asked
 
 
@@ -214,45 +185,6 @@ def test_a_state_of_another_graph_or_other_arguments_is_refused():
 
 
 # --- what is refused
-
-
-def test_a_whole_graph_and_a_graph_in_parts_name_each_others_sampler():
-    class Own(dp.Sampler):
-        def draw(self, nodes, hop, rng):
-            raise AssertionError("is not called")
-
-    parts = small_parts()
-    with refused(TypeError, stage="dist_sample_neighbor", found="CSCGraph", allowed="DistGraph", remedy="sample_nei"):
-        items().dist_sample_neighbor(small_graph(), [2])
-    for stage, build in (
-        ("sample_neighbor", lambda: items().sample_neighbor(parts, [2])),
-        ("own", lambda: Own(items(), parts, [2])),
-    ):
-        with refused(TypeError, stage=stage, found="DistGraph", allowed="CSCGraph", remedy="dist_sample_neighbor"):
-            build()
-    with refused(TypeError, stage="dist_sample_neighbor", found="Tensor", allowed="must be a"):
-        items().dist_sample_neighbor(torch.eye(3), [2])
-    for name in ("sample_in_subgraph", "sample_layer_neighbor", "temporal_sample_neighbor"):
-        given = [] if name == "sample_in_subgraph" else [[2]]
-        for stage, graph, other in ((name, parts, f"dist_{name}"), (f"dist_{name}", small_graph(), name)):
-            with refused(TypeError, stage=stage, found="got", allowed="must be", remedy=f"Sample .* by {other}[.]"):
-                getattr(items(), stage)(graph, *given)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "found", "allowed"),
-    [
-        ({"concurrency": 0}, ValueError, "concurrency.*0", r"1"),
-        ({"concurrency": True}, TypeError, "concurrency.*True", "an int"),
-        ({"fanouts": [-2]}, ValueError, r"fanouts\[0\].*-2", "-1 or more"),
-        ({"frontier": "old"}, ValueError, "'old'", r"\['all', 'new'\]"),
-        ({"replace": 1}, TypeError, "replace.*got 1", "True or False"),
-    ],
-    ids=str,
-)
-def test_arguments_that_are_not_allowed_are_refused(change, error, found, allowed):
-    with refused(error, stage="dist_sample_neighbor", found=found, allowed=allowed):
-        items().dist_sample_neighbor(**{"dist_graph": small_parts(), "fanouts": [2], **change})
 
 
 @pytest.mark.parametrize("seed", [40, -1, 2**62])

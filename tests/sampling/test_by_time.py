@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from pipelines import refused
 import datapipes as dp
 from datapipes import _core
 from datapipes.base import sizes
-from datapipes.graph import edge_times as edge_times_module
+from datapipes.graph.kept_rows import Chosen
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
+from datapipes.sampling.by_time import ByTime
 
 WRITES, CITES, HOSTS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("venue", "hosts", "paper")
 
@@ -46,21 +48,36 @@ def typed_graph() -> dp.HeteroCSCGraph:
     )
 
 
-def found(graph, of=None, edges="at", nodes="since"):
-    return graph.edge_times("here", [of], edge_time_attr=edges, node_time_attr=nodes)[of]
+def found(graph, of=None, edges="at", nodes="since") -> Chosen:
+    return graph.choose("here", ByTime(edges, nodes), [of]).edges[of]
+
+
+class Times(NamedTuple):
+    """What the kernel takes, as tensors."""
+
+    latest: torch.Tensor
+    earliest: torch.Tensor | None
+    sorted_rows: torch.Tensor
+    coarse: tuple | None
+
+
+def times_of(chosen: Chosen) -> Times:
+    latest, earliest, sorted_rows, coarse = chosen.argument()
+    arrays = [None if each is None else torch.from_numpy(each) for each in (latest, earliest, sorted_rows)]
+    return Times(*arrays, None if coarse is None else (coarse[0].tolist(), *coarse[1:]))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize(("edges", "nodes"), [("at", None), (None, "since"), ("at", "since")])
 def test_the_times_are_the_larger_and_the_smaller_of_those_that_an_in_edge_has(dtype, edges, nodes):
     graph = timed_graph(dtype=dtype)
-    times_of = [graph.edge_attributes["at"]] * (edges is not None)
-    times_of += [graph.node_attributes["since"][graph.indices.long()]] * (nodes is not None)
-    both = torch.stack(times_of)
+    given = [graph.edge_attributes["at"]] * (edges is not None)
+    given += [graph.node_attributes["since"][graph.indices.long()]] * (nodes is not None)
+    both = torch.stack(given)
     expected = both.amax(0), both.amin(0)
-    ours = found(graph, edges=edges, nodes=nodes)
+    ours = times_of(found(graph, edges=edges, nodes=nodes))
     assert torch.equal(ours.latest, expected[0])
-    assert (ours.earliest is None) == (len(times_of) == 1)
+    assert (ours.earliest is None) == (len(given) == 1)
     if ours.earliest is not None:
         assert torch.equal(ours.earliest, expected[1])
     for v in range(graph.num_nodes):
@@ -105,37 +122,39 @@ def test_coarse_times_never_descend_as_times_grow(spread):
 
 def test_a_graph_whose_rows_are_sorted_has_no_coarse_times():
     graph = timed_graph(200, 20_000)
-    assert found(graph, nodes=None).coarse.arrays() is not None
-    assert found(graph).coarse.arrays() is not None
+    assert times_of(found(graph, nodes=None)).coarse is not None
+    assert times_of(found(graph)).coarse is not None
     for v in range(graph.num_nodes):
         row = slice(graph.indptr[v], graph.indptr[v + 1])
         graph.edge_attributes["at"][row] = graph.edge_attributes["at"][row].sort().values
-    assert found(graph, nodes=None).coarse.arrays() is None
+    assert times_of(found(graph, nodes=None)).coarse is None
 
 
 def test_an_edge_type_has_the_times_of_its_edges_and_of_its_source_type_if_there_are_some():
     graph = typed_graph()
-    ours = graph.edge_times("here", graph.edge_types, edge_time_attr="at", node_time_attr="since")
-    assert list(ours) == [WRITES, CITES, HOSTS]
+    made = graph.choose("here", ByTime("at", "since"), graph.edge_types).edges
+    assert list(made) == [WRITES, CITES, HOSTS]
+    assert made[HOSTS].argument() is made[HOSTS].digests() is None
+    ours = {of: times_of(each) for of, each in made.items() if of != HOSTS}
     assert ours[WRITES].latest.tolist() == [7, 8, 9]  # authors have no time
     assert ours[WRITES].earliest is None
     assert ours[CITES].latest.tolist() == [1, 9, 5]
     assert ours[CITES].earliest.tolist() == [0, 3, 2]
-    assert ours[HOSTS] is None
 
 
 def test_times_are_made_once_and_again_when_the_attribute_is_another_one():
     graph = timed_graph(2000, 20_000)
     first = found(graph)
     assert found(graph) is first
-    assert found(graph, nodes=None).latest is graph.edge_attributes["at"]
-    assert mapping_of(first.latest) is not None  # workers map it
+    assert times_of(found(graph, nodes=None)).latest.data_ptr() == graph.edge_attributes["at"].data_ptr()
+    assert mapping_of(first.made[3]) is not None  # workers map it
     graph.edge_attributes["at"] = graph.edge_attributes["at"] + 1
     assert found(graph) is not first
     before = found(graph)
     graph.edge_attributes["at"][7] += 40
     assert found(graph) is not before
-    assert found(graph, nodes=None).sorted_rows.tolist() == found(timed_like(graph), nodes=None).sorted_rows.tolist()
+    anew = times_of(found(timed_like(graph), nodes=None))
+    assert times_of(found(graph, nodes=None)).sorted_rows.tolist() == anew.sorted_rows.tolist()
 
 
 def test_a_stage_refuses_times_that_were_changed_after_it_was_built():
@@ -160,17 +179,17 @@ def test_workers_get_the_times_with_their_graph(monkeypatch, edges, nodes):
     graph = timed_graph(2000, 20_000)
     first = found(graph, edges=edges, nodes=nodes)
     there = pack(graph).unpack()
-    monkeypatch.setattr(edge_times_module, "_filled", None)  # nothing is made anew
-    ours = found(there, edges=edges, nodes=nodes)
-    assert torch.equal(ours.latest, first.latest)
-    assert torch.equal(ours.sorted_rows, first.sorted_rows)
-    assert ours.coarse.arrays()[1:] == first.coarse.arrays()[1:]
-    assert torch.equal(ours.coarse.values, first.coarse.values)
-    assert mapping_of(ours.coarse.values) is not None
-    assert (ours.earliest is None) == (first.earliest is None)
-    assert found(there, edges=edges, nodes=nodes) is ours
-    assert (ours.latest is there.edge_attributes["at"]) == (nodes is None)
-    assert mapping_of(ours.latest) is not None
+    monkeypatch.setattr(ByTime, "make", None)  # nothing is made anew
+    chosen = found(there, edges=edges, nodes=nodes)
+    ours, theirs = times_of(chosen), times_of(first)
+    assert torch.equal(ours.latest, theirs.latest)
+    assert torch.equal(ours.sorted_rows, theirs.sorted_rows)
+    assert ours.coarse == theirs.coarse
+    assert (ours.earliest is None) == (theirs.earliest is None)
+    assert found(there, edges=edges, nodes=nodes) is chosen
+    assert (ours.latest.data_ptr() == there.edge_attributes["at"].data_ptr()) == (nodes is None)
+    assert all(mapping_of(each) is not None for each in [chosen.made[1], *chosen.made[3:]])
+    assert chosen.digests() == first.digests()
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
@@ -182,13 +201,13 @@ def test_a_copy_of_a_graph_makes_its_own_times(copied, graph):
     attributes = other.relation(of).edge_attributes
     attributes["at"] = -attributes["at"] + 100
     ours = found(other, of)
-    assert int(ours.latest.min()) > 80
+    assert int(times_of(ours).latest.min()) > 80
     assert ours is not found(graph, of)
 
 
 def test_the_digest_of_a_graph_is_the_sum_over_its_parts():
     graph = timed_graph()
-    whole = found(graph)
+    whole = times_of(found(graph))
     sums = [0, 0]
     for ids in (np.arange(0, 50, 2), np.arange(1, 50, 2)):
         rows = [np.arange(*graph.indptr[v : v + 2].tolist()) for v in ids]
@@ -196,8 +215,8 @@ def test_the_digest_of_a_graph_is_the_sum_over_its_parts():
         for number, part in enumerate((whole.latest, whole.earliest)):
             high, low = _core.rows_digest(offsets, part.numpy()[np.concatenate(rows)], node_ids=ids)
             sums[number] = (sums[number] + (high << 64) + low) % 2**128
-    assert whole.digest(graph.indptr) == [f"int64:{each:032x}" for each in sums]
-    assert len(found(graph, nodes=None).digest(graph.indptr)) == 1
+    assert found(graph).digests() == [f"int64:{each:032x}" for each in sums]
+    assert len(found(graph, nodes=None).digests()) == 1
 
 
 def test_another_attribute_or_none_is_refused():
@@ -219,7 +238,7 @@ def test_another_attribute_or_none_is_refused():
         (lambda rows: rows.double(), TypeError, "float64", "int64"),
         (lambda rows: rows > 0, TypeError, "bool", "int64"),
         (lambda rows: rows[:-1], ValueError, r"\[399\]", r"\[400\]"),
-        (lambda rows: rows.view(-1, 1), ValueError, r"\[400, 1\]", r"\[400\]"),
+        (lambda rows: rows.view(-1, 1), ValueError, r"\[num_edges, 1\]", r"\[num_edges\]"),
         (lambda rows: rows.repeat(2)[::2], ValueError, r"stride \(2,\)", "contiguous"),
     ],
     ids=["int32", "float64", "bool", "short", "two_dimensions", "stride"],
@@ -232,7 +251,7 @@ def test_times_of_another_dtype_or_shape_are_refused(change, error, named, allow
 
 
 def test_node_times_of_another_shape_are_refused():
-    with refused(ValueError, stage="here: node attribute 'wide'", found=r"\[50, 2\]", allowed=r"\[50\]"):
+    with refused(ValueError, stage="here: node attribute 'wide'", found=r"\[num_nodes, 2\]", allowed=r"\[num_nodes\]"):
         found(timed_graph(), nodes="wide")
 
 
@@ -252,4 +271,4 @@ def test_coarse_times_that_do_not_fit_are_refused_and_sorted_rows_need_none(monk
     with refused(MemoryError, stage="here: the coarse times", found="40128 bytes; 100 are left", allowed="Sort the"):
         found(graph, nodes=None)
     graph.edge_attributes["at"] = torch.arange(graph.num_edges)
-    assert found(graph, nodes=None).coarse.arrays() is None
+    assert times_of(found(graph, nodes=None)).coarse is None

@@ -1,0 +1,161 @@
+"""Asking parts: the one in this process, and those behind servers, all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from datapipes.base.errors import add_note
+from datapipes.base.threads import num_threads
+from datapipes.chain.asynchronous import off_loop
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.server.answers import answer_digests, answer_draw
+from datapipes.distributed.wire.peers import Peers
+from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest
+from datapipes.graph.choice import Choice
+from datapipes.graph.graph import Graph
+from datapipes.graph.rows_digest import sum_of_digests
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.native.part import Part
+
+
+class Ask(NamedTuple):
+    """What one part is asked."""
+
+    part: int
+    request: DrawRequest
+
+
+class GraphInParts(Graph):
+    """A graph in parts, as far as its parts are asked; see DistGraph.
+
+    Attributes:
+        kept_digests: what `ChosenOverParts` has asked so far.
+    """
+
+    in_parts = True
+    facts: PartitionFacts
+    book: PartitionBook
+    peers: Peers
+    local_part: Part | None
+    kept_digests: dict[DigestRequest, dict[Any, list[str] | None]]
+
+    def is_here(self, part: int) -> bool:
+        """Whether a part is that of this process."""
+        return self.local_part is not None and self.local_part.part == part
+
+
+def answers_of(graph: GraphInParts, asked: list[Ask]) -> list[list[Drawn]]:
+    """Return the answer of each part. Other parts are asked first, so that they work while the own one draws."""
+    waiting = _request(graph, asked)
+    answers = {}
+    for ask in sorted(asked, key=lambda ask: ask.part in waiting):
+        with _noting_part(ask.part):
+            answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else _draw_here(graph, ask)
+    return [answers[ask.part] for ask in asked]
+
+
+async def awaited_answers_of(graph: GraphInParts, asked: list[Ask]) -> list[list[Drawn]]:
+    """Return what `answers_of` does."""
+    waiting = _request(graph, asked)
+
+    async def answer(ask: Ask) -> list[Drawn]:
+        with _noting_part(ask.part):
+            if ask.part in waiting:
+                return await asyncio.wrap_future(waiting[ask.part])
+            return await off_loop(_draw_here, graph, ask)
+
+    tasks = [asyncio.ensure_future(answer(ask)) for ask in asked]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()  # those that an error leaves behind
+
+
+class ChosenOverParts:
+    """What a choice reads of the edge types that a stage samples; see ChosenEdges. Parts make what they draw by when
+    they are first asked; the part in this process when the stage is built.
+    """
+
+    def __init__(self, graph: GraphInParts, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
+        self._graph, self._where, self._reads, self._edge_types = graph, where, choice.reads, tuple(edge_types)
+        if self._reads is not None:
+            self._reads.check(where, graph, edge_types)
+            if graph.local_part is not None:
+                for of in edge_types:
+                    graph.local_part.chosen(where, self._reads, of)
+
+    def refuse_change(self) -> None:
+        """Do nothing: a part refuses what was changed since it was opened."""
+
+    def digests(self) -> dict[Any, list[str] | None]:
+        """Return the sums of the digests of all parts. They are asked at once, when this is called first.
+
+        They are part of a sampler's fingerprint, so a state moves between the whole graph and any parts.
+
+        Raises:
+            ValueError: The parts do not agree on what there is to read.
+            What the requests raise, see DistGraph.connect. A note names the part.
+        """
+        if self._reads is None:
+            return {}
+        kept, request = self._graph.kept_digests, DigestRequest(self._edge_types, self._reads)
+        if request not in kept:
+            by_edge_type = zip(*_digests(self._graph, request), strict=True)
+            kept[request] = {of: self._sum(of, each) for of, each in zip(self._edge_types, by_edge_type, strict=True)}
+        return kept[request]
+
+    def _sum(self, edge_type: Any, found: Sequence[list[str] | None]) -> list[str] | None:
+        lengths = {None if each is None else len(each) for each in found}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"{self._where}: some parts have values of {edge_type} to draw by and others have none. Look at the "
+                "servers: their versions, their files."
+            )
+        given = [each for each in found if each is not None]
+        return [sum_of_digests(each) for each in zip(*given, strict=True)] if given else None
+
+
+def _digests(graph: GraphInParts, request: DigestRequest) -> list[Digests]:
+    waiting = {}
+    for part in range(graph.facts.num_parts):
+        if not graph.is_here(part):
+            with _noting_part(part):
+                waiting[part] = graph.peers.digests(part, request)
+    answers = []
+    for part in range(graph.facts.num_parts):
+        with _noting_part(part):
+            if part in waiting:
+                answers.append(waiting[part].result())
+            else:
+                assert graph.local_part is not None
+                answers.append(answer_digests(graph.local_part, request))
+    return answers
+
+
+@contextmanager
+def _noting_part(part: int) -> Iterator[None]:
+    """Add to an error which part was asked."""
+    try:
+        yield
+    except Exception as error:
+        add_note(error, f"asked of part {part}")
+        raise
+
+
+def _request(graph: GraphInParts, asked: list[Ask]) -> dict[int, Future[list[Drawn]]]:
+    waiting = {}
+    for ask in asked:
+        if not graph.is_here(ask.part):
+            with _noting_part(ask.part):
+                waiting[ask.part] = graph.peers.draw(ask.part, ask.request)
+    return waiting
+
+
+def _draw_here(graph: GraphInParts, ask: Ask) -> list[Drawn]:
+    assert graph.local_part is not None
+    return answer_draw(graph.local_part, ask.request, num_threads=num_threads())

@@ -1,0 +1,198 @@
+"""Choice: how the in-edges of a row are drawn. The base of the policies, which stand in sampling/, and the simplest.
+
+A choice is a value, what the user asked for. For a minibatch it makes keys, and the record that a request carries. From
+rows it makes what the kernel draws by, and what names it in a fingerprint; the rows may be those of a whole graph or of
+a part (`Rows`). docs/semantics.md, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from datapipes.base.array_digest import version_of
+from datapipes.base.checks import shown
+from datapipes.base.rng import RngKey
+from datapipes.base.types import type_text
+
+__all__: list[str] = []
+
+
+class Form(NamedTuple):
+    """What a row of an attribute is; `dtype` is another type where the attribute is no tensor."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+class Attributed(Protocol):
+    """A graph or a part, as far as a choice checks it: what attributes there are, not their values."""
+
+    @property
+    def is_heterogeneous(self) -> bool:
+        """Whether nodes and edges have types."""
+
+    anew: str  # what an error adds to the advice to change an attribute
+
+    def forms(self) -> Mapping[tuple[str, Any, str], Any]:
+        """Return {("node" or "edge", type or None, name): Form} of all attributes."""
+
+    def refuse_source_times(self, where: str, name: str) -> None:
+        """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
+
+
+class Rows(Protocol):
+    """The in-edges of one edge type: those of all nodes of a graph, or of the nodes that a part owns."""
+
+    @property
+    def indptr(self) -> Tensor:
+        """int64 [num_rows + 1]."""
+
+    @property
+    def indices(self) -> Tensor:
+        """int32 or int64 [num_edges], the source of each in-edge."""
+
+    @property
+    def edge_attributes(self) -> Mapping[str, Tensor]:
+        """{name: [num_edges, ...]}."""
+
+    @property
+    def node_ids(self) -> Tensor | None:
+        """int64 [num_rows], the node of each row; None if it is the number of the row."""
+
+    @property
+    def num_source_values(self) -> int:
+        """Rows of a `source_attribute`."""
+
+    def source_attribute(self, name: str) -> Tensor | None:
+        """Return the tensor that has a value of each source: by node, or by in-edge as a part stores it."""
+
+    def source_times(self, name: str, out: Tensor | None = None) -> Tensor:
+        """Return the times of the sources, int64 [num_edges], in `out` if given; what is stored so is not copied."""
+
+
+class Keyed(NamedTuple):
+    """What one minibatch draws with.
+
+    Attributes:
+        keys: uint64, of each hop, hop 0 first, and each edge type that is sampled.
+        choice: the record that a request carries; see `Choice.keyed`.
+    """
+
+    keys: list[list[int]]
+    choice: Choice
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How in-edges are drawn; this one draws all alike. A policy is a subclass: what it takes, it says once, here.
+
+    Attributes:
+        of_times: whether rows have times, at which they are drawn.
+        every_type: whether each edge type that is sampled needs what is read, or one of them at least.
+    """
+
+    of_times: ClassVar[bool] = False
+    every_type: ClassVar[bool] = True
+
+    @property
+    def reads(self) -> Choice | None:
+        """The choice as far as it says what is read of rows; None if nothing is."""
+        return None
+
+    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
+        """Raise TypeError or ValueError unless the edge types have what the choice reads."""
+
+    def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
+        """Return the attributes that are read, by what they are called in errors, as the rows have them now."""
+        return {}
+
+    def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
+        """Return the arrays that the kernel needs beside the attributes; [] if there is nothing to read. O(num_edges).
+
+        Raises:
+            TypeError, ValueError: The values cannot be drawn by; the message names the first wrong one.
+            MemoryError: The arrays exceed the memory that is left.
+        """
+        return []
+
+    def argument(self, rows: Rows, made: list[Tensor]) -> Any:
+        """Return what the kernel takes of one edge type, given what `make` made; None if there is nothing to read."""
+        return None
+
+    def digests(self, rows: Rows, made: list[Tensor]) -> list[str] | None:
+        """Return digests of the values that are read; those of parts add up. None if there is nothing to read."""
+        return None
+
+    def kernel(self, arguments: list[Any]) -> dict[str, Any]:
+        """Return the choice as the kernels take it, given the argument of each edge type."""
+        return {}
+
+    def keyed(self, rng: RngKey, num_hops: int, edge_types: Sequence[int], source_types: Sequence[int]) -> Keyed:
+        """Return what a minibatch draws with.
+
+        Args:
+            rng: the random key of the stage at the minibatch.
+            edge_types, source_types: of each edge type that is sampled: its place in `graph.edge_types`, and that of
+                its source in `graph.node_types`.
+        """
+        return Keyed([[rng.hop_key(hop, number) for number in edge_types] for hop in range(num_hops)], self)
+
+    def at(self, hop: int, places: Sequence[int]) -> Choice:
+        """Return the record as a request carries it, of one hop and some of the edge types that are sampled."""
+        return self
+
+    def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
+        """Return what a sampler's fingerprint says of the choice, given the digests of each edge type."""
+        return {}
+
+
+UNIFORM = Choice()
+
+
+def refuse_no_tensor(what: str, kind: Any) -> None:
+    """Raise TypeError if the dtype of a form is that of no tensor; the graph made tensors of all when it was built."""
+    if not isinstance(kind, torch.dtype):
+        raise TypeError(f"{what} must be a tensor, got {kind.__name__}. Set torch.as_tensor(values).")
+
+
+def refuse_elsewhere(what: str, values: Tensor) -> None:
+    """Raise ValueError if an attribute lies on a device."""
+    if values.device.type != "cpu":
+        raise ValueError(f"{what} must be in host memory, found it on {values.device}. Call .cpu().")
+
+
+def form_of(values: Any) -> Form:
+    """Return the form of the rows of an attribute, of which the user may have made anything."""
+    return Form(values.dtype, tuple(values.shape[1:])) if isinstance(values, Tensor) else Form(type(values), ())
+
+
+def forms_of(
+    of_nodes: Mapping[Any, Mapping[str, Any]], of_edges: Mapping[Any, Mapping[str, Any]]
+) -> dict[tuple[str, Any, str], Form]:
+    """Return {("node" or "edge", type, name): Form}, given {type: {name: values}} of nodes and of edges."""
+    return {
+        (domain, of, name): form_of(values)
+        for domain, types in (("node", of_nodes), ("edge", of_edges))
+        for of, attributes in types.items()
+        for name, values in attributes.items()
+    }
+
+
+def version(values: Any) -> int | None:
+    """Return how often an attribute was changed in place; None if it is no tensor."""
+    return version_of(values) if isinstance(values, Tensor) else None
+
+
+def of_type(edge_type: Any) -> str:
+    """Return " of SRC:REL:DST" for errors; "" without types."""
+    return "" if edge_type is None else f" of {type_text(edge_type)}"
+
+
+def names_of(forms: Collection[tuple[str, Any, str]], domain: str) -> str:
+    """Return the names of all attributes of a domain, for errors."""
+    return shown(sorted({name for of_domain, _, name in forms if of_domain == domain}))

@@ -1,0 +1,171 @@
+"""Hops: what a graph is asked for and what it gives, the neighborhood of the seeds of a minibatch, all hops at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.rng import RngKey
+from datapipes.base.types import ends_of
+from datapipes.graph.choice import Choice, Keyed
+from datapipes.minibatch import Block
+
+__all__: list[str] = []
+
+
+class Sampled(NamedTuple):
+    """A sampled neighborhood over local ids. In a graph with types, each tensor and block is a dict of them by type.
+
+    Attributes:
+        nodes: ids [num_nodes], distinct, by first occurrence; the seeds come first. With types: of all node types.
+        local_seeds: ids [num_seeds], the place of each seed in `nodes`. With types: of the types that have seeds.
+        hops: one Block a hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
+        groups: int64 [num_nodes], the group of seeds that a node was found from, where groups have nodes of their own
+            (trees, times); nodes are then distinct within a group. Else None.
+    """
+
+    nodes: Any
+    local_seeds: Any
+    hops: list[Any]
+    groups: Any = None
+
+
+class SeedTrees(NamedTuple):
+    """The groups of the seeds of a minibatch.
+
+    Attributes:
+        groups: int64 [n], the group of each seed, aligned with the ids that a sampler is given; with types {node type:
+            groups}, in the same order.
+        streams: uint32 [num_groups], the stream of the random key.
+        times: int64 [num_groups], the time; None without times.
+        rows: int64 [num_groups], the row of the seeds, over all types; None where it is the number of the group, or
+            groups are not trees.
+    """
+
+    groups: Any
+    streams: NDArray[np.uint32]
+    times: NDArray[np.int64] | None
+    rows: Tensor | None
+
+    def core(self, types: Iterable[Any]) -> _core.Groups:
+        """Return them as the kernels take them; `types` are those of the seeds, in the order of the kernel's."""
+        of_seeds = [self.groups[of] for of in types] if isinstance(self.groups, dict) else [self.groups]
+        streams = self.streams if self.streams.any() else None  # seeds of one time have stream 0
+        return _core.Groups(of_seeds, count=len(self.streams), streams=streams, times=self.times)
+
+
+class ChosenEdges(Protocol):
+    """What a choice reads of the edge types that a stage samples; `Graph.choose` makes it when the stage is built."""
+
+    def refuse_change(self) -> None:
+        """Raise ValueError if the graph has other values now."""
+
+    def digests(self) -> dict[Any, list[str] | None]:
+        """Return the digests of the values of each edge type, None where there are none; {} if nothing is read."""
+
+
+@dataclass(frozen=True)
+class HopPlan:
+    """All hops of a stage: what `graph.hops` needs beside the seeds of a minibatch. Made when the stage is built.
+
+    Attributes:
+        name: of the stage, for errors.
+        edge_types: those that are sampled, in sorted order.
+        fanouts: hop 0 (next to the seeds) first; of each edge type.
+        choice, chosen: how in-edges are drawn, and what is read for that.
+        replace, only_new, edge_ids: as NeighborSampler has them; `only_new` stands for frontier "new".
+        node_numbers: the place of each node type in `graph.node_types`.
+        edge_numbers, source_numbers: of each edge type: its place in `graph.edge_types`, that of its source in
+            `graph.node_types`.
+    """
+
+    name: str
+    edge_types: tuple[Any, ...]
+    fanouts: list[list[int]]
+    choice: Choice
+    chosen: ChosenEdges
+    replace: bool
+    only_new: bool
+    edge_ids: bool
+    node_numbers: dict[Any, int]
+    edge_numbers: list[int]
+    source_numbers: list[int]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        graph: Any,  # a Graph, which stands above this module
+        edge_types: tuple[Any, ...],
+        fanouts: list[list[int]],
+        choice: Choice,
+        *,
+        replace: bool,
+        only_new: bool,
+        edge_ids: bool,
+    ) -> HopPlan:
+        """Return the plan of a stage over a graph.
+
+        Raises:
+            What `graph.choose` raises.
+        """
+        nodes = {of: number for number, of in enumerate(graph.node_types)}
+        edges = {of: number for number, of in enumerate(graph.edge_types)}
+        return cls(
+            name,
+            edge_types,
+            fanouts,
+            choice,
+            graph.choose(name, choice, edge_types),
+            replace,
+            only_new,
+            edge_ids,
+            nodes,
+            [edges[of] for of in edge_types],
+            [nodes[ends_of(of)[0]] for of in edge_types],
+        )
+
+    def keyed(self, rng: RngKey) -> Keyed:
+        """Return what a minibatch draws with; `rng` is the stage's random key at it."""
+        return self.choice.keyed(rng, len(self.fanouts), self.edge_numbers, self.source_numbers)
+
+
+def by_type(seeds: Any) -> Mapping[Any, Tensor]:
+    """Return {node type: ids}, of None without types."""
+    return seeds if isinstance(seeds, Mapping) else {None: seeds}
+
+
+def sampled(
+    graph: Any, seeds: Mapping[Any, Tensor], nodes: Any, local_seeds: Any, hops: Any, groups: Any, edge_types: Any
+) -> Sampled:
+    """Return what the kernels found, arrays by number of type, as tensors by type; without types as they are.
+
+    Args:
+        seeds: {node type: ids}, in the order in which the kernels got them.
+        hops: of each hop: of each edge type (indptr, indices, edge ids or None, number of sources).
+        groups: None if the seeds have none.
+    """
+    found = _tensors(graph.node_types, nodes)
+    local = _tensors(seeds, local_seeds)
+    blocks = [{of: block(*parts) for of, parts in zip(edge_types, hop, strict=True)} for hop in hops]
+    kept = None if groups is None else _tensors(graph.node_types, groups)
+    if graph.is_heterogeneous:
+        return Sampled(found, local, blocks, kept)
+    return Sampled(found[None], local[None], [hop[None] for hop in blocks], kept and kept[None])
+
+
+def block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
+    """Return a Block of a kernel's arrays."""
+    ids = None if edge_ids is None else torch.from_numpy(edge_ids)
+    return Block(torch.from_numpy(indptr), torch.from_numpy(indices), num_src, ids)
+
+
+def _tensors(types: Any, arrays: Any) -> dict[Any, Tensor]:
+    return {of: torch.from_numpy(each) for of, each in zip(types, arrays, strict=True)}

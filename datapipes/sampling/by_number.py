@@ -1,0 +1,75 @@
+"""ByNumber: LABOR-0; every source has a random number, and a node takes the in-edges of the sources with the smallest.
+
+docs/semantics.md, section 3.2. The number of a source depends on a key and its id alone, so all parts agree on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from datapipes import _core
+from datapipes.base.rng import RngKey
+from datapipes.graph.choice import Choice, Keyed
+
+__all__: list[str] = []
+
+MAX_DEPENDENCY = 2**31 - 1
+
+KeyPairs = tuple[tuple[int, int], ...]  # of each edge type: the key of the next generation, and that of batch 0
+
+
+@dataclass(frozen=True)
+class ByNumber(Choice):
+    """In-edges from the sources with the smallest numbers.
+
+    Attributes:
+        layer_dependency, batch_dependency: as LayerNeighborSampler has them.
+    """
+
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+
+    def keyed(self, rng: RngKey, num_hops: int, edge_types: Sequence[int], source_types: Sequence[int]) -> Keyed:
+        generation, place = divmod(rng.index, self.batch_dependency)
+
+        def keys(generation: int) -> list[list[int]]:
+            of = replace(rng, index=generation)
+            hops = [0] * num_hops if self.layer_dependency else range(num_hops)
+            return [[of.hop_key(hop, kind) for kind in source_types] for hop in hops]
+
+        pairs: tuple[KeyPairs, ...] = ()
+        if self.batch_dependency > 1:
+            both = zip(keys(generation + 1), keys(0), strict=True)
+            pairs = tuple(tuple(zip(*hop, strict=True)) for hop in both)
+        return Keyed(keys(generation), Numbered(self.batch_dependency, self.batch_dependency - place, pairs))
+
+    def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
+        return {"layer_dependency": self.layer_dependency, "batch_dependency": self.batch_dependency}
+
+
+@dataclass(frozen=True)
+class Numbered(Choice):
+    """A ByNumber at a minibatch: the record that a request carries. The key of a draw is that of its generation.
+
+    Attributes:
+        dependency: how many minibatches a source keeps its number.
+        until_next: sources with offset >= until_next belong to the next generation.
+        keys: of each hop and edge type; empty where the dependency is 1.
+    """
+
+    dependency: int = 1
+    until_next: int = 1
+    keys: tuple[KeyPairs, ...] = ()
+
+    def kernel(self, arguments: list[Any]) -> dict[str, Any]:
+        next_keys, offset_keys = ([[pair[i] for pair in hop] for hop in self.keys] for i in range(2))
+        return {
+            "layers": _core.Layers(
+                dependency=self.dependency, until_next=self.until_next, next_keys=next_keys, offset_keys=offset_keys
+            )
+        }
+
+    def at(self, hop: int, places: Sequence[int]) -> Numbered:
+        return replace(self, keys=(tuple(self.keys[hop][place] for place in places),) if self.keys else ())

@@ -1,0 +1,169 @@
+"""ChoiceSampler: the base of this package's samplers. They differ in the Choice by which in-edges are drawn.
+
+The graph runs the hops: a whole one in one call of the C++ core, one in parts by asking its parts, hop by hop. What a
+row draws depends on the random key and the row alone, so both give the same bits. docs/semantics.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_bool, check_choice, check_int
+from datapipes.base.rng import RngKey
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.graph.choice import Choice
+from datapipes.graph.graph import Graph
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.minibatch import MiniBatch
+from datapipes.sampling.fanouts import Fanout
+from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.seed_trees import seed_trees
+
+__all__: list[str] = []
+
+CONCURRENCY = 8  # minibatches in flight at once over a graph in parts, unless the user says otherwise
+
+
+class ChoiceSampler(Sampler):
+    """Base of samplers that draw by a Choice, over a whole graph or one in parts.
+
+    Seeds may be in groups with nodes of their own: a tree for each seed, which also sets `batch`, or seeds of one time.
+
+    Attributes:
+        choice: how in-edges are drawn.
+        replace, frontier, disjoint: as NeighborSampler has them.
+        concurrency: minibatches in flight at once, over a graph in parts.
+        plan: what `graph.hops` needs beside the seeds.
+    """
+
+    samples_parts = True
+
+    def __init__(
+        self,
+        source: Stage,
+        graph: Graph,
+        fanouts: Sequence[Fanout],
+        choice: Choice,
+        *,
+        return_edge_ids: bool,
+        replace: bool = False,
+        frontier: str = "all",
+        disjoint: bool = False,
+        concurrency: int | None = None,
+    ) -> None:
+        super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
+        self.choice = choice
+        self.replace = check_bool(self.name, "replace", replace)
+        self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
+        self.disjoint = check_bool(self.name, "disjoint", disjoint)
+        self.concurrency = self._checked_concurrency(concurrency)
+        own = {"sample", "transform"}  # a subclass with one of its own would never see it called
+        overridden = any(getattr(type(self), name) is not getattr(ChoiceSampler, name) for name in own)
+        self.asynchronous = graph.in_parts and not overridden
+        self.plan = HopPlan.of(
+            self.name,
+            graph,
+            self.edge_types,
+            [  # hop 0 first
+                [fanout[of] if isinstance(fanout, dict) else fanout for of in self.edge_types]
+                for fanout in reversed(self.fanouts)
+            ],
+            choice,
+            replace=self.replace,
+            only_new=self.frontier == "new",
+            edge_ids=self.return_edge_ids,
+        )
+
+    def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
+        """Return the neighborhood of `seeds`; with `trees` each group of them has nodes of its own.
+
+        Raises:
+            ValueError: The seeds need times and have none; or values of the graph that it draws by were changed.
+        """
+        return self.graph.hops(self.plan, seeds, self.plan.keyed(rng), self._checked_trees(trees))
+
+    async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
+        """Return what `sample` does, over a graph in parts."""
+        graph: Any = self.graph
+        found: Sampled = await graph.hops_async(self.plan, seeds, self.plan.keyed(rng), self._checked_trees(trees))
+        return found
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        ids, restored = self.seeds_of(minibatch)
+        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
+        given = () if trees is None else (trees,)
+        return self._filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *given)), trees)
+
+    async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
+        """Return what `transform` does, over a graph in parts."""
+        ids, restored = self.seeds_of(minibatch)
+        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
+        return self._filled(minibatch, restored(await self.sample_async(ids, self.rng_of(minibatch), trees)), trees)
+
+    def trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
+        """Return the groups of the seeds of a minibatch, which `seeds_of` has checked; None if all are in one."""
+        has_times = self.choice.of_times
+        if not (self.disjoint or has_times):
+            return None
+        return seed_trees(self.name, seeds, timestamps, disjoint=self.disjoint, has_times=has_times)
+
+    def fingerprint(self) -> Fingerprint:
+        drawn: Fingerprint = {"replace": self.replace, "frontier": self.frontier}
+        if self.disjoint:
+            drawn["disjoint"] = True
+        return {**super().fingerprint(), **drawn, **self.choice.fingerprint(self.plan.chosen.digests())}
+
+    def describe(self) -> dict[str, Any]:
+        given = {
+            **super().describe(),
+            "replace": self.replace or None,
+            **self.describe_choice(),
+            "frontier": self.frontier,
+            "disjoint": self.disjoint or None,
+            "concurrency": self.concurrency if self.graph.in_parts else None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def describe_choice(self) -> dict[str, Any]:
+        """Return what `describe` says of the choice; None is left out."""
+        return {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.plan.chosen.refuse_change()  # a worker would build the stage over the values as they are now
+        return super().__reduce__()
+
+    def _checked_concurrency(self, given: Any) -> int:
+        if given is None:
+            return CONCURRENCY if self.graph.in_parts else 1
+        number = check_int(self.name, "concurrency", given, 1)
+        if not self.graph.in_parts:
+            raise ValueError(
+                f"{self.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
+                "wait for answers. Leave it out; num_workers of a DataLoader makes several minibatches at once."
+            )
+        return number
+
+    def _checked_trees(self, trees: SeedTrees | None) -> SeedTrees | None:
+        if self.choice.of_times and (trees is None or trees.times is None):
+            raise ValueError(f"{self.name}: found seeds without times; each needs one. Pass trees that have times.")
+        return trees
+
+    def _filled(self, minibatch: MiniBatch, found: Sampled, trees: SeedTrees | None) -> MiniBatch:
+        filled = self.filled(minibatch, found)
+        return filled.replace(batch=_batch(found, trees)) if self.disjoint and trees is not None else filled
+
+
+def _batch(found: Sampled, trees: SeedTrees) -> Any:
+    """Return the row of the seeds whose tree each node belongs to."""
+    rows = trees.rows
+    if rows is None:
+        return found.groups
+    if isinstance(found.groups, dict):
+        return {of: torch.index_select(rows, 0, groups) for of, groups in found.groups.items()}
+    groups: Tensor = found.groups
+    return torch.index_select(rows, 0, groups)

@@ -1,0 +1,639 @@
+"""The samplers over parts, a row for each: minibatches, fingerprints and states of the whole graph; what is refused.
+
+docs/semantics.md, section 4.3. What one part is asked stands in test_hops_over_parts.py.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from amounts import examples
+from dist_graphs import dist_graph_of, new_root, small_parts, typed_parts
+from hypothesis import given
+from hypothesis import strategies as st
+from partitions import books, graphs
+from pipelines import assert_states_move, digests, items, refused, small_graph
+from strategies import csc_graphs, rng_seeds
+from test_hops_over_parts import fanouts_of, some_seeds
+from timed_pipelines import EDGE_TIMES, NODE_TIMES, temporal, timed_graph, timed_items
+from tree_cases import built, can_be_sampled, cases
+from typed_pipelines import CITES, FANOUTS, WRITES, typed_graph, typed_items
+from weights import weighted_graph, weighted_typed_graph, weights_for
+
+import datapipes as dp
+from datapipes import distributed
+from datapipes.distributed import DistGraph
+from datapipes.graph.graph import Graph
+from datapipes.sampling.by_number import Numbered
+from datapipes.sampling.by_time import ByTime
+
+
+class Row(NamedTuple):
+    """A sampler with options, over the small graph, whole and in parts."""
+
+    name: str
+    fanouts: list[Any]
+    options: dict[str, Any]
+    other: dict[str, Any]  # a change of the options that a state refuses
+    cls: str
+    source: Callable[[], dp.Stage] = items
+    graph: Callable[[], dp.CSCGraph] = small_graph
+    node_time_attr: str | None = None
+
+    def parts(self, num_parts: int = 3, local_part: int | None = 1) -> DistGraph:
+        return small_parts(num_parts, local_part, self.graph(), self.node_time_attr)
+
+    def over(self, graph: Graph, *, dist: bool = False, **changes) -> dp.Stage:
+        name = f"dist_{self.name}" if dist else self.name
+        return getattr(self.source(), name)(graph, *self.fanouts, **{**self.options, **changes})
+
+
+BOTH = {"edge_time_attr": "at", "node_time_attr": "since"}
+LAYERS = {"layer_dependency": True, "batch_dependency": 3}
+ROWS = {
+    "neighbor": Row("sample_neighbor", [[3, 2]], {}, {"frontier": "new"}, "DistNeighborSampler"),
+    "trees": Row("sample_neighbor", [[3, -1, 2]], {"disjoint": True}, {"disjoint": False}, "DistNeighborSampler"),
+    "weights": Row(
+        "sample_neighbor",
+        [[3, 2]],
+        {"prob_name": "w"},
+        {"prob_name": None},
+        "DistNeighborSampler",
+        graph=weighted_graph,
+    ),
+    "layers": Row("sample_layer_neighbor", [[3, 2]], LAYERS, {"batch_dependency": 4}, "DistLayerNeighborSampler"),
+    "times": Row(
+        "temporal_sample_neighbor",
+        [[3, 2]],
+        BOTH,
+        {"strategy": "last"},
+        "DistTemporalNeighborSampler",
+        timed_items,
+        timed_graph,
+        "since",
+    ),
+    "subgraph": Row("sample_in_subgraph", [], {}, {"return_edge_ids": True}, "DistInSubgraphSampler"),
+}
+FIRST = {f"dist_{row.name}": row for row in reversed(ROWS.values())}  # of each stage the first row
+OPTIONS_OF_FORMS = {
+    "dist_sample_neighbor": {"replace": True, "frontier": "new"},
+    "dist_sample_layer_neighbor": {"batch_dependency": 2, "frontier": "new"},
+    "dist_temporal_sample_neighbor": {"strategy": "last", "inclusive": True, "time_window": 30, "disjoint": True},
+    "dist_sample_in_subgraph": {"return_edge_ids": True},
+}
+
+
+def contract_chain(name: str) -> dp.Stage:
+    row = FIRST[name]
+    return row.over(row.parts(), dist=True, return_edge_ids=True)
+
+
+def contract_forms(name: str) -> tuple[dp.Stage, dp.Stage]:
+    row = FIRST[name]
+    parts, options = row.parts(), {**row.options, **OPTIONS_OF_FORMS[name], "concurrency": 2}
+    constructed = getattr(distributed, row.cls)(row.source(), parts, *row.fanouts, **options)
+    return row.over(parts, dist=True, **options), constructed
+
+
+of_each_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+
+
+# --- the bits of the whole graph
+
+
+@of_each_row
+@pytest.mark.parametrize("dist", [False, True], ids=["its name", "its name over parts"])
+@pytest.mark.parametrize(("num_parts", "local_part"), [(3, 1), (1, None)])
+def test_minibatches_and_fingerprints_are_those_of_the_whole_graph(row, dist, num_parts, local_part):
+    for edge_ids in (True, False):
+        whole = row.over(row.graph(), return_edge_ids=edge_ids)
+        ours = row.over(row.parts(num_parts, local_part), dist=dist, return_edge_ids=edge_ids)
+        assert digests(ours) == digests(whole)
+        assert ours.fingerprint() == whole.fingerprint()
+        assert ours.state_name == whole.state_name
+        assert (ours.asynchronous, whole.asynchronous) == (True, False)
+
+
+@of_each_row
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_neither_workers_nor_minibatches_in_flight_change_a_bit(row, workers):
+    expected = digests(row.over(row.graph()))
+    for concurrency in (1, 8):
+        pipe = row.over(row.parts(), dist=concurrency == 1, concurrency=concurrency)
+        context = {"multiprocessing_context": "fork"} if workers == "process" else {}
+        with dp.DataLoader(pipe, 2, worker_method=workers, **context) as loader:
+            assert digests(loader) == expected
+
+
+@pytest.mark.parametrize("row", [ROWS["times"], ROWS["weights"]], ids=["times", "weights"])
+def test_workers_that_are_started_get_what_the_part_in_this_process_has_made(row):
+    graph = row.parts(2, 1)
+    pipe = row.over(graph)
+    assert graph.peers.asked == []  # made when the stage is built
+    assert graph.local_part.kept_bytes >= 8 * graph.local_part.relation().num_edges
+    with dp.DataLoader(pipe, 1) as loader:
+        assert digests(loader) == digests(row.over(row.graph()))
+
+
+@of_each_row
+def test_a_minibatch_by_hand_is_drawn_as_in_the_chain(row):
+    pipe = row.over(row.parts())
+    expected = digests(pipe)
+    pipe.set_epoch(0)
+    pipe.source.set_epoch(0)
+    for minibatch, digest in zip(pipe.source, expected, strict=True):
+        assert pipe.transform(minibatch).digest() == asyncio.run(pipe.transform_async(minibatch)).digest() == digest
+
+
+# --- states
+
+
+@of_each_row
+def test_a_state_moves_between_the_whole_graph_and_any_parts(row):
+    def pipes() -> list[dp.Stage]:
+        return [
+            row.over(row.graph()),
+            row.over(row.parts(3), dist=True),
+            row.over(row.parts(2, None), concurrency=1),
+        ]
+
+    assert_states_move(pipes)
+    (name,) = row.other
+    with refused(ValueError, stage=row.name, found=name if name != "prob_name" else "weights_digest", allowed="."):
+        row.over(row.parts(), **row.other).load_state_dict(pipes()[0].state_dict())
+
+
+# --- what is refused
+
+
+@of_each_row
+def test_a_whole_graph_has_no_concurrency_and_is_no_dist_graph(row):
+    with refused(
+        ValueError, stage=f"^{row.name}", found="concurrency is 4, but the graph is whole", allowed="in parts"
+    ):
+        row.over(row.graph(), concurrency=4)
+    for graph, found in ((row.graph(), "CSCGraph"), (torch.eye(3), "Tensor")):
+        with refused(TypeError, stage=f"^dist_{row.name}", found=f"got {found}", allowed="DistGraph"):
+            row.over(graph, dist=True)
+
+
+def test_a_sampler_with_a_draw_or_sample_method_of_its_own_needs_a_whole_graph():
+    class Draws(dp.Sampler):
+        def draw(self, nodes, hop, rng):
+            raise AssertionError("is not called")
+
+    class Samples(dp.Sampler):
+        def sample(self, seeds, rng):
+            raise AssertionError("is not called")
+
+    for cls, stage in ((Draws, "draws"), (Samples, "samples")):
+        with refused(TypeError, stage=f"^{stage}", found="got DistGraph", allowed="CSCGraph", remedy="sample_neighbor"):
+            cls(items(), small_parts(), [2])
+
+
+@pytest.mark.parametrize("method", ["sample", "transform"])
+def test_a_method_that_a_subclass_overrides_is_called_over_parts(method):
+    class Noting(dp.NeighborSampler):
+        def sample(self, seeds, rng):
+            noted.append("sample")
+            return super().sample(seeds, rng)
+
+    class NotingMinibatches(dp.NeighborSampler):
+        def transform(self, minibatch):
+            noted.append("transform")
+            return super().transform(minibatch)
+
+    noted: list[str] = []
+    cls = Noting if method == "sample" else NotingMinibatches
+    pipe = cls(items(), small_parts(), [3, 2])
+    assert not pipe.asynchronous
+    assert digests(pipe) == digests(items().sample_neighbor(small_graph(), [3, 2]))
+    assert noted == [method] * len(pipe)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "found", "allowed"),
+    [
+        ("neighbor", {"concurrency": 0}, ValueError, "concurrency.*0", r"1"),
+        ("neighbor", {"concurrency": True}, TypeError, "concurrency.*True", "an int"),
+        ("neighbor", {"frontier": "old"}, ValueError, "'old'", r"\['all', 'new'\]"),
+        ("neighbor", {"replace": 1}, TypeError, "replace.*got 1", "True or False"),
+        ("neighbor", {"disjoint": 1}, TypeError, "disjoint.*got 1", "True or False"),
+        ("layers", {"batch_dependency": 0}, ValueError, "batch_dependency.*0", "1"),
+        ("layers", {"batch_dependency": 2**31}, ValueError, "2147483648", "2147483647"),
+        ("layers", {"layer_dependency": 1}, TypeError, "got 1", "True or False"),
+        ("layers", {"frontier": "old"}, ValueError, "'old'", r"\['all', 'new'\]"),
+        ("subgraph", {"return_edge_ids": 1}, TypeError, "got 1", "True or False"),
+        ("times", {"edge_time_attr": None, "node_time_attr": None}, ValueError, "neither", "at least one"),
+        ("times", {"strategy": "last", "replace": True}, ValueError, "'last'", "once each"),
+        ("times", {"strategy": "first"}, ValueError, "'first'", "uniform"),
+        ("times", {"time_window": -1}, ValueError, "-1", "0"),
+        ("times", {"inclusive": 1}, TypeError, "got 1", "True or False"),
+        ("times", {"edge_time_attr": 3}, TypeError, "got 3", "the name of"),
+        ("weights", {"prob_name": "v"}, ValueError, "no edge attribute 'v'", "'w'"),
+        ("weights", {"prob_name": 3}, TypeError, "got 3", "the name of an edge attribute"),
+        ("weights", {"prob_name": "rows"}, ValueError, r"\[num_edges, 2\]", "one for each edge"),
+    ],
+)
+def test_arguments_that_are_not_allowed_are_refused(name, change, error, found, allowed):
+    row = ROWS[name]
+    for dist in (False, True):
+        with refused(error, stage=f"{'dist_' if dist else ''}{row.name}", found=found, allowed=allowed):
+            row.over(row.parts(), dist=dist, **change)
+
+
+@pytest.mark.parametrize("fanouts", [[-2], [[2]], "2"])
+def test_fanouts_that_are_not_allowed_are_refused(fanouts):
+    with refused((TypeError, ValueError), stage="dist_sample_neighbor", found="fanouts", allowed="."):
+        items().dist_sample_neighbor(small_parts(), fanouts)
+
+
+# --- trees and weights
+
+
+TREES = {"disjoint": True, "return_edge_ids": True}
+
+
+@examples(30)
+@given(st.data(), st.integers(0, 2**64 - 1))
+def test_trees_in_any_parts_are_those_of_the_whole_graph(data, seed):
+    graph = data.draw(graphs().filter(lambda made: made.edge_types and any(map(made.num_nodes_of, made.node_types))))
+    fanouts = data.draw(fanouts_of(graph))
+    start = dp.ItemSampler(some_seeds(data.draw, graph), 4, shuffle=True, seed=seed)
+    options = {
+        "disjoint": True,
+        "replace": data.draw(st.booleans()),
+        "frontier": data.draw(st.sampled_from(["all", "new"])),
+        "return_edge_ids": data.draw(st.booleans()),
+    }
+    parts = dist_graph_of(graph, data.draw(books(graph, 5)), new_root())
+    try:
+        expected = digests(start.sample_neighbor(graph, fanouts, **options))
+        assert digests(start.dist_sample_neighbor(parts, fanouts, **options)) == expected
+    finally:
+        parts.close()
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("links", [False, True])
+def test_trees_of_nodes_and_links_with_types_are_those_of_the_whole_graph(links, dtype, num_parts):
+    graph = typed_graph(dtype)
+    expected = digests(typed_items(links=links).sample_neighbor(graph, FANOUTS, **TREES))
+    parts = typed_parts(num_parts, None, graph)
+    assert digests(typed_items(links=links).dist_sample_neighbor(parts, FANOUTS, **TREES)) == expected
+
+
+@examples(30)
+@given(st.data(), cases(temporal=False).filter(can_be_sampled))
+def test_trees_by_weights_in_any_parts_are_those_of_the_whole_graph(data, case):
+    graph, start, fanouts, arguments = built(case)
+    parts = dist_graph_of(graph, data.draw(books(graph, 4)), new_root())
+    try:
+        expected = digests(start.sample_neighbor(graph, fanouts, **arguments))
+        assert digests(start.dist_sample_neighbor(parts, fanouts, **arguments)) == expected
+    finally:
+        parts.close()
+
+
+def test_transform_by_hand_gives_trees_and_their_rows():
+    pairs = torch.tensor([[3, 3], [7, 3]])
+    minibatch = dp.MiniBatch(seeds=pairs, rng=dp.RngKey(5, 0, 3, 1))
+    found = items().dist_sample_neighbor(small_parts(), [3, 2], **TREES).transform(minibatch)
+    expected = items().sample_neighbor(small_graph(), [3, 2], **TREES).transform(minibatch)
+    assert found.digest() == expected.digest()
+    assert found.batch[found.compacted_seeds].tolist() == [[0, 0], [1, 1]]
+
+
+def test_a_part_is_told_the_stream_of_each_row_and_of_plain_draws_none():
+    graph, seeds = small_parts(2, None), torch.tensor([4, 6, 4])
+    start = dp.ItemSampler(dp.ItemSet(seeds), 3)
+    next(iter(start.dist_sample_neighbor(graph, [2], disjoint=True)))
+    told = {
+        (node, stream)
+        for _, request in graph.peers.asked
+        for node, stream in zip(request.ids[None].tolist(), request.streams[None].tolist(), strict=True)
+    }
+    assert told == {(4, 0), (6, 1), (4, 2)}
+    graph.peers.asked.clear()
+    next(iter(start.dist_sample_neighbor(graph, [2])))
+    assert [request.streams for _, request in graph.peers.asked] == [None] * len(graph.peers.asked)
+
+
+WEIGHTED = {"prob_name": "w", "return_edge_ids": True}
+
+
+@examples(40)
+@given(st.data(), csc_graphs(min_nodes=1), rng_seeds)
+def test_weighted_draws_from_any_parts_are_those_of_the_whole_graph(data, arrays, rng_seed):
+    graph = dp.CSCGraph(*arrays, edge_attributes={"w": data.draw(weights_for(arrays.num_edges))})
+    fanouts = data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3))
+    ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=9))
+    start = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 4, shuffle=True, seed=rng_seed)
+    options = {
+        "replace": data.draw(st.booleans()),
+        "frontier": data.draw(st.sampled_from(["all", "new"])),
+        "disjoint": data.draw(st.booleans()),
+    }
+    parts = dist_graph_of(graph, data.draw(books(graph, 4)), new_root())
+    try:
+        whole = start.sample_neighbor(graph, fanouts, **WEIGHTED, **options)
+        ours = start.dist_sample_neighbor(parts, fanouts, **WEIGHTED, **options)
+        assert digests(ours) == digests(whole)
+        assert ours.fingerprint() == whole.fingerprint()
+    finally:
+        parts.close()
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_weighted_draws_with_types_are_those_of_the_whole_graph(num_parts):
+    graph = weighted_typed_graph()
+    whole = typed_items().sample_neighbor(graph, [2, 3], **WEIGHTED)
+    ours = typed_items().dist_sample_neighbor(typed_parts(num_parts, 0, graph), [2, 3], **WEIGHTED)
+    assert digests(ours) == digests(whole)
+    assert ours.fingerprint() == whole.fingerprint()
+
+
+def test_wrong_weights_of_another_part_are_told_by_it():
+    graph = small_parts(2, None, weighted_graph(torch.full((200,), -1.0)))
+    with pytest.raises(ValueError, match=r"Part.draw: the weight 'w' is -1 at position") as caught:
+        next(iter(items().dist_sample_neighbor(graph, [2], **WEIGHTED)))
+    assert "asked of part" in "\n".join(getattr(caught.value, "__notes__", ()))
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "found", "allowed"),
+    [
+        (torch.ones(200).int(), TypeError, "int32", "float16"),
+        (torch.arange(200.0) - 1, ValueError, "is -1", "0 or more"),
+        (torch.full((200,), torch.inf), ValueError, "is inf", "0 or more"),
+    ],
+)
+def test_what_is_no_weight_is_refused_when_the_stage_is_built(weights, error, found, allowed):
+    graph = small_parts(1, 0, weighted_graph(weights))
+    with refused(error, stage="dist_sample_neighbor", found=found, allowed=allowed):
+        items().dist_sample_neighbor(graph, [2], **WEIGHTED)
+
+
+def test_a_state_of_other_weights_is_refused():
+    state = ROWS["weights"].over(weighted_graph()).state_dict()
+    other = small_parts(3, 1, weighted_graph(torch.ones(200)))
+    with refused(ValueError, stage="sample_neighbor", found="weights_digest was", allowed="is"):
+        ROWS["weights"].over(other).load_state_dict(state)
+
+
+# --- numbers of sources
+
+
+@examples(40)
+@given(st.data(), csc_graphs(min_nodes=1), rng_seeds)
+def test_layers_from_any_parts_are_those_of_the_whole_graph(data, arrays, rng_seed):
+    graph = dp.CSCGraph(*arrays)
+    fanouts = data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3))
+    ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=9))
+    start = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 2, shuffle=True, seed=rng_seed)
+    options = {
+        "layer_dependency": data.draw(st.booleans()),
+        "batch_dependency": data.draw(st.sampled_from([1, 2, 5, 2**31 - 1])),
+        "frontier": data.draw(st.sampled_from(["all", "new"])),
+        "return_edge_ids": data.draw(st.booleans()),
+    }
+    parts = dist_graph_of(graph, data.draw(books(graph, 4)), new_root())
+    try:
+        whole = start.sample_layer_neighbor(graph, fanouts, **options)
+        ours = start.dist_sample_layer_neighbor(parts, fanouts, **options)
+        assert digests(ours) == digests(whole)
+        assert ours.fingerprint() == whole.fingerprint()
+    finally:
+        parts.close()
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("dependencies", [{}, {"layer_dependency": True}, {"batch_dependency": 4}], ids=str)
+def test_layers_with_types_are_those_of_the_whole_graph(dependencies, dtype, num_parts):
+    graph = typed_graph(dtype)
+    expected = digests(typed_items(links=True).sample_layer_neighbor(graph, FANOUTS, **dependencies))
+    parts = typed_parts(num_parts, 0, graph)
+    assert digests(typed_items(links=True).dist_sample_layer_neighbor(parts, FANOUTS, **dependencies)) == expected
+
+
+def test_a_part_is_told_the_keys_of_the_generations_only_if_sources_keep_their_numbers():
+    for dependency in (1, 2):
+        graph = typed_parts(2, None)
+        next(iter(typed_items().dist_sample_layer_neighbor(graph, FANOUTS, batch_dependency=dependency)))
+        for _, request in graph.peers.asked:
+            assert isinstance(request.choice, Numbered)
+            assert sum(map(len, request.choice.keys)) == (0 if dependency == 1 else len(request.draws))
+
+
+def test_a_part_refuses_numbers_that_cannot_be():
+    part = small_parts().local_part
+    for choice in (Numbered(0, 1), Numbered(3, 4, (((1, 2),),)), Numbered(3, 1), Numbered(3, 1, (((1, 2), (3, 4)),))):
+        with pytest.raises(ValueError, match=r"dependency must be in|give one of next_keys"):
+            part.draw(part.node_ids(), fanout=2, key=1, choice=choice)
+    with pytest.raises(ValueError, match="not drawn with replacement"):
+        part.draw(part.node_ids(), fanout=2, key=1, choice=Numbered(), replace=True)
+
+
+# --- times
+
+
+def timed_parts(num_parts: int = 3, local_part: int | None = 1, graph: dp.CSCGraph | None = None) -> DistGraph:
+    return small_parts(num_parts, local_part, graph or timed_graph(), "since")
+
+
+def over_parts(source: dp.Stage | None = None, graph: DistGraph | None = None, **arguments) -> dp.Stage:
+    given = {"return_edge_ids": True, **BOTH, **arguments}
+    return (source or timed_items()).dist_temporal_sample_neighbor(graph or timed_parts(), [3, 2], **given)
+
+
+@examples(60)
+@given(st.data(), cases(temporal=True).filter(can_be_sampled))
+def test_any_temporal_sample_from_any_parts_is_that_of_the_whole_graph(data, case):
+    graph, start, fanouts, arguments = built(case)
+    parts = dist_graph_of(
+        graph, data.draw(books(graph, 4)), new_root(), node_time_attr="since" if case.node_times else None
+    )
+    try:
+        whole = start.temporal_sample_neighbor(graph, fanouts, **arguments)
+        ours = start.dist_temporal_sample_neighbor(parts, fanouts, **arguments)
+        assert digests(ours) == digests(whole)
+        assert ours.fingerprint() == whole.fingerprint()
+    finally:
+        parts.close()
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"edge_time_attr": None},
+        {"node_time_attr": None, "strategy": "last"},
+        {"disjoint": True, "inclusive": True, "frontier": "new"},
+        {"time_window": 9, "replace": True},
+    ],
+    ids=str,
+)
+def test_temporal_samples_are_those_of_the_whole_graph(arguments, num_parts):
+    expected = digests(temporal(**arguments))
+    assert digests(over_parts(graph=timed_parts(num_parts, None), **arguments)) == expected
+    assert digests(over_parts(graph=timed_parts(num_parts, num_parts - 1), **arguments)) == expected
+
+
+def test_transform_and_node_sample_draw_at_the_times_of_the_seeds():
+    rng, seeds, times = dp.RngKey(5, 0, 3, 1), torch.tensor([4, 9, 4]), torch.tensor([20, 40, 50])
+    minibatch = dp.MiniBatch(seeds=seeds, timestamps=times, rng=rng)
+    expected = temporal().transform(minibatch)
+    pipe = over_parts()
+    assert pipe.transform(minibatch).digest() == expected.digest()
+    found = asyncio.run(pipe.node_sample(seeds, rng, timestamps=times))
+    assert torch.equal(found.nodes, expected.input_nodes)
+    with refused(ValueError, stage="dist_temporal_sample_neighbor", found="without timestamps", allowed="a time"):
+        asyncio.run(pipe.node_sample(seeds, rng))
+    with refused(ValueError, stage="dist_temporal_sample_neighbor", found="without times", allowed="needs one"):
+        pipe.sample(seeds, rng)
+
+
+def test_a_part_is_told_the_time_of_each_row_and_no_stream_without_trees():
+    graph = timed_parts(2, None)
+    next(iter(over_parts(graph=graph)))
+    requests = [request for _, request in graph.peers.asked]
+    assert all(request.streams is None for request in requests)
+    assert {request.choice for request in requests} == {ByTime("at", "since")}
+    assert all(request.times[None].shape == request.ids[None].shape for request in requests)
+
+
+def test_every_part_is_asked_once_for_the_digests_of_its_times():
+    graph = timed_parts(3, 1)
+    expected = temporal().fingerprint()
+    for _ in range(2):
+        assert over_parts(graph=graph).fingerprint() == expected
+    assert sorted(part for part, _ in graph.peers.asked) == [0, 2]
+
+
+def test_a_state_of_other_times_is_refused():
+    state = temporal().state_dict()
+    for changed in ({"edge_attributes": {"at": EDGE_TIMES + 1}}, {"node_attributes": {"since": NODE_TIMES.flip(0)}}):
+        pipe = over_parts(graph=timed_parts(graph=timed_graph(**changed)))
+        with refused(ValueError, stage="temporal_sample_neighbor", found="times_digest was", allowed="is"):
+            pipe.load_state_dict(state)
+
+
+def test_parts_that_do_not_agree_are_refused():
+    class Other:
+        def __init__(self, peers):
+            self.peers = peers
+
+        def digests(self, part, request):
+            asked = self.peers.digests(part, request)
+            asked.result()[0] = None
+            return asked
+
+        def close(self):
+            self.peers.close()
+
+    graph = timed_parts(3, 1)
+    graph.peers = Other(graph.peers)
+    with refused(ValueError, stage="dist_temporal_sample_neighbor", found="have none", allowed="some parts have"):
+        over_parts(graph=graph).fingerprint()
+
+
+def test_a_partition_without_the_times_of_its_sources_is_refused_and_says_what_to_do():
+    plain = small_parts(graph=timed_graph())
+    with refused(ValueError, stage="dist_temporal", found="is none", allowed="stored", remedy="node_time_attr='since'"):
+        over_parts(graph=plain)
+    assert digests(over_parts(graph=plain, node_time_attr=None)) == digests(temporal(node_time_attr=None))
+    other = timed_graph(node_attributes={"since": NODE_TIMES, "until": NODE_TIMES})
+    with refused(ValueError, stage="dist_temporal", found="is 'since'", allowed="stored", remedy="Partition"):
+        over_parts(graph=timed_parts(graph=other), node_time_attr="until")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "arguments", "error", "found", "allowed"),
+    [
+        ({}, {"edge_time_attr": "when"}, ValueError, "'when'", r"\['at'\]"),
+        ({}, {"node_time_attr": "when"}, ValueError, "'when'", r"\['since'\]"),
+        ({"edge_attributes": {"at": EDGE_TIMES.int()}}, {}, TypeError, "int32", "int64"),
+        ({"edge_attributes": {"at": EDGE_TIMES[:, None]}}, {}, ValueError, r"\[num_edges, 1\]", "a time for each"),
+        ({"node_attributes": {"since": NODE_TIMES.double()}}, {}, TypeError, "float64", "int64"),
+    ],
+)
+def test_times_that_are_not_allowed_are_refused(attributes, arguments, error, found, allowed):
+    graph = timed_parts(graph=timed_graph(**attributes))
+    with refused(
+        error, stage="dist_temporal_sample_neighbor", found=found, allowed=allowed, remedy="Then partition the graph"
+    ):
+        over_parts(graph=graph, **arguments)
+
+
+def test_seeds_without_times_are_refused():
+    with refused(ValueError, stage="dist_temporal_sample_neighbor", found="without timestamps", allowed="needs a time"):
+        next(iter(over_parts(timed_items(None))))
+
+
+@pytest.mark.parametrize(
+    ("choice", "times", "error", "message"),
+    [
+        (ByTime("when", None), True, ValueError, "edge_time_attr is 'when', but the graph does not have it; the edge"),
+        (ByTime("wide", None), True, ValueError, r"must have shape \[num_edges\], a time for each"),
+        (ByTime("short", None), True, TypeError, "must hold times of int64, got int32"),
+        (ByTime(None, "until"), True, ValueError, "node_time_attr of the partition is 'since'"),
+        (ByTime("at", None), False, ValueError, "only then"),
+        (None, True, ValueError, "only then"),
+        (ByTime("at", None, time_window=-1), True, ValueError, "window must be 0 or more"),
+    ],
+    ids=str,
+)
+def test_a_part_refuses_what_it_cannot_draw_by(choice, times, error, message):
+    attributes = {"at": EDGE_TIMES, "wide": EDGE_TIMES[:, None], "short": EDGE_TIMES.int()}
+    nodes = {"since": NODE_TIMES, "until": NODE_TIMES}
+    part = timed_parts(graph=timed_graph(edge_attributes=attributes, node_attributes=nodes)).local_part
+    ids, drawn = part.node_ids(), {} if choice is None else {"choice": choice}
+    with pytest.raises(error, match=message):
+        part.draw(ids, fanout=2, key=1, times=ids if times else None, **drawn)
+    if times and choice is not None and choice.time_window is None:
+        with pytest.raises(error, match=message):
+            part.chosen("test", choice.reads)
+
+
+# --- in-edges of the seeds
+
+
+def test_edge_types_that_are_not_kept_are_not_asked_for():
+    graph = typed_parts(2, None)
+    next(iter(typed_items().dist_sample_in_subgraph(graph, edge_types=[CITES])))
+    assert {draw.edge_type for _, request in graph.peers.asked for draw in request.draws} == {CITES}
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_in_edges_of_types_and_links_are_those_of_the_whole_graph(num_parts):
+    for links, some in ((False, None), (True, [CITES, WRITES])):
+        options = {"edge_types": some, "return_edge_ids": True}
+        expected = digests(typed_items(links=links).sample_in_subgraph(typed_graph(torch.int32), **options))
+        parts = typed_parts(num_parts, num_parts - 1, typed_graph(torch.int32))
+        assert digests(typed_items(links=links).dist_sample_in_subgraph(parts, **options)) == expected
+
+
+@pytest.mark.parametrize(
+    ("edge_types", "found", "allowed"),
+    [([], r"got \[\]", "at least one edge type"), ([("paper", "cite", "paper")], "'cite'", "nearest")],
+)
+def test_edge_types_that_are_not_allowed_are_refused(edge_types, found, allowed):
+    with refused(ValueError, stage="dist_sample_in_subgraph", found=found, allowed=allowed):
+        typed_items().dist_sample_in_subgraph(typed_parts(), edge_types=edge_types)
+
+
+def test_a_state_of_another_sampler_is_refused():
+    state = items().sample_in_subgraph(small_graph()).state_dict()
+    with pytest.raises(ValueError, match="sample_in_subgraph"):
+        items().dist_sample_neighbor(small_parts(), [-1]).load_state_dict(state)
+
+
+def test_a_seed_that_is_no_node_is_refused_under_the_name_of_the_stage():
+    pipe = dp.ItemSampler(dp.ItemSet(41), 41).dist_sample_in_subgraph(small_parts())
+    with refused(IndexError, stage="^dist_sample_in_subgraph: ", found="got 40", allowed=r"\[0, 40\)"):
+        next(iter(pipe))

@@ -4,8 +4,10 @@ import ast
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from count_code import MODULES, PACKAGE, ROOT, SOURCES, Import, all_imports, imported_modules
@@ -29,6 +31,7 @@ LAYERS = [
     "cli",
 ]
 
+CSRC = Path(__file__).parents[1] / "csrc"
 MOST_LINES = 400  # of a module, so that it can be read in one sitting
 
 
@@ -73,6 +76,21 @@ def test_a_folder_imports_only_from_what_stands_above_it_inside_functions_too():
 
 def test_no_module_imports_one_that_imports_it_inside_functions_too():
     assert circles({(importer, imported) for importer, imported, _ in all_imports()}) == []
+
+
+def included(path: Path) -> set[tuple[str, str]]:
+    """Return the folders of csrc/ that a file there includes from: (its own folder, that folder)."""
+    folder = path.relative_to(CSRC).parts[0]
+    found = re.findall(r'^#include "(\w+)/', path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {(folder, other) for other in found if other != folder}
+
+
+def test_no_folder_of_the_core_includes_one_that_includes_it():
+    sources = [path for path in CSRC.rglob("*") if path.suffix in (".h", ".cpp")]
+    edges = set().union(*map(included, sources))
+    assert ("bindings", "sampling") in edges
+    assert ("sampling", "graph") in edges
+    assert circles(edges) == []
 
 
 def test_imports_that_are_wrong_are_found():

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bindings/numpy.h"
-#include "sampling/topology.h"
+#include "graph/topology.h"
 
 namespace datapipes {
 

@@ -5,8 +5,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "graph/row_view.h"
 #include "sampling/hop_room.h"
-#include "sampling/row_view.h"
 
 namespace datapipes {
 namespace {

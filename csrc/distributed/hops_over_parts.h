@@ -23,11 +23,11 @@
 #include <vector>
 
 #include "common/buffer.h"
+#include "graph/topology.h"
 #include "partition/part_map.h"
 #include "sampling/numbered_nodes.h"
 #include "sampling/numbering.h"
 #include "sampling/sample_neighbors.h"
-#include "sampling/topology.h"
 
 namespace datapipes {
 

@@ -3,7 +3,7 @@
 // Throws std::invalid_argument (ValueError) that names the first wrong entry. Touches no Python object.
 #pragma once
 
-#include "sampling/row_view.h"
+#include "graph/row_view.h"
 
 namespace datapipes {
 

@@ -31,8 +31,8 @@
 #include <vector>
 
 #include "common/buffer.h"
+#include "graph/topology.h"
 #include "partition/part_weights.h"
-#include "sampling/topology.h"
 
 namespace datapipes {
 

@@ -16,7 +16,7 @@
 #include <functional>
 #include <span>
 
-#include "sampling/topology.h"
+#include "graph/topology.h"
 
 namespace datapipes {
 

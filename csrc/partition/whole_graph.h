@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "sampling/topology.h"
+#include "graph/topology.h"
 
 namespace datapipes {
 

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "sampling/row_view.h"
+#include "graph/row_view.h"
 
 namespace datapipes {
 

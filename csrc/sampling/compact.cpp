@@ -1,7 +1,7 @@
 #include "sampling/compact.h"
 
+#include "graph/row_view.h"
 #include "sampling/numbering.h"
-#include "sampling/row_view.h"
 
 namespace datapipes {
 

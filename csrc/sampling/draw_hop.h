@@ -13,8 +13,8 @@
 
 #include "common/buffer.h"
 #include "common/thread_pool.h"
+#include "graph/row_view.h"
 #include "sampling/columns.h"
-#include "sampling/row_view.h"
 
 namespace datapipes {
 

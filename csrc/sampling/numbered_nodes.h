@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "common/buffer.h"
+#include "graph/topology.h"
 #include "sampling/columns.h"
-#include "sampling/topology.h"
 
 namespace datapipes {
 

@@ -15,8 +15,8 @@
 #include <span>
 
 #include "common/buffer.h"
+#include "graph/row_view.h"
 #include "sampling/policy.h"
-#include "sampling/row_view.h"
 
 namespace datapipes {
 

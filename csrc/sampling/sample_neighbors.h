@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "common/buffer.h"
+#include "graph/topology.h"
 #include "sampling/columns.h"
 #include "sampling/id_map.h"
 #include "sampling/numbered_nodes.h"
 #include "sampling/policy.h"
-#include "sampling/topology.h"
 
 namespace datapipes {
 

@@ -1,4 +1,4 @@
-// topology.h: a graph as sample_neighbors sees it: node types and the relations between them, by number.
+// topology.h: a graph as the kernels see it: node types and the relations between them, by number.
 //   Types and relations are in sorted order, so the number of a relation is its edge type ordinal (docs/semantics.md section
 //   4.1). A homogeneous graph has one type and one relation. Nothing is owned: the spans belong to the caller.
 #pragma once
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "sampling/row_view.h"
+#include "graph/row_view.h"
 
 namespace datapipes {
 

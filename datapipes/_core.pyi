@@ -35,9 +35,10 @@ def sample_hop(
     num_threads: int = 1,
     streams: NDArray[np.uint32] | None = None,
     times: _I64 | None = None,
-    edge_times: EdgeTimes | None = None,
-    weights: RowSums | None = None,
-    layers: Layers | None = None,
+    choice: EdgeTimes
+    | Weights
+    | Layers
+    | None = None,  # None: uniformly; what it has for each relation, it has for one
 ) -> tuple[_I64, NDArray[_Id], Any]: ...  # the last: positions, or ids where edge_ids are given; None unless wanted
 def compact(ids: NDArray[_Id], *, num_nodes: int, direct_limit: int = ...) -> tuple[NDArray[_Id], NDArray[_Id]]: ...
 
@@ -93,6 +94,9 @@ class EdgeTimes:
         window: int | None = None,
     ) -> None: ...
 
+class Weights:
+    def __init__(self, relations: Sequence[RowSums | None]) -> None: ...  # of each sampled relation
+
 class Layers:
     def __init__(
         self, *, dependency: int, until_next: int, next_keys: list[list[int]], offset_keys: list[list[int]]
@@ -112,9 +116,7 @@ def sample_neighbors(
     num_threads: int = 1,
     op: str = "sample_neighbor",
     groups: Groups | None = None,
-    edge_times: EdgeTimes | None = None,
-    layers: Layers | None = None,
-    weights: list[RowSums | None] | list[RowSums] | None = None,  # of each sampled relation
+    choice: EdgeTimes | Weights | Layers | None = None,
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64]]: ...
 
 class GraphInParts:

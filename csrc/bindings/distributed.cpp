@@ -175,9 +175,7 @@ class AnyHopsOverParts {
   }
   template <class T>
   static std::span<const T> answer_view(py::handle given, const char* name) {
-    if (!py::isinstance<Array<T>>(given))
-      throw py::type_error(std::string(name) + " of an answer has another dtype, or is not contiguous.");
-    return view(py::reinterpret_borrow<Array<T>>(given), name);
+    return view(exact<T>(given, std::string("of an answer, ") + name), name);
   }
 
   template <class Id>

@@ -79,6 +79,14 @@ std::span<const T> view(const Array<T>& array, const char* name) {
   return {array.data(), static_cast<std::size_t>(array.shape(0))};
 }
 
+// The array itself, which is not converted: a view of it lives as long as what was given.
+template <class T>
+Array<T> exact(py::handle given, const std::string& name, const std::string& needed = "it must be contiguous, of its dtype.") {
+  if (!py::isinstance<Array<T>>(given))
+    throw py::type_error(name + " is a " + std::string(py::str(py::type::of(given))) + " or has another dtype; " + needed);
+  return py::reinterpret_borrow<Array<T>>(given);
+}
+
 // As `view`, of an array that the kernel writes.
 template <class T>
 std::span<T> writable(Array<T>& array, const char* name) {

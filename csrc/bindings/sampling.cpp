@@ -7,10 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/choice.h"
 #include "bindings/groups.h"
-#include "bindings/layers.h"
 #include "bindings/numpy.h"
-#include "bindings/row_sums.h"
 #include "bindings/topology.h"
 #include "sampling/compact.h"
 #include "sampling/numbering.h"
@@ -26,56 +25,12 @@ Uniform uniform(std::int64_t fanout, bool replace, std::uint64_t key) {
   return {fanout, replace, key};
 }
 
-// The array itself, which is not converted: its memory must outlive the view.
-template <class T>
-Array<T> exact(py::handle given, const char* name) {
-  if (!py::isinstance<Array<T>>(given)) throw py::type_error(std::string(name) + " must be a contiguous array of its dtype.");
-  return py::reinterpret_borrow<Array<T>>(given);
-}
-
-// The times of the in-edges of relations, as they come from Python, and what is drawn of them.
-struct GivenEdgeTimes {
-  struct OfRelation {
-    Array<std::int64_t> latest;
-    std::optional<Array<std::int64_t>> earliest;  // where it differs from `latest`
-    Array<std::uint8_t> sorted_rows;
-    std::optional<Array<std::int16_t>> coarse;  // of `latest`, which speed up the scan of rows that are not sorted
-    TimeScale scale = {};
-  };
-  std::vector<std::optional<OfRelation>> relations;  // none: its in-edges have no times
-  TimeRule rule;
-
-  // The policy of the relation number `i`, which has these rows.
-  template <class Id>
-  Temporal policy(std::size_t i, const RowView<Id>& rows, const Uniform& uniform) const {
-    Temporal policy{uniform.fanout, uniform.replace, uniform.key, {}, rule};
-    if (rule.last && uniform.replace) throw std::invalid_argument("last in-edges cannot be drawn with replacement.");
-    if (!relations[i]) return policy;
-    const auto latest = view(relations[i]->latest, "latest"),
-               earliest = view(relations[i]->earliest.value_or(relations[i]->latest), "earliest");
-    const auto sorted = view(relations[i]->sorted_rows, "sorted_rows");
-    if (latest.size() != rows.indices.size() || earliest.size() != latest.size() || std::ssize(sorted) != rows.num_rows())
-      throw std::invalid_argument("give one time for each in-edge, and one of sorted_rows for each row.");
-    policy.times = {latest.data(), earliest.data(), sorted.data()};
-    if (relations[i]->coarse) {
-      const auto coarse = view(*relations[i]->coarse, "coarse");
-      if (std::ssize(coarse) != std::ssize(latest) + kCoarsePadding)
-        throw std::invalid_argument("give one coarse time for each in-edge, and the padding.");
-      policy.times.coarse = coarse.data();
-      policy.times.scale = relations[i]->scale;
-    }
-    return policy;
-  }
-};
-
-using Weights = std::vector<const ArrayRowSums*>;  // of each sampled relation; null for uniform draws
 using Numbers = std::vector<std::vector<std::int64_t>>;
 using Keys = std::vector<std::vector<std::uint64_t>>;
 
 // The request of a minibatch; `fanouts` and `keys` have an entry for each sampled relation of each hop.
 NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
-                                   const Keys& keys, bool replace, const std::optional<GivenEdgeTimes>& edge_times,
-                                   const std::optional<Weights>& weights) {
+                                   const Keys& keys, bool replace, const Choice& choice) {
   NeighborsRequest request;
   const auto count = graph.visit([](const auto& topology) { return std::ssize(topology.relations); });
   for (const std::int64_t number : sampled) {
@@ -86,36 +41,16 @@ NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector
       throw std::invalid_argument("sampled relations must ascend, each once.");
     request.sampled.push_back(static_cast<std::size_t>(number));
   }
-  if (edge_times && edge_times->relations.size() != sampled.size())
-    throw std::invalid_argument("give edge_times for each sampled relation.");
   if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
-  if (weights && weights->size() != sampled.size())
-    throw std::invalid_argument("give weights, or None, for each sampled relation.");
-  if (weights && edge_times) throw std::invalid_argument("give weights or edge_times, not both.");
-  std::vector<const RowSums*> sums(sampled.size(), nullptr);
-  for (std::size_t i = 0; weights && i < sampled.size(); ++i) {
-    const ArrayRowSums* const given = (*weights)[i];
-    if (given == nullptr) continue;
-    sums[i] = graph.visit([&](const auto& topology) {
-      const auto& rows = topology.relations[request.sampled[i]].rows;
-      return &given->of(rows.num_rows(), std::ssize(rows.indices));
-    });
-  }
+  check_choice(choice, fanouts.size(), sampled.size());
   for (std::size_t h = 0; h < fanouts.size(); ++h) {
     if (fanouts[h].size() != sampled.size() || keys[h].size() != sampled.size())
       throw std::invalid_argument("give one fanout and one key for each sampled relation of a hop.");
     std::vector<Policy> hop;
     for (std::size_t i = 0; i < sampled.size(); ++i) {
-      const Uniform chosen = uniform(fanouts[h][i], replace, keys[h][i]);
-      if (sums[i] != nullptr) {
-        hop.push_back(Weighted{chosen.fanout, chosen.replace, chosen.key, *sums[i]});
-      } else if (edge_times) {
-        graph.visit([&](const auto& topology) {
-          hop.push_back(edge_times->policy(i, topology.relations[request.sampled[i]].rows, chosen));
-        });
-      } else {
-        hop.push_back(chosen);
-      }
+      const DrawOf draw =
+          graph.visit([&](const auto& topology) { return DrawOf::rows(topology.relations[request.sampled[i]].rows, h, i); });
+      hop.push_back(policy_of(choice, draw, uniform(fanouts[h][i], replace, keys[h][i])));
     }
     request.hops.push_back(std::move(hop));
   }
@@ -195,10 +130,8 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
          std::optional<std::int64_t> num_sources, const std::optional<Array<std::int64_t>>& seed_ids,
          const std::optional<Array<std::int64_t>>& edge_ids, bool want_places, int num_threads,
          const std::optional<Array<std::uint32_t>>& streams, const std::optional<Array<std::int64_t>>& times,
-         const std::optional<GivenEdgeTimes>& edge_times, const py::object& weights, const std::optional<Layers>& layers) {
+         const Choice& choice) {
         check_threads(num_threads);
-        if (int{edge_times.has_value()} + int{!weights.is_none()} + int{layers.has_value()} > 1)
-          throw std::invalid_argument("give one of edge_times, weights and layers, or none.");
         const auto offsets = view(indptr, "indptr");
         if (offsets.empty())
           throw std::invalid_argument("indptr is empty; it needs a row for each node and one entry more, the first of them 0.");
@@ -213,18 +146,10 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
         if (times) of.times = view(*times, "times");
         HopPlaces places{want_places ? Places::kPositions : Places::kNone};
         if (edge_ids) places = {want_places ? Places::kEdgeIds : Places::kNone, view(*edge_ids, "edge_ids")};
-        const Uniform chosen = uniform(fanout, replace, key);
-        Policy policy = chosen;
-        if (edge_times) {
-          if (edge_times->relations.size() != 1) throw std::invalid_argument("give edge_times for the one relation.");
-          if (!times) throw std::invalid_argument("give the times of the seeds with edge_times.");
-          policy = edge_times->policy(0, rows, chosen);
-        }
-        if (layers) policy = labor_of_hop(*layers, chosen, rows.num_sources);
-        if (!weights.is_none()) {
-          const RowSums& sums = weights.cast<const ArrayRowSums&>().of(rows.num_rows(), std::ssize(rows.indices));
-          policy = Weighted{chosen.fanout, chosen.replace, chosen.key, sums};
-        }
+        check_choice(choice, 1, 1);
+        if (std::holds_alternative<const GivenEdgeTimes*>(choice) && !times)
+          throw std::invalid_argument("give the times of the seeds with edge_times.");
+        const Policy policy = policy_of(choice, DrawOf::rows(rows), uniform(fanout, replace, key));
         SampledHop<Id> hop;
         {
           const GilRelease nogil;
@@ -238,8 +163,7 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
       py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("node_ids").noconvert() = py::none(),
       py::arg("num_sources") = py::none(), py::arg("seed_ids").noconvert() = py::none(),
       py::arg("edge_ids").noconvert() = py::none(), py::arg("want_places") = true, py::arg("num_threads") = 1,
-      py::arg("streams").noconvert() = py::none(), py::arg("times").noconvert() = py::none(), py::arg("edge_times") = py::none(),
-      py::arg("weights") = py::none(), py::arg("layers") = py::none());
+      py::arg("streams").noconvert() = py::none(), py::arg("times").noconvert() = py::none(), py::arg("choice") = py::none());
   m.def(
       "compact",
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {
@@ -284,10 +208,7 @@ WeightType weight_type(const std::string& dtype) {
   throw std::invalid_argument("weights must be bool, float16, bfloat16, float32 or float64, got " + dtype + ".");
 }
 
-void bind_weights(py::module_& m) {
-  py::class_<ArrayRowSums>(m, "RowSums")
-      .def(py::init<Array<double>, Array<double>, std::optional<Array<std::int64_t>>>(), py::arg("sums").noconvert(),
-           py::arg("coarse").noconvert(), py::arg("drawable").noconvert() = py::none());
+void bind_row_sums(py::module_& m) {
   m.def(
       "row_sums",
       [](const Array<std::int64_t>& indptr, const Array<std::uint8_t>& values, const std::string& dtype, const std::string& what,
@@ -312,7 +233,8 @@ void bind_weights(py::module_& m) {
 }
 
 void bind_sampling(py::module_& m) {
-  bind_weights(m);
+  bind_choices(m);
+  bind_row_sums(m);
   bind_sampling_for<std::int32_t>(m, "NumberingInt32");
   bind_sampling_for<std::int64_t>(m, "NumberingInt64");
   py::class_<GivenGroups>(m, "Groups")
@@ -323,30 +245,6 @@ void bind_sampling(py::module_& m) {
            }),
            py::arg("of_seeds").noconvert(), py::kw_only(), py::arg("count"), py::arg("streams").noconvert() = py::none(),
            py::arg("times").noconvert() = py::none());
-  py::class_<GivenEdgeTimes>(m, "EdgeTimes")
-      .def(py::init([](const py::list& relations, bool last, bool inclusive, std::optional<std::int64_t> window) {
-             if (window && *window < 0)
-               throw std::invalid_argument("window must be 0 or more, got " + std::to_string(*window) + ".");
-             GivenEdgeTimes given{{}, {last, inclusive, window.value_or(-1)}};
-             for (const auto& each : relations) {
-               given.relations.emplace_back();
-               if (each.is_none()) continue;
-               const auto parts = each.cast<py::tuple>();
-               auto& of = given.relations.back();
-               of = {exact<std::int64_t>(parts[0], "latest"), std::nullopt, exact<std::uint8_t>(parts[2], "sorted_rows"),
-                     std::nullopt};
-               if (!parts[1].is_none()) of->earliest = exact<std::int64_t>(parts[1], "earliest");
-               if (parts[3].is_none()) continue;
-               const auto coarse = parts[3].cast<py::tuple>();
-               of->coarse = exact<std::int16_t>(coarse[0], "coarse");
-               of->scale = {coarse[1].cast<std::int64_t>(), coarse[2].cast<int>()};
-               if (of->scale.shift < 0 || of->scale.shift > 63) throw std::invalid_argument("shift must be in [0, 64).");
-             }
-             return given;
-           }),
-           py::arg("relations"), py::kw_only(), py::arg("last") = false, py::arg("inclusive") = false,
-           py::arg("window") = py::none());
-  bind_layers(m);
   py::class_<ArrayTopology>(m, "Topology")
       .def(py::init<const py::list&, const py::list&>(), py::arg("node_types"), py::arg("relations"));
   m.def(
@@ -354,16 +252,14 @@ void bind_sampling(py::module_& m) {
       [](const ArrayTopology& graph, const std::vector<std::pair<std::int64_t, Array<std::int64_t>>>& seeds,
          const std::vector<std::int64_t>& sampled, const Numbers& fanouts, const Keys& keys, bool replace, bool only_new,
          bool want_edge_ids, std::int64_t direct_limit, int num_threads, const std::string& op,
-         const std::optional<GivenGroups>& groups, const std::optional<GivenEdgeTimes>& edge_times,
-         const std::optional<Layers>& layers, const std::optional<Weights>& weights) {
+         const std::optional<GivenGroups>& groups, const Choice& choice) {
         check_threads(num_threads);
-        NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, edge_times, weights);
+        NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, choice);
         request.only_new = only_new;
         request.want_edge_ids = want_edge_ids;
         request.direct_limit = direct_limit;
         request.threads = num_threads;
         request.op = op;
-        if (layers) use_layers(request, *layers, graph);
         if (groups) request.groups = view_of(*groups, seeds.size());
         return graph.visit([&](const auto& topology) {
           std::vector<Seeds> wanted;
@@ -383,7 +279,7 @@ void bind_sampling(py::module_& m) {
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("keys"),
       py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
       py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none(),
-      py::arg("edge_times") = py::none(), py::arg("layers") = py::none(), py::arg("weights") = py::none());
+      py::arg("choice") = py::none());
 }
 
 }  // namespace datapipes

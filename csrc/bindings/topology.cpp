@@ -8,11 +8,7 @@ namespace {
 
 template <class T>
 Array<T> as_array(py::handle given, const char* name) {
-  if (!py::isinstance<Array<T>>(given)) {
-    throw py::type_error(std::string("Topology: ") + name + " is a " + std::string(py::str(py::type::of(given))) +
-                         " or has another dtype; all relations need contiguous arrays of one dtype.");
-  }
-  return py::reinterpret_borrow<Array<T>>(given);
+  return exact<T>(given, std::string("Topology: ") + name, "all relations need contiguous arrays of one dtype.");
 }
 
 std::size_t type_number(py::handle given, std::size_t count) {

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from datapipes import _core
 from datapipes.base.array_digest import version_of
 from datapipes.base.checks import shown
 from datapipes.base.rng import RngKey
@@ -128,9 +129,9 @@ class Choice:
         """Return digests of the values that are read; those of parts add up. None if there is nothing to read."""
         return None
 
-    def kernel(self, arguments: list[Any]) -> dict[str, Any]:
+    def kernel(self, arguments: list[Any]) -> _core.EdgeTimes | _core.Weights | _core.Layers | None:
         """Return the choice as the kernels take it, given the argument of each edge type."""
-        return {}
+        return None
 
     def keyed(self, rng: RngKey, num_hops: int, edge_types: Sequence[int], source_types: Sequence[int]) -> Keyed:
         """Return what a minibatch draws with.

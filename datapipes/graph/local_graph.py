@@ -119,7 +119,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
             num_threads=num_threads(),
             op=plan.name,
             groups=None if trees is None else trees.core(typed),
-            **keyed.choice.kernel([each.argument() for each in plan.chosen.edges.values()]),
+            choice=keyed.choice.kernel([each.argument() for each in plan.chosen.edges.values()]),
         )
         return sampled(self, typed, nodes, local_seeds, hops, None if trees is None else groups, plan.edge_types)
 

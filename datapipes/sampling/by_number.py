@@ -63,13 +63,11 @@ class Numbered(Choice):
     until_next: int = 1
     keys: tuple[KeyPairs, ...] = ()
 
-    def kernel(self, arguments: list[Any]) -> dict[str, Any]:
+    def kernel(self, arguments: list[Any]) -> _core.Layers:
         next_keys, offset_keys = ([[pair[i] for pair in hop] for hop in self.keys] for i in range(2))
-        return {
-            "layers": _core.Layers(
-                dependency=self.dependency, until_next=self.until_next, next_keys=next_keys, offset_keys=offset_keys
-            )
-        }
+        return _core.Layers(
+            dependency=self.dependency, until_next=self.until_next, next_keys=next_keys, offset_keys=offset_keys
+        )
 
     def at(self, hop: int, places: Sequence[int]) -> Numbered:
         return replace(self, keys=(tuple(self.keys[hop][place] for place in places),) if self.keys else ())

@@ -134,9 +134,9 @@ class ByTime(Choice):
         times = self._made_times(rows, made)
         return [rows_digest(each, rows.indptr, node_ids=rows.node_ids) for each in times]
 
-    def kernel(self, arguments: list[Any]) -> dict[str, Any]:
+    def kernel(self, arguments: list[Any]) -> _core.EdgeTimes:
         last = self.strategy == "last"
-        return {"edge_times": _core.EdgeTimes(arguments, last=last, inclusive=self.inclusive, window=self.time_window)}
+        return _core.EdgeTimes(arguments, last=last, inclusive=self.inclusive, window=self.time_window)
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
         read = 1 if self.time_window is None else 2  # without a window the earliest times change no pick

@@ -89,8 +89,8 @@ class ByWeight(Choice):
         values = rows.edge_attributes[self.prob_name].detach().contiguous()
         return [rows_digest(values, rows.indptr, node_ids=rows.node_ids)]
 
-    def kernel(self, arguments: list[Any]) -> dict[str, Any]:
-        return {"weights": arguments}
+    def kernel(self, arguments: list[Any]) -> _core.Weights:
+        return _core.Weights(arguments)
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
         found = {of: each[0] for of, each in digests.items() if each is not None}

@@ -34,7 +34,9 @@ def draws(weights: np.ndarray, fanout: int, replace: bool, trials: int) -> np.nd
     rows = []
     for i in range(-(-trials // num_nodes)):
         key = _core.hop_key(degree * 1000 + fanout * 2 + replace, i % 5, i // 5, 1, i % 2, 0)
-        _, _, found = _core.sample_hop(indptr, indices, nodes, fanout=fanout, replace=replace, key=key, weights=sums)
+        _, _, found = _core.sample_hop(
+            indptr, indices, nodes, fanout=fanout, replace=replace, key=key, choice=_core.Weights([sums])
+        )
         rows.append(found.reshape(num_nodes, fanout) - indptr[:-1, None])
     return np.concatenate(rows)[:trials]
 

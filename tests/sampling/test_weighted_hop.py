@@ -164,7 +164,7 @@ def test_wrong_arguments_of_the_sums_are_refused():
         _core.row_sums(indptr, raw, dtype="float32", node_ids=np.zeros(3, dtype=np.int64))
     graph, other = star(20), sums_of(star(30).indptr, torch.ones(30))
     with pytest.raises(ValueError, match="do not fit 21 rows of 20 edges"):
-        _core.sample_hop(*graph, np.array([0]), fanout=2, replace=False, key=KEY, weights=other)
+        _core.sample_hop(*graph, np.array([0]), fanout=2, replace=False, key=KEY, choice=_core.Weights([other]))
 
 
 def test_sums_that_no_weights_have_raise_and_do_no_harm():
@@ -175,9 +175,9 @@ def test_sums_that_no_weights_have_raise_and_do_no_harm():
             for replace in (False, True):
                 with suppress(ValueError):
                     _, _, positions = _core.sample_hop(
-                        *graph, np.array([0]), fanout=fanout, replace=replace, key=KEY, weights=wrong
+                        *graph, np.array([0]), fanout=fanout, replace=replace, key=KEY, choice=_core.Weights([wrong])
                     )
                     assert ((positions >= 0) & (positions < 200)).all()
     with pytest.raises(ValueError, match="the sums of a row changed"):
-        _core.sample_hop(*graph, np.array([0]), fanout=100, replace=False, key=KEY, weights=wrong)
+        _core.sample_hop(*graph, np.array([0]), fanout=100, replace=False, key=KEY, choice=_core.Weights([wrong]))
     expect_the_twin(graph, [0], skewed(200), fanout=20, replace=False)

@@ -35,7 +35,9 @@ def sums_of(indptr: np.ndarray, weights: torch.Tensor, num_threads: int = 1) -> 
 def weighted_hop(graph: Graph, seeds, weights: torch.Tensor, *, fanout: int, replace: bool, key: int, threads: int = 1):
     sums = sums_of(graph.indptr, weights, threads)
     seeds = np.asarray(seeds, dtype=np.int64)
-    return _core.sample_hop(*graph, seeds, fanout=fanout, replace=replace, key=key, weights=sums, num_threads=threads)
+    return _core.sample_hop(
+        *graph, seeds, fanout=fanout, replace=replace, key=key, choice=_core.Weights([sums]), num_threads=threads
+    )
 
 
 def weighted_graph(weights: torch.Tensor | None = None, dtype: torch.dtype = torch.int64) -> dp.CSCGraph:

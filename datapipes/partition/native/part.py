@@ -292,8 +292,10 @@ class Part:
         """
         known = self._edge_type(edge_type)
         src, dst = ends_of(known)
-        relation = self._relations[known]
+        relation, reads = self._relations[known], choice.reads
         given = check_index_tensor("Part.draw", "ids", ids)
+        if (times is not None) != choice.of_times:
+            raise ValueError("Part.draw: rows have times if they are drawn by time, and only then. Give both or none.")
         try:
             indptr, neighbors, drawn_ids = _core.sample_hop(
                 relation.indptr.numpy(),
@@ -309,7 +311,7 @@ class Part:
                 num_threads=num_threads,
                 streams=None if streams is None else streams.numpy(),
                 times=None if times is None else times.numpy(),
-                **self._kernel(choice, known, times),
+                choice=choice.kernel([reads and self.chosen("Part.draw", reads, known).argument()]),
             )
         except IndexError:
             self.rows_of(given, dst)  # its error names the node, and the part that owns it
@@ -355,14 +357,6 @@ class Part:
     def kept_bytes(self) -> int:
         """Bytes of memory that the part has made for choices so far."""
         return self._kept.num_bytes
-
-    def _kernel(self, choice: Choice, edge_type: EdgeType | None, times: Tensor | None) -> dict[str, Any]:
-        """Return the choice as the kernel takes it."""
-        if (times is not None) != choice.of_times:
-            raise ValueError("Part.draw: rows have times if they are drawn by time, and only then. Give both or none.")
-        reads = choice.reads
-        found = choice.kernel([reads and self.chosen("Part.draw", reads, edge_type).argument()])
-        return {"weights": found["weights"][0]} if "weights" in found else found
 
     def _not_owned(self, node: int, node_type: NodeType | None) -> IndexError:
         of = "" if node_type is None else f" of {node_type!r}"

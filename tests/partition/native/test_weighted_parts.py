@@ -28,7 +28,12 @@ def test_parts_draw_by_weights_what_the_whole_graph_draws(tmp_path_factory, data
     fanout = data.draw(st.integers(-1, 5))
     everyone = torch.arange(graph.num_nodes).numpy()
     indptr, _, positions = _core.sample_hop(
-        *arrays, everyone, fanout=fanout, replace=replace, key=key, weights=sums_of(arrays.indptr, weights)
+        *arrays,
+        everyone,
+        fanout=fanout,
+        replace=replace,
+        key=key,
+        choice=_core.Weights([sums_of(arrays.indptr, weights)]),
     )
     parts = [Part.open(root, part) for part in range(3)]
     for part in parts:

@@ -93,10 +93,8 @@ class ResumableNumbering {
   Buffer<Id> number(std::span<const Id> ids) {
     const std::lock_guard lock(mutex_);
     for (const Id id : ids) check_node("compact", id, numbering_.num_nodes());
-    Buffer<Id> local(std::ssize(ids));
     broken_ = true;  // until the map holds what it should
-    numbering_.make_room(std::ssize(ids), direct_left_);
-    numbering_.visit([&](auto& map) { numbering_.number_ahead(map, ids, local.data()); });
+    Buffer<Id> local = numbering_.number_all(ids, direct_left_);
     broken_ = false;
     return local;
   }

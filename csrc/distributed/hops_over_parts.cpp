@@ -11,6 +11,11 @@
 namespace datapipes {
 namespace {
 
+PartedRequest without_direct_maps(PartedRequest request) {
+  request.direct_limit = 0;
+  return request;
+}
+
 constexpr std::int64_t kBlockPicks = 256;  // picks whose map entries are prefetched together
 
 [[noreturn]] void throw_wrong_answer(const std::string& op, std::int64_t part, const std::string& found,
@@ -26,46 +31,25 @@ std::string number(std::int64_t value) { return std::to_string(value); }
 template <class Id, class Nodes>
 HopsOverParts<Id, Nodes>::HopsOverParts(const GraphInParts& graph, PartedRequest request)
     : graph_(graph),
-      request_(std::move(request)),
-      nodes_(graph.node_types, request_.groups),
+      request_(without_direct_maps(std::move(request))),
+      hops_(graph.node_types, request_),
       owners_(graph.node_types.size()),
-      drawn_(graph.node_types.size(), 0),
       rows_(graph.node_types.size()),
-      cursors_(static_cast<std::size_t>(graph.num_parts)) {
-  for (const NodeType& type : graph.node_types) numberings_.emplace_back(nodes_.num_keys(type.num_nodes));
-}
+      cursors_(static_cast<std::size_t>(graph.num_parts)) {}
 
 template <class Id, class Nodes>
 HopsOverParts<Id, Nodes>::~HopsOverParts() {
   try {
-    if (usable_)
-      for (auto& numbering : numberings_) numbering.finish();
+    if (usable_) hops_.finish();     // gives the maps back
   } catch (const std::bad_alloc&) {  // no room on the shelf: the maps are freed
   }
 }
 
 template <class Id, class Nodes>
 std::vector<Buffer<Id>> HopsOverParts<Id, Nodes>::start(std::span<const Seeds> seeds) {
-  check_groups(request_.groups, seeds);
   usable_ = false;
-  std::vector<Buffer<Id>> local;
-  for (const Seeds& of_type : seeds) local.push_back(number_seeds(of_type));
+  auto local = hops_.start(seeds, [](const NodeType& type) { return type.name; });
   usable_ = true;
-  return local;
-}
-
-template <class Id, class Nodes>
-Buffer<Id> HopsOverParts<Id, Nodes>::number_seeds(const Seeds& seeds) {
-  const NodeType& type = graph_.node_types[seeds.type];
-  auto& numbering = numberings_[seeds.type];
-  Buffer<Id> local(std::ssize(seeds.ids));
-  std::vector<Key> keys(seeds.ids.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    check_node(type.name.c_str(), seeds.ids[i], type.num_nodes);
-    keys[i] = nodes_.seed(seeds, i);
-  }
-  numbering.make_room(std::ssize(seeds.ids), direct_left_, kMostLocalIds<Id>);
-  numbering.visit([&](auto& map) { numbering.number_ahead(map, std::span<const Key>(keys), local.data()); });
   return local;
 }
 
@@ -74,17 +58,16 @@ std::vector<PartAsk<Id>> HopsOverParts<Id, Nodes>::ask() {
   if (!usable_ || !has_hop()) throw std::logic_error("hops_over_parts: there is no hop to ask for.");
   usable_ = false;
   const auto& fanouts = request_.fanouts[hop_];
-  num_dst_.clear();
-  for (const auto& numbering : numberings_) num_dst_.push_back(numbering.count());
+  hops_.begin_hop();
   for (auto& rows : rows_) rows.clear();
   asked_.clear();
-  std::vector<std::vector<Rows>> rows_of(numberings_.size());
+  std::vector<std::vector<Rows>> rows_of(rows_.size());
   for (std::size_t i = 0; i < request_.sampled.size(); ++i) {
     const std::size_t dst = graph_.relations[request_.sampled[i]].dst;
-    if (fanouts[i] == 0 || !rows_[dst].empty() || first_row(dst) == num_dst_[dst]) continue;
+    if (fanouts[i] == 0 || !rows_[dst].empty() || !hops_.has_rows(dst)) continue;
     look_up_owners(dst);
     rows_[dst].assign(static_cast<std::size_t>(graph_.num_parts), 0);
-    for (auto d = static_cast<std::size_t>(first_row(dst)); d < owners_[dst].size(); ++d) ++rows_[dst][owners_[dst][d]];
+    for (auto d = static_cast<std::size_t>(hops_.first(dst)); d < owners_[dst].size(); ++d) ++rows_[dst][owners_[dst][d]];
     rows_of[dst] = split(dst);
   }
   std::vector<PartAsk<Id>> asks;
@@ -100,14 +83,14 @@ std::vector<PartAsk<Id>> HopsOverParts<Id, Nodes>::ask() {
     asked_.push_back({ask.part, ask.draws});
     asks.push_back(std::move(ask));
   }
-  usable_ = true;
+  is_asked_ = usable_ = true;
   return asks;
 }
 
 // Finds the parts of the nodes that were no destinations before.
 template <class Id, class Nodes>
 void HopsOverParts<Id, Nodes>::look_up_owners(std::size_t type) {
-  const auto keys = numberings_[type].nodes();
+  const auto keys = hops_.destinations(type);
   auto& owners = owners_[type];
   const std::size_t known = owners.size();
   owners.resize(keys.size());
@@ -115,7 +98,7 @@ void HopsOverParts<Id, Nodes>::look_up_owners(std::size_t type) {
   if constexpr (Nodes::kGroups) {
     std::vector<Id> ids;
     ids.reserve(keys.size() - known);
-    for (const Key key : keys.subspan(known)) ids.push_back(nodes_.id(key));
+    for (const Key key : keys.subspan(known)) ids.push_back(hops_.nodes().id(key));
     graph_.owners[type].owners(op, std::span<const Id>(ids), owners.data() + known);
   } else {
     graph_.owners[type].owners(op, keys.subspan(known), owners.data() + known);
@@ -130,9 +113,10 @@ auto HopsOverParts<Id, Nodes>::split(std::size_t type) const -> std::vector<Rows
     rows.push_back({type, count == 0 ? Buffer<Id>() : Buffer<Id>(count), {}, {}});
     next.push_back(rows.back().ids.data());
   }
-  const auto keys = numberings_[type].nodes();
+  const auto keys = hops_.destinations(type);
   const auto& owners = owners_[type];
-  for (auto d = static_cast<std::size_t>(first_row(type)); d < owners.size(); ++d) *next[owners[d]]++ = nodes_.id(keys[d]);
+  for (auto d = static_cast<std::size_t>(hops_.first(type)); d < owners.size(); ++d)
+    *next[owners[d]]++ = hops_.nodes().id(keys[d]);
   add_groups(type, rows);
   return rows;
 }
@@ -147,12 +131,12 @@ void HopsOverParts<Id, Nodes>::add_groups(std::size_t type, std::vector<Rows>& r
       if (!groups.streams.empty()) of.streams = Buffer<std::uint32_t>(std::ssize(of.ids));
       if (!groups.times.empty()) of.times = Buffer<std::int64_t>(std::ssize(of.ids));
     }
-    const auto keys = numberings_[type].nodes();
+    const auto keys = hops_.destinations(type);
     const auto& owners = owners_[type];
-    for (auto d = static_cast<std::size_t>(first_row(type)); d < owners.size(); ++d) {
+    for (auto d = static_cast<std::size_t>(hops_.first(type)); d < owners.size(); ++d) {
       Rows& of = rows[owners[d]];
       const std::int64_t at = next[owners[d]]++;
-      const auto group = static_cast<std::size_t>(nodes_.group(keys[d]));
+      const auto group = static_cast<std::size_t>(hops_.nodes().group(keys[d]));
       if (!groups.streams.empty()) of.streams[at] = groups.streams[group];
       if (!groups.times.empty()) of.times[at] = groups.times[group];
     }
@@ -161,16 +145,13 @@ void HopsOverParts<Id, Nodes>::add_groups(std::size_t type, std::vector<Rows>& r
 
 template <class Id, class Nodes>
 std::vector<CompactedHop<Id>> HopsOverParts<Id, Nodes>::take(const std::vector<std::vector<PartAnswer<Id>>>& answers) {
-  if (!usable_ || !has_hop() || num_dst_.empty()) throw std::logic_error("hops_over_parts: ask() comes before take().");
-  usable_ = false;
+  if (!usable_ || !has_hop() || !is_asked_) throw std::logic_error("hops_over_parts: ask() comes before take().");
+  is_asked_ = usable_ = false;
   const auto drawn = by_relation(answers);
-  std::vector<CompactedHop<Id>> blocks;
-  for (std::size_t i = 0; i < request_.sampled.size(); ++i)
-    blocks.push_back(drawn[i].empty() ? nothing(num_dst_[graph_.relations[request_.sampled[i]].dst]) : merge(i, drawn[i]));
-  for (std::size_t i = 0; i < blocks.size(); ++i)  // only now: later relations find nodes of the same type
-    blocks[i].num_src = numberings_[graph_.relations[request_.sampled[i]].src].count();
-  drawn_ = std::move(num_dst_);
-  num_dst_.clear();
+  const auto& fanouts = request_.fanouts[hop_];
+  auto blocks = hops_.make_blocks(
+      graph_.relations, [&](std::size_t place) { return fanouts[place]; },
+      [&](std::size_t place) { return merge(place, drawn[place]); });
   ++hop_;
   usable_ = true;
   return blocks;
@@ -196,40 +177,21 @@ auto HopsOverParts<Id, Nodes>::by_relation(const std::vector<std::vector<PartAns
 }
 
 template <class Id, class Nodes>
-CompactedHop<Id> HopsOverParts<Id, Nodes>::nothing(std::int64_t num_dst) const {
-  CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}};
-  std::fill_n(block.indptr.data(), num_dst + 1, std::int64_t{0});
-  return block;
-}
-
-template <class Id, class Nodes>
 CompactedHop<Id> HopsOverParts<Id, Nodes>::merge(std::size_t place, const std::vector<Drawn>& drawn) {
   const PartedRelation& relation = graph_.relations[request_.sampled[place]];
   const HopRoom room{relation.op.c_str(), static_cast<std::int64_t>(hop_), request_.fanouts[hop_][place], request_.replace};
-  constexpr std::int64_t kKeys = Nodes::kGroups ? sizeof(Key) : 0;
-  std::int64_t picks = 0;
-  try {
-    CompactedHop<Id> block{.indptr = lay_out(place, drawn), .indices = {}, .edge_ids = {}};
-    picks = block.indptr[num_dst_[relation.dst]];
-    if (picks + held_ >= kPicksUnchecked)
-      room.check(picks, 0, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0));
-    held_ += picks + num_dst_[relation.dst];
-    block.indices = Buffer<Id>(picks);
-    if (request_.want_edge_ids) block.edge_ids = Buffer<std::int64_t>(picks);
-    number_neighbors(relation, block.indptr, block);
-    return block;
-  } catch (const NoRoom&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    room.refuse_allocation(picks, num_dst_[relation.dst]);
-  }
+  return hops_.block(
+      room, relation.src, relation.dst, [&] { return Layout{lay_out(place, drawn)}; },
+      [&](const Layout& layout, auto& numbering, auto& map, const auto& picks) {
+        number_neighbors(relation, layout.indptr, numbering, map, picks);
+      });
 }
 
 // Checks the answers but for the ids in them, and returns the offsets of the merged rows.
 template <class Id, class Nodes>
 Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place, const std::vector<Drawn>& drawn) {
   const PartedRelation& relation = graph_.relations[request_.sampled[place]];
-  const std::int64_t fanout = request_.fanouts[hop_][place], num_dst = num_dst_[relation.dst];
+  const std::int64_t fanout = request_.fanouts[hop_][place], num_dst = hops_.num_dst(relation.dst);
   const std::int64_t most = fanout < 0 ? std::numeric_limits<std::int64_t>::max() : fanout;
   const bool all_or_none = request_.replace && fanout >= 0;
   for (const auto& [part, answer] : drawn) {
@@ -248,7 +210,7 @@ Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place, const 
     cursors_[static_cast<std::size_t>(part)] = {answer, 0, 0};
   }
   Buffer<std::int64_t> indptr(num_dst + 1);
-  const std::int64_t first = first_row(relation.dst);
+  const std::int64_t first = hops_.first(relation.dst);
   std::fill_n(indptr.data(), first + 1, std::int64_t{0});
   const PartNumber* const owners = owners_[relation.dst].data();
   std::int64_t total = 0;
@@ -259,7 +221,7 @@ Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place, const 
         (all_or_none && end != begin && end - begin != fanout)) {
       throw_wrong_answer(relation.op, owners[d],
                          "[" + number(begin) + ", " + number(end) + ") as the picks of node " +
-                             number(nodes_.id(numberings_[relation.dst].nodes()[static_cast<std::size_t>(d)])),
+                             number(hops_.nodes().id(hops_.destinations(relation.dst)[static_cast<std::size_t>(d)])),
                          "they must ascend to " + number(std::ssize(cursor.answer->neighbors)) + ", by " +
                              (fanout < 0 ? "any number" : (all_or_none ? "0 or " : "at most ") + number(fanout)) + " a node");
     }
@@ -273,89 +235,69 @@ Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place, const 
 // Copies the picks, in the order of the destinations, and numbers the neighbors. The entries of a block in the map are
 // prefetched while it is copied, and used a block later.
 template <class Id, class Nodes>
+template <class Map>
 void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr,
-                                                CompactedHop<Id>& block) {
-  const std::int64_t num_dst = num_dst_[relation.dst], picks = indptr[num_dst];
+                                                Numbering<Key>& numbering, Map& map,
+                                                const typename Hops<Id, Nodes>::Picks& picks) {
+  const std::int64_t num_dst = hops_.num_dst(relation.dst), first = hops_.first(relation.dst);
   const std::int64_t num_sources = graph_.node_types[relation.src].num_nodes;
-  auto& numbering = numberings_[relation.src];
-  [[maybe_unused]] const Key* const destinations = numberings_[relation.dst].nodes().data();
-  const Buffer<Key> before =
-      numbering.make_room(picks, direct_left_, kMostLocalIds<Id>);  // `destinations` where src and dst are one type
+  [[maybe_unused]] const Key* const destinations = hops_.destinations(relation.dst).data();
   const PartNumber* const owners = owners_[relation.dst].data();
-  Id* const out = block.indices.data();
-  Buffer<Key> keys;  // of the picks; where they are ids, they stand in `out` until they are numbered
-  Key* found = nullptr;
-  if constexpr (Nodes::kGroups) {
-    keys = Buffer<Key>(picks);
-    found = keys.data();
-  } else {
-    found = out;
-  }
-  std::int64_t* const out_ids = block.edge_ids.data();
-  numbering.visit([&](auto& map) {
-    std::int64_t copied = 0, numbered = 0;
-    [[maybe_unused]] std::int64_t column = first_row(relation.dst);
-    const auto number_to = [&](std::int64_t end) {
-      numbering.number(map, std::span<const Key>(found + numbered, static_cast<std::size_t>(end - numbered)), out + numbered);
-      numbered = end;
-    };
-    const auto copy = [&](const PartAnswer<Id>& answer, std::int64_t part, std::int64_t from, std::int64_t count) {
-      const Id* const neighbors = answer.neighbors.data() + from;
-      for (std::int64_t i = 0; i < count; ++i) {
-        const Id neighbor = neighbors[i];
-        if (static_cast<std::uint64_t>(neighbor) >= static_cast<std::uint64_t>(num_sources)) {
-          throw_wrong_answer(relation.op, part, "the neighbor " + number(neighbor),
-                             "ids must be in [0, " + number(num_sources) + ")");
-        }
-        Key key = neighbor;
-        if constexpr (Nodes::kGroups) {
-          while (indptr[column + 1] <= copied + i) ++column;
-          key = nodes_.found(destinations[column], neighbor);
-        }
-        map.prefetch(key);
-        found[copied + i] = key;
+  Key* const found = picks.keys;
+  Id* const out = picks.local;
+  std::int64_t* const out_ids = picks.edge_ids;
+  std::int64_t copied = 0, numbered = 0;
+  [[maybe_unused]] std::int64_t column = first;
+  const auto number_to = [&](std::int64_t end) {
+    numbering.number(map, std::span<const Key>(found + numbered, static_cast<std::size_t>(end - numbered)), out + numbered);
+    numbered = end;
+  };
+  const auto copy = [&](const PartAnswer<Id>& answer, std::int64_t part, std::int64_t from, std::int64_t count) {
+    const Id* const neighbors = answer.neighbors.data() + from;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Id neighbor = neighbors[i];
+      if (static_cast<std::uint64_t>(neighbor) >= static_cast<std::uint64_t>(num_sources)) {
+        throw_wrong_answer(relation.op, part, "the neighbor " + number(neighbor),
+                           "ids must be in [0, " + number(num_sources) + ")");
       }
-      if (request_.want_edge_ids) {
-        const std::int64_t* const edge_ids = answer.edge_ids.data() + from;
-        std::int64_t any = 0;
-        for (std::int64_t i = 0; i < count; ++i) any |= out_ids[copied + i] = edge_ids[i];
-        if (any < 0) throw_wrong_answer(relation.op, part, "a negative edge id", "edge ids must be 0 or more");
+      Key key = neighbor;
+      if constexpr (Nodes::kGroups) {
+        while (indptr[column + 1] <= copied + i) ++column;
+        key = hops_.nodes().found(destinations[column], neighbor);
       }
-      copied += count;
-    };
-    for (std::int64_t d = first_row(relation.dst); d < num_dst;) {
-      const PartNumber part = owners[d];
-      const std::int64_t begin = indptr[d];
-      do ++d;
-      while (d < num_dst && owners[d] == part);
-      Cursor& cursor = cursors_[part];
-      for (std::int64_t left = indptr[d] - begin; left > 0;) {
-        const std::int64_t count = std::min(left, kBlockPicks - copied % kBlockPicks);
-        copy(*cursor.answer, part, cursor.pick, count);
-        cursor.pick += count;
-        left -= count;
-        if (copied % kBlockPicks == 0 && copied > kBlockPicks) number_to(copied - kBlockPicks);
-      }
+      map.prefetch(key);
+      found[copied + i] = key;
     }
-    number_to(copied);
-  });
+    if (request_.want_edge_ids) {
+      const std::int64_t* const edge_ids = answer.edge_ids.data() + from;
+      std::int64_t any = 0;
+      for (std::int64_t i = 0; i < count; ++i) any |= out_ids[copied + i] = edge_ids[i];
+      if (any < 0) throw_wrong_answer(relation.op, part, "a negative edge id", "edge ids must be 0 or more");
+    }
+    copied += count;
+  };
+  for (std::int64_t d = first; d < num_dst;) {
+    const PartNumber part = owners[d];
+    const std::int64_t begin = indptr[d];
+    do ++d;
+    while (d < num_dst && owners[d] == part);
+    Cursor& cursor = cursors_[part];
+    for (std::int64_t left = indptr[d] - begin; left > 0;) {
+      const std::int64_t count = std::min(left, kBlockPicks - copied % kBlockPicks);
+      copy(*cursor.answer, part, cursor.pick, count);
+      cursor.pick += count;
+      left -= count;
+      if (copied % kBlockPicks == 0 && copied > kBlockPicks) number_to(copied - kBlockPicks);
+    }
+  }
+  number_to(copied);
 }
 
 template <class Id, class Nodes>
 FoundNodes<Id> HopsOverParts<Id, Nodes>::finish() {
   if (!usable_) throw std::logic_error("hops_over_parts: an error has ended this minibatch.");
   usable_ = false;
-  FoundNodes<Id> found;
-  for (auto& numbering : numberings_) {
-    if constexpr (Nodes::kGroups) {
-      auto [ids, groups] = split_keys(nodes_, numbering.finish());
-      found.nodes.push_back(std::move(ids));
-      found.groups.push_back(std::move(groups));
-    } else {
-      found.nodes.push_back(numbering.finish());
-    }
-  }
-  return found;
+  return hops_.finish();
 }
 
 template class HopsOverParts<std::int32_t>;

@@ -25,9 +25,9 @@
 #include "common/buffer.h"
 #include "graph/topology.h"
 #include "partition/part_map.h"
+#include "sampling/hops.h"
 #include "sampling/numbered_nodes.h"
 #include "sampling/numbering.h"
-#include "sampling/sample_neighbors.h"
 
 namespace datapipes {
 
@@ -43,13 +43,9 @@ struct GraphInParts {
   std::vector<PartedRelation> relations;
 };
 
-struct PartedRequest {
-  std::vector<std::size_t> sampled;                // the relations that are drawn from, ascending
-  std::vector<std::vector<std::int64_t>> fanouts;  // hop 0 (next to the seeds) first; of each sampled relation
-  std::optional<Groups> groups = {};
+struct PartedRequest : HopsRequest {
+  std::vector<std::vector<std::int64_t>> fanouts = {};  // hop 0 (next to the seeds) first; of each sampled relation
   bool replace = false;
-  bool only_new = false;  // frontier "new"
-  bool want_edge_ids = false;
 };
 
 template <class Id>
@@ -70,12 +66,6 @@ struct PartAnswer {
   std::span<const std::int64_t> indptr;
   std::span<const Id> neighbors;
   std::span<const std::int64_t> edge_ids;
-};
-
-template <class Id>
-struct FoundNodes {
-  std::vector<Buffer<Id>> nodes;             // of each type
-  std::vector<Buffer<std::int64_t>> groups;  // of each type: the group of each node; empty without groups
 };
 
 // `Nodes` is PlainNodes<Id>, or NodesOfGroups<Id> if the request has groups.
@@ -110,31 +100,32 @@ class HopsOverParts {
     const PartAnswer<Id>* answer;
   };
 
-  Buffer<Id> number_seeds(const Seeds& seeds);
+  struct Layout {
+    Buffer<std::int64_t> indptr;
+    std::int64_t num_picks() const { return indptr[indptr.size() - 1]; }
+    std::int64_t largest() const { return 0; }  // picks are copied, without scratch memory
+  };
+
   void look_up_owners(std::size_t type);
   std::vector<Rows> split(std::size_t type) const;
   void add_groups(std::size_t type, std::vector<Rows>& rows) const;
-  std::int64_t first_row(std::size_t type) const { return request_.only_new ? drawn_[type] : 0; }
   std::vector<std::vector<Drawn>> by_relation(const std::vector<std::vector<PartAnswer<Id>>>& answers) const;
-  CompactedHop<Id> nothing(std::int64_t num_dst) const;
   CompactedHop<Id> merge(std::size_t place, const std::vector<Drawn>& drawn);
   Buffer<std::int64_t> lay_out(std::size_t place, const std::vector<Drawn>& drawn);
-  void number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr, CompactedHop<Id>& block);
+  template <class Map>
+  void number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr, Numbering<Key>& numbering, Map& map,
+                        const typename Hops<Id, Nodes>::Picks& picks);
 
   const GraphInParts& graph_;
   PartedRequest request_;
-  const Nodes nodes_;
-  std::vector<Numbering<Key>> numberings_;       // of each node type
+  Hops<Id, Nodes> hops_;
   std::vector<std::vector<PartNumber>> owners_;  // of each node type: the part of each node that was a destination
-  std::vector<std::int64_t> num_dst_;            // of each node type: nodes found before the hop
-  std::vector<std::int64_t> drawn_;              // of each node type: nodes whose in-edges an earlier hop has drawn
   std::vector<std::vector<std::int64_t>> rows_;  // of each node type: rows of the hop by part; empty: none are asked
   std::vector<Asked> asked_;
   std::vector<Cursor> cursors_;  // of each part
   std::size_t hop_ = 0;
-  std::int64_t direct_left_ = 0;  // no direct maps
-  std::int64_t held_ = 0;         // picks and columns of the blocks made so far
-  bool usable_ = true;            // the maps hold what they should
+  bool is_asked_ = false;  // the parts, for this hop
+  bool usable_ = true;     // the maps hold what they should
 };
 
 }  // namespace datapipes

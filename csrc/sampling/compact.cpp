@@ -9,9 +9,7 @@ template <class Id>
 Compacted<Id> compact(std::span<const Id> ids, std::int64_t num_nodes, std::int64_t direct_limit) {
   for (const Id id : ids) check_node("compact", id, num_nodes);
   Numbering<Id> numbering(num_nodes);
-  Buffer<Id> local(std::ssize(ids));
-  numbering.make_room(std::ssize(ids), direct_limit);
-  numbering.visit([&](auto& map) { numbering.number_ahead(map, ids, local.data()); });
+  Buffer<Id> local = numbering.number_all(ids, direct_limit);
   return {.unique = numbering.finish(), .local = std::move(local)};
 }
 

@@ -30,6 +30,11 @@ struct HopPlan {
   Buffer<Span> spans;  // from `first` on
   std::int64_t num_dst() const { return columns.count(); }
   std::int64_t num_picks() const { return indptr[num_dst()]; }
+  std::int64_t largest() const {  // the picks of the column that has most
+    std::int64_t most = 0;
+    for (std::int64_t d = first; d < num_dst(); ++d) most = std::max(most, indptr[d + 1] - indptr[d]);
+    return most;
+  }
   template <class Id>
   Row row(std::int64_t d, const RowView<Id>& rows) const {
     const Span span = spans[d - first];

@@ -1,18 +1,16 @@
 // hop_room.h: refuses a hop whose result does not fit into the memory that is left. Without this look the system grants
 // memory that it does not have, and kills the process while the hop is drawn.
-//   check_hop_room(room, plan, bytes_per_pick, held) looks only once a minibatch has kPicksUnchecked picks and columns,
-//   `held` of them in its earlier blocks. So a minibatch of common size pays one comparison a hop.
+//   check_hop_room(room, layout, bytes_per_pick, held) looks only once a minibatch has kPicksUnchecked picks and columns,
+//   `held` of them in its earlier blocks. So a minibatch of common size pays one comparison a hop. A layout has num_picks()
+//   and largest(), the picks of the column that needs most scratch memory (HopPlan of draw_hop.h is one).
 //   HopRoom::refuse_allocation(picks, columns) names the hop where an allocation failed in spite of the look.
 // Throws NoRoom (MemoryError). Touches no Python object.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <string>
-
-#include "sampling/draw_hop.h"
 
 namespace datapipes {
 
@@ -39,13 +37,11 @@ struct HopRoom {
   [[noreturn]] void refuse_allocation(std::int64_t picks, std::int64_t columns) const;
 };
 
-template <class Columns>
-void check_hop_room(const HopRoom& room, const HopPlan<Columns>& plan, std::int64_t bytes_per_pick, std::int64_t held = 0) {
-  const std::int64_t picks = plan.num_picks();
+template <class Layout>
+void check_hop_room(const HopRoom& room, const Layout& layout, std::int64_t bytes_per_pick, std::int64_t held = 0) {
+  const std::int64_t picks = layout.num_picks();
   if (picks < kPicksUnchecked && picks + held < kPicksUnchecked) return;
-  std::int64_t largest = 0;
-  for (std::int64_t d = plan.first; d < plan.num_dst(); ++d) largest = std::max(largest, plan.indptr[d + 1] - plan.indptr[d]);
-  room.check(picks, largest, bytes_per_pick);
+  room.check(picks, layout.largest(), bytes_per_pick);
 }
 
 }  // namespace datapipes

@@ -1,6 +1,7 @@
 // sample_neighbors.h: samples and compacts all hops and edge types of a minibatch in one call; docs/semantics.md sections 3
 // and 4.
-//   Draws (draw_hop.h) for each relation in turn, and numbers the neighbors it finds (numbering.h, one for each node type).
+//   Draws (draw_hop.h) for each relation in turn, and numbers the neighbors it finds: the assembly of hops.h with draws from the
+//   rows of a graph.
 //   Seeds: ids int64[num_seeds] of a node type, repeats allowed; numbered in the order of the list.
 //   With groups (trees) a node is a pair (group, node id): each group has nodes of its own, numbered together by first
 //   occurrence. Each seed names its group; what is found from a node is in the node's group. The draws for it take the
@@ -13,45 +14,26 @@
 // (MemoryError, hop_room.h) where a hop does not fit into memory. Touches no Python object.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/buffer.h"
 #include "graph/topology.h"
-#include "sampling/columns.h"
-#include "sampling/id_map.h"
+#include "sampling/hops.h"
 #include "sampling/numbered_nodes.h"
 #include "sampling/policy.h"
 
 namespace datapipes {
 
-struct NeighborsRequest {
-  std::string op = "sample_neighbor";     // the stage, for errors
-  std::vector<std::size_t> sampled;       // the relations that are drawn from, ascending
-  std::vector<std::vector<Policy>> hops;  // hop 0 (next to the seeds) first; the policy of each sampled relation
-  std::optional<Groups> groups = {};
-  bool only_new = false;  // frontier "new": each node is sampled once, in the hop after its first occurrence
-  bool want_edge_ids = false;
-  std::int64_t direct_limit = kDirectMapLimit;  // nodes of all types that may have direct maps
-  int threads = 1;                              // the result does not depend on it
+struct NeighborsRequest : HopsRequest {
+  std::string op = "sample_neighbor";          // the stage, for errors
+  std::vector<std::vector<Policy>> hops = {};  // hop 0 (next to the seeds) first; the policy of each sampled relation
+  int threads = 1;                             // the result does not depend on it
 };
 
 template <class Id>
-struct CompactedHop {
-  Buffer<std::int64_t> indptr;
-  Buffer<Id> indices;
-  Buffer<std::int64_t> edge_ids;
-  std::int64_t num_src = 0;
-};
-
-template <class Id>
-struct Neighborhood {
-  std::vector<Buffer<Id>> nodes;                    // of each type: distinct ids by first occurrence, seeds first
-  std::vector<Buffer<std::int64_t>> groups;         // of each type: the group of each node; empty without groups
+struct Neighborhood : FoundNodes<Id> {
   std::vector<Buffer<Id>> compacted_seeds;          // of each entry of the seeds: their local ids
   std::vector<std::vector<CompactedHop<Id>>> hops;  // of each hop: the sampled relations
 };

@@ -112,11 +112,8 @@ struct Answers {
 const Ints kSeeds{5, 600, 5, 17, 0, 699}, kOtherSeeds{299, 3};
 
 PartedRequest request_of(bool replace, bool only_new, bool want_edge_ids) {
-  return {.sampled = {0, 1, 2},
-          .fanouts = {{3, 2, -1}, {-1, 0, 5}, {7, 4, 2}},
-          .replace = replace,
-          .only_new = only_new,
-          .want_edge_ids = want_edge_ids};
+  return {
+      {.sampled = {0, 1, 2}, .only_new = only_new, .want_edge_ids = want_edge_ids}, {{3, 2, -1}, {-1, 0, 5}, {7, 4, 2}}, replace};
 }
 
 const Ints kGroups{0, 1, 2, 2, 0, 1}, kOtherGroups{2, 0};
@@ -139,9 +136,7 @@ Neighborhood<Id> over_parts(const Typed<Id>& typed, const Parts& parts, const Pa
     const Answers<Id> answers(typed, request, hop, asks);
     found.hops.push_back(hops.take(answers.views()));
   }
-  auto [nodes, groups] = hops.finish();
-  found.nodes = std::move(nodes);
-  found.groups = std::move(groups);
+  static_cast<FoundNodes<Id>&>(found) = hops.finish();
   return found;
 }
 
@@ -158,11 +153,7 @@ void hops_of_nodes_are_those_of_the_whole_graph() {
   for (int options = 0; options < 8; ++options) {
     PartedRequest request = request_of((options & 1) != 0, (options & 2) != 0, (options & 4) != 0);
     if (Nodes::kGroups) request.groups = Groups{3, kStreams};
-    NeighborsRequest whole{.sampled = request.sampled,
-                           .hops = {},
-                           .groups = request.groups,
-                           .only_new = request.only_new,
-                           .want_edge_ids = request.want_edge_ids};
+    NeighborsRequest whole{request};
     for (std::size_t hop = 0; hop < request.fanouts.size(); ++hop) {
       whole.hops.emplace_back();
       for (std::size_t i = 0; i < request.sampled.size(); ++i)

@@ -74,7 +74,7 @@ SampledHop<Id> hop_of(const Graph<Id>& graph, const Ints& seeds, std::int64_t fa
 template <class Id>
 Neighborhood<Id> neighborhood(const Graph<Id>& graph, const Ints& edge_ids, const Ints& seeds, const Ints& fanouts, bool replace,
                               bool only_new, std::int64_t direct_limit = kDirectMapLimit) {
-  NeighborsRequest request{.sampled = {0}, .hops = {}, .only_new = only_new, .want_edge_ids = true, .direct_limit = direct_limit};
+  NeighborsRequest request{{.sampled = {0}, .only_new = only_new, .want_edge_ids = true, .direct_limit = direct_limit}};
   for (std::size_t h = 0; h < fanouts.size(); ++h) request.hops.push_back({Uniform{fanouts[h], replace, 42 + h}});
   const RowView<Id> rows = graph.view();
   const Topology<Id> topology{{{"", rows.num_rows()}}, {{"", 0, 0, rows, edge_ids}}};

@@ -1,0 +1,192 @@
+// hops.h: assembles the hops of a minibatch, whoever draws them: sample_neighbors draws from the rows of a graph,
+// hops_over_parts takes what the parts of a graph have drawn; docs/semantics.md section 4.
+//   start(seeds, name_of) numbers the seeds and returns their local ids. Then for each hop: begin_hop() makes the nodes found
+//   so far the destinations; make_blocks(...) returns the blocks of the sampled relations, each of which is one call of block(),
+//   or has no picks where nothing is drawn. finish() returns the nodes of each type.
+//   Destinations [first(type), num_dst(type)) of a hop are drawn for. Frontier "all": all of them. Frontier "new" (only_new):
+//   those that no earlier hop had; the columns of the others are empty.
+// Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on seeds without
+// groups, std::length_error (ValueError) past 2^32 - 1 nodes or 2^63 pairs of group and node, NoRoom (MemoryError, hop_room.h)
+// where a hop does not fit into memory. After an error the object is of no more use. Touches no Python object.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "common/buffer.h"
+#include "graph/row_view.h"
+#include "graph/topology.h"
+#include "sampling/hop_room.h"
+#include "sampling/numbered_nodes.h"
+#include "sampling/numbering.h"
+
+namespace datapipes {
+
+// What a minibatch asks of its hops, whoever draws them.
+struct HopsRequest {
+  std::vector<std::size_t> sampled = {};  // the relations that are drawn from, ascending
+  std::optional<Groups> groups = {};
+  bool only_new = false;  // frontier "new": each node is sampled once, in the hop after its first occurrence
+  bool want_edge_ids = false;
+  std::int64_t direct_limit = kDirectMapLimit;  // nodes of all types that may have direct maps
+};
+
+template <class Id>
+struct CompactedHop {
+  Buffer<std::int64_t> indptr;
+  Buffer<Id> indices;
+  Buffer<std::int64_t> edge_ids;
+  std::int64_t num_src = 0;
+};
+
+template <class Id>
+struct FoundNodes {
+  std::vector<Buffer<Id>> nodes;             // of each type: distinct ids by first occurrence, seeds first
+  std::vector<Buffer<std::int64_t>> groups;  // of each type: the group of each node; empty without groups
+};
+
+// `Nodes` is PlainNodes<Id>, or NodesOfGroups<Id, ...> if the request has groups.
+template <class Id, class Nodes>
+class Hops {
+ public:
+  using Key = typename Nodes::Key;
+
+  // Where the picks of a block go: each is numbered from its key, which may stand in the place of its local id.
+  struct Picks {
+    Key* keys;
+    Id* local;
+    std::int64_t* edge_ids;  // null where they are not wanted
+  };
+
+  // `node_types` and `request` must stay where they are.
+  Hops(const std::vector<NodeType>& node_types, const HopsRequest& request)
+      : node_types_(node_types),
+        request_(request),
+        nodes_(node_types, request.groups),
+        num_dst_(node_types.size(), 0),
+        drawn_(node_types.size(), 0),
+        direct_left_(request.direct_limit) {
+    for (const NodeType& type : node_types) numberings_.emplace_back(nodes_.num_keys(type.num_nodes));
+  }
+
+  const Nodes& nodes() const { return nodes_; }
+  std::int64_t first(std::size_t type) const { return request_.only_new ? drawn_[type] : 0; }
+  std::int64_t num_dst(std::size_t type) const { return num_dst_[type]; }
+  bool has_rows(std::size_t type) const { return first(type) < num_dst_[type]; }
+  std::span<const Key> destinations(std::size_t type) const {
+    return numberings_[type].nodes().first(static_cast<std::size_t>(num_dst_[type]));
+  }
+
+  // name_of(node type) names its nodes in errors.
+  template <class NameOf>
+  std::vector<Buffer<Id>> start(std::span<const Seeds> seeds, NameOf&& name_of) {
+    check_groups(request_.groups, seeds);
+    std::vector<Buffer<Id>> local;
+    for (const Seeds& of_type : seeds) {
+      const NodeType& type = node_types_[of_type.type];
+      const std::string name = name_of(type);
+      std::vector<Key> keys(of_type.ids.size());
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        check_node(name.c_str(), of_type.ids[i], type.num_nodes);
+        keys[i] = nodes_.seed(of_type, i);
+      }
+      local.push_back(numberings_[of_type.type].template number_all<Id>(keys, direct_left_, kMostLocalIds<Id>));
+    }
+    return local;
+  }
+
+  void begin_hop() {
+    for (std::size_t type = 0; type < numberings_.size(); ++type) num_dst_[type] = numberings_[type].count();
+  }
+
+  // Ends the hop, too. fanout_of(i) and block_of(i) are of the relation sampled[i].
+  template <class Relations, class FanoutOf, class BlockOf>
+  std::vector<CompactedHop<Id>> make_blocks(const Relations& relations, FanoutOf&& fanout_of, BlockOf&& block_of) {
+    std::vector<CompactedHop<Id>> blocks;
+    for (std::size_t i = 0; i < request_.sampled.size(); ++i) {
+      const std::size_t dst = relations[request_.sampled[i]].dst;
+      blocks.push_back(fanout_of(i) != 0 && has_rows(dst) ? block_of(i) : empty_block(num_dst_[dst]));
+    }
+    for (std::size_t i = 0; i < blocks.size(); ++i)  // only now: later relations find nodes of the same type
+      blocks[i].num_src = numberings_[relations[request_.sampled[i]].src].count();
+    drawn_ = num_dst_;
+    return blocks;
+  }
+
+  // Makes the block of a relation of the types `src` and `dst`.
+  //   lay_out() -> a layout: indptr int64[num_dst + 1], which the block takes; num_picks(); largest(), the picks of the column
+  //   that needs most scratch memory.
+  //   draw(layout, numbering, map, picks) writes the keys of all picks, numbers them in their order, and writes edge ids.
+  template <class LayOut, class Draw>
+  CompactedHop<Id> block(const HopRoom& room, std::size_t src, std::size_t dst, LayOut&& lay_out, Draw&& draw) {
+    std::int64_t num_picks = 0;
+    try {
+      auto layout = lay_out();
+      num_picks = layout.num_picks();
+      constexpr std::int64_t kKeys = kInPlace ? 0 : sizeof(Key);
+      check_hop_room(room, layout, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_);
+      held_ += num_picks + num_dst_[dst];
+      CompactedHop<Id> block{.indptr = {}, .indices = Buffer<Id>(num_picks), .edge_ids = {}};
+      if (request_.want_edge_ids) block.edge_ids = Buffer<std::int64_t>(num_picks);
+      Buffer<Key> keys;
+      Picks picks{nullptr, block.indices.data(), block.edge_ids.data()};
+      if constexpr (kInPlace) {
+        picks.keys = picks.local;
+      } else {
+        keys = Buffer<Key>(num_picks);
+        picks.keys = keys.data();
+      }
+      auto& numbering = numberings_[src];
+      // The layout still reads the old memory where src and dst are one type.
+      const Buffer<Key> before = numbering.make_room(num_picks, direct_left_, kMostLocalIds<Id>);
+      numbering.visit([&](auto& map) { draw(layout, numbering, map, picks); });
+      block.indptr = std::move(layout.indptr);
+      return block;
+    } catch (const NoRoom&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      room.refuse_allocation(num_picks, num_dst_[dst]);
+    }
+  }
+
+  FoundNodes<Id> finish() {
+    FoundNodes<Id> found;
+    for (auto& numbering : numberings_) {
+      if constexpr (Nodes::kGroups) {
+        auto [ids, groups] = split_keys(nodes_, numbering.finish());
+        found.nodes.push_back(std::move(ids));
+        found.groups.push_back(std::move(groups));
+      } else {
+        found.nodes.push_back(numbering.finish());
+      }
+    }
+    return found;
+  }
+
+ private:
+  static constexpr bool kInPlace = std::is_same_v<Key, Id>;
+
+  static CompactedHop<Id> empty_block(std::int64_t num_dst) {
+    CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}};
+    std::fill_n(block.indptr.data(), num_dst + 1, std::int64_t{0});
+    return block;
+  }
+
+  const std::vector<NodeType>& node_types_;
+  const HopsRequest& request_;
+  const Nodes nodes_;
+  std::vector<Numbering<Key>> numberings_;  // of each node type
+  std::vector<std::int64_t> num_dst_;       // of each node type: nodes found before the hop
+  std::vector<std::int64_t> drawn_;         // of each node type: destinations of the hop before
+  std::int64_t direct_left_;                // nodes that may still have a direct map
+  std::int64_t held_ = 0;                   // picks and columns of the blocks made so far
+};
+
+}  // namespace datapipes

@@ -25,7 +25,7 @@ import datapipes as dp
 from datapipes.distributed import DistGraph, Part, Partitioner
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.hops_over_parts import HopsOverParts, core_graph
-from datapipes.distributed.server.answers import answer_draw
+from datapipes.partition.native.answers import answer_draw
 
 BATCH, FANOUTS, MINIBATCHES = 1024, [15, 10, 5], 4
 

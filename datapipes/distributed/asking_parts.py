@@ -12,14 +12,14 @@ from datapipes.base.errors import add_note
 from datapipes.base.threads import num_threads
 from datapipes.chain.asynchronous import off_loop
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server.answers import answer_digests, answer_draw
 from datapipes.distributed.wire.peers import Peers
-from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.graph.rows_digest import sum_of_digests
 from datapipes.partition.book import PartitionBook
+from datapipes.partition.native.answers import answer_digests, answer_draw
 from datapipes.partition.native.part import Part
+from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest
 
 
 class Ask(NamedTuple):

@@ -14,9 +14,9 @@ from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.base.types import ends_of, type_text
 from datapipes.distributed.asking_parts import Ask, GraphInParts
-from datapipes.distributed.wire.requests import Draw, Drawn, DrawRequest
 from datapipes.graph.choice import Keyed
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, by_type, sampled
+from datapipes.partition.native.requests import Draw, Drawn, DrawRequest
 
 
 class HopsOverParts:

@@ -16,7 +16,7 @@ from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.connecting import check_security, connect_servers
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.tls import TLSConfig
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.requests import Drawn, DrawRequest, Rows, RowsRequest
 
 __all__ = ["PartitionClient", "connect"]
 

@@ -16,7 +16,7 @@ from datapipes.distributed.facts import RowForm
 from datapipes.distributed.id_places import IdPlaces, Split
 from datapipes.distributed.row_counts import RowCounts
 from datapipes.distributed.wire.peers import Peers
-from datapipes.distributed.wire.requests import Rows, RowsRequest, TakeRows
+from datapipes.partition.native.requests import Rows, RowsRequest, TakeRows
 
 _NAME = "DistFeatureStore"
 

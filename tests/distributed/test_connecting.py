@@ -183,7 +183,7 @@ import ctypes, os, sys
 sys.path[:] = PATHS
 import datapipes as dp
 from datapipes.distributed import DistGraph, connect
-from datapipes.distributed.wire.requests import RowsRequest
+from datapipes.partition.native.requests import RowsRequest
 from parts_on_disk import over
 
 def in_child(ask):

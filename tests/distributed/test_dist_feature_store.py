@@ -17,9 +17,9 @@ import datapipes as dp
 from datapipes import _core
 from datapipes.distributed import DistFeatureStore, DistGraph, PartitionBook
 from datapipes.distributed.hot_rows import HotTable
-from datapipes.distributed.wire.requests import RowsRequest
 from datapipes.graph.graph import Graph
 from datapipes.partition.edge_map import with_edge_map
+from datapipes.partition.native.requests import RowsRequest
 from datapipes.processes.sharing import pack
 
 FILES = examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,9 +18,9 @@ from typed_pipelines import CITES, EDGE_TYPES, FANOUTS, REVIEWS, WRITES, typed_g
 
 import datapipes as dp
 from datapipes.distributed import DistGraph, PartitionBook, Partitioner, open_book
-from datapipes.distributed.wire.requests import Drawn
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.native.requests import Drawn
 
 OPTIONS = {"return_edge_ids": True}
 

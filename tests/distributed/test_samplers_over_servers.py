@@ -12,10 +12,10 @@ from datapipes.distributed.server import memory_watch
 from datapipes.distributed.server.memory_watch import MemoryWatch
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.requests import DigestRequest, Draw, DrawRequest
 from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.graph.graph import Graph
 from datapipes.partition.native.native_write import write_native
+from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest
 from datapipes.sampling.by_number import Numbered
 from datapipes.sampling.by_time import ByTime
 from datapipes.sampling.by_weight import ByWeight

@@ -32,10 +32,10 @@ from plain_clients import PlainClient, in_parts, plain_graph
 from ticket_fuzz import TOLD, TicketFuzz
 
 from datapipes.distributed import Part
-from datapipes.distributed.server.answers import answer_draw
 from datapipes.distributed.wire.arrow_message import to_bytes
-from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
 from datapipes.distributed.wire.rows_codec import rows_to_message
+from datapipes.partition.native.answers import answer_draw
+from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
 
 CLIENTS = 2  # processes
 ROUND_S = 4.0

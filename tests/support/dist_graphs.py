@@ -15,10 +15,10 @@ from datapipes.base.rows import byte_rows
 from datapipes.distributed import Part, PartitionBook
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server.answers import answer_digests, answer_draw, answer_rows
-from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 from datapipes.graph.graph import Graph
+from datapipes.partition.native.answers import answer_digests, answer_draw, answer_rows
 from datapipes.partition.native.native_write import write_native
+from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 
 
 class LocalPeers:

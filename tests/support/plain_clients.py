@@ -16,8 +16,8 @@ from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_me
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.hello_codec import greeting_from_message, hello_to_message
 from datapipes.distributed.wire.refusals import error_from_bytes
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest
 from datapipes.distributed.wire.rows_codec import answered_rows_from_message, rows_to_message
+from datapipes.partition.native.requests import Drawn, DrawRequest, RowsRequest
 
 TIMEOUT_S = 30.0  # of every call
 TYPES = {"author": 40, "paper": 30}

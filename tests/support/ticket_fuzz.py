@@ -15,8 +15,8 @@ from datapipes.distributed.wire.draw_codec import draw_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.hello_codec import hello_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
-from datapipes.distributed.wire.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.distributed.wire.rows_codec import rows_to_message
+from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.sampling.by_number import Numbered
 from datapipes.sampling.by_time import ByTime
 from datapipes.sampling.by_weight import ByWeight

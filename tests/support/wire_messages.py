@@ -8,8 +8,8 @@ import torch
 
 from datapipes.distributed.facts import PartitionFacts, RowForm
 from datapipes.distributed.wire.arrow_message import Message
-from datapipes.distributed.wire.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.distributed.wire.tensor_buffers import DTYPES
+from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.sampling.by_time import ByTime
 
 WRITES = ("author", "writes", "paper")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, Rows, RowsRequest, TakeRows
+from datapipes.partition.native.requests import Drawn, DrawRequest, Rows, RowsRequest, TakeRows
 
 ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
 MOST_IDS = 2**20  # that one request has

@@ -36,8 +36,8 @@ from datapipes.distributed.wire.digest_codec import digest_to_message, digests_f
 from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge
-from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 from datapipes.distributed.wire.rows_codec import RowsSink, answered_rows_from_message, rows_to_message
+from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 
 _WHERE = "FlightPeers"
 _Answer = TypeVar("_Answer")

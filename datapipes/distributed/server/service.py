@@ -18,7 +18,6 @@ from datapipes.base.threads import threads_of_kernels
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.server.admission import Admission, Hold
-from datapipes.distributed.server.answers import answer_digests, answer_draw, answer_rows
 from datapipes.distributed.server.in_flight import Answer, Answers
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
@@ -28,10 +27,11 @@ from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_me
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
 from datapipes.distributed.wire.hello_codec import greeting_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
-from datapipes.distributed.wire.requests import Draw, DrawRequest, RowsRequest
 from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
 from datapipes.distributed.wire.tensor_buffers import bytes_of
+from datapipes.partition.native.answers import answer_digests, answer_draw, answer_rows
 from datapipes.partition.native.part import Part
+from datapipes.partition.native.requests import Draw, DrawRequest, RowsRequest
 
 _RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
     BadRequest: "bad_request",

@@ -13,8 +13,8 @@ from datapipes.distributed.wire.choice_json import choice_of, choice_to_json
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.request_parts import ids_of, own_values
-from datapipes.distributed.wire.requests import DigestRequest
 from datapipes.distributed.wire.types_json import edge_type_of, list_of, type_to_json
+from datapipes.partition.native.requests import DigestRequest
 
 _DIGEST = re.compile(r"[a-z0-9_]{1,20}:[0-9a-f]{32}")
 

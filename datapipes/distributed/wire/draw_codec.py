@@ -16,7 +16,6 @@ from datapipes.distributed.wire.choice_json import choice_of, choice_to_json
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.request_parts import columns_of, own_values
-from datapipes.distributed.wire.requests import COLUMNS, Draw, Drawn, DrawRequest
 from datapipes.distributed.wire.types_json import (
     edge_type_of,
     list_of,
@@ -25,6 +24,7 @@ from datapipes.distributed.wire.types_json import (
     whole_number,
 )
 from datapipes.graph.choice import UNIFORM
+from datapipes.partition.native.requests import COLUMNS, Draw, Drawn, DrawRequest
 from datapipes.sampling.by_number import Numbered
 from datapipes.sampling.by_time import ByTime
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
+from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 
 
 class Peers(Protocol):

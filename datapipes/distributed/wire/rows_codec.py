@@ -14,8 +14,8 @@ from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_versions, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.request_parts import ids_of, own_values
-from datapipes.distributed.wire.requests import Rows, RowsRequest, TakeRows
 from datapipes.distributed.wire.types_json import edge_type_of, list_of, node_type_of, type_to_json
+from datapipes.partition.native.requests import Rows, RowsRequest, TakeRows
 
 Forms = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 

@@ -25,11 +25,11 @@ from datapipes.distributed import Part
 from datapipes.distributed.address import parse_address
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server.answers import answer_draw
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.refusals import OtherPartition, Unavailable, error_to_bytes
-from datapipes.distributed.wire.requests import Draw, DrawRequest
+from datapipes.partition.native.answers import answer_draw
+from datapipes.partition.native.requests import Draw, DrawRequest
 
 WAIT_S = 60.0  # for what comes at once, on a busy machine
 SHORT_S = 0.6  # a deadline that a test waits for

@@ -15,11 +15,11 @@ from datapipes.distributed.address import parse_address
 from datapipes.distributed.client import cut
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.server.answers import answer_draw, answer_rows
 from datapipes.distributed.wire.arrow_message import to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.answers import answer_draw, answer_rows
 from datapipes.partition.native.native_write import write_native
+from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
 
 WAIT_S = 60.0  # for what takes milliseconds
 OWN = torch.arange(1, 60, 2)  # of part 1

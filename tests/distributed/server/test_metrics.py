@@ -13,7 +13,7 @@ from plain_clients import PlainClient, in_parts, plain_graph
 
 from datapipes.distributed import PartitionServer
 from datapipes.distributed.server.metrics_server import MOST_CONNECTIONS
-from datapipes.distributed.wire.requests import Rows, RowsRequest
+from datapipes.partition.native.requests import Rows, RowsRequest
 
 LINE = re.compile(r'([a-z_]+)(\{[a-z_]+="[^"\n]*"(?:,[a-z_]+="[^"\n]*")*\})? (-?[0-9.e+-]+)')
 

@@ -16,14 +16,14 @@ from plain_clients import RELATIONS, PlainClient, in_parts, plain_graph, typed_g
 from datapipes.distributed import Part, PartitionServer, TLSConfig
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.server import memory_watch, partition_server, service
-from datapipes.distributed.server.answers import answer_draw, answer_rows
 from datapipes.distributed.server.memory_watch import own_memory
 from datapipes.distributed.wire import arrow_reading
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.draw_codec import draw_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
-from datapipes.distributed.wire.requests import Draw, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.answers import answer_draw, answer_rows
+from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
 
 BOUND_S = 20.0
 

@@ -13,7 +13,7 @@ from plain_clients import PlainClient, in_parts, plain_graph
 from datapipes.distributed import Part, PartitionServer, TLSConfig
 from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import OtherPartition
-from datapipes.distributed.wire.requests import Rows, RowsRequest
+from datapipes.partition.native.requests import Rows, RowsRequest
 
 GROWTH = 32 * 2**20  # bytes
 

@@ -43,7 +43,6 @@ from datapipes.distributed.wire.refusals import (
     error_from_bytes,
     error_to_bytes,
 )
-from datapipes.distributed.wire.requests import Drawn, DrawRequest, RowsRequest
 from datapipes.distributed.wire.rows_codec import (
     answered_rows_from_message,
     answered_rows_to_message,
@@ -51,6 +50,7 @@ from datapipes.distributed.wire.rows_codec import (
     rows_to_message,
 )
 from datapipes.graph.choice import UNIFORM
+from datapipes.partition.native.requests import Drawn, DrawRequest, RowsRequest
 from datapipes.sampling.by_number import Numbered
 from datapipes.sampling.by_weight import ByWeight
 

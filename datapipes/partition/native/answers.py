@@ -9,8 +9,8 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.rows import byte_rows, take_rows
 from datapipes.base.types import ends_of
-from datapipes.distributed.wire.requests import DigestRequest, Digests, Drawn, DrawRequest, Rows, RowsRequest
 from datapipes.partition.native.part import Part
+from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, Rows, RowsRequest
 
 
 def answer_draw(

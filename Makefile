@@ -17,6 +17,9 @@ BENCHMARKS := $(filter-out $(HELPERS:%=benchmarks/%.py), $(sort $(wildcard bench
 
 MINUTES ?= 5
 
+# Python's and pytest's compiled files are kept for the next run: half of the seconds in which tests are collected.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run build all-of-run all-of-build demo test test-all check package wheel matrix bench soak stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo     train GraphSAGE on the embedded data; pictures go to demo/"

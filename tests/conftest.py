@@ -1,15 +1,17 @@
 """Settings for every test: Hypothesis draws the same examples in every run and keeps no database; children of the fork
-server have torch when they begin; gc.collect looks only at what the tests make; Ctrl-C is not ignored; without a GPU,
-Triton's interpreter runs its kernels.
+server have torch when they begin; gc.collect looks only at what tests have made lately; Ctrl-C is not ignored; without
+a GPU, Triton's interpreter runs its kernels.
 """
 
 import gc
 import multiprocessing
 import os
 import signal
+import time
 
+import pytest
 import torch
-from amounts import amount
+from amounts import amount, spare
 from hypothesis import HealthCheck, settings
 
 if not torch.cuda.is_available():
@@ -31,7 +33,42 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datapipes.processes.preload"])
 
 
+@pytest.hookimpl(tryfirst=True)  # before the tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-all` the combinations of parameters that bring no new value."""
+    for item in spare(items):
+        item.add_marker(pytest.mark.full)
+
+
+_SLOW_S = 0.03  # of a collection, in which it visits some 200,000 objects
+_began = 0.0
+_is_slow = True
+
+
+def _time_collections(phase: str, info: dict[str, int]) -> None:
+    global _began, _is_slow
+    if phase == "start":
+        _began = time.thread_time()
+    elif info["generation"] == 2 and time.thread_time() - _began > _SLOW_S:
+        _is_slow = True
+
+
+gc.callbacks.append(_time_collections)
+
+
 def pytest_collection_finish() -> None:
-    """Set the objects of torch and of the other modules apart: each of hundreds of gc.collect would visit them all."""
+    _set_apart()
+
+
+def pytest_runtest_logstart() -> None:
+    """Between two tests, set apart what tests have imported once it makes gc.collect slow: hundreds call that."""
+    if _is_slow:
+        _set_apart()
+
+
+def _set_apart() -> None:
+    """Let no later gc.collect visit the objects that there are."""
+    global _is_slow
     gc.collect()
     gc.freeze()
+    _is_slow = False

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripts import run_script
 
 import datapipes as dp
 from datapipes.chain.functional import registered_stages
@@ -266,36 +267,40 @@ def test_the_table_looks_for_what_is_there(file):
 
 SHARES = """
 import json, sys
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, {benchmarks!r})
 from gpu_copy import share_beside
 
 def event(stream, category, begin, end):
-    return {"ph": "X", "cat": category, "name": category, "ts": begin, "dur": end - begin, "args": {"stream": stream}}
+    times = dict(ts=begin, dur=end - begin)
+    return dict(ph="X", cat=category, name=category, args=dict(stream=stream), **times)
 
 model = [event(7, "kernel", 10 * i, 10 * i + 10) for i in range(4)]
 copies = [event(20, "gpu_memcpy", 30, 50), event(20, "gpu_memcpy", 45, 60)]
 gather = event(16, "kernel", 0, 10)
-others = [{"ph": "i"}, {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 0, "dur": 99, "args": {}}]
+others = [dict(ph="i"), dict(ph="X", cat="cpu_op", name="aten::add", ts=0, dur=99, args=dict())]
 print(json.dumps([share_beside(each) for each in ([*model, *copies, gather, *others], model, [])]))
 """
 
 
 @needs_sources
 def test_the_share_of_copies_that_run_beside_the_model_is_that_of_the_trace():
-    command = [sys.executable, "-c", SHARES, str(BENCHMARKS)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert json.loads(shown.stdout) == [0.5, None, None]  # 20 of 40 microseconds
+    shown = run_script(SHARES.format(benchmarks=str(BENCHMARKS)))
+    assert json.loads(shown.stdout) == [0.5, None, None], shown.stderr  # 20 of 40 microseconds
 
 
 OF_A_GPU = ["uva", "gpu_copy", "gpu_end_to_end", "products_size"]
-ALL = "import runpy, sys\nfor file in sys.argv[1:]: sys.argv = [file]; runpy.run_path(file, run_name='__main__')"
+ALL = """
+import runpy, sys
+sys.path.insert(0, {benchmarks!r})
+for name in {names}:
+    sys.argv = [name]
+    runpy.run_path(f"{benchmarks}/{{name}}.py", run_name="__main__")
+"""
 
 
 @needs_sources
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_without_a_gpu_the_benchmarks_of_one_say_so_and_end_well():
-    files = [str(BENCHMARKS / f"{name}.py") for name in OF_A_GPU]
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\n{ALL}", *files]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    shown = run_script(ALL.format(benchmarks=str(BENCHMARKS), names=OF_A_GPU))
     lines = [f"{name}: there is no CUDA device here, so nothing is measured" for name in OF_A_GPU]
-    assert shown.stdout.splitlines() == lines
+    assert (shown.returncode, shown.stdout.splitlines()) == (0, lines), shown.stderr

@@ -5,14 +5,9 @@ becomes empty lines, so line 40 of the program is line 40 of the page. The progr
 import the main module. A page has no other kind of block: commands and outputs stand inline or in tables.
 """
 
-import contextlib
-import os
 import random
 import re
 import runpy
-import signal
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -25,6 +20,7 @@ from fake_device import fake_cuda
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from pipelines import sampled
+from scripts import run_program
 
 import datapipes as dp
 
@@ -53,40 +49,17 @@ def program_of(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-FIRST = ["README.md", "docs/semantics.md", "docs/your-own-stage.md"]  # the others run in `make test-all`
+FIRST = ["README.md", "docs/your-own-stage.md"]  # the others run in `make test-all`
 PROGRAMS = [page for page in PAGES if code_blocks(text_of(page))]
 
 
 def run(program: Path, timeout_s: float) -> str:
     """Return "" if the program ends well, else a report; its lines are those of the page."""
-    child = subprocess.Popen(
-        [sys.executable, "-W", "error", "-X", "faulthandler", program.name],
-        cwd=program.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # torch's threads spin, which is slow beside other tests
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # so that nothing it starts outlives the test
-    )
-    try:
-        output, errors = child.communicate(timeout=timeout_s)
-        outcome = f"it ended with exit status {child.returncode}"
-    except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGABRT)  # faulthandler prints where each thread is
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(5)
-        kill_session(child)
-        output, errors = child.communicate()
-        outcome = f"it took longer than {timeout_s} s"
-    finally:
-        kill_session(child)
+    warns = ["-W", "error"]
+    code, output, errors = run_program(Path(program.name), folder=program.parent, timeout_s=timeout_s, options=warns)
+    outcome = f"it took longer than {timeout_s} s" if code is None else f"it ended with exit status {code}"
     quiet = "Traceback" not in errors and "leaked" not in errors  # of another process
-    return "" if child.returncode == 0 and quiet else f"{outcome}\n{errors}\nIt printed:\n{output}"
-
-
-def kill_session(child: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
+    return "" if code == 0 and quiet else f"{outcome}\n{errors}\nIt printed:\n{output}"
 
 
 def failing_block(text: str, report: str, name: str) -> str:
@@ -269,7 +242,7 @@ def test_blocks_share_a_namespace_and_keep_their_lines(tmp_path):
 )
 def test_a_page_that_fails_names_its_line(tmp_path, code, said):
     with pytest.raises(pytest.fail.Exception, match=f"(?s){said}"):
-        fail_unless_it_runs("page.md", PAGE.format(code), tmp_path, 3 if "while" in code else TIMEOUT_S)
+        fail_unless_it_runs("page.md", PAGE.format(code), tmp_path, 1.5 if "while" in code else TIMEOUT_S)
 
 
 @pytest.mark.parametrize("text", ["```\nx\n```\n", "```sh\nls\n```\n", "    x = 1\n", "- ~~~\n  x\n  ~~~\n"])

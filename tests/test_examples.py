@@ -3,7 +3,6 @@
 import math
 import re
 import runpy
-import subprocess
 import sys
 import uuid
 from dataclasses import replace
@@ -13,16 +12,15 @@ import numpy as np
 import pytest
 import torch
 from amounts import ranked
-from scripts import processes_with
+from scripts import processes_with, run_program
 
 import datapipes as dp
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def output_of(name: str, *arguments: str) -> str:
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+def output_of(name: str, *arguments: str, **how: bool) -> str:
+    done = run_program(EXAMPLES / name, *arguments, folder=Path.cwd(), timeout_s=120, **how)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr  # none from another process either
     assert "leaked" not in done.stderr
@@ -165,7 +163,7 @@ def test_two_ranks_train_on_two_parts_and_nothing_is_left(tmp_path, monkeypatch)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # also then the lines of two ranks do not mix
     path = write_ring(tmp_path / "ring.npz", 400)
     arguments = ["--data", str(path), "--method", "fennel", "--cache", "2KB"]
-    output = output_of("launch_local.py", *arguments, "--", "--workers", "0", "--epochs", "2")
+    output = output_of("launch_local.py", *arguments, "--", "--workers", "0", "--epochs", "2", fresh=True)
     assert len(re.findall(r"^epoch +\d  loss .*  validation \d\.\d{4}", output, re.MULTILINE)) == 2
     assert 0 <= float(re.search(r"^test accuracy (\d\.\d{4})$", output, re.MULTILINE)[1]) <= 1
     assert re.search(r"^ *dist_sample_neighbor: .*concurrency=8", output, re.MULTILINE)

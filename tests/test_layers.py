@@ -1,6 +1,7 @@
 """The package as a whole: who imports whom, and that importing it changes nothing outside."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import json
@@ -32,6 +33,7 @@ LAYERS = [
 ]
 
 CSRC = Path(__file__).parents[1] / "csrc"
+imports = functools.cache(all_imports)
 MOST_LINES = 400  # of a module, so that it can be read in one sitting
 
 
@@ -71,11 +73,11 @@ def test_every_module_has_its_layer():
 
 
 def test_a_folder_imports_only_from_what_stands_above_it_inside_functions_too():
-    assert upward(all_imports()) == []
+    assert upward(imports()) == []
 
 
 def test_no_module_imports_one_that_imports_it_inside_functions_too():
-    assert circles({(importer, imported) for importer, imported, _ in all_imports()}) == []
+    assert circles({(importer, imported) for importer, imported, _ in imports()}) == []
 
 
 def included(path: Path) -> set[tuple[str, str]]:
@@ -160,21 +162,12 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def after_import():
-    """Return what `import datapipes` has changed and loaded in a fresh process."""
+def test_importing_changes_nothing_outside_starts_no_thread_and_loads_no_optional_dependency():
     child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=120)
     assert child.returncode == 0, child.stderr
-    return json.loads(child.stdout)
-
-
-def test_importing_changes_nothing_outside_and_starts_no_thread(after_import):
+    after_import = json.loads(child.stdout)
     assert after_import["changed"] == []
-
-
-@pytest.mark.parametrize("name", HEAVY)
-def test_importing_loads_no_optional_dependency(after_import, name):
-    assert name not in after_import["loaded"]
+    assert {*HEAVY} & {*after_import["loaded"]} == set()
 
 
 def test_no_optional_dependency_is_imported_at_the_top_of_a_module():

@@ -99,14 +99,17 @@ def test_validation_in_trainer_epoch_n_is_epoch_n_of_its_loader(alone):
 
 @pytest.mark.parametrize(
     ("recipe", "kill_after", "checkpoint"),
-    [
-        ("train", 11, 10),
-        ("train", 13, 12),
-        ("fit", 11, 8),
-        ("fit", 13, 12),
-        ("train_with_accelerate", 11, 10),
-        ("train_with_accelerate", 13, 12),
-    ],
+    ranked(
+        [
+            ("train", 11, 10),
+            ("fit", 13, 12),
+            ("train_with_accelerate", 11, 10),
+            ("train", 13, 12),
+            ("fit", 11, 8),
+            ("train_with_accelerate", 13, 12),
+        ],
+        3,
+    ),
 )
 def test_a_killed_run_goes_on_after_its_last_checkpoint(runs, alone, tmp_path, recipe, kill_after, checkpoint):
     killed = was_killed(start(runs, recipe, tmp_path, kill_after=kill_after))
@@ -129,14 +132,17 @@ def test_a_plain_loop_goes_on_from_a_checkpoint_of_the_last_minibatch(runs, tmp_
 
 @pytest.mark.parametrize(
     ("checkpoint", "options"),
-    [
-        ({}, {}),
-        ({}, {"num_epochs": -1, "max_steps": EPOCHS * STEPS}),
-        ({"every_n_train_steps": STEPS}, {}),
-        ({"every_n_train_steps": STEPS}, {"max_steps": EPOCHS * STEPS}),
-        ({"save_on_train_epoch_end": False}, {}),
-        ({"save_on_train_epoch_end": False}, {"max_steps": EPOCHS * STEPS}),
-    ],
+    ranked(
+        [
+            ({}, {}),
+            ({"every_n_train_steps": STEPS}, {"max_steps": EPOCHS * STEPS}),
+            ({}, {"num_epochs": -1, "max_steps": EPOCHS * STEPS}),
+            ({"every_n_train_steps": STEPS}, {}),
+            ({"save_on_train_epoch_end": False}, {}),
+            ({"save_on_train_epoch_end": False}, {"max_steps": EPOCHS * STEPS}),
+        ],
+        2,
+    ),
     ids=str,
 )
 def test_lightning_goes_on_from_every_kind_of_checkpoint_at_an_epochs_end(runs, alone, tmp_path, checkpoint, options):

@@ -1,10 +1,9 @@
 """The pool behind the outputs: memory of a minibatch is reused by the next one, but never while a tensor needs it."""
 
 import gc
-import subprocess
-import sys
 
 import numpy as np
+from scripts import run_script
 
 from datapipes import _core
 
@@ -55,5 +54,5 @@ for count in range(10_000, 40_000, 3_000):
 
 
 def test_idle_memory_stays_below_what_was_in_use():
-    child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60)
+    child = run_script(CHILD)
     assert child.returncode == 0, child.stderr

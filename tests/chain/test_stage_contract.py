@@ -7,10 +7,12 @@ says how a new stage joins.
 import copy
 import json
 import pickle
+from functools import cache
 
 import contract
 import pytest
 import torch
+from amounts import amount
 from contract import REGISTERED
 from pipelines import as_it_is, assert_ended, digests, prefetch_threads
 
@@ -31,11 +33,19 @@ def build(request):
         stage.close()
 
 
+@cache
+def epochs_of(name: str) -> tuple[list[str], list[str]]:
+    """Return the digests of epochs 0 and 1 of an uninterrupted run, which all tests of a chain share."""
+    stage = contract.build(name)
+    try:
+        return digests(stage), digests(stage)
+    finally:
+        stage.close()
+
+
 @pytest.fixture
-def epochs(build):
-    """The digests of epochs 0 and 1 of an uninterrupted run."""
-    stage = build()
-    return [digests(stage), digests(stage)]
+def epochs(build, request):
+    return [list(each) for each in epochs_of(request.node.callspec.params["build"])]
 
 
 def test_the_builder_ends_in_the_stage_it_is_named_after(build, request):
@@ -102,7 +112,7 @@ def test_it_resumes_at_every_step_to_the_bit(build, epochs):
     states = [running.state_dict()]
     for _ in running:
         states.append(running.state_dict())
-    for step, state in enumerate(states):
+    for step, state in list(enumerate(states))[:: amount(1, 2)]:
         resumed = build()
         resumed.load_state_dict(json.loads(json.dumps(state)))
         assert digests(resumed) == first[step:]

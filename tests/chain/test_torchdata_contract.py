@@ -19,6 +19,7 @@ import contract
 import pytest
 import torch
 import torchdata.nodes as tn
+from amounts import amount
 from pipelines import as_it_is, fetched, refused
 from scripts import run_script
 
@@ -78,7 +79,7 @@ def test_a_state_leaves_the_rest_of_its_epoch_and_then_the_next_begins(build, re
         cases.append((loader.state_dict(), [epochs[1][step:], epochs[2]]))
         assert read(itertools.islice(iterator, 1)) == epochs[1][step : step + 1]
     cases.append((loader.state_dict(), [[], epochs[2]]))
-    for state, (rest, after) in cases:
+    for state, (rest, after) in cases[:: amount(1, 3)]:
         resumed = tn.Loader(build(), restart_on_stop_iteration=restarts)
         resumed.load_state_dict(json.loads(json.dumps(state)))
         expected = [after] if restarts and not rest else [rest, after]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import amounts
 import numpy as np
 import pytest
 import torch
@@ -24,7 +25,7 @@ from datapipes.base.sizes import parse_size
 from datapipes.processes.endings import how_it_ended
 
 START_S = 100.0  # longest wait for a child that has to import torch first
-SPAWN = multiprocessing.get_context("spawn")
+SPAWN = multiprocessing.get_context(amounts.SPAWN)
 
 
 class InProcess(dp.ChannelBase):

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from amounts import SPAWN
 from pipelines import BOUND_S, refused
 
 import datapipes as dp
@@ -464,7 +465,7 @@ def echo(requests: dp.MpChannel, replies: dp.MpChannel, done) -> None:
 
 def test_a_channel_travels_to_a_spawned_process_and_carries_messages_both_ways(make_channel):
     requests, replies = make_channel(), make_channel(maxsize=2)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(SPAWN)
     done = context.Event()
     child = context.Process(target=echo, args=(requests, replies, done))
     child.start()

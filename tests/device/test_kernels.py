@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 import datapipes as dp
 
@@ -81,8 +82,8 @@ DECODED = {"float16": 16, "bfloat16": 16, "int8": 8}
 WITHOUT = """
 import importlib, json, sys
 sys.modules["triton"] = None
-failed = {}
-for name in json.loads(sys.argv[1]):
+failed = dict()
+for name in {names}:
     try:
         importlib.import_module(name)
     except ImportError as error:
@@ -103,8 +104,7 @@ print(json.dumps(failed))
 def test_every_module_can_be_imported_without_triton_and_a_gather_says_what_to_install():
     paths = [path.relative_to(PACKAGE.parent).with_suffix("") for path in sorted(PACKAGE.rglob("*.py"))]
     names = [".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__"]
-    command = [sys.executable, "-c", WITHOUT, json.dumps(names)]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    child = run_script(WITHOUT.format(names=names))
     assert child.returncode == 0, child.stderr
     failed = json.loads(child.stdout)
     assert "pip install triton (in the extra [gpu] of" in failed.pop("a gather")

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import digests, fetched, items, refused, sampled, small_store
 from plain_cuda import needs_interpreter
+from scripts import run_script
 
 import datapipes as dp
 from datapipes.device import host_memory, runtime
@@ -158,12 +159,12 @@ def test_a_copy_is_not_pinned_and_may_be(fake, copied, pad_rows):
 
 
 CHILD = """
-import sys, torch
+import torch
 from fake_registration import FakeRegistration
 from datapipes.device import runtime
 import datapipes as dp
 runtime._current = fake = FakeRegistration()
-feature = dp.TensorFeature(torch.load(sys.argv[1], mmap=True))
+feature = dp.TensorFeature(torch.load({path!r}, mmap=True))
 assert feature.pin_memory_().is_pinned()
 print(feature.read(torch.tensor([2])).tolist(), len(fake.registered))
 """
@@ -173,13 +174,7 @@ def test_several_processes_may_lock_one_file(fake, tmp_path):
     rows = torch.arange(6000.0).reshape(3, 2000)
     torch.save(rows, tmp_path / "rows.pt")
     here = dp.TensorFeature(torch.load(tmp_path / "rows.pt", mmap=True)).pin_memory_()
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path / "rows.pt")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": ":".join(sys.path)},
-    )
+    child = run_script(CHILD.format(path=str(tmp_path / "rows.pt")))
     assert (child.returncode, child.stdout, child.stderr) == (0, f"{rows[2:].tolist()} 1\n", "")
     assert here.is_pinned()
 

@@ -3,7 +3,6 @@
 import gc
 import random
 import threading
-from collections.abc import Iterator
 
 import pytest
 from amounts import ranked
@@ -17,16 +16,6 @@ from datapipes.device.copy_to import KeptSources
 
 pytest.importorskip("triton")
 pytestmark = needs_interpreter
-
-
-@pytest.fixture(scope="module", autouse=True)
-def objects_set_apart() -> Iterator[None]:
-    """Each run ends with gc.collect, which would visit what Triton and torch make when they are first used."""
-    run(0)
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("part", ranked(range(20), 4))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from amounts import ranked
 from channels import BOUND_S, Child, num_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from datapipes import _core
 from datapipes.processes import sharing
 from datapipes.processes.sharing import Packed, pack, share_memory
 
-METHODS = ["spawn", "forkserver"]  # the start methods that pickle arguments
+METHODS = ["forkserver", "spawn"]  # the start methods that pickle arguments
 MEMFD = "/memfd:datapipes (deleted)"  # as /proc names it
 ROWS, COLUMNS = 182, 190  # with one byte per value the tensor is larger than sharing.SMALL
 NAMES = [
@@ -214,7 +215,7 @@ def read_and_write(packed: Packed, connection: Any) -> list[int]:
 # --- the object arrives equal
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ranked(METHODS, 1))
 def test_a_child_gets_equal_values_and_maps_what_its_parent_maps(method, tmp_path):
     large_graph().save(write_arrays(tmp_path) / "graph")
     before = num_memories()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
+from amounts import SPAWN
 from channels import num_descriptors
 from torch.multiprocessing.reductions import reduce_tensor
 
@@ -44,7 +45,7 @@ def write_in_child(argument: torch.Tensor, queue: Any, channel: dp.MpChannel, pa
 
 
 def test_a_child_writes_into_the_same_memory_whichever_way_it_came():
-    context = torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context(SPAWN)
     tensor = shared_empty(SHAPE, torch.float32, "test")
     memory = memory_of(tensor)
     os.pwrite(memory.descriptor, torch.full(SHAPE, 9.0).numpy().data, 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import process_targets as targets
 import pytest
+from amounts import ranked
 from pipelines import BOUND_S, wait_until
 
 from datapipes.processes.endings import runs, why_it_stands_still
@@ -33,7 +34,7 @@ def has_pidfd(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ranked(["fork", "forkserver", "spawn"], 2))
 def test_an_end_is_seen_though_a_child_of_the_process_holds_its_sentinel(tmp_path, go, has_pidfd, method):
     args = (str(tmp_path / "told"), str(go))
     process = multiprocessing.get_context(method).Process(target=targets.fork_and_wait, args=args)

@@ -2,16 +2,19 @@
 
 Whatever repeats something takes its number from here. What only adds another way to a place that is tested has the mark
 `full`, and so have most interleavings of the queue's model, which no line of C++ changes, and the example of two ranks.
+Of a test with several `parametrize`, `make test` takes as many combinations as bring each value once (`spare`).
 """
 
 import os
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 FULL = os.environ.get("FULL_TESTS") == "1"
+SPAWN = "spawn" if FULL else "forkserver"  # both pickle what they pass on; a child of the fork server has torch
 
 
 def amount(full: int, small: int) -> int:
@@ -28,3 +31,27 @@ def ranked(values: Iterable[Any], small: int) -> list[Any]:
     """Return parameters of a test, of which all but the first `small` are for `make test-all`."""
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
     return [pytest.param(*row, marks=() if i < small else pytest.mark.full) for i, row in enumerate(rows)]
+
+
+def spare(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Give the tests whose every parameter has its value in another test of the same function too, which stays."""
+    functions = defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec") and not any(item.iter_markers("full")) and not any(item.iter_markers("skipif")):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    for tests in functions.values():
+        values = {item: _values(item) for item in tests}
+        seen: set[Any] = set()
+        while values and not all(each <= seen for each in values.values()):
+            best = max(values, key=lambda item: len(values[item] - seen))  # the first of the best
+            seen |= values.pop(best)
+        yield from values
+
+
+def _values(item: pytest.Item) -> set[Any]:
+    """Return what each `parametrize`, or fixture with parameters, gives to a test: the same objects are equal."""
+    params = item.callspec.params  # type: ignore[attr-defined]
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    together = [(each,) if isinstance(each, str) else tuple(each) for each in names]
+    alone = [(name,) for name in params if not any(name in each for each in together)]
+    return {(each, tuple(id(params[name]) for name in each)) for each in (*together, *alone)}

@@ -1,12 +1,21 @@
-"""Scripts in processes of their own that have torch already: for tests whose failure is an abort."""
+"""Scripts and programs in processes of their own that have torch already: for tests whose failure is an abort."""
 
+import atexit
 import contextlib
+import faulthandler
 import multiprocessing
 import os
+import runpy
+import signal
+import subprocess
+import sys
 import tempfile
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
+from amounts import FULL
 from pipelines import BOUND_S
 
 SUPPORT = str(Path(__file__).parent)  # where the helpers are that a child imports
@@ -29,6 +38,59 @@ def run_script(script: str) -> Ended:
         return Ended(child.exitcode, *(Path(path).read_text() for path in paths))
 
 
+def run_program(
+    program: Path, *arguments: str, folder: Path, timeout_s: float, options: Sequence[str] = (), fresh: bool = FULL
+) -> Ended:
+    """Run `python *options program *arguments` in `folder`; end what it has started. The code is None after a timeout.
+
+    `make test-all` starts an interpreter. `make test` takes a child of the fork server, of which its workers come too;
+    there `options` may be -W error alone.
+    """
+    with tempfile.TemporaryDirectory() as outputs, contextlib.ExitStack() as stack:
+        paths = [os.path.join(outputs, name) for name in ("stdout", "stderr")]
+        if fresh:
+            files = [stack.enter_context(open(path, "wb")) for path in paths]
+            child = _Interpreter([*options, str(program), *arguments], folder, *files)
+        else:
+            order = (str(program), arguments, str(folder), *(options[1:] or ["default"]), *paths)
+            child = multiprocessing.get_context("forkserver").Process(target=_run_program, args=order)
+            child.start()
+        child.join(timeout_s)
+        code = child.exitcode
+        if code is None:
+            os.kill(child.pid, signal.SIGABRT)  # faulthandler prints where each thread is
+            child.join(5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # so that nothing it starts outlives the test
+        child.join()
+        return Ended(code, *(Path(path).read_text() for path in paths))
+
+
+class _Interpreter:
+    """A fresh interpreter with what `run_program` uses of a Process."""
+
+    def __init__(self, command: list[str], folder: Path, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        # torch's threads spin, which is slow beside other tests
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._child = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", *command],
+            cwd=folder,
+            env=environment,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        self.pid = self._child.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._child.poll()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout_s)
+
+
 def processes_with(variable: str) -> list[int]:
     """Return the processes that have "NAME=value" in their environment: those that a test has started, and theirs."""
     found = []
@@ -40,6 +102,25 @@ def processes_with(variable: str) -> list[int]:
 
 
 def _run(script: str, stdout: str, stderr: str) -> None:
+    _print_into(stdout, stderr)
+    exec(script, {"__name__": "__main__"})
+
+
+def _run_program(program: str, arguments: tuple[str, ...], folder: str, warns: str, stdout: str, stderr: str) -> None:
+    os.setsid()
+    os.chdir(folder)
+    _print_into(stdout, stderr)
+    faulthandler.enable()
+    warnings.simplefilter(warns)
+    sys.argv = [program, *arguments]
+    whole = os.path.join(folder, program)  # also for workers, which start in another folder
+    sys.path.insert(0, os.path.dirname(whole))
+    try:
+        runpy.run_path(whole, run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # a child of multiprocessing ends without them
+
+
+def _print_into(stdout: str, stderr: str) -> None:
     for number, path in ((1, stdout), (2, stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-    exec(script, {"__name__": "__main__"})

@@ -9,6 +9,7 @@ import types
 
 import pytest
 import worker_stages as ws
+from amounts import ranked
 from pipelines import refused, sampled
 from scripts import SUPPORT
 
@@ -68,7 +69,7 @@ def build(chain: str, **options) -> str:
     ],
     ids=["class", "function", "argument"],
 )
-@pytest.mark.parametrize("method", [None, "spawn"])
+@pytest.mark.parametrize("method", ranked([None, "spawn"], 1))
 def test_a_class_of_a_notebook_is_refused_when_the_loader_is_built(notebook, chain, stage, name, method):
     with refused(TypeError, stage=stage, found=f": {name} stands in a notebook", allowed="module", remedy=REMEDIES):
         notebook("import functools\n" + textwrap.dedent(OWN) + build(chain, multiprocessing_context=method))
@@ -172,7 +173,7 @@ def test_what_is_no_program_is_let_pass(monkeypatch, tmp_path):
 # --- as the user sees it
 
 
-@pytest.mark.parametrize("how", ["stdin", "file"])
+@pytest.mark.parametrize("how", ranked(["file", "stdin"], 1))
 def test_it_is_told_in_less_than_twenty_lines(tmp_path, how):
     text = f"import sys\nsys.path.insert(0, {SUPPORT!r})\nimport datapipes as dp\nfrom pipelines import sampled\n"
     text += textwrap.dedent(OWN) + "for minibatch in dp.DataLoader(Own(sampled()), 2): pass\n"

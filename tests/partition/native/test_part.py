@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from amounts import examples
+from amounts import examples, ranked
 from channels import Child, num_descriptors
 from hetero_graphs import AGAIN, CITES, WRITES, full_library, library
 from hypothesis import given
@@ -315,7 +315,7 @@ def test_a_part_in_memory_keeps_no_file_of_its_own_and_has_the_same_values(root)
 # --- other processes
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ranked(["forkserver", "spawn"], 1))
 def test_a_part_and_its_book_reach_a_process_as_handles(tmp_path, method):
     part = big_partition(tmp_path / "root")
     packed = pack({"part": part, "book": part.book})

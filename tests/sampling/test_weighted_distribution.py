@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from amounts import ranked
 from test_uniformity import p_value
 from weights import sums_of
 
@@ -140,13 +141,13 @@ def within_class(rows: np.ndarray, members: np.ndarray, degree: int) -> float:
     return 1.0
 
 
-@pytest.mark.parametrize("degree", [5, 8, 50, 64, 65, 500, 5_000])
+@pytest.mark.parametrize("degree", ranked([5, 65, 500, 8, 50, 64, 5_000], 3))
 def test_with_replacement_the_draws_have_the_probabilities_of_the_weights(degree):
     assert with_replacement(spread(degree), draws) > LEVEL
     assert with_replacement(spread(degree, 0.5), draws) > LEVEL
 
 
-@pytest.mark.parametrize(("degree", "fanout"), [(5, 1), (5, 2), (5, 3), (5, 4), (9, 3), (9, 7), (12, 5)])
+@pytest.mark.parametrize(("degree", "fanout"), ranked([(5, 2), (9, 7), (5, 1), (5, 3), (5, 4), (9, 3), (12, 5)], 2))
 def test_without_replacement_the_sets_of_picks_have_their_exact_probabilities(degree, fanout):
     assert picked_sets(spread(degree), fanout, draws) > LEVEL
     assert picked_sets(spread(degree, 1), fanout, draws) > LEVEL
@@ -154,7 +155,7 @@ def test_without_replacement_the_sets_of_picks_have_their_exact_probabilities(de
 
 @pytest.mark.parametrize(
     ("degree", "fanout"),
-    [(20, 5), (50, 15), (64, 30), (65, 15), (200, 15), (500, 10), (500, 40), (5_000, 15), (5_000, 60)],
+    ranked([(20, 5), (65, 15), (500, 40), (50, 15), (64, 30), (200, 15), (500, 10), (5_000, 15), (5_000, 60)], 3),
 )
 def test_without_replacement_the_picks_of_each_class_have_their_exact_probabilities(degree, fanout):
     p_classes, p_within = picked_classes(degree, fanout, draws)

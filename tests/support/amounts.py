@@ -33,11 +33,14 @@ def ranked(values: Iterable[Any], small: int) -> list[Any]:
     return [pytest.param(*row, marks=() if i < small else pytest.mark.full) for i, row in enumerate(rows)]
 
 
+_RUN_ELSEWHERE = {"full", "gpu", "skip", "skipif"}  # a value that only such a test has would not be tested
+
+
 def spare(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Give the tests whose every parameter has its value in another test of the same function too, which stays."""
     functions = defaultdict(list)
     for item in items:
-        if hasattr(item, "callspec") and not any(item.iter_markers("full")) and not any(item.iter_markers("skipif")):
+        if hasattr(item, "callspec") and not {mark.name for mark in item.callspec.marks} & _RUN_ELSEWHERE:
             functions[item.nodeid.partition("[")[0]].append(item)
     for tests in functions.values():
         values = {item: _values(item) for item in tests}

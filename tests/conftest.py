@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 
 settings.register_profile(
     "default",
-    max_examples=amount(100, 20),
+    max_examples=amount(100, 10),
     derandomize=True,
     deadline=None,
     database=None,

@@ -23,7 +23,13 @@ def grid(*axes, left_out=()):
         }
         own = [pytest.mark.full.mark] if tuple(params.values()) in left_out else []
         callspec = SimpleNamespace(params=params, marks=own)
-        found.append(Item(nodeid=f"test_it[{len(found)}]", callspec=callspec, iter_markers=lambda _: marks))
+        found.append(
+            Item(
+                nodeid=f"test_it[{len(found)}]",
+                callspec=callspec,
+                iter_markers=lambda name, all_=[*marks, *own]: [mark for mark in all_ if mark.name == name],
+            )
+        )
     return found
 
 

@@ -23,8 +23,8 @@ def amount(full: int, small: int) -> int:
 
 
 def examples(full: int, **how: Any) -> settings:
-    """Return settings of Hypothesis: `full` examples, in `make test` a fifth of them, but at least 10."""
-    return settings(max_examples=amount(full, min(full, max(full // 5, 10))), **how)
+    """Return settings of Hypothesis: `full` examples, in `make test` a tenth of them, but at least 5."""
+    return settings(max_examples=amount(full, min(full, max(full // 10, 5))), **how)
 
 
 def ranked(values: Iterable[Any], small: int) -> list[Any]:
@@ -33,15 +33,13 @@ def ranked(values: Iterable[Any], small: int) -> list[Any]:
     return [pytest.param(*row, marks=() if i < small else pytest.mark.full) for i, row in enumerate(rows)]
 
 
-_RUN_ELSEWHERE = {"full", "gpu", "skip", "skipif"}  # a value that only such a test has would not be tested
-
-
 def spare(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Give the tests whose every parameter has its value in another test of the same function too, which stays."""
     functions = defaultdict(list)
     for item in items:
-        if hasattr(item, "callspec") and not {mark.name for mark in item.callspec.marks} & _RUN_ELSEWHERE:
-            functions[item.nodeid.partition("[")[0]].append(item)
+        if hasattr(item, "callspec") and not any(item.iter_markers("full")):
+            marks = frozenset(mark.name for mark in item.callspec.marks)  # one that is skipped stands for no other
+            functions[item.nodeid.partition("[")[0], marks].append(item)
     for tests in functions.values():
         values = {item: _values(item) for item in tests}
         seen: set[Any] = set()

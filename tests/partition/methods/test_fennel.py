@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 import twin
+from amounts import ranked
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import random_graph, rng_seeds
@@ -59,7 +60,9 @@ def test_the_parts_after_each_pass_are_those_of_the_twin(graph, num_parts, key, 
     assert heaviest <= max(1.03 * mean, mean + max(weights))
 
 
-@pytest.mark.parametrize(("num_parts", "dtype"), [(3, np.uint8), (255, np.uint8), (256, np.uint16), (700, np.uint16)])
+@pytest.mark.parametrize(
+    ("num_parts", "dtype"), ranked([(3, np.uint8), (256, np.uint16), (255, np.uint8), (700, np.uint16)], 2)
+)
 def test_blocks_of_several_nodes_and_many_parts_are_those_of_the_twin(num_parts, dtype):
     graph = all_relations.plain(random_graph(1100, 4000, rng_seed=1))
     kernel = kernel_of(graph, num_parts, key=5)

@@ -13,7 +13,7 @@ import metis_targets
 import numpy as np
 import pytest
 import torch
-from amounts import examples
+from amounts import amount, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import BOUND_S, wait_until
@@ -66,7 +66,7 @@ def test_any_graph_gets_parts_of_which_none_is_empty(graph, num_parts, recursive
 
 @pytest.mark.parametrize("recursive", [False, True])
 def test_graphs_without_edges_and_with_fewer_components_than_parts_get_parts(recursive):
-    for graph in (random_graph(9, 0, 1), random_graph(9, 3, 1), random_graph(40, 30, 1)):
+    for graph in (random_graph(9, 0, 1), random_graph(40, 30, 1), random_graph(9, 3, 1))[: amount(3, 2)]:
         for num_parts in (2, graph.num_nodes):
             made = assigned(all_relations.plain(graph), num_parts, recursive=recursive)
             assert set(dense(made)) == set(range(num_parts))

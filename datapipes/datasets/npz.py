@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from datapipes.base.archives import open_archive, read_member
 from datapipes.base.sizes import check_memory
-from datapipes.datasets.archives import open_archive, read_member
 from datapipes.datasets.raw import (
     DatasetFormatError,
     RawDataset,

@@ -24,10 +24,10 @@ from datapipes.base.types import EdgeType
 from datapipes.datasets.ogb_graph import Rows, check_name, read_plain, read_row, read_types
 from datapipes.datasets.ogb_links import checked_ids, ranked, read_link_split
 from datapipes.datasets.ogb_settings import MASTER, PARTS, settings_of
+from datapipes.datasets.pickled_arrays import read_saved
 from datapipes.datasets.raw import DatasetFormatError, checked_labels
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems, inverse_of, with_inverses
 from datapipes.datasets.tables import ids_of, read_table
-from datapipes.datasets.torch_files import read_saved
 
 
 def is_ogb(folder: Path) -> bool:

@@ -18,10 +18,10 @@ import numpy as np
 from datapipes.base.checks import shown
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.ogb_settings import PARTS
+from datapipes.datasets.pickled_arrays import read_saved
 from datapipes.datasets.raw import MAX_FEATURE_BYTES, DatasetFormatError, content_of
 from datapipes.datasets.raw_hetero import RawItems
 from datapipes.datasets.tables import ids_of
-from datapipes.datasets.torch_files import read_saved
 
 _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
 

@@ -1,6 +1,6 @@
 """Read a Planetoid data set (Cora, CiteSeer, PubMed) from its eight files `ind.NAME.*`.
 
-Seven of the files are Python 2 pickles; plain_pickle.py reads them without running any code of theirs.
+Seven of the files are Python 2 pickles; base/plain_pickle.py reads them without running any code of theirs.
 
 Invariant: memory stays in proportion to the size of the files (features are made dense, at most
 `raw.MAX_FEATURE_BYTES`). Refused with `DatasetFormatError`: truncated, corrupt or hostile files, and files that do not
@@ -14,16 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datapipes.datasets.plain_pickle import (
-    MAX_FILE_BYTES,
-    MAX_LENGTH,
-    Csr,
-    Items,
-    array_of,
-    fields_of,
-    read_pickle,
-    shown_plain,
-)
+from datapipes.base.plain_pickle import MAX_LENGTH, Items, kind_of
+from datapipes.datasets.pickled_arrays import MAX_FILE_BYTES, Csr, array_of, fields_of, read_pickle, shown_plain
 from datapipes.datasets.raw import (
     MAX_CLASSES,
     DatasetFormatError,
@@ -242,7 +234,7 @@ class _Entries:
 def _read_csr(path: Path) -> _Entries:
     matrix = read_pickle(path)
     if not isinstance(matrix, Csr) or matrix.state is None:
-        raise DatasetFormatError.of(path.name, f"a {type(matrix).__name__.lstrip('_')}", "a scipy CSR matrix")
+        raise DatasetFormatError.of(path.name, f"a {kind_of(matrix)}", "a scipy CSR matrix")
     state = fields_of(path.name, matrix.state, "a matrix")
     shape = state.get("_shape", state.get("shape"))
     if (

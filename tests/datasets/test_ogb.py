@@ -20,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import datapipes as dp
-from datapipes.datasets import ogb_graph, torch_files
+from datapipes.datasets import ogb_graph
 from datapipes.datasets.ogb import is_ogb, read_ogb
 from datapipes.datasets.ogb_settings import PUBLISHED, settings_of
+from datapipes.datasets.pickled_arrays import read_saved
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.raw_hetero import RawHeteroDataset, inverse_of
 
@@ -458,7 +459,7 @@ def test_a_saved_file_that_would_run_code_is_refused_and_runs_none(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     write_saved(tmp_path / "a.pt", {"edge": Evil()}, how)
     with pytest.raises(DatasetFormatError, match=r"a\.pt: found a pickle that asks for the global posix\.mkdir"):
-        torch_files.read_saved(tmp_path / "a.pt")
+        read_saved(tmp_path / "a.pt")
     assert not (tmp_path / "evil").exists()
 
 
@@ -511,7 +512,7 @@ COUNTED = torch.arange(24).reshape(6, 4)
 def test_a_tensor_comes_out_as_torch_loads_it(tmp_path, tensor):
     path = tmp_path / "a.pt"
     path.write_bytes(saved({"edge": tensor}))
-    found, expected = torch_files.read_saved(path)["edge"], torch.load(path, weights_only=True)["edge"].detach().numpy()
+    found, expected = read_saved(path)["edge"], torch.load(path, weights_only=True)["edge"].detach().numpy()
     assert found.dtype == expected.dtype
     assert np.array_equal(found, expected)
 
@@ -519,7 +520,7 @@ def test_a_tensor_comes_out_as_torch_loads_it(tmp_path, tensor):
 def test_tensors_of_one_storage_arrays_and_texts_may_be_in_one_dict(tmp_path):
     path = tmp_path / "a.pt"
     path.write_bytes(saved({"a": COUNTED[:2], "b": COUNTED[2:], "c": np.arange(3), "d": ["x", "y"]}))
-    table = torch_files.read_saved(path)
+    table = read_saved(path)
     assert np.array_equal(np.concatenate([table["a"], table["b"]]), COUNTED.numpy())
     assert (table["c"].tolist(), table["d"]) == ([0, 1, 2], ["x", "y"])
 
@@ -544,20 +545,20 @@ SHAPE = b"K\x00K\x06K\x04\x86"  # the offset, then the shape
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path, member, old, new, found):
     (tmp_path / "a.pt").write_bytes(changed(saved({"edge": COUNTED}), member, old, new))
     with pytest.raises(DatasetFormatError, match=rf"a\.pt: found {found}.*; expected "):
-        torch_files.read_saved(tmp_path / "a.pt")
+        read_saved(tmp_path / "a.pt")
 
 
 def test_numbers_of_the_other_byte_order_are_read(tmp_path):
     content = changed(saved({"edge": torch.tensor([1])}), "data/0", b"\x01" + bytes(7), bytes(7) + b"\x01")
     (tmp_path / "a.pt").write_bytes(changed(content, "byteorder", b"little", b"big"))
-    assert torch_files.read_saved(tmp_path / "a.pt")["edge"].tolist() == [1]
+    assert read_saved(tmp_path / "a.pt")["edge"].tolist() == [1]
 
 
 READ = """
 import sys
 from pathlib import Path
 from datapipes.datasets.raw import DatasetFormatError
-from datapipes.datasets.torch_files import read_saved
+from datapipes.datasets.pickled_arrays import read_saved
 for path in sys.argv[1:]:
     try:
         read_saved(Path(path))
@@ -605,7 +606,7 @@ HUGE = torch.zeros(1).expand(2**40, 2)
 def test_saved_files_that_are_broken_or_hold_something_else_are_refused(tmp_path, content, found):
     (tmp_path / "a.pt").write_bytes(content)
     with pytest.raises(DatasetFormatError, match=rf"a\.pt: found .*{found}"):
-        torch_files.read_saved(tmp_path / "a.pt")
+        read_saved(tmp_path / "a.pt")
 
 
 WHOLE = {
@@ -622,7 +623,7 @@ def test_a_changed_byte_is_refused_or_leaves_arrays(tmp_path_factory, kind, plac
     path = tmp_path_factory.mktemp("t") / "a.pt"
     path.write_bytes(content)
     try:
-        table = torch_files.read_saved(path)
+        table = read_saved(path)
     except DatasetFormatError:
         return
     assert all(isinstance(rows, np.ndarray) and rows.nbytes <= len(content) for rows in table.values())

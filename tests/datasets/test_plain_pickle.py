@@ -10,8 +10,9 @@ from pipelines import refused
 from test_planetoid import PICKLED, py2, py2_array, py2_csr, py2_int, read_with, tiny_arrays, tiny_files, write
 
 import datapipes as dp
-from datapipes.datasets import plain_pickle
-from datapipes.datasets.plain_pickle import Items, read_pickle
+from datapipes.base import plain_pickle
+from datapipes.base.plain_pickle import Items
+from datapipes.datasets.pickled_arrays import read_pickle
 from datapipes.datasets.planetoid import read_planetoid
 from datapipes.datasets.raw import DatasetFormatError
 

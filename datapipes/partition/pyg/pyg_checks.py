@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
+from datapipes.partition.pyg.torch_file import OtherTensor
 
 _DTYPES = {
     *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -104,12 +105,10 @@ def refuse_others(path: Path, what: str, values: Tensor, count: int) -> None:
 
 
 def _plain(path: Path, what: str, value: Any) -> Tensor:
-    if type(value) is not Tensor:
+    if isinstance(value, OtherTensor):
+        refuse(path, f"{value.what} for {what}", "a dense one in host memory")
+    if not isinstance(value, Tensor):
         refuse(path, f"{type(value).__name__} for {what}", "a tensor")
-    if value.is_nested:  # its layout is that of a dense one
-        refuse(path, f"a nested tensor for {what}", "a dense one in host memory")
-    if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
-        refuse(path, f"a tensor of layout {value.layout} on {value.device} for {what}", "a dense one in host memory")
     if value.dtype not in _DTYPES:
         refuse(path, f"{dtype_name(value.dtype)} for {what}", "numbers of 8 to 128 bits, or bool")
-    return value.detach()
+    return value

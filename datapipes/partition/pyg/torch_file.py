@@ -1,48 +1,54 @@
-"""Read a file that torch.save wrote, without running code of it: dicts, tuples, texts, numbers and tensors.
+"""Read a file that torch.save wrote, without running code of it: dicts, tuples, texts, numbers and mapped tensors.
 
-torch's weights-only loader does the reading. PyG writes edge features as a `collections.defaultdict`, which that loader
-refuses; here a function stands in for it, and the file gets a plain dict.
+base/torch_archive.py reads it, and torch's own loader is not asked. Here its values become those that a part may hold:
+dicts whose keys are names, numbers or types, since others could take for ever to hash, and values that end.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import pickle
-import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import UntypedStorage
 
 from datapipes.base.checks import shown
 from datapipes.base.files import open_regular
-from datapipes.partition.pyg.pickle_scan import refuse_endless
+from datapipes.base.plain_pickle import PLAIN, FileRefused, Global, Items
+from datapipes.base.torch_archive import TENSORS, TorchArchive
+
+MOST_BYTES = 2**21  # of the pickle, thousands of types; the tensors stand beside it
+MOST_BITS = 64  # of a number: among longer ones are as many as one likes that have one hash
+MOST_VISITS = 2**10  # values within one tuple, each as often as it is used there
+MOST_VALUES = 2**22  # values within any other, likewise
+_OF_SYSTEM = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO)
 
 
-def _stand_in(module: str, name: str) -> Callable[..., dict[Any, Any]]:
-    """Return a function that torch takes for `module.name`; it returns a dict.
+class OtherTensor:
+    """Stands for a tensor that is not dense; its text says what it is."""
 
-    torch 2.4 knows what is allowed by its own name only, later versions by a name that is given with it, too.
-    """
-
-    def made(*_: Any) -> dict[Any, Any]:
-        return {}
-
-    made.__module__, made.__name__, made.__qualname__ = module, name, name
-    return made
+    def __init__(self, what: str) -> None:
+        self.what = what
 
 
-# torch.save writes dict under its name in Python 2; torch 2.4 reads it so, later versions as that of Python 3.
-_STAND_INS: list[Any] = [
-    _stand_in("collections", "defaultdict"),
-    _stand_in("builtins", "dict"),
-    _stand_in("__builtin__", "dict"),
-]
-_lock = threading.Lock()  # what is allowed is one list for the whole process
+def _sparse(layout: object, *_: object) -> OtherTensor:
+    return OtherTensor(f"a tensor of layout {layout if isinstance(layout, str) else 'unknown'}")
+
+
+def _layout(name: object) -> object:
+    return name
+
+
+_KNOWN = {
+    **PLAIN,
+    **TENSORS,
+    ("torch.serialization", "_get_layout"): Global("_get_layout", _layout),
+    ("torch._utils", "_rebuild_sparse_tensor"): Global("_rebuild_sparse_tensor", _sparse),
+    ("torch._utils", "_rebuild_nested_tensor"): Global(
+        "_rebuild_nested_tensor", lambda *_: OtherTensor("a nested tensor")
+    ),
+}
 
 
 def load_plain(path: Path) -> Any:
@@ -53,88 +59,92 @@ def load_plain(path: Path) -> Any:
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file is no regular file, is truncated or corrupt, was not written by torch.save of version 1.6
-            or later, or holds something else, such as code. Nothing of it was run. Or it changed meanwhile: what was
-            looked through is not what was read.
+            or later, or holds something else, such as code. Nothing of it was run. Or it changed meanwhile.
     """
     if not path.exists():
         raise FileNotFoundError(f"partition: {path} does not exist. Check the path, and that the partition is whole.")
     with open_regular(path) as file:  # refuses what would keep its reader waiting
-        before = _identity(os.fstat(file.fileno()))
-    try:
-        refuse_endless(path)
-        found = _loaded(path)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"partition: {path} holds something else than plain dicts of tensors: {_short(error)}. Nothing of it was "
-            "run. Do not trust this file; let its maker write a dict of tensors."
-        ) from error
-    except Exception as error:  # a corrupt archive can raise nearly anything, also OSError
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO):
-            raise
-        raise ValueError(
-            f"partition: {path} cannot be read as a file of torch.save: {_short(error)}. It may be truncated or "
-            "corrupt; write the partition again."
-        ) from error
-    # torch opens files by their path, so the scan and the loader may have seen different files there.
-    if not path.exists() or _identity(path.stat()) != before:
+        before = os.fstat(file.fileno())
+        try:
+            # By its descriptor: the path may name another file by now.
+            mapped: Any = UntypedStorage.from_file(f"/proc/self/fd/{file.fileno()}", False, before.st_size)
+            archive = TorchArchive(file, MOST_BYTES, mapped)
+            found = _Plain(archive).of(archive.read(_KNOWN))[0]
+        except FileRefused as error:
+            if error.named is None:
+                raise _unreadable(path, error) from error
+            raise ValueError(
+                f"partition: {path} holds something else than plain dicts of tensors: it names {error.named}. Nothing "
+                "of it was run. Do not trust this file; let its maker write a dict of tensors."
+            ) from error
+        except Exception as error:  # a corrupt archive can raise nearly anything, also OSError
+            if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
+                raise
+            raise _unreadable(path, error) from error
+    if not path.exists() or _identity(path.stat()) != _identity(before):
         raise ValueError(f"partition: {path} changed while it was read; it must stay as it is. Open the part again.")
     return found
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"partition: {path} cannot be read as a file of torch.save: {shown(str(error))}. It may be truncated or "
+        "corrupt; write the partition again."
+    )
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _loaded(path: Path) -> Any:
-    try:
-        return torch.load(str(path), "cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError:
-        with _allowed():
-            return torch.load(str(path), "cpu", weights_only=True, mmap=True)
+class _Plain:
+    """Makes dicts and tensors of what was read. Each value is made once, however often it is used."""
+
+    def __init__(self, archive: TorchArchive) -> None:
+        self._archive = archive
+        self._made: dict[int, tuple[Any, int] | None] = {}  # by the id of what was read; None while it is made
+
+    def of(self, found: Any) -> tuple[Any, int]:
+        """Return a value, and how many values are within it, each as often as it is used.
+
+        Raises:
+            FileRefused, ValueError, RecursionError: It is too large, holds itself, or holds what no part has.
+        """
+        if isinstance(found, int) and found.bit_length() > MOST_BITS:
+            raise ValueError(f"a number in it has more than {MOST_BITS} bits")
+        if isinstance(found, (str, bytes)):
+            return found, 1 + len(found) // 64
+        if found is None or isinstance(found, (int, float, OtherTensor)):
+            return found, 1
+        if id(found) not in self._made:
+            self._made[id(found)] = None
+            self._made[id(found)] = self._new(found)
+        made = self._made[id(found)]
+        if made is None:
+            raise ValueError("a value in it holds itself")
+        return made
+
+    def _new(self, found: Any) -> tuple[Any, int]:
+        if isinstance(found, Items):
+            pairs = [(self.of(key), self.of(value)) for key, value in found.pairs]
+            if not all(isinstance(key[0], int) or _is_name(key[0]) for key, _ in pairs):
+                raise ValueError("a dict in it has another key than a name, a number or a type")
+            size, most = 1 + sum(key[1] + value[1] for key, value in pairs), MOST_VALUES
+        elif isinstance(found, (tuple, list)):
+            values = [self.of(each) for each in found]
+            size, most = 1 + sum(each[1] for each in values), MOST_VISITS if isinstance(found, tuple) else MOST_VALUES
+        else:
+            tensor = self._archive.tensor(found, "a tensor")
+            if tensor is None:
+                raise ValueError("something else than dicts, lists, tuples, texts, numbers and tensors")
+            return tensor, 1
+        if size > most:
+            raise ValueError(f"{'a tuple in it' if most == MOST_VISITS else 'it'} holds more than {most} values")
+        if isinstance(found, Items):
+            return {key[0]: value[0] for key, value in pairs}, size
+        return type(found)(each[0] for each in values), size
 
 
-@contextmanager
-def _allowed() -> Iterator[None]:
-    """Let torch's loader take the stand-ins while the block runs; what others have allowed is there after it as before.
-
-    torch_geometric allows the real defaultdict when it is imported, so what has the name of a stand-in makes way: for
-    this time, another thread that loads a file with a defaultdict gets a dict. What other threads allow or take back
-    meanwhile stays so, but torch 2.4 can only clear its list and add: there, what another thread allows between the
-    two calls is lost. torch has no lock for the list either.
-    """
-    names = {_name(each) for each in _STAND_INS}
-    with _lock:
-        before = [each for each in torch.serialization.get_safe_globals() if _name(each) in names]
-        _take_back(before)
-        torch.serialization.add_safe_globals(_STAND_INS)
-        try:
-            yield
-        finally:
-            _take_back(_STAND_INS)
-            torch.serialization.add_safe_globals(before)
-
-
-def _take_back(allowed: list[Any]) -> None:
-    """Let torch's loader take some values no longer, of those that it was allowed to take."""
-    if hasattr(torch.serialization, "safe_globals"):
-        torch.serialization.safe_globals(allowed).__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        return
-    others = [each for each in torch.serialization.get_safe_globals() if each not in allowed]
-    torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals(others)
-
-
-def _name(allowed: Any) -> str:
-    """Return the name in a file that an entry of the list stands for."""
-    return str(allowed[1]) if isinstance(allowed, tuple) else f"{allowed.__module__}.{allowed.__qualname__}"
-
-
-def _short(error: Exception) -> str:
-    """Return what torch found, without its advice to let the file run code."""
-    text = str(error)
-    named = re.search(r"GLOBAL `?([\w.]+)", text)
-    if named is not None:
-        return f"it names {named[1]}"
-    found = text.rpartition("WeightsUnpickler error:")[2]
-    first = next((line.strip() for line in found.splitlines() if line.strip()), "")
-    return shown(f"{type(error).__name__}: {first}"[:300])
+def _is_name(key: Any) -> bool:
+    """Return whether a key is a text or a tuple of texts: Python hashes them in a way that no file can foresee."""
+    return isinstance(key, str) or (isinstance(key, tuple) and all(map(_is_name, key)))

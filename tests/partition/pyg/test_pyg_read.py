@@ -1,6 +1,5 @@
 """PygFolder: what was written is read; every other file is refused by name, and runs nothing."""
 
-import inspect
 import json
 import os
 import pickle
@@ -18,7 +17,7 @@ from pyg_layout import BOOK, renamed, same, small, typed, written
 
 from datapipes.base.types import ends_of
 from datapipes.distributed import LocalFeatureStore, PartitionBook
-from datapipes.partition.pyg import pyg_checks, torch_file
+from datapipes.partition.pyg import pyg_checks
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.pyg.torch_file import load_plain
 
@@ -148,69 +147,35 @@ def test_code_inside_a_defaultdict_is_refused(root, tmp_path):
     assert not (tmp_path / "trap").exists()
 
 
-def test_what_is_allowed_for_others_stays(root):
-    """PyG allows the real defaultdict; another library may allow a function of that name."""
-
-    def another():
-        """Allowed under another name."""
-
-    before = set(torch.serialization.get_safe_globals())
-    lists = [[], [defaultdict, dict], [defaultdict, another]]
-    if "uple" in str(inspect.signature(torch.serialization.add_safe_globals)):  # torch 2.4 takes no names
-        lists.append([(another, "collections.defaultdict"), defaultdict, another])
-    for allowed in lists:
-        torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(allowed)
-        held = defaultdict(dict)
-        held.update(global_id=torch.arange(2))
-        path = root / "held.pt"
-        torch.save(held, path)
-        assert load_plain(path)["global_id"].tolist() == [0, 1]
-        assert set(torch.serialization.get_safe_globals()) == set(allowed)
-        torch.save({"a": RunsCode(root)}, path)
-        with pytest.raises(ValueError, match="something else"):
-            load_plain(path)
-        assert set(torch.serialization.get_safe_globals()) == set(allowed)
-    torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals([*before])
-
-
-@pytest.mark.skipif(not hasattr(torch.serialization, "safe_globals"), reason="torch 2.4 can only clear its list")
-def test_what_another_thread_allows_meanwhile_stays(root, monkeypatch):
-    """The list of torch is never cleared, so that nothing is lost that is allowed at that moment."""
-
-    class Another:
-        """Allowed while a file is read."""
-
-    def load(*arguments, **options):
-        if of_pyg not in torch.serialization.get_safe_globals():
-            torch.serialization.add_safe_globals([Another])
-        return real(*arguments, **options)
-
-    of_pyg, real, before = defaultdict, torch.load, list(torch.serialization.get_safe_globals())
+def test_what_torch_allows_is_neither_asked_nor_changed(root, monkeypatch):
+    """What torch allows is one list for the whole process, in the hands of PyG, of users and of other threads."""
     held = defaultdict(dict)
     held.update(global_id=torch.arange(2))
-    torch.save(held, root / "held.pt")
-    monkeypatch.setattr(torch.serialization, "clear_safe_globals", lambda: pytest.fail("cleared"))
-    monkeypatch.setattr(torch, "load", load)
-    torch.serialization.add_safe_globals([of_pyg])
+    path = root / "held.pt"
+    allowed = [each for each in dir(torch.serialization) if "safe_globals" in each]
+    assert {"add_safe_globals", "clear_safe_globals", "get_safe_globals"} <= {*allowed}
+    for protocol in (2, 4):  # the names of dict in Python 2 and 3
+        torch.save(held, path, pickle_protocol=protocol)
+        with monkeypatch.context() as patch:
+            for each in allowed:
+                patch.setattr(torch.serialization, each, lambda *_: pytest.fail("asked"))
+            patch.setattr(torch, "load", lambda *_, **__: pytest.fail("asked"))
+            assert load_plain(path)["global_id"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("allow", [[], [defaultdict, dict], [RunsCode, os.mkdir]])
+def test_what_others_allow_is_refused_all_the_same(root, allow):
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.add_safe_globals(allow)
     try:
-        assert load_plain(root / "held.pt")["global_id"].tolist() == [0, 1]
-        assert set(torch.serialization.get_safe_globals()) == {*before, of_pyg, Another}
+        torch.save({"a": RunsCode(root / "trap")}, root / "held.pt")
+        with pytest.raises(ValueError, match="something else"):
+            load_plain(root / "held.pt")
+        assert not (root / "trap").exists()
+        assert set(torch.serialization.get_safe_globals()) == {*before, *allow}
     finally:
-        monkeypatch.undo()
         torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(before)
-
-
-def test_the_stand_ins_have_the_names_that_every_version_of_torch_looks_for():
-    """torch 2.4 asks for `__name__` and for Python 2's name of dict, later ones for `__qualname__`."""
-    names = {(each.__module__, each.__name__, each.__qualname__) for each in torch_file._STAND_INS}
-    assert names == {
-        ("collections", "defaultdict", "defaultdict"),
-        ("builtins", "dict", "dict"),
-        ("__builtin__", "dict", "dict"),
-    }
+        torch.serialization.add_safe_globals([*before])
 
 
 @pytest.mark.parametrize(
@@ -494,9 +459,14 @@ def test_a_file_that_is_another_one_when_it_is_loaded_is_refused(root, monkeypat
     other = root / "other.pt"
     shutil.copy(path, other)
 
-    def scan_and_replace(scanned):
-        other.rename(scanned)
+    system_open = os.open
 
-    monkeypatch.setattr(torch_file, "refuse_endless", scan_and_replace)
+    def open_and_replace(opened, *args, **kwargs):
+        descriptor = system_open(opened, *args, **kwargs)
+        if other.exists():
+            other.rename(path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_replace)
     with pytest.raises(ValueError, match=r"node_feats\.pt changed while it was read; it must stay as it is"):
         load_plain(path)

@@ -10,8 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from datapipes.base import sizes
-from datapipes.datasets import archives
+from datapipes.base import archives, sizes
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError
 

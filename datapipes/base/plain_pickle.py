@@ -1,0 +1,315 @@
+"""Read a pickle that holds plain data only, without running it: numbers, text, tuples, lists, dicts, arrays, tensors.
+
+A pickle is a program. Python's own unpickler would run it; this module does not use it:
+
+- `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses every other.
+- It knows the globals that its caller lists, and refuses any other by name.
+- Each of these globals is a stand-in of this package, so not even the unpickling code of numpy, scipy or torch runs.
+  What a stand-in makes is checked by whoever makes an array or a tensor of it.
+- A dict stays a list of pairs, `Items`: to hash keys that the file chose could take time in proportion to the square of
+  their number, or, for tuples of tuples, for ever. Neither is a value compared or written into a message.
+
+Invariant: the file cannot choose code to run and cannot change an object. Time and memory stay in proportion to the
+size of the file. Refused with `FileRefused`: truncated, corrupt or hostile files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import pickletools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from datapipes.base.checks import shown
+
+MAX_LENGTH = 2**48  # of a side of an array or a matrix
+MAX_INSTRUCTIONS = 2**25  # of a pickle; some take a byte of the file and a hundred of memory
+
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_OF_VALUES = """
+    INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES
+    BINBYTES8 UNICODE BINUNICODE SHORT_BINUNICODE
+"""
+_VALUES = frozenset(_OF_VALUES.split())
+_IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+_UNSET = object()
+_T = TypeVar("_T")
+_MOST_ARGUMENTS = 8  # of a call
+
+
+class FileRefused(ValueError):
+    """A file is broken, hostile, or holds something else than plain data. Nothing of it was run.
+
+    Attributes:
+        found, expected, remedy: texts for a message that names the file; without a remedy, another copy may help.
+        named: the global that the pickle asks for, if that is the reason.
+    """
+
+    def __init__(self, found: str, expected: str, remedy: str = "", named: str | None = None) -> None:
+        super().__init__(f"found {found}; expected {expected}")
+        self.found, self.expected, self.remedy, self.named = found, expected, remedy, named
+
+
+_DISTRUST = "Do not trust this file; nothing of it was run."
+
+
+class Items:
+    """Stands for a dict: its keys and values, unhashed, in the order of the file."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[object, object]] = []
+
+    def add(self, flat: list[object]) -> None:
+        """Add keys and values, given by turns."""
+        self.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _refuse_call(*_: object) -> object:
+    raise TypeError("something that is not called")
+
+
+class Global:
+    """Stands for a function or class that a pickle names.
+
+    Args:
+        name: for messages.
+        make: gives the stand-in for what a call of it would give. It raises TypeError for arguments that no pickler
+            passes, and ValueError for values that cannot be. By default the global is only an argument of others.
+    """
+
+    __slots__ = ("make", "name")
+
+    def __init__(self, name: str, make: Callable[..., object] = _refuse_call) -> None:
+        self.name, self.make = name, make
+
+
+def _empty_dict(of: object = None) -> Items:
+    if of is not None and not isinstance(of, Global):
+        raise TypeError("a default that is no class")
+    return Items()
+
+
+ENCODE = Global("encode")  # of a text in latin-1, as Python 2's protocols write bytes; Reader bounds it
+DEFAULTDICT, LIST, DICT = Global("defaultdict", _empty_dict), Global("list"), Global("dict")
+PLAIN: dict[tuple[str, str], Global] = {
+    ("collections", "defaultdict"): DEFAULTDICT,
+    **{(module, known.name): known for module in ("__builtin__", "builtins") for known in (LIST, DICT)},
+    ("_codecs", "encode"): ENCODE,
+}
+
+
+def parse_pickles(
+    content: bytes, known: Mapping[tuple[str, str], Global], count: int = 1, kind: type[Reader] | None = None
+) -> list[object]:
+    """Return what the first `count` pickles hold, which stand one behind the other.
+
+    Args:
+        content: the pickles, and perhaps more.
+        known: the globals that they may name.
+        kind: the class of their reader.
+    Raises:
+        FileRefused: They are broken or hostile, or hold something else.
+    """
+    kind = kind or Reader
+    stream = io.BytesIO(content)
+    try:
+        return [kind(content, stream, known).read() for _ in range(count)]
+    except Exception as error:  # a corrupt stream can raise nearly anything; no other code runs in here
+        _refuse_instructions(content, kind)
+        if isinstance(error, FileRefused):
+            raise
+        found = f"a broken pickle ({type(error).__name__}: {str(error)[:200]})"
+        raise FileRefused(found, "a whole one, as published") from error
+
+
+def _refuse_instructions(content: bytes, kind: type[Reader]) -> None:
+    """Raise an error that names the first instruction which plain data does not need; return if there is none.
+
+    Such an instruction says more about a file than the place at which the reader stopped.
+    """
+    followed = {name for names in kind.methods.values() for name in names.split()}
+    known = _VALUES | _IGNORED | _CONSTANTS.keys() | followed
+    found = None
+    with contextlib.suppress(Exception):  # of a file that breaks off
+        for opcode, argument, position in itertools.islice(pickletools.genops(content), MAX_INSTRUCTIONS):
+            if opcode.name not in known:
+                text = "" if argument is None else f" {shown(argument)}"
+                found = f"{opcode.name}{text} at byte {position}"
+                break
+    if found is not None:
+        raise FileRefused(f"the pickle instruction {found}", "plain numbers, text, lists, dicts and arrays", _DISTRUST)
+
+
+METHODS = {
+    "mark": "MARK",
+    "put": "PUT BINPUT LONG_BINPUT MEMOIZE",
+    "get": "GET BINGET LONG_BINGET",
+    **{
+        name: name.upper()
+        for name in ("tuple", "tuple1", "tuple2", "tuple3", "empty_list", "list", "append", "appends")
+    },
+    **{name: name.upper() for name in ("empty_dict", "dict", "setitem", "setitems", "global", "stack_global")},
+    "call": "NEWOBJ REDUCE",
+    "build": "BUILD",
+}
+
+
+class Reader:
+    """Follows the instructions of one pickle. A method `_x` follows the instructions that `methods` has for it."""
+
+    methods: Mapping[str, str] = METHODS
+
+    def __init__(self, content: bytes, stream: io.BytesIO, known: Mapping[tuple[str, str], Global]) -> None:
+        self._content, self._stream, self._known = content, stream, known
+        self._stack: list[Any] = []  # what was made since the last mark
+        self._outer: list[list[Any]] = []  # the stacks before each mark
+        self._memo: list[Any] = []  # not a dict, since the file chooses the numbers
+        self._encodable = len(content)  # characters that may yet be encoded: a file needs each of its texts once
+
+    def read(self) -> object:
+        """Return what the pickle holds."""
+        follow = {name: getattr(self, f"_{method}") for method, names in self.methods.items() for name in names.split()}
+        for place, (opcode, argument, _) in enumerate(pickletools.genops(self._stream)):
+            name = opcode.name
+            if place >= MAX_INSTRUCTIONS:
+                raise ValueError(f"more than {MAX_INSTRUCTIONS} instructions")
+            if name in _VALUES:
+                self._stack.append(argument)
+            elif name in follow:
+                try:
+                    follow[name](argument)
+                except IndexError as error:
+                    raise ValueError(f"its operation {name} takes more values than there are") from error
+            elif name in _CONSTANTS:
+                self._stack.append(_CONSTANTS[name])
+            elif name not in _IGNORED:
+                raise ValueError(f"the instruction {name}")
+        return self._stack.pop()
+
+    def _mark(self, _: Any) -> None:
+        self._outer.append(self._stack)
+        self._stack = []
+
+    def _since_mark(self) -> list[Any]:
+        made, self._stack = self._stack, self._outer.pop()
+        return made
+
+    def _put(self, number: Any) -> None:
+        place = len(self._memo) if number is None else int(number)
+        if not 0 <= place <= len(self._content):
+            raise ValueError(f"the memo number {shown(place)}, allowed are those up to {len(self._content)}")
+        self._memo.extend([_UNSET] * (place + 1 - len(self._memo)))
+        self._memo[place] = self._stack[-1]
+
+    def _get(self, number: Any) -> None:
+        place = int(number)
+        if not 0 <= place < len(self._memo) or self._memo[place] is _UNSET:
+            raise ValueError(f"the memo number {shown(place)}, at which nothing was put")
+        self._stack.append(self._memo[place])
+
+    def _tuple(self, _: Any) -> None:
+        made = tuple(self._since_mark())
+        self._stack.append(made)
+
+    def _tuple1(self, _: Any) -> None:
+        self._take_tuple(1)
+
+    def _tuple2(self, _: Any) -> None:
+        self._take_tuple(2)
+
+    def _tuple3(self, _: Any) -> None:
+        self._take_tuple(3)
+
+    def _take_tuple(self, length: int) -> None:
+        parts = [self._stack.pop() for _ in range(length)]
+        self._stack.append(tuple(parts[::-1]))
+
+    def _empty_list(self, _: Any) -> None:
+        self._stack.append([])
+
+    def _list(self, _: Any) -> None:
+        made = self._since_mark()
+        self._stack.append(made)
+
+    def _append(self, _: Any) -> None:
+        last = self._stack.pop()
+        self._target(list).append(last)
+
+    def _appends(self, _: Any) -> None:
+        made = self._since_mark()
+        self._target(list).extend(made)
+
+    def _empty_dict(self, _: Any) -> None:
+        self._stack.append(Items())
+
+    def _dict(self, _: Any) -> None:
+        made = self._since_mark()
+        self._stack.append(Items())
+        self._stack[-1].add(made)
+
+    def _setitem(self, _: Any) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._target(Items).add([key, value])
+
+    def _setitems(self, _: Any) -> None:
+        made = self._since_mark()
+        self._target(Items).add(made)
+
+    def _global(self, named: Any) -> None:
+        module, _, name = named.partition(" ")
+        self._push_global(module, name)
+
+    def _stack_global(self, _: Any) -> None:
+        name, module = self._stack.pop(), self._stack.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise ValueError("a global whose name is no text")
+        self._push_global(module, name)
+
+    def _push_global(self, module: str, name: str) -> None:
+        known = self._known.get((module, name))
+        if known is None:
+            named = f"{module[:80]}.{name[:80]}"
+            allowed = shown(sorted({".".join(key) for key in self._known}))
+            raise FileRefused(f"a pickle that asks for the global {named}", f"none but {allowed}", _DISTRUST, named)
+        self._stack.append(known)
+
+    def _call(self, _: Any) -> None:
+        arguments, function = self._stack.pop(), self._stack.pop()
+        is_call = isinstance(function, Global) and isinstance(arguments, tuple) and len(arguments) <= _MOST_ARGUMENTS
+        if not is_call:
+            raise ValueError("a call that no pickler writes")
+        try:
+            made = self._encoded(*arguments) if function is ENCODE else function.make(*arguments)
+        except TypeError as error:
+            found = f"{function.name} called with {len(arguments)} arguments that no pickler passes"
+            raise ValueError(found) from error
+        self._stack.append(made)
+
+    def _encoded(self, text: object, encoding: object) -> bytes:
+        if not isinstance(text, str) or encoding != "latin1":
+            raise TypeError("no text in latin-1")
+        self._encodable -= len(text)
+        if self._encodable < 0:
+            raise ValueError("a text that is encoded again and again")
+        return text.encode("latin-1")
+
+    def _build(self, _: Any) -> None:
+        state, built = self._stack.pop(), self._stack[-1]
+        if not hasattr(built, "set_state"):
+            raise ValueError(f"the file tries to change {getattr(built, 'name', f'a {type(built).__name__}')}")
+        built.set_state(state)
+
+    def _target(self, kind: type[_T]) -> _T:
+        """Return the object on top of the stack, which must be of `kind`."""
+        if type(self._stack[-1]) is not kind:
+            raise ValueError(f"something added to a {kind_of(self._stack[-1])}")
+        return self._stack[-1]
+
+
+def kind_of(value: object) -> str:
+    """Return the kind of a value that a Reader made, for a message: its repr might never end."""
+    return type(value).__name__.lstrip("_")

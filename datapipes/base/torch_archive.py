@@ -1,0 +1,231 @@
+"""Read what torch.save wrote since version 1.6, without torch's unpickler: a zip archive of one pickle and its tensors.
+
+That unpickler hashes keys that the file chose and writes values into its messages. To hash or to write tuples of
+tuples, each used twice, may take for ever; and whatever it allows is one list for the whole process. So plain_pickle.py
+reads the pickle, and this module makes tensors of the members that the pickle refers to.
+
+Invariant: no code of a file runs, and time and memory stay in proportion to its size. An archive is not packed. Refused
+with `FileRefused`: everything else, and tensors beyond their storage.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor, UntypedStorage
+
+from datapipes.base.archives import open_archive, read_member
+from datapipes.base.checks import as_tensor
+from datapipes.base.plain_pickle import MAX_LENGTH, METHODS, FileRefused, Global, Items, Reader, parse_pickles
+
+_MOST_DIMENSIONS = 64
+_SAVED = "a file that torch saved"
+_HEADER_BYTES, _LENGTHS_AT = 30, 26  # before a member; then its name and more, whose lengths stand at byte 26
+_BYTE_ORDERS = {b"little": "little", b"big": "big"}
+
+_KINDS = {
+    "Bool": torch.bool,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "ComplexFloat": torch.complex64,
+    "ComplexDouble": torch.complex128,
+}
+_STORAGES = {Global(f"{kind}Storage"): dtype for kind, dtype in _KINDS.items()}
+_UNTYPED = Global("UntypedStorage")
+_SIGNS: dict[str, Callable[[Tensor], Tensor]] = {"conj": Tensor.conj, "neg": torch._neg_view}
+_DTYPES = {Global(name): dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype)}
+
+
+def _length(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_LENGTH:
+        raise ValueError("something else than a length")
+    return value
+
+
+def _lengths(values: object) -> tuple[int, ...]:
+    if not isinstance(values, tuple) or len(values) > _MOST_DIMENSIONS:  # a file may name one tuple again and again
+        raise ValueError(f"something else than up to {_MOST_DIMENSIONS} lengths")
+    return tuple(map(_length, values))
+
+
+class _Storage:
+    """Stands for numbers in a member of the archive: its name, how many, and their dtype; None for bytes."""
+
+    __slots__ = ("count", "dtype", "key")
+
+    def __init__(self, reference: object) -> None:
+        if not isinstance(reference, tuple) or len(reference) != 5:
+            raise ValueError("a reference that torch does not write")
+        _, kind, key, _, count = reference
+        if not isinstance(kind, Global) or not (kind in _STORAGES or kind is _UNTYPED) or not isinstance(key, str):
+            raise ValueError("a reference to no storage of numbers")
+        self.dtype, self.key, self.count = _STORAGES.get(kind), key, _length(count)
+
+
+class _Tensor:
+    """Stands for a tensor: a storage, which of its numbers, in what shape, and which of `_SIGNS` applies to them."""
+
+    __slots__ = ("dtype", "offset", "shape", "signs", "storage", "strides")
+
+    def __init__(self, storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> None:
+        if not isinstance(storage, _Storage):
+            raise ValueError("a tensor without a storage")
+        self.storage, self.offset = storage, _length(offset)
+        self.shape, self.strides = _lengths(shape), _lengths(strides)
+        if len(self.shape) != len(self.strides):
+            raise ValueError("a tensor with more or fewer strides than dimensions")
+        rest = more[2:]  # after what is said for gradients
+        if storage.dtype is None:
+            if not rest or not isinstance(rest[0], Global) or rest[0] not in _DTYPES:
+                raise ValueError("a tensor without a dtype")
+            self.dtype, rest = _DTYPES[rest[0]], rest[1:]
+        else:
+            self.dtype = storage.dtype
+        self.signs = [sign for items in rest for sign, is_set in items.pairs if is_set]
+        if not all(isinstance(sign, str) and sign in _SIGNS for sign in self.signs):
+            raise ValueError("a tensor of which something unknown is said")
+
+
+def _size(lengths: object = ()) -> tuple[int, ...]:
+    return _lengths(lengths)
+
+
+TENSORS: dict[tuple[str, str], Global] = {
+    **{("torch._utils", name): Global(name, _Tensor) for name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3")},
+    ("collections", "OrderedDict"): Global("OrderedDict", Items),  # the hooks of a tensor
+    ("torch", "Size"): Global("Size", _size),
+    **{("torch", known.name): known for known in (*_STORAGES, *_DTYPES)},
+    ("torch.storage", "UntypedStorage"): _UNTYPED,
+}
+
+
+class _TensorReader(Reader):
+    """Reads what plain data and dense tensors need."""
+
+    methods: Mapping[str, str] = {
+        **METHODS,
+        "put": "BINPUT LONG_BINPUT MEMOIZE",  # PUT and GET have their numbers as text, of any length
+        "get": "BINGET LONG_BINGET",
+        "binpersid": "BINPERSID",
+    }
+
+    def _binpersid(self, _: Any) -> None:
+        self._stack.append(_Storage(self._stack.pop()))
+
+
+class TorchArchive:
+    """An archive that torch.save wrote.
+
+    Args:
+        stream: the file.
+        most_bytes: of its pickle.
+        mapped: all bytes of the file, if its tensors are to share them; they are not looked at then. Otherwise they are
+            read, and their sums checked.
+    Raises:
+        FileRefused: It is broken, packed, or not of torch.save.
+    """
+
+    def __init__(self, stream: BinaryIO, most_bytes: int, mapped: UntypedStorage | None = None) -> None:
+        self._stream, self._mapped = stream, mapped
+        self._read: dict[tuple[str, torch.dtype], UntypedStorage] = {}  # by the key of a storage
+        try:
+            self._archive = open_archive(stream.read()) if mapped is None else zipfile.ZipFile(stream)
+            self._size = stream.seek(0, 2)
+            members = self._archive.infolist()
+            if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+                raise FileRefused("a packed archive: its entries are compressed, and may be of any size", _SAVED)
+            if sum(member.file_size for member in members) > self._size:
+                raise FileRefused("a packed archive: its entries are larger than the file", _SAVED)
+            pickles = [member for member in members if member.filename.endswith("data.pkl")]
+            if len(pickles) != 1 or pickles[0].file_size > most_bytes:
+                raise FileRefused(f"a packed archive, or not one pickle data.pkl of up to {most_bytes} bytes", _SAVED)
+            self._pickled = read_member(self._archive, pickles[0])
+            self._folder = pickles[0].filename.removesuffix("data.pkl")
+            self._members = {member.filename: member for member in members}
+            order = self._members.get(f"{self._folder}byteorder")  # older versions of torch wrote none
+            self._is_swapped = order is not None and _BYTE_ORDERS[read_member(self._archive, order)] != sys.byteorder
+        except FileRefused:
+            raise
+        except Exception as error:  # zipfile raises nearly anything on corrupt archives
+            raise _broken("a broken archive", error) from error
+
+    def read(self, known: Mapping[tuple[str, str], Global]) -> object:
+        """Return what the pickle holds, which may name the globals `known`; a tensor is a stand-in.
+
+        Raises:
+            FileRefused: The pickle is broken or hostile, or holds something else.
+        """
+        return parse_pickles(self._pickled, known, kind=_TensorReader)[0]
+
+    def tensor(self, found: object, what: str) -> Tensor | None:
+        """Return the tensor that a stand-in describes; None if `found` is another value.
+
+        It shares the bytes of its storage: those that are mapped, or memory that may not be written to.
+
+        Raises:
+            FileRefused: The archive lacks its numbers.
+        """
+        if not isinstance(found, _Tensor):
+            return None
+        try:
+            storage = self._storage(found.storage, found.dtype)
+        except FileRefused:
+            raise
+        except Exception as error:  # no such member, or a broken one
+            raise _broken("broken tensors", error) from error
+        if 0 in found.shape:
+            return torch.empty(found.shape, dtype=found.dtype)
+        count = storage.nbytes() // found.dtype.itemsize
+        last = found.offset + sum((size - 1) * stride for size, stride in zip(found.shape, found.strides, strict=True))
+        if last >= count:
+            raise FileRefused(f"{what} up to number {last} of {count}", "numbers for all of it")
+        made = torch.empty(0, dtype=found.dtype).set_(storage, found.offset, found.shape, found.strides)
+        for sign in found.signs:
+            made = _SIGNS[sign](made)
+        return made
+
+    def _storage(self, given: _Storage, dtype: torch.dtype) -> UntypedStorage:
+        """Return the bytes of a storage, in the byte order of this machine."""
+        key = given.key, dtype  # bytes may be named with several
+        if key not in self._read:
+            member = self._members[f"{self._folder}data/{given.key}"]
+            size = given.count * (1 if given.dtype is None else given.dtype.itemsize)
+            if size != member.file_size:
+                found = f"a storage of {given.count} numbers with {member.file_size} bytes"
+                raise FileRefused(found, f"{size // max(given.count, 1)} bytes for each number")
+            storage = self._bytes_of(member)
+            if self._is_swapped or storage.data_ptr() % dtype.itemsize:
+                storage = storage.clone()  # type: ignore[no-untyped-call]
+            if self._is_swapped:
+                storage.byteswap(dtype)  # type: ignore[no-untyped-call]
+            self._read[key] = storage
+        return self._read[key]
+
+    def _bytes_of(self, member: zipfile.ZipInfo) -> UntypedStorage:
+        if self._mapped is None:
+            content = np.frombuffer(read_member(self._archive, member), np.uint8)
+            return as_tensor("torch.load", member.filename, content).untyped_storage()
+        self._archive.open(member).close()  # checks what stands before the bytes
+        self._stream.seek(member.header_offset + _LENGTHS_AT)
+        begin = member.header_offset + _HEADER_BYTES + sum(struct.unpack("<HH", self._stream.read(4)))
+        if begin + member.file_size > self._size:
+            raise EOFError(f"{member.file_size} bytes from byte {begin} on, of {self._size}")
+        storage: UntypedStorage = self._mapped[begin : begin + member.file_size]
+        return storage
+
+
+def _broken(what: str, error: Exception) -> FileRefused:
+    return FileRefused(f"{what} ({type(error).__name__}: {str(error)[:200]})", _SAVED)

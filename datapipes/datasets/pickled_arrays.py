@@ -1,0 +1,226 @@
+"""Read arrays out of pickles and of files that torch saved: numpy arrays, CSR matrices, dense tensors, lists of texts.
+
+base/plain_pickle.py reads a pickle without running it. Here are the stand-ins for what numpy and scipy write, and the
+checks that make arrays of them. The zip archive that torch >= 1.6 writes may hold numpy arrays and dense tensors, what
+older ones wrote only numpy arrays.
+
+Invariant: nothing of a file is run, and time and memory stay in proportion to its size. Everything else is refused
+with `DatasetFormatError`.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import shown
+from datapipes.base.plain_pickle import (
+    DEFAULTDICT,
+    ENCODE,
+    LIST,
+    MAX_LENGTH,
+    FileRefused,
+    Global,
+    Items,
+    kind_of,
+    parse_pickles,
+)
+from datapipes.base.torch_archive import TENSORS, TorchArchive
+from datapipes.datasets.raw import DatasetFormatError, content_of
+
+MAX_FILE_BYTES = 2**30
+MAX_FIELDS = 64  # of a dict with text for its keys
+MAX_KEY = 64  # characters of such a key
+
+_LEGACY_PICKLES = 4  # a magic number, the version, the system, the object; torch < 1.6 wrote them so
+_DTYPES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"})
+_TENSOR_DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float32, torch.float64),
+)
+
+
+class _Dtype:
+    """Stands for `numpy.dtype`; its state may set the byte order and nothing else."""
+
+    __slots__ = ("byte_order", "spec")
+
+    def __init__(self, spec: object = None, *_: object) -> None:
+        if not isinstance(spec, str) or spec not in _DTYPES:
+            found = spec[:20] if isinstance(spec, str) else type(spec).__name__
+            raise ValueError(f"dtype {found!r} is none of {sorted(_DTYPES)}")
+        self.spec, self.byte_order = spec, "|"
+
+    def set_state(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", ">", "|", "="):
+            raise ValueError("the state of a dtype is not (version, byte order, ...)")
+        if any(part is not None for part in state[2:5]):
+            raise ValueError("the dtype has fields or a shape of its own")
+        self.byte_order = "<" if state[1] == "=" else state[1]
+
+    def plain(self) -> np.dtype[Any]:
+        return np.dtype(self.byte_order + self.spec)
+
+
+class _Unchecked:
+    """Holds the state of an array or a matrix until it is checked."""
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state: object = None
+
+    def set_state(self, state: object) -> None:
+        """Take what the pickle says."""
+        self.state = state
+
+
+class _Array(_Unchecked):
+    """Stands for `numpy.ndarray`; `array_of` checks its state."""
+
+    __slots__ = ()
+
+
+class Csr(_Unchecked):
+    """Stands for `scipy.sparse.csr_matrix`."""
+
+    __slots__ = ()
+
+
+def _reconstructed(kind: object, *_: object) -> _Array:
+    if kind is not _NDARRAY:
+        raise TypeError("no array")
+    return _Array()
+
+
+_NDARRAY, _CSR = Global("ndarray"), Global("csr_matrix", Csr)
+_RECONSTRUCT = Global("_reconstruct", _reconstructed)
+ARRAYS = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): Global("dtype", _Dtype),
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("scipy.sparse.csr", "csr_matrix"): _CSR,
+    ("scipy.sparse._csr", "csr_matrix"): _CSR,
+    ("collections", "defaultdict"): DEFAULTDICT,
+    ("__builtin__", "list"): LIST,
+    ("builtins", "list"): LIST,
+    ("_codecs", "encode"): ENCODE,
+}
+
+
+@contextmanager
+def _named(file: str) -> Iterator[None]:
+    """Let what refuses the content of a file name it."""
+    try:
+        yield
+    except FileRefused as error:
+        raise DatasetFormatError.of(file, error.found, error.expected, error.remedy) from error
+
+
+def read_pickle(path: Path) -> object:
+    """Return the content of a pickle: numbers, text, tuples, lists, `Items`, and stand-ins for arrays and matrices."""
+    content = content_of(path, MAX_FILE_BYTES)
+    with _named(path.name):
+        return parse_pickles(content, ARRAYS)[0]
+
+
+def read_saved(path: Path) -> dict[str, Any]:
+    """Return the arrays of a dict that torch saved; its values are numpy arrays or tensors, [n] or [n, k].
+
+    A value may also be a list of texts, and stays one. The arrays may share memory and may not be written to.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DatasetFormatError: The file is broken or hostile, or holds something else.
+    """
+    file, content = path.name, content_of(path, MAX_FILE_BYTES)
+    with _named(file):
+        archive = TorchArchive(io.BytesIO(content), MAX_FILE_BYTES) if content.startswith(b"PK") else None
+        if archive is None:
+            found = parse_pickles(content, ARRAYS, _LEGACY_PICKLES)[-1]
+        else:
+            found = archive.read({**ARRAYS, **TENSORS})
+        table: dict[str, Any] = {}
+        for key, value in fields_of(file, found, "an object").items():
+            tensor = None if archive is None else archive.tensor(value, repr(key))
+            if tensor is not None:
+                table[key] = _array_of_tensor(tensor, repr(key), len(content))
+            else:
+                table[key] = value if _is_texts(value) else array_of(file, value, repr(key))
+        return table
+
+
+def _is_texts(value: object) -> bool:
+    return type(value) is list and all(type(each) is str for each in value)
+
+
+def _array_of_tensor(tensor: Tensor, what: str, most_bytes: int) -> np.ndarray:
+    if tensor.dtype not in _TENSOR_DTYPES:
+        raise FileRefused(f"{what} of {tensor.dtype}", f"one of {_TENSOR_DTYPES}")
+    if tensor.ndim not in (1, 2) or tensor.numel() * tensor.element_size() > most_bytes:
+        raise FileRefused(f"{what} of shape {[*tensor.shape]}", "numbers for all of it, [n] or [n, k]")
+    array = tensor.resolve_neg().numpy()
+    array.flags.writeable = False
+    return array
+
+
+def shown_plain(found: object) -> str:
+    """Return text about an object for a message. The repr of a tuple of tuples, each used twice, would never end."""
+    return shown(found) if type(found) is int else f"of {kind_of(found)}"
+
+
+def fields_of(file: str, found: object, what: str) -> dict[str, object]:
+    """Return the fields of an `Items` whose keys are short text, each once."""
+    pairs = found.pairs if isinstance(found, Items) else None
+    if pairs is None or len(pairs) > MAX_FIELDS:
+        shown_as = f"of {kind_of(found)}" if pairs is None else f"with {len(pairs)} fields"
+        raise DatasetFormatError.of(file, f"{what} {shown_as}", f"a dict of up to {MAX_FIELDS} fields")
+    fields: dict[str, object] = {}
+    for key, value in pairs:
+        if not isinstance(key, str) or len(key) > MAX_KEY or key in fields:
+            expected = f"text of up to {MAX_KEY} characters, each once"
+            raise DatasetFormatError.of(
+                file, f"{what} with the field {shown(key) if isinstance(key, str) else shown_plain(key)}", expected
+            )
+        fields[key] = value
+    return fields
+
+
+def array_of(file: str, found: object, what: str) -> np.ndarray:
+    """Return the array that a stand-in describes; it shares the bytes of the pickle."""
+    if not isinstance(found, _Array):
+        raise DatasetFormatError.of(file, f"{what} of {kind_of(found)}", "a numpy array")
+    state = found.state
+    if not isinstance(state, tuple) or len(state) != 5:
+        found_parts = f"{what} without its five parts"
+        raise DatasetFormatError.of(file, found_parts, "version, shape, dtype, order, bytes")
+    _, shape, dtype, fortran, content = state
+    if isinstance(content, str):
+        try:
+            content = content.encode("latin-1")
+        except UnicodeEncodeError as error:
+            raise DatasetFormatError.of(file, f"{what} with text for its bytes", "bytes") from error
+    if (
+        not isinstance(shape, tuple)
+        or not 1 <= len(shape) <= 2
+        or not all(type(length) is int and 0 <= length <= MAX_LENGTH for length in shape)
+        or not isinstance(dtype, _Dtype)
+        or type(fortran) not in (bool, int)
+        or not isinstance(content, bytes)
+    ):
+        expected = "one or two dimensions of numbers"
+        raise DatasetFormatError.of(file, f"{what} that is no plain array", expected)
+    plain = dtype.plain()
+    if math.prod(shape) * plain.itemsize != len(content):
+        disagreeing = f"{what} of shape {list(shape)} with {len(content)} bytes"
+        raise DatasetFormatError.of(file, disagreeing, f"{plain.itemsize} bytes for each element")
+    return np.frombuffer(content, dtype=plain).reshape(shape, order="F" if fortran else "C")

@@ -29,8 +29,8 @@ def read_edge_list(path: Path) -> RawHeteroDataset:
     """Read a temporal edge list, packed with gzip or not.
 
     Args:
-        path: The file. With .csv in its name: rows "source,target,rating,time", a header before them is left out; else
-            rows "source target time", with spaces between.
+        path: The file, or a folder that holds no other. With .csv in its name: rows "source,target,rating,time", a
+            header before them is left out; else rows "source target time", with spaces between.
     Returns:
         Nodes are numbered in the order of the ids in the file; the node attribute "id", int64 [num_nodes], has these
         ids. Edge features "time", int64, or float64 if one has fractions, and "rating", float32. "time" is an edge
@@ -42,6 +42,7 @@ def read_edge_list(path: Path) -> RawHeteroDataset:
         FileNotFoundError: There is no such file.
         DatasetFormatError: The file is broken or hostile.
     """
+    path = edge_list_in(path) or path
     rated = ".csv" in path.name
     table = read_table(path, columns=4 if rated else 3, delimiter="," if rated else " ", skip_header=rated)
     table = table[np.argsort(table[:, -1], kind="stable")]

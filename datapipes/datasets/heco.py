@@ -32,13 +32,13 @@ def is_heco(folder: Path) -> bool:
     return folder.is_dir() and all((folder / file).exists() for file in _NEEDED)
 
 
-def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool = True) -> RawHeteroDataset:
+def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool | None = None) -> RawHeteroDataset:
     """Read ACM.
 
     Args:
         folder: Holds the files.
         split: 0, 1 or 2: 20, 40 or 60 labels of each class for training.
-        inverse_relations: Add the inverse of each relation.
+        inverse_relations: Add the inverse of each relation, unless it is False.
     Returns:
         Node types paper, author and subject; edge types (author, writes, paper) and (paper, has_subject, subject).
         "feat" of papers is float32 [num_papers, num_words], as in the file, where each row has a sum of 1; authors and
@@ -72,7 +72,7 @@ def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool = True) -
     return RawHeteroDataset(
         name="acm",
         num_nodes={PAPER: num_papers, AUTHOR: _count(authors), SUBJECT: _count(subjects)},
-        edges=with_inverses(edges) if inverse_relations else edges,
+        edges=with_inverses(edges) if inverse_relations is not False else edges,
         node_features={(PAPER, "feat"): _words(folder / "p_feat.npz", num_papers)},
         edge_features={},
         task="node_classification",

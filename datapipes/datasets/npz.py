@@ -87,6 +87,32 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
     )
 
 
+def read_split_of_npz(path: Path, split: int, *, normalize_features: bool) -> RawDataset:
+    """Read as `read_npz` the file `path`, or the one in that folder; layouts without a split take any number for it."""
+    path = npz_in(path) or path
+    raw = read_npz(path, normalize_features=normalize_features)
+    if raw.split is not None and split != 0:
+        raw = read_npz(path, split, normalize_features=normalize_features)
+    return raw
+
+
+def npz_in(where: Path) -> Path | None:
+    """Return the npz file at `where`, a file or a folder, by its name; None if there is none.
+
+    Raises:
+        ValueError: There are more, and none has the name of the folder.
+    """
+    archives = sorted(where.glob("*.npz")) if where.is_dir() else [where] if where.suffix == ".npz" else []
+    own = [archive for archive in archives if archive.stem == where.name]
+    if len(archives) > 1 and len(own) != 1:
+        raise ValueError(
+            f"datasets.open: {where} holds {[archive.name for archive in archives]} and no ind.* files; Planetoid "
+            "files or one .npz are needed. Name the .npz itself."
+        )
+    found = own or archives
+    return found[0] if found else None
+
+
 class NpzArrays:
     """The arrays of an npz file; each is read and checked at its first use.
 

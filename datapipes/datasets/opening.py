@@ -10,7 +10,7 @@ from datapipes.datasets.build import dataset_of, hetero_dataset_of
 from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.debian import read_debian_packages
 from datapipes.datasets.debian_relations import read_debian_relations
-from datapipes.datasets.formats import read_files
+from datapipes.datasets.formats import INVERSE, LARGEST, NORMALIZE, SPLIT, read_files
 from datapipes.datasets.raw import component_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset
 
@@ -106,13 +106,14 @@ def open(
     check_bool("datasets.open", "largest_component", largest_component)
     if inverse_relations is not None:
         check_bool("datasets.open", "inverse_relations", inverse_relations)
-    raw = read_files(where, split, normalize_features, inverse_relations)
+    arguments = {
+        SPLIT: split,
+        NORMALIZE: normalize_features,
+        LARGEST: largest_component,
+        INVERSE: inverse_relations,
+    }
+    raw = read_files(where, arguments)
     if isinstance(raw, RawHeteroDataset):
-        if largest_component:
-            raise ValueError(
-                f"datasets.open: largest_component=True is for Planetoid and .npz files; {where} holds others. Leave "
-                "it out."
-            )
         return hetero_dataset_of(raw)
     if largest_component:
         raw = component_of(raw)

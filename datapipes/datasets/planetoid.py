@@ -94,6 +94,11 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
     )
 
 
+def is_planetoid(folder: Path) -> bool:
+    """Return whether the folder holds files of Planetoid."""
+    return folder.is_dir() and any(folder.glob("ind.*"))
+
+
 def _find_files(folder: Path) -> dict[str, Path]:
     names = sorted(path.name.split(".")[1] for path in folder.glob("ind.*.graph") if path.name.count(".") == 2)
     if not names:

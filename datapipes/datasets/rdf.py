@@ -44,13 +44,13 @@ LABEL_COLUMNS = {
 }
 
 
-def read_rdf(path: Path, *, inverse_relations: bool = True) -> RawHeteroDataset:
+def read_rdf(path: Path, *, inverse_relations: bool | None = None) -> RawHeteroDataset:
     """Read the triples in a file .nt or .nt.gz, and the labels and the split beside it.
 
     Args:
         path: The file, or the folder that holds it and no other. Beside it trainingSet.tsv and testSet.tsv name the
             labelled entities; completeDataset.tsv may be there and must then say the same.
-        inverse_relations: Add the inverse of each relation.
+        inverse_relations: Add the inverse of each relation, unless it is False.
     Returns:
         Nodes are numbered in the order of their names: an IRI as it is, a blank node with "_:" before, a literal in
         quotes. No features. Class names are the labels of the files in their order as text. There is no validation
@@ -89,7 +89,7 @@ def read_rdf(path: Path, *, inverse_relations: bool = True) -> RawHeteroDataset:
     return RawHeteroDataset(
         name=path.name.removesuffix(".gz").removesuffix(".nt").removesuffix("_stripped"),
         num_nodes={ENTITY: len(names)},
-        edges=with_inverses(edges) if inverse_relations else edges,
+        edges=with_inverses(edges) if inverse_relations is not False else edges,
         node_features={},
         edge_features={},
         task="node_classification",

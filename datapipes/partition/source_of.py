@@ -2,21 +2,27 @@
 
 A Dataset is recognised by its attributes, since datasets/ stands below this folder. PyG's classes are recognised by
 their names, so that torch_geometric is not imported to look at something else.
+
+Of a Dataset the features, masks and labels become attributes. An item set of nodes is a mask, and the labels and times
+of all sets are one tensor each, with one row for each node. So neither the order of the items nor repeats are kept.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.types import NodeType, type_text
-from datapipes.features import FeatureStore
+from datapipes.base.sizes import check_memory
+from datapipes.base.types import EdgeType, NodeType, type_text
+from datapipes.features import Feature, FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
-from datapipes.partition.dataset_source import graph_of_dataset
 from datapipes.partition.source import Source
+from datapipes.seeds import HeteroItemSet, ItemSet
 
 TRAIN_MASK = "train_mask"
 _OF_DATASET = ("graph", "features", "train_set", "validation_set", "test_set")
@@ -124,3 +130,262 @@ def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | N
                 f"and not bool [{graph.num_nodes_of(kind)}]"
             )
     return found, refused
+
+
+_PIECE_BYTES = 2**24  # of rows that are read or compared at a time
+
+
+def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
+    """Return the graph of a Dataset with all as attributes, and words on what is none; see `source_of`."""
+    graph = data.graph
+    nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}
+    edges = {kind: dict(graph.relation(kind).edge_attributes) for kind in graph.edge_types}
+    for (domain, kind, name), feature in data.features.items():
+        known: Any = nodes if domain == "node" else edges
+        _refuse_unknown(where, domain, kind, name, known)
+        text = f"the {domain} feature {name!r}{_of(kind)}"
+        rows = (
+            _of_nodes(where, text, graph, kind, feature)
+            if domain == "node"
+            else _of_edges(where, text, graph, kind, feature)
+        )
+        if name in known[kind] and not _equal(known[kind][name], rows):
+            raise ValueError(
+                f"{where}: {text} has the name of a {domain} attribute of the graph with other values. Rename one of "
+                "them."
+            )
+        known[kind].setdefault(name, rows)
+    left_out = _attributes_of_items(where, data, nodes)
+    if getattr(data, "training_graph", None) not in (None, graph):
+        left_out.append("training_graph, which differs from graph")
+    if getattr(data, "node_names", None):
+        left_out.append("node_names")
+    return _with_attributes(graph, nodes, edges), tuple(left_out)
+
+
+def _with_attributes(graph: CSCGraph | HeteroCSCGraph, nodes: Any, edges: Any) -> CSCGraph | HeteroCSCGraph:
+    if isinstance(graph, CSCGraph):
+        return CSCGraph(
+            graph.indptr,
+            graph.indices,
+            node_attributes=nodes[None],
+            edge_attributes=edges[None],
+            edge_ids=graph.edge_ids,
+        )
+    relations = {kind: graph.relation(kind) for kind in graph.edge_types}
+    return HeteroCSCGraph(
+        {kind: (each.indptr, each.indices) for kind, each in relations.items()},
+        graph.num_nodes,
+        node_attributes=nodes,
+        edge_attributes=edges,
+        edge_ids={kind: each.edge_ids for kind, each in relations.items() if each.edge_ids is not None},
+    )
+
+
+def _refuse_unknown(where: str, domain: str, kind: Any, name: str, known: Any) -> None:
+    if kind not in known:
+        raise ValueError(
+            f"{where}: the {domain} feature {name!r} is of the type {kind!r}, which the graph does not have; it has "
+            f"{[None if each is None else type_text(each) for each in known]}. Correct the key in the feature store."
+        )
+
+
+def _of_nodes(where: str, text: str, graph: Any, kind: NodeType | None, feature: Feature) -> Tensor:
+    count = graph.num_nodes_of(kind)
+    _check_count(where, text, feature, count, "nodes")
+    if isinstance(feature, TensorFeature) and feature.stored_as is None:
+        return feature.tensor
+    return _read(where, text, feature, torch.arange(count))
+
+
+def _of_edges(where: str, text: str, graph: Any, kind: EdgeType | None, feature: Feature) -> Tensor:
+    ids = graph.relation(kind).edge_ids
+    _check_count(where, text, feature, graph.max_edge_id_of(kind) + 1, "edge ids")
+    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or _counts_up(ids)):
+        return feature.tensor
+    return _read(where, text, feature, torch.arange(graph.num_edges_of(kind)) if ids is None else ids)
+
+
+def _check_count(where: str, text: str, feature: Feature, count: int, of: str) -> None:
+    if feature.count != count:
+        raise ValueError(
+            f"{where}: {text} has {feature.count} rows for {count} {of}; it must have one row for each. Check that it "
+            "belongs to this graph."
+        )
+
+
+def _counts_up(ids: Tensor) -> bool:
+    """Return whether the id of each edge is its position."""
+    return all(
+        bool(torch.equal(piece, torch.arange(begin, begin + piece.shape[0]))) for begin, piece in _pieces(ids, 8)
+    )
+
+
+def _read(where: str, text: str, feature: Feature, ids: Tensor) -> Tensor:
+    """Return the rows at `ids` as a new tensor, read in pieces."""
+    row_bytes = math.prod(feature.shape) * torch.empty(0, dtype=feature.dtype).element_size()
+    check_memory(where, text, int(ids.shape[0]) * row_bytes, "Its rows must fit into memory.")
+    rows = torch.empty((ids.shape[0], *feature.shape), dtype=feature.dtype)
+    for begin, piece in _pieces(ids, row_bytes):
+        rows[begin : begin + piece.shape[0]] = feature.read(piece)
+    return rows
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors hold the same bits. A tensor is not read to compare it with itself."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
+        return True
+    row_bytes = one[:1].nbytes
+    return all(
+        torch.equal(mine.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
+        for (_, mine), (_, theirs) in zip(_pieces(one, row_bytes), _pieces(other, row_bytes), strict=True)
+    )
+
+
+def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:
+    count = max(_PIECE_BYTES // max(row_bytes, 1), 1)
+    for begin in range(0, rows.shape[0], count):
+        yield begin, rows[begin : begin + count]
+
+
+def _of(kind: Any) -> str:
+    return "" if kind is None else f" of {type_text(kind)}"
+
+
+MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}
+VALUES = {"labels": "y", "timestamps": "seed_time"}
+
+
+def _attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
+    """Add the item sets of a Dataset to the attributes of its nodes, and return words on what is none.
+
+    Args:
+        data: a Dataset, or an object with the same attributes.
+        attributes: {node type: {name: rows}}, changed in place. What stands there already must agree with the items.
+    """
+    left_out: list[str] = []
+    of_nodes: dict[str, dict[Any, ItemSet]] = {}
+    for name in MASKS:
+        items = getattr(data, name)
+        sets: dict[Any, ItemSet] = items.item_sets if isinstance(items, HeteroItemSet) else {None: items}
+        if len(items) == 0 and {*sets} == {None} and None not in attributes:
+            sets = {}  # an empty set of a graph with types may name none
+        if any(isinstance(kind, tuple) or each.seeds_shape != () for kind, each in sets.items()):
+            left_out.append(f"{name}, {len(items)} links")
+        else:
+            of_nodes[name] = sets
+    for kind in sorted({kind for sets in of_nodes.values() for kind in sets}, key=lambda kind: kind or ""):
+        if kind not in attributes:
+            raise ValueError(
+                f"{where}: an item set has the node type {shown(kind)}; the graph has {list(attributes)}. Correct the "
+                "item sets."
+            )
+        _Items(where, kind, data.graph.num_nodes_of(kind), attributes[kind], left_out).add(of_nodes)
+    return left_out
+
+
+class _Items:
+    """The items of one node type, on their way into its attributes."""
+
+    def __init__(
+        self, where: str, kind: Any, num_nodes: int, attributes: dict[str, Tensor], left_out: list[str]
+    ) -> None:
+        self.where, self.kind, self.num_nodes = where, kind, num_nodes
+        self.attributes, self.left_out = attributes, left_out
+        self.of = "" if kind is None else f" of {kind!r}"
+
+    def add(self, of_nodes: dict[str, dict[Any, ItemSet]]) -> None:
+        """Add the masks, then the labels and times of all sets."""
+        values: dict[str, list[tuple[str, Tensor, Tensor]]] = {name: [] for name in VALUES}
+        for name, sets in of_nodes.items():
+            fields: dict[str, Tensor] = {"seeds": torch.empty(0, dtype=torch.int64)}
+            if self.kind in sets:
+                items = sets[self.kind]
+                fields = items.take(torch.arange(len(items)))
+            ids = self._checked(name, fields.pop("seeds"))
+            mask = torch.zeros(self.num_nodes, dtype=torch.bool)
+            mask[ids] = True
+            if int(mask.sum()) < ids.shape[0]:
+                self.left_out.append(f"{name}{self.of}, items of a node that has one: {ids.shape[0] - int(mask.sum())}")
+            self._add(name, MASKS[name], mask, torch.ones_like(mask))
+            for field, rows in fields.items():
+                if field in VALUES:
+                    values[field].append((name, ids, rows))
+                else:
+                    self.left_out.append(f"{name}{self.of}, the field {field!r}")
+        for field, given in values.items():
+            if given:
+                self._add(field, VALUES[field], *self._joined(field, given))
+
+    def _checked(self, name: str, ids: Tensor) -> Tensor:
+        outside = (ids < 0) | (ids >= self.num_nodes)
+        if bool(outside.any()):
+            raise IndexError(
+                f"{self.where}: {name}{self.of} has the node {int(ids[outside][0])}; nodes{self.of} are in "
+                f"[0, {self.num_nodes}). Check that the items belong to this graph."
+            )
+        return ids.long()
+
+    def _joined(self, field: str, given: list[tuple[str, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Return one row for each node, and which nodes have one."""
+        shapes = {name: tuple(rows.shape[1:]) for name, _, rows in given}
+        if len(set(shapes.values())) > 1:
+            raise ValueError(
+                f"{self.where}: {field}{self.of} have rows of different shapes, {shapes}; one tensor must hold them "
+                "all. Give them one shape."
+            )
+        dtype = given[0][2].dtype
+        for _, _, rows in given:
+            dtype = torch.promote_types(dtype, rows.dtype)
+        has_nan = dtype.is_floating_point or dtype.is_complex
+        dtype, missing = (dtype, float("nan")) if has_nan else (torch.int64, -1)
+        joined = torch.full((self.num_nodes, *given[0][2].shape[1:]), missing, dtype=dtype)
+        known = torch.zeros(self.num_nodes, dtype=torch.bool)
+        for _, ids, rows in given:
+            joined[ids] = rows.to(dtype)
+            known[ids] = True
+        for name, ids, rows in given:  # a row that another item has overwritten differs now
+            place = _first_difference(rows.to(dtype), joined[ids])
+            if place is not None:
+                node = int(ids[place])
+                other = next(other for other, ids, _ in reversed(given) if bool((ids == node).any()))
+                raise ValueError(
+                    f"{self.where}: the items of node {node}{self.of} have different {field}, "
+                    f"{shown(rows[place].tolist())} in {name} and {shown(joined[node].tolist())} in {other}. Give each "
+                    "node one value."
+                )
+        return joined, known
+
+    def _add(self, what: str, name: str, rows: Tensor, known: Tensor) -> None:
+        """Add an attribute, or keep the one that stands there, if it has the same values for the `known` nodes."""
+        found = self.attributes.setdefault(name, rows)
+        if found is rows:
+            return
+        agrees = found.shape == rows.shape and _kind(found.dtype) == _kind(rows.dtype)
+        ids = known.nonzero().flatten()
+        if not agrees or _differ(found[ids], rows[ids]):
+            raise ValueError(
+                f"{self.where}: the {what}{self.of} of the data set become the node attribute {name!r}, but the graph "
+                "has an attribute or feature of this name with other values. Rename or drop it."
+            )
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "bool" if dtype == torch.bool else "complex" if dtype.is_complex else "real"
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Return whether any value of two tensors of one kind differs. No dtype need hold the values of both exactly."""
+    converted = one.to(other.dtype)
+    return (
+        _first_difference(converted, other) is not None or _first_difference(converted.to(one.dtype), one) is not None
+    )
+
+
+def _first_difference(one: Tensor, other: Tensor) -> int | None:
+    """Return the first row in which two tensors of one dtype differ; nan equals nan."""
+    differs = (one != other) & ~((one != one) & (other != other))
+    rows = differs[:, None].flatten(1).any(dim=1).nonzero()
+    return int(rows[0]) if rows.numel() > 0 else None

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import datapipes as dp
-from datapipes.datasets import debian, debian_relations
-from datapipes.datasets.debian import read_debian_packages
-from datapipes.datasets.debian_relations import RELATIONS_FILE, read_debian_relations
+from datapipes.datasets import debian
+from datapipes.datasets.debian import RELATIONS_FILE, read_debian_packages, read_debian_relations
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError
 
@@ -110,7 +109,7 @@ def write(folder: Path, index: str = INDEX, **instead: np.ndarray) -> dict[str, 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """Replace the embedded files by tiny ones; return their folder."""
-    monkeypatch.setattr(debian_relations, "files", lambda package: tmp_path)
+    monkeypatch.setattr(debian, "files", lambda package: tmp_path)
     write(tmp_path)
     return tmp_path
 
@@ -223,7 +222,7 @@ def test_a_file_with_changed_bytes_is_refused_or_still_valid(tmp_path_factory, c
         content[place % len(content)] = byte
     (folder / RELATIONS_FILE).write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(debian_relations, "files", lambda package: folder)
+        patch.setattr(debian, "files", lambda package: folder)
         try:
             dataset = read_debian_relations()
         except DatasetFormatError:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipes.base import sizes
-from datapipes.datasets import ntriples, rdf, text
+from datapipes.datasets import rdf, text
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.rdf import ENTITY, read_rdf
 
@@ -175,11 +175,11 @@ def test_the_memory_that_triples_need_is_looked_at_as_they_grow(tmp_path, monkey
     folder = written(tmp_path, "".join(lines))
     (folder / "trainingSet.tsv").write_text(TRAIN.replace("ann", "1"))
     (folder / "testSet.tsv").write_text(TEST.replace("bob", "2"))
-    monkeypatch.setattr(ntriples, "UNCHECKED_BYTES", 2**16)
+    monkeypatch.setattr(rdf, "UNCHECKED_BYTES", 2**16)
     monkeypatch.setattr(text, "CHUNK_BYTES", 2**14)
     looks = []
     with monkeypatch.context() as patched:
-        patched.setattr(ntriples, "check_memory", lambda where, what, num_bytes, remedy: looks.append(num_bytes))
+        patched.setattr(rdf, "check_memory", lambda where, what, num_bytes, remedy: looks.append(num_bytes))
         tracemalloc.start()
         try:
             read_rdf(folder)

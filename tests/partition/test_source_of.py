@@ -115,14 +115,14 @@ def test_node_features_are_viewed_and_may_be_mapped(tmp_path):
 
 
 def test_features_of_other_classes_are_read_in_pieces(monkeypatch):
-    monkeypatch.setattr("datapipes.partition.dataset_source._PIECE_BYTES", 50)  # two rows
+    monkeypatch.setattr("datapipes.partition.source_of._PIECE_BYTES", 50)  # two rows
     rows = source_of(dataset(features=store("node", "x", Counted()))).graph.node_attributes["x"]
     assert rows.tolist() == [[i, 10 * i, 100 * i] for i in range(4)]
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2**24])
 def test_edge_features_move_to_the_order_of_the_graph(monkeypatch, piece_bytes):
-    monkeypatch.setattr("datapipes.partition.dataset_source._PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("datapipes.partition.source_of._PIECE_BYTES", piece_bytes)
     rows = torch.arange(12.0).reshape(6, 2)
     graph = dp.CSCGraph.from_edge_index(EDGES, 4, edge_attributes={"same": rows})
     found = source_of(dataset(graph=graph, features=store("edge", "w", rows))).graph

@@ -152,15 +152,12 @@ class PygFolder:
     def edges(self, part: int) -> dict[EdgeType | None, Edges]:
         """Return the edges of a part, of every edge type. O(edges of the graph), one byte each, to check them."""
         with self._same_folder():
-            return self._edges_by_type(part)
-
-    def _edges_by_type(self, part: int) -> dict[EdgeType | None, Edges]:
-        path = self.part(part) / GRAPH
-        given = self._by_type(path, load_plain(path), self.meta.edge_types)
-        for edge_type in self.meta.edge_types:
-            if edge_type not in given:
-                refuse(path, f"no edges of {shown(edge_type)}", "an entry for each edge type of META.json")
-        return {each: self._edges(path, part, each, given[each]) for each in self.meta.edge_types}
+            path = self.part(part) / GRAPH
+            given = self._by_type(path, load_plain(path), self.meta.edge_types)
+            for edge_type in self.meta.edge_types:
+                if edge_type not in given:
+                    refuse(path, f"no edges of {shown(edge_type)}", "an entry for each edge type of META.json")
+            return {each: self._edges(path, part, each, given[each]) for each in self.meta.edge_types}
 
     def _edges(self, path: Path, part: int, edge_type: EdgeType | None, given: Any) -> Edges:
         of = "" if edge_type is None else f" of {edge_type}"
@@ -188,16 +185,13 @@ class PygFolder:
     def node_features(self, part: int) -> dict[NodeType | None, Features]:
         """Return the node features of a part; types of which the part has no node may lack."""
         with self._same_folder():
-            return self._nodes_by_type(part)
-
-    def _nodes_by_type(self, part: int) -> dict[NodeType | None, Features]:
-        path = self.part(part) / NODE_FEATS
-        given = self._by_type(path, load_plain(path), self.meta.node_types)
-        for node_type in self.meta.node_types:
-            count = self.book.nodes(node_type).count_of(part)
-            if node_type not in given and count > 0:
-                refuse(path, f"no nodes of {shown(node_type)}", f"the {count} that the map gives to part {part}")
-        return {each: self._nodes(path, part, each, given[each]) for each in self.meta.node_types if each in given}
+            path = self.part(part) / NODE_FEATS
+            given = self._by_type(path, load_plain(path), self.meta.node_types)
+            for node_type in self.meta.node_types:
+                count = self.book.nodes(node_type).count_of(part)
+                if node_type not in given and count > 0:
+                    refuse(path, f"no nodes of {shown(node_type)}", f"the {count} that the map gives to part {part}")
+            return {each: self._nodes(path, part, each, given[each]) for each in self.meta.node_types if each in given}
 
     def _nodes(self, path: Path, part: int, node_type: NodeType | None, given: Any) -> Features:
         of = "" if node_type is None else f" of {node_type!r}"
@@ -216,15 +210,13 @@ class PygFolder:
     def edge_features(self, part: int) -> dict[EdgeType | None, Features]:
         """Return the edge features of a part; types without any lack."""
         with self._same_folder():
-            return self._features_by_type(part)
-
-    def _features_by_type(self, part: int) -> dict[EdgeType | None, Features]:
-        path = self.part(part) / EDGE_FEATS
-        given = self._by_type(path, load_plain(path), self.meta.edge_types)
-        edges: dict[EdgeType | None, Edges] = {}  # read where times stand without ids: they have the order of graph.pt
-        if any("global_id" not in each for each in given.values() if each):
-            edges = self.edges(part)
-        return {each: self._features(path, part, each, found, edges) for each, found in given.items() if found}
+            path = self.part(part) / EDGE_FEATS
+            given = self._by_type(path, load_plain(path), self.meta.edge_types)
+            # Read where times stand without ids: they have the order of graph.pt.
+            edges: dict[EdgeType | None, Edges] = {}
+            if any("global_id" not in each for each in given.values() if each):
+                edges = self.edges(part)
+            return {each: self._features(path, part, each, found, edges) for each, found in given.items() if found}
 
     def _features(
         self, path: Path, part: int, edge_type: EdgeType | None, given: Any, edges: Mapping[Any, Edges]

@@ -15,7 +15,7 @@ import datapipes as dp
 from datapipes.distributed import PartitionBook, Partitioner
 from datapipes.partition import partitioner as partitioner_module
 from datapipes.partition import row_chunks
-from datapipes.partition.pyg import pyg_times, pyg_write
+from datapipes.partition.pyg import pyg_write
 from datapipes.partition.pyg.pyg_write import write_pyg
 from datapipes.partition.source import Source
 
@@ -229,7 +229,7 @@ def test_an_edge_attribute_that_times_would_replace_is_refused(tmp_path):
 
 
 def test_times_that_int64_cannot_hold_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(pyg_times, "MOST_EDGES", 4)
+    monkeypatch.setattr(pyg_write, "MOST_EDGES", 4)
     late = torch.tensor([1, 2, 3, 4, 5, -1]).view(torch.uint64)
     said = r"{} is uint64 and has a time of 2\^63 or more; .*stored as int64"
     refused(tmp_path, small(node_attributes={"time": late}), said.format("the node attribute 'time'"))

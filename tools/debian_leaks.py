@@ -6,7 +6,7 @@ Method: naive Bayes over what a package names (its words, its maintainer, the pa
 the train part of the embedded data's split, with the smoothing of 0.01, 0.1 and 1 that is best on the validation part.
 Prints for each: the share of test packages that name something known from the train part, the accuracy on all test
 packages (the most frequent section where nothing is known), the accuracy on those that name something known; then the
-same for the packages that name a virtual name. docs/performance.md has the figures.
+same for the packages that name a virtual name. docs/performance-log.md has the figures.
 """
 
 from __future__ import annotations

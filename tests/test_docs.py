@@ -2,12 +2,16 @@
 
 A page is one program: its Python blocks in order, in one file, run by a process of its own in a folder of its own. Text
 becomes empty lines, so line 40 of the program is line 40 of the page. The program is a file because worker processes
-import the main module. A page has no other kind of block: commands and outputs stand inline or in tables.
+import the main module. A text block is what the page prints, line for line. A page has no other kind of block: commands
+stand inline or in tables. Files, modules and names of `dp` that a page names in backticks exist.
 """
 
+import fnmatch
+import importlib
 import random
 import re
 import runpy
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import twin
+import write_tables
 from amounts import ranked
 from fake_device import fake_cuda
 from markdown_it import MarkdownIt
@@ -25,7 +30,7 @@ from scripts import run_program
 import datapipes as dp
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
 TIMEOUT_S = 300  # much more than any page takes, also on a busy machine
 MARKDOWN = MarkdownIt("commonmark")
 
@@ -43,23 +48,28 @@ def program_of(text: str) -> str:
     """Return the Python blocks of a page, each line where it stands on the page."""
     lines = [""] * text.count("\n")
     for block in code_blocks(text):
+        if block.info != "python":
+            continue
         content = block.content.splitlines()
         first = block.map[0] + 1  # below the fence
         lines[first : first + len(content)] = content
     return "\n".join(lines) + "\n"
 
 
-FIRST = ["README.md", "docs/your-own-stage.md"]  # the others run in `make test-all`
+FIRST = ["README.md", "docs/tour.md", "docs/your-own-stage.md"]  # the others run in `make test-all`
 PROGRAMS = [page for page in PAGES if code_blocks(text_of(page))]
 
 
-def run(program: Path, timeout_s: float) -> str:
-    """Return "" if the program ends well, else a report; its lines are those of the page."""
+def run(program: Path, timeout_s: float) -> tuple[str, str]:
+    """Return "" if the program ends well, else a report whose lines are those of the page; and what it printed."""
     warns = ["-W", "error"]
     code, output, errors = run_program(Path(program.name), folder=program.parent, timeout_s=timeout_s, options=warns)
     outcome = f"it took longer than {timeout_s} s" if code is None else f"it ended with exit status {code}"
     quiet = "Traceback" not in errors and "leaked" not in errors  # of another process
-    return "" if code == 0 and quiet else f"{outcome}\n{errors}\nIt printed:\n{output}"
+    return "" if code == 0 and quiet else f"{outcome}
+{errors}
+It printed:
+{output}", output
 
 
 def failing_block(text: str, report: str, name: str) -> str:
@@ -74,9 +84,13 @@ def failing_block(text: str, report: str, name: str) -> str:
 def fail_unless_it_runs(page: str, text: str, folder: Path, timeout_s: float = TIMEOUT_S) -> None:
     program = folder / f"{Path(page).stem.replace('-', '_').lower()}_page.py"
     program.write_text(program_of(text), encoding="utf-8")
-    report = run(program, timeout_s)
+    report, output = run(program, timeout_s)
     if report:
         pytest.fail(f"{page} fails {failing_block(text, report, program.name)}: {report}", pytrace=False)
+    for block in code_blocks(text):
+        if block.info == "text" and block.content not in output:
+            where = f"the text block that begins in line {block.map[0] + 1}"
+            pytest.fail(f"{page} does not print {where}. It printed:\n{output}", pytrace=False)
 
 
 @pytest.mark.parametrize("page", ranked(sorted(PROGRAMS, key=FIRST.__contains__, reverse=True), len(FIRST)))
@@ -89,8 +103,12 @@ def test_every_block_of_a_page_is_python_that_runs(page):
     for block in code_blocks(text_of(page)):
         where = f"{page}, line {block.map[0] + 1}"
         assert block.type == "fence", f"{where}: indented code does not run. Fence it as ```python."
-        assert block.info == "python", f"{where}: a block must be ```python, got {block.info!r}. Write it inline."
+        assert block.info in ("python", "text"), (
+            f"{where}: a block must be ```python, got {block.info!r}. Write it inline."
+        )
         assert block.level == 0, f"{where}: a block in a list or a quotation is indented. Move it out."
+    infos = {block.info for block in code_blocks(text_of(page))}
+    assert "text" not in infos or "python" in infos, f"{page}: no block prints what its text block shows"
     assert "<pre" not in text_of(page)
 
 
@@ -98,6 +116,7 @@ def test_every_block_of_a_page_is_python_that_runs(page):
 def test_links_between_pages_lead_to_files_and_headings(page):
     tokens = [child for token in MARKDOWN.parse(text_of(page)) for child in token.children or ()]
     links = [str(token.attrs["href"]) for token in tokens if token.type == "link_open"]
+    links += [str(token.attrs["src"]) for token in tokens if token.type == "image"]
     for link in links:
         if not link.startswith(("https://", "http://")):
             path, _, anchor = link.partition("#")
@@ -111,6 +130,85 @@ def anchors(text: str) -> set[str]:
     tokens = MARKDOWN.parse(text)
     titles = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+# --- what a page names in backticks exists
+
+
+FOLDERS = ("datapipes", "csrc", "tests", "docs", "benchmarks", "examples", "tools")
+BEGINNINGS = ("", "datapipes/", "tests/")  # a path is from one of these, or from the page's folder
+SOURCE = (".py", ".pyi", ".h", ".cpp", ".sh")
+OF_OTHERS = {"launch.py"}  # DGL's
+MADE = ("demo/", "dist/", "build/", ".venv-matrix/", "book/")  # by make, and by a partition
+NAMES_OF_TODAY = [page for page in PAGES if not page.startswith("docs/decisions/")]  # a decision has those of its day
+NAME_IN_FILE = re.compile(r"`([\w.]+)`\s+(?:in\s+|\()`([\w/]+\.(?:py|h|cpp))`")
+
+
+@cache
+def paths() -> frozenset[str]:
+    """Every file and folder that a page may name, from the root of the checkout; folders end with "/"."""
+    found = {path for path in ROOT.iterdir() if path.is_file()} | {ROOT / folder for folder in FOLDERS}
+    for folder in FOLDERS:
+        found.update(path for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts)
+    return frozenset(f"{path.relative_to(ROOT).as_posix()}{'/' * path.is_dir()}" for path in found)
+
+
+@cache
+def first_folders() -> frozenset[str]:
+    return frozenset({*FOLDERS, *(path.name for path in (ROOT / "datapipes").iterdir() if path.is_dir())})
+
+
+def missing_names(text: str, page: str = "README.md") -> list[str]:
+    """Return the files, modules and public names in backticks, outside of blocks, that do not exist."""
+    tokens = [child for token in MARKDOWN.parse(text) for child in token.children or ()]
+    missing = []
+    for span in (token.content for token in tokens if token.type == "code_inline"):
+        missing += [f"dp.{name}" for name in re.findall(r"(?<![\w.])dp\.([A-Za-z_][\w.]*)", span) if not has(dp, name)]
+        missing += [name for name in re.findall(r"(?<![\w.])datapipes(?:\.[A-Za-z_]\w*)+", span) if not imported(name)]
+        for word in re.findall(r"[\w./*-]*[\w/*]", span):
+            below = "/" in word and word.split("/")[0] in first_folders()
+            alone = word == span and word.endswith((*SOURCE, "/")) and not word.startswith(MADE)
+            if (below or alone) and word not in OF_OTHERS and not is_there(word, page):
+                missing.append(word)
+    for name, path in NAME_IN_FILE.findall(text):
+        beside = [ROOT / each for each in paths() if f"/{each}".endswith(f"/{path}")]
+        if not any(name.split(".")[-1] in each.read_text(encoding="utf-8") for each in beside):
+            missing.append(f"{name} in {path}")
+    return missing
+
+
+def has(owner: object, name: str) -> bool:
+    for part in filter(None, name.split(".")):
+        if not hasattr(owner, part):
+            return False
+        owner = getattr(owner, part)
+    return True
+
+
+def imported(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        with contextlib.suppress(ModuleNotFoundError):
+            return has(importlib.import_module(".".join(parts[:count])), ".".join(parts[count:]))
+    return False
+
+
+def is_there(word: str, page: str) -> bool:
+    if "/" not in word or word.endswith("/"):  # a file's name alone, or a folder in the folder that the text speaks of
+        return any(f"/{path}".endswith(f"/{word}") for path in paths())
+    beginnings = (*BEGINNINGS, f"{Path(page).parent.as_posix()}/")
+    return any(fnmatch.filter(paths(), f"{begin}{word}{end}") for begin in beginnings for end in ("", "/", ".py"))
+
+
+@pytest.mark.parametrize("page", NAMES_OF_TODAY)
+def test_files_modules_and_names_in_backticks_exist(page):
+    assert missing_names(text_of(page), page) == [], f"{page} names what is not there"
+
+
+def test_the_generated_tables_are_current():
+    for path, text in write_tables.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path} is out of date: run `make stubs`"
 
 
 def semantics_page(folder: Path) -> dict:
@@ -243,6 +341,37 @@ def test_blocks_share_a_namespace_and_keep_their_lines(tmp_path):
 def test_a_page_that_fails_names_its_line(tmp_path, code, said):
     with pytest.raises(pytest.fail.Exception, match=f"(?s){said}"):
         fail_unless_it_runs("page.md", PAGE.format(code), tmp_path, 1.5 if "while" in code else TIMEOUT_S)
+
+
+def test_a_text_block_is_what_the_page_prints(tmp_path):
+    page = PAGE.format("print(1)\nprint('two')") + "\n```text\n{}\n```\n"
+    fail_unless_it_runs("page.md", page.format("1\ntwo"), tmp_path)
+    with pytest.raises(pytest.fail.Exception, match="does not print the text block that begins in line 14"):
+        fail_unless_it_runs("page.md", page.format("1\nthree"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chain/in_fligth.py",
+        "loader/workers/nobody.py",
+        "benchmarks/nothing.py",
+        "csrc/nothing/",
+        "nobody_has_this.py",
+        "datapipes.partition.nothing",
+        "datapipes.nothing.report",
+        "dp.distributed.Nothing",
+        "python benchmarks/nothing.py --graph DIR",
+        "chains/run.py",
+        "tests/nobody_*.py",
+        "wires/",
+        "Nobody` in `chain/run.py",
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(name):
+    there = "`chain/run.py`, `run.py`, `dp.Stage.sources`, `datapipes.chain.run`, `python tools/matrix.py`, `csrc/shm/`"
+    assert missing_names(there) == []
+    assert len(missing_names(f"{there} and `{name}`")) == 1
 
 
 @pytest.mark.parametrize("text", ["```\nx\n```\n", "```sh\nls\n```\n", "    x = 1\n", "- ~~~\n  x\n  ~~~\n"])

@@ -1,0 +1,86 @@
+"""Write the tables of the docs that stand in the code already: the stages, and the names of other libraries.
+
+A table stands between `<!-- NAME: written by make stubs -->` and `<!-- end of NAME -->`; the text around it is kept.
+
+Run: make stubs   (a test fails where a page is out of date)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from datapipes.base.name_tables import ATTRIBUTES, KEYWORDS
+from datapipes.chain.functional import registered_stages
+
+DOCS = Path(__file__).parents[1] / "docs"
+Rows = Sequence[tuple[str, ...]]
+
+
+def stages(module_prefix: str = "datapipes.") -> str:
+    """Return the table of registered stages: how each is called, its class, and how its docstring begins."""
+    rows = []
+    for name, cls in registered_stages().items():
+        if cls.__module__.startswith(module_prefix):
+            summary = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
+            rows.append((f"`{name}({_arguments(cls)})`", f"`{cls.__qualname__}`", summary))
+    return _table(("method of a stage", "class", "does"), rows)
+
+
+def attributes() -> str:
+    """Return the tables of attributes that a class does not have, and what to use instead."""
+    return _tables("", ATTRIBUTES)
+
+
+def keywords() -> str:
+    """Return the tables of keywords that a constructor does not take, and what to use instead."""
+    return _tables("(...)", {of: rows for of, rows in KEYWORDS.items() if rows is not ATTRIBUTES.get(of)})
+
+
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "tour.md": {"stages": stages},
+    "migrate/names.md": {"attributes": attributes, "keywords": keywords},
+}
+
+
+def pages() -> dict[Path, str]:
+    """Return {path: text} of all pages with generated tables."""
+    found = {}
+    for page, tables in TABLES.items():
+        text = (DOCS / page).read_text(encoding="utf-8")
+        for name, table in tables.items():
+            begin, end = f"<!-- {name}: written by make stubs -->\n", f"<!-- end of {name} -->"
+            before, between, rest = text.partition(begin)
+            _, closing, after = rest.partition(end)
+            if not (between and closing):
+                raise ValueError(f"{page} has no place for the table {name!r}. Add {begin.strip()} and {end}.")
+            text = f"{before}{begin}\n{table()}\n{end}{after}"
+        found[DOCS / page] = text
+    return found
+
+
+def _tables(call: str, tables: dict[str, dict[str, str]]) -> str:
+    parts = []
+    for of, rows in tables.items():
+        owner = "the package" if of == "datapipes" else f"`{of}{call}`"
+        parts.append(_table((f"{owner}: name", "here"), [(f"`{name}`", ours) for name, ours in rows.items()]))
+    return "\n".join(parts)
+
+
+def _table(header: tuple[str, ...], rows: Rows) -> str:
+    lines = [header, ("---",) * len(header), *(tuple(cell.replace("|", r"\|") for cell in row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _arguments(cls: type) -> str:
+    """Return the arguments behind the source that have no default, and "..." if there are others."""
+    constructor = cls.__init__  # type: ignore[misc]  # of this very class
+    parameters = list(inspect.signature(constructor).parameters.values())[2:]
+    required = [each.name for each in parameters if each.default is each.empty]
+    return ", ".join(required if len(required) == len(parameters) else [*required, "..."])
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ import the main module. A text block is what the page prints, line for line. A p
 stand inline or in tables. Files, modules and names of `dp` that a page names in backticks exist.
 """
 
+import contextlib
 import fnmatch
 import importlib
 import random
@@ -66,10 +67,7 @@ def run(program: Path, timeout_s: float) -> tuple[str, str]:
     code, output, errors = run_program(Path(program.name), folder=program.parent, timeout_s=timeout_s, options=warns)
     outcome = f"it took longer than {timeout_s} s" if code is None else f"it ended with exit status {code}"
     quiet = "Traceback" not in errors and "leaked" not in errors  # of another process
-    return "" if code == 0 and quiet else f"{outcome}
-{errors}
-It printed:
-{output}", output
+    return "" if code == 0 and quiet else f"{outcome}\n{errors}\nIt printed:\n{output}", output
 
 
 def failing_block(text: str, report: str, name: str) -> str:

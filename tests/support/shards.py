@@ -15,7 +15,7 @@ import datapipes as dp
 from datapipes.datasets import LoadedGraphTensors
 from datapipes.datasets.tfrecord.graph_tensors import FIELDS
 from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
-from datapipes.datasets.tfrecord.to_partition import write_shards
+from datapipes.datasets.tfrecord.to_partition import write_tensors
 from datapipes.distributed import Partitioner
 
 USER, ITEM, TAG = "user", "item", "tag"
@@ -190,14 +190,14 @@ class ThreadRanks(Exchange):
 
 
 def in_threads(shards: Sequence[LoadedGraphTensors], roots: Sequence[Path]) -> list[Any]:
-    """What `write_shards` returns or raises on each rank."""
+    """What `write_tensors` returns or raises on each rank."""
     size = len(shards)
     barrier, sent = threading.Barrier(size), [None] * size
     results: list[Any] = [None] * size
 
     def run(rank: int) -> None:
         try:
-            results[rank] = write_shards(ThreadRanks(rank, size, barrier, sent), shards[rank], roots[rank])
+            results[rank] = write_tensors(ThreadRanks(rank, size, barrier, sent), shards[rank], roots[rank])
             barrier.wait(BOUND_S)
         except Exception as error:
             results[rank] = error

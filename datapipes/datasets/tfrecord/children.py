@@ -37,9 +37,10 @@ import torch
 
 from datapipes.base.log import logger
 from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, load_entity
-from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError, ends_of
+from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
 from datapipes.datasets.tfrecord.files import files_of
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.over_ranks.ranks import ends_of
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
 from datapipes.loader.workers.main_module import refuse_missing_main, refuse_repetition
 from datapipes.processes.endings import how_it_exited

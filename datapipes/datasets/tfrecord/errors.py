@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from datapipes.datasets.tfrecord.over_ranks.ranks import RankError
+
 __all__ = ["TFRecordLoadError"]
 
 WHERE = "load_torch_tensors_from_tf_record"
-MOST_TEXT = 10_000  # characters of each end of a text that goes to another process
 
 
-class TFRecordLoadError(ValueError):
+class TFRecordLoadError(RankError):
     """A graph was not loaded from its TFRecords. The processes that loaded it have ended, and their memory is free.
 
     The text has what `failures` has, with the tracebacks.
@@ -24,12 +25,9 @@ class TFRecordLoadError(ValueError):
     def __init__(
         self, message: str, failures: Mapping[str, str] | None = None, failed_ranks: Mapping[int, str] | None = None
     ) -> None:
-        super().__init__(message, dict(failures or {}), dict(failed_ranks or {}))
-        self.failures: dict[str, str] = self.args[1]
-        self.failed_ranks: dict[int, str] = self.args[2]
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+        super().__init__(message, failed_ranks)
+        self.failures: dict[str, str] = dict(failures or {})
+        self.args = message, self.failures, self.failed_ranks  # what a pickle makes it of
 
     @classmethod
     def of_entities(cls, rank: int, failures: Mapping[str, str], stopped: list[str]) -> TFRecordLoadError:
@@ -38,18 +36,3 @@ class TFRecordLoadError(ValueError):
         texts = [f"{entity}: {text}" for entity, text in failures.items()]
         head = f"{WHERE}: rank {rank} could not load {', '.join(failures)}.{also} Correct what the texts below name."
         return cls("\n\n".join([head, *texts]), failures)
-
-    @classmethod
-    def of_ranks(
-        cls, rank: int, failed: Mapping[int, str], where: str = WHERE, how: str = "failed to load"
-    ) -> TFRecordLoadError:
-        """Return the error of a rank that stops since others have failed."""
-        names = ", ".join(f"rank {each}" for each in failed)
-        also = f", so rank {rank} has stopped too" if rank not in failed else ""
-        head = f"{where}: {names} {how}{also}. Correct what the texts below name."
-        return cls("\n\n".join([head, *(f"rank {each}: {text}" for each, text in failed.items())]), None, failed)
-
-
-def ends_of(text: str) -> str:
-    """Return a text for another process, short enough for a pipe to take at once: nobody waits for its rest."""
-    return text if len(text) <= 2 * MOST_TEXT else f"{text[:MOST_TEXT]}\n...\n{text[-MOST_TEXT:]}"

@@ -12,7 +12,7 @@ from datapipes.base.types import EdgeType, check_edge_type, type_text
 from datapipes.datasets.tfrecord.children import load_all
 from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE
 from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, place_text
-from datapipes.datasets.tfrecord.errors import WHERE
+from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
@@ -83,7 +83,13 @@ def load_torch_tensors_from_tf_record(
     loaded: dict[str, Loaded] = {}
     began = time.monotonic()
     try:
-        with Ranks(WHERE, rank_timeout_s, failed="failed to load", absent="has not begun this load") as ranks:
+        with Ranks(
+            WHERE,
+            rank_timeout_s,
+            failed="failed to load",
+            absent="has not begun this load",
+            error=TFRecordLoadError,
+        ) as ranks:
             check_int(WHERE, "rank", rank, 0)
             rank = ranks.rank if ranks.size > 1 else rank
             check_bool(WHERE, "should_load_tensors_in_parallel", should_load_tensors_in_parallel)

@@ -1,76 +1,48 @@
-"""to_partition: the shards of all ranks as one partition in the native layout, a part for each rank.
+"""to_partition: the tensors that each rank has loaded, as the shards of one partition.
 
-No rank ever has the whole graph. Each keeps its shard, and the order in which its rows are sent: 16 bytes for each node
-and each edge. The values of a part come to its owner in windows, while the owner writes them.
+Their columns are the attributes that a Partitioner makes of `LoadedGraphTensors.to_dataset()`: features are "feat",
+weights "weight"; the nodes of the train set are in "train_mask", their labels in "y". So parts that ranks write
+together equal those of one process that has all of the graph.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed
+from torch import Tensor
 
-from datapipes.datasets.tfrecord.graph_tensors import GraphTensors
+from datapipes.base.checks import dtype_name, shown
+from datapipes.base.types import ends_of, type_text
+from datapipes.datasets.tfrecord.errors import TFRecordLoadError
+from datapipes.datasets.tfrecord.graph_tensors import FIELDS, GraphTensors
 from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange, exchange
-from datapipes.datasets.tfrecord.over_ranks.placed_book import write_placed_book
-from datapipes.datasets.tfrecord.over_ranks.placed_graph import PlacedGraph, place
-from datapipes.datasets.tfrecord.over_ranks.placed_identity import identity_of_placed
-from datapipes.datasets.tfrecord.over_ranks.placed_part import arrays_of_part, report_of, sources_of_part
-from datapipes.datasets.tfrecord.over_ranks.shard import Shard, form_of, refuse_other_forms, shard_of
-from datapipes.datasets.tfrecord.over_ranks.shared_root import shared_root
-from datapipes.partition.cost import Cost
-from datapipes.partition.folder import check_root, sync_files
-from datapipes.partition.layouts import MANIFEST
-from datapipes.partition.native.arrays_folder import PART, write_folder
-from datapipes.partition.native.manifest import File, Manifest, manifest_bytes
+from datapipes.datasets.tfrecord.over_ranks.placed_graph import TRAIN_MASK, Shard
+from datapipes.datasets.tfrecord.over_ranks.write_shards import write_shards
+from datapipes.datasets.tfrecord.tasks import refuse_negative_alone
+from datapipes.partition.folder import check_root
 from datapipes.partition.report import PartitionReport
 
 _WHERE = "to_partition"
+_NO_ITEMS = ("val_mask", "test_mask")
+_PAIRS = ("edge_index", "positive_label", "negative_label")
 
 
 def to_partition(graph: GraphTensors, root: str | Path, rank_timeout_s: float) -> PartitionReport:
     """Write the shards of all ranks as a partition; see LoadedGraphTensors.to_partition."""
-    with exchange(_WHERE, rank_timeout_s) as ranks:
+    with exchange(_WHERE, rank_timeout_s, TFRecordLoadError) as ranks:
         _refuse_other_ranks(graph)
-        return write_shards(ranks, graph, root)
+        return write_tensors(ranks, graph, root)
 
 
-def write_shards(ranks: Exchange, graph: GraphTensors, root: str | Path) -> PartitionReport:
-    """Write the shard of this rank, together with the others; the errors are those of LoadedGraphTensors.to_partition.
-
-    The folder is whole when this returns, unless another rank fails.
-    """
+def write_tensors(ranks: Exchange, graph: GraphTensors, root: str | Path) -> PartitionReport:
+    """Write what this rank has loaded, together with the others."""
     path = check_root(_WHERE, root)
     refuse_other_forms(_WHERE, ranks.gather(form_of(graph)))
-    shard = shard_of(_WHERE, graph)
-    with Cost() as cost:
-        with cost.step("assign"):
-            placed = place(ranks, shard)
-        with cost.step("name"):
-            identity = identity_of_placed(placed)
-        with cost.step("measure"):
-            sources = sources_of_part(placed)
-            report = report_of(placed, sources, _left_out(ranks, shard))
-        sizes = ranks.gather(_num_bytes(placed))
-        about = {"method": "range", "rng_seed": 0, "report": _with_cost(ranks, report, cost).to_json()}
-        manifest = Manifest(path, identity, torch.int64, None, about, {})
-        manifest_bytes(manifest)  # what it refuses is told before all is written
-        with shared_root(ranks, path, lambda members: sum(sizes[rank] for rank in members)) as (folder, leaders):
-            with cost.step("write native"):
-                arrays, own = arrays_of_part(placed, sources.hot)
-                part, fields = f"part_{ranks.rank}", {"part": ranks.rank, "own": own}
-                files = write_folder(folder, part, PART, identity, fields, arrays, lambda *_: None)
-                sync_files(folder / part)
-                of_book = write_placed_book(placed, shard, identity, folder, {*leaders})
-            report = _with_cost(ranks, report, cost)  # after it all files of all ranks are on their disks
-            of_parts = _files_of_all(ranks, files)
-            if leaders[ranks.rank] == ranks.rank:
-                manifest = dataclasses.replace(manifest, files={**of_parts, **of_book})
-                (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
-    return report
+    return write_shards(ranks, shard_of(_WHERE, graph), path)
 
 
 def _refuse_other_ranks(graph: GraphTensors) -> None:
@@ -84,33 +56,123 @@ def _refuse_other_ranks(graph: GraphTensors) -> None:
         )
 
 
-def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
-    """Return what no part holds, in words."""
-    if shard.num_links is None:
-        return []
-    links = {"train_set": sum(ranks.gather(shard.num_links)), "validation_set": 0, "test_set": 0}
-    return [f"{name}, {count} links" for name, count in links.items()]
+def shard_of(where: str, graph: GraphTensors) -> Shard:
+    """Return the columns of what a rank has loaded; no tensor is copied, but for labels.
+
+    Raises:
+        ValueError: Tensors of one type have different lengths, or an edge type is of an unknown node type.
+    """
+    ids, edges = _sorted(graph.by_type("node_ids")), _sorted(graph.by_type("edge_index"))
+    _check_ids(where, "node_ids", ids, 1)
+    _check_ids(where, "edge_index", edges, 2)
+    if (None in ids) != (None in edges):
+        raise ValueError(
+            f"{where}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, or "
+            "both without."
+        )
+    for edge_type in edges:
+        for end in ends_of(edge_type):
+            if end not in ids:
+                raise ValueError(
+                    f"{where}: the edge type {type_text(edge_type)} has the node type {shown(end)}, of which no nodes "
+                    f"were loaded; there are {shown([*ids])}. Load its nodes."
+                )
+    of_nodes: dict[Any, dict[str, Tensor]] = {kind: {} for kind in ids}
+    of_edges: dict[Any, dict[str, Tensor]] = {kind: {} for kind in edges}
+    num_nodes = {kind: int(each.shape[0]) for kind, each in ids.items()}
+    num_edges = {kind: int(each.shape[1]) for kind, each in edges.items()}
+    labels = graph.by_type("node_labels")
+    _check_rows(where, "node_labels", labels, num_nodes)
+    for field, name, counts, columns in (
+        ("node_features", "feat", num_nodes, of_nodes),
+        ("edge_weights", "weight", num_edges, of_edges),
+        ("edge_features", "feat", num_edges, of_edges),
+    ):
+        _check_rows(where, field, graph.by_type(field), counts)
+        for kind, rows in graph.by_type(field).items():
+            columns[kind][name] = rows
+    links, negative = graph.by_type("positive_label"), graph.by_type("negative_label")
+    num_links = None
+    if labels:
+        if len({rows.dtype.is_floating_point for rows in labels.values()}) > 1:
+            raise ValueError(
+                f"{where}: the labels of node types are {shown({kind: rows.dtype for kind, rows in labels.items()})}; "
+                "all must be whole numbers, which are classes, or all floats. Set node_labels to those of one task."
+            )
+        for kind, rows in labels.items():
+            of_nodes[kind].update(_of_labels(rows))
+    elif links or negative:
+        refuse_negative_alone(where, links, negative)
+        num_links = sum(int(pairs.shape[1]) for pairs in [*links.values(), *negative.values()])
+    else:
+        for kind, each in ids.items():
+            of_nodes[kind].update(_masks(torch.ones(each.shape[0], dtype=torch.bool)))
+    return Shard(ids, of_nodes, edges, of_edges, num_links)
 
 
-def _num_bytes(graph: PlacedGraph) -> int:
-    """Return about how many bytes this rank's part takes."""
-    total = 0
-    for nodes in graph.nodes.values():
-        total += nodes.placement.num_own * (8 + sum(each.row_bytes for each in nodes.columns.values()))
-    for edges in graph.edges.values():
-        total += 8 * edges.indptr.shape[0]
-        total += edges.placement.num_own * (17 + sum(each.row_bytes for each in edges.columns.values()))
-    return total
+def _of_labels(labels: Tensor) -> dict[str, Tensor]:
+    """Return the masks and the labels "y" of nodes: to be trained on are those without NaN, or with labels >= 0."""
+    rows = labels if labels.ndim == 2 else labels[:, None]
+    is_float = rows.dtype.is_floating_point
+    trained = (~rows.isnan() if is_float else rows >= 0).all(dim=1)
+    dtype, missing = (rows.dtype, float("nan")) if is_float else (torch.int64, -1)
+    known = rows.to(dtype).where(trained[:, None], torch.tensor(missing, dtype=dtype))
+    return {**_masks(trained), "y": known[:, 0] if known.shape[1] == 1 else known}
 
 
-def _with_cost(ranks: Exchange, report: PartitionReport, cost: Cost) -> PartitionReport:
-    """Return the report with the seconds of the slowest rank for each step, and the memory of the largest."""
-    seen = ranks.gather([cost.seconds, max(cost.memory_bytes.values(), default=0)])
-    seconds = {step: max(each[step] for each, _ in seen) for step in cost.seconds}
-    return dataclasses.replace(report, seconds=seconds, memory_bytes=max(memory for _, memory in seen))
+def _masks(trained: Tensor) -> dict[str, Tensor]:
+    return {TRAIN_MASK: trained, **{name: torch.zeros_like(trained) for name in _NO_ITEMS}}
 
 
-def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]:
-    """Return the files of the parts of all ranks."""
-    of_ranks = ranks.gather({name: [*file] for name, file in files.items()})
-    return {name: File(*file) for each in of_ranks for name, file in each.items()}
+def form_of(graph: GraphTensors) -> dict[str, str]:
+    """Return what must be equal on all ranks: {field and type: dtype and shape}, without the number of rows."""
+    found = {}
+    for name in FIELDS:
+        for kind, values in graph.by_type(name).items():
+            rows = "2, n" if name in _PAIRS else ", ".join(["n", *map(str, values.shape[1:])])
+            found[_text(name, kind)] = f"{dtype_name(values.dtype)} [{rows}]"
+    return found
+
+
+def refuse_other_forms(where: str, forms: Sequence[Mapping[str, str]]) -> None:
+    """Raise ValueError if a rank has other fields, types, dtypes or widths than rank 0; the message names one."""
+    for rank, form in enumerate(forms):
+        for name in sorted({*form, *forms[0]}):
+            ours, first = form.get(name, "missing"), forms[0].get(name, "missing")
+            if ours != first:
+                raise ValueError(
+                    f"{where}: {name} is {ours} on rank {rank}, {first} on rank 0; all ranks must have the same. Load "
+                    "with the same metadata on all of them."
+                )
+
+
+def _sorted(given: dict[Any, Tensor]) -> dict[Any, Tensor]:
+    return {kind: given[kind] for kind in sorted(given, key=lambda kind: kind or "")}
+
+
+def _check_ids(where: str, name: str, given: Mapping[Any, Tensor], ndim: int) -> None:
+    for kind, ids in given.items():
+        if ids.dtype != torch.int64 or ids.ndim != ndim or (ndim == 2 and ids.shape[0] != 2):
+            wanted = "[n]" if ndim == 1 else "[2, n]"
+            raise ValueError(
+                f"{where}: {_text(name, kind)} is {dtype_name(ids.dtype)} {list(ids.shape)}; it must be int64 "
+                f"{wanted}. Convert it."
+            )
+
+
+def _check_rows(where: str, name: str, given: Mapping[Any, Tensor], counts: Mapping[Any, int]) -> None:
+    for kind, rows in given.items():
+        if kind not in counts:
+            raise ValueError(
+                f"{where}: {_text(name, kind)} is there, and no ids of this type; there are {shown([*counts])}. Load "
+                "both together."
+            )
+        if rows.ndim == 0 or rows.shape[0] != counts[kind]:
+            raise ValueError(
+                f"{where}: {_text(name, kind)} has the shape {list(rows.shape)} for {counts[kind]} rows. Load both "
+                "together."
+            )
+
+
+def _text(name: str, kind: Any) -> str:
+    return name if kind is None else f"{name} of {type_text(kind)}"

@@ -221,7 +221,7 @@ def test_a_program_without_a_guard_is_refused(monkeypatch):
 
 
 def test_an_error_can_be_pickled():
-    error = TFRecordLoadError.of_ranks(1, {0: "it has ended", 2: "why"})
+    error = TFRecordLoadError.of_ranks(1, {0: "it has ended", 2: "why"}, "load", "failed to load")
     again = pack(error).unpack()
     assert str(again) == str(error)
     assert again.failed_ranks == {0: "it has ended", 2: "why"}

@@ -14,7 +14,7 @@ from shards import cut, files_of, graph_with_types, graph_without_types, in_thre
 from tfrecord_ranks import run_ranks
 
 from datapipes.datasets import TFRecordLoadError
-from datapipes.datasets.tfrecord import to_partition
+from datapipes.datasets.tfrecord.over_ranks import write_shards
 from datapipes.partition.layouts import layout_of
 
 BOUND_S = 3.0  # without a sign of life
@@ -50,11 +50,11 @@ def fail(rank, victim, how, shard, root, timeout_s=BOUND_S):
 
 
 def _killed_when_it_writes():
-    to_partition.write_folder = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    write_shards.write_folder = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _stopped_when_it_writes():
-    to_partition.write_folder = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    write_shards.write_folder = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _killed_when_others_wait_for_its_rows(number=signal.SIGKILL):
@@ -75,7 +75,7 @@ def _disk_full():
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "part/arrays.npy")
 
-    to_partition.write_folder = full
+    write_shards.write_folder = full
 
 
 def _killed_before_it_comes():
@@ -144,9 +144,9 @@ def work_long(rank, slow, shard, root):
             threading.Event().wait(0.05)
         return plain(ranks, shard)
 
-    plain = to_partition.place
+    plain = write_shards.place
     if rank == slow:
-        to_partition.place = place
+        write_shards.place = place
     shard.to_partition(root, rank_timeout_s=2.0)
 
 
@@ -181,7 +181,7 @@ def leave_by_an_error(rank, shard, root):
             threading.Event().wait(0.05)
         return plain(ranks, shard)
 
-    plain, to_partition.place = to_partition.place, place
+    plain, write_shards.place = write_shards.place, place
     with pytest.raises((OSError, TFRecordLoadError)) as caught:
         shard.to_partition(root, rank_timeout_s=BOUND_S)
     return caught.value

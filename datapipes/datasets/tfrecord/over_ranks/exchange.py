@@ -19,21 +19,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from datapipes.base.errors import text_of
-from datapipes.datasets.tfrecord.errors import TFRecordLoadError
-from datapipes.datasets.tfrecord.over_ranks.ranks import Ranks
-from datapipes.datasets.tfrecord.over_ranks.store_thread import beat_key
+from datapipes.datasets.tfrecord.over_ranks.ranks import RankError, Ranks, beat_key
 
 _LOOKS = 10  # in the time of a heartbeat, once a connection is broken
 
 
 @contextmanager
-def exchange(where: str, timeout_s: float) -> Iterator[Exchange]:
+def exchange(where: str, timeout_s: float, error: type[RankError] = RankError) -> Iterator[Exchange]:
     """Meet all ranks of the default process group, and leave together; arguments and errors as those of Ranks.
 
     A collective may take `timeout_s`, too.
     """
     after = contextlib.ExitStack()  # a group is ended when no rank sends any more
-    with after, Exchange(where, timeout_s) as ranks:
+    with after, Exchange(where, timeout_s, error=error) as ranks:
         ranks.vote()
         if ranks.size > 1:
             after.callback(dist.destroy_process_group, ranks.connect())
@@ -84,7 +82,7 @@ class Exchange(Ranks):
         except RuntimeError as error:
             raise self._broken(error) from error
 
-    def _broken(self, error: RuntimeError) -> TFRecordLoadError:
+    def _broken(self, error: RuntimeError) -> RankError:
         """Return what has happened to a connection: look whose heart stands still, or who tells of a failure."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         before = {rank: self._add(beat_key(rank), 0) for rank in others}

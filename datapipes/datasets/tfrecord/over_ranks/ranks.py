@@ -13,8 +13,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import queue
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,8 +26,6 @@ import torch.distributed as dist
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import text_of
-from datapipes.datasets.tfrecord.errors import TFRecordLoadError, ends_of
-from datapipes.datasets.tfrecord.over_ranks.store_thread import StoreThread, beat_key
 
 LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
 _FAILED = 2**40  # what a failed rank adds to the votes
@@ -35,6 +36,36 @@ _LATER = 0.05  # a pause is as long as this part of the time waited
 _HOLDER = "the process that holds it, mostly rank 0,"
 _calls: dict[str, tuple[int, int]] = {}  # {where: (failed calls of all ranks, calls since the last of them)}
 _R = TypeVar("_R", bound="Ranks")
+_E = TypeVar("_E", bound="RankError")
+MOST_TEXT = 10_000  # characters of each end of a text that goes to another process
+
+
+class RankError(ValueError):
+    """Ranks have failed, and those that had not have stopped with them.
+
+    Attributes:
+        failed_ranks: {rank: how it failed}; {} if this rank is the one that failed.
+    """
+
+    def __init__(self, message: str, failed_ranks: Mapping[int, str] | None = None) -> None:
+        self.failed_ranks: dict[int, str] = dict(failed_ranks or {})
+        super().__init__(message, self.failed_ranks)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @classmethod
+    def of_ranks(cls: type[_E], rank: int, failed: Mapping[int, str], where: str, how: str) -> _E:
+        """Return the error of a rank that stops since others have failed."""
+        names = ", ".join(f"rank {each}" for each in failed)
+        also = f", so rank {rank} has stopped too" if rank not in failed else ""
+        head = f"{where}: {names} {how}{also}. Correct what the texts below name."
+        return cls("\n\n".join([head, *(f"rank {each}: {text}" for each, text in failed.items())]), failed_ranks=failed)
+
+
+def ends_of(text: str) -> str:
+    """Return a text for another process, short enough for a pipe to take at once: nobody waits for its rest."""
+    return text if len(text) <= 2 * MOST_TEXT else f"{text[:MOST_TEXT]}\n...\n{text[-MOST_TEXT:]}"
 
 
 class Ranks:
@@ -47,6 +78,7 @@ class Ranks:
         where: the caller, for messages.
         timeout_s: seconds without a heartbeat after which a rank is taken for dead; also those that a rank may be late.
         failed, absent: what a rank has done that failed, and one that did not come, for messages.
+        error: what a rank raises that stops.
     Attributes:
         rank: this rank.
         size: number of ranks.
@@ -55,7 +87,13 @@ class Ranks:
     """
 
     def __init__(
-        self, where: str, timeout_s: float, *, failed: str = "has failed", absent: str = "did not come"
+        self,
+        where: str,
+        timeout_s: float,
+        *,
+        failed: str = "has failed",
+        absent: str = "did not come",
+        error: type[RankError] = RankError,
     ) -> None:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < math.inf:
             raise ValueError(f"{where}: rank_timeout_s must be seconds above 0, got {shown(timeout_s)}. Use 60.")
@@ -63,7 +101,7 @@ class Ranks:
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.beat_s = min(self.timeout_s / _BEATS, _BEAT_S)
-        self._failed, self._absent = failed, absent
+        self._failed, self._absent, self._error = failed, absent, error
         self._store: StoreThread | None = None
         self._of_all_calls: Any = None  # a store
         self._answer_s = self.timeout_s  # that the store may take
@@ -112,7 +150,7 @@ class Ranks:
         """Wait until all ranks have come here, however long they work.
 
         Raises:
-            TFRecordLoadError: One of them has failed, has ended, or did not come; it is named with its reason.
+            RankError: One of them has failed, has ended, or did not come; it is named with its reason.
         """
         if self._store is None:
             return
@@ -144,9 +182,9 @@ class Ranks:
         if self._store is None or self._known:
             return
         self._known = {self.rank: ends_of(f"{type(error).__name__}: {text_of(error)}")}
-        if isinstance(error, TFRecordLoadError) and error.failed_ranks:
+        if isinstance(error, RankError) and error.failed_ranks:
             self._known = error.failed_ranks
-        with contextlib.suppress(TFRecordLoadError):
+        with contextlib.suppress(RankError):
             told = json.dumps(self._known)
             self._known = _failure_in(self._ask(lambda store: store.compare_set("failure", "", told)))
             if self._add("told", 1) == 1:
@@ -164,7 +202,7 @@ class Ranks:
             while left < wanted and time.monotonic() < ends:
                 time.sleep(_LATER * self.beat_s)
                 left = self._add("left", 0)
-        except TFRecordLoadError:
+        except RankError:
             pass  # nobody can be waited for
         finally:
             self._store.close()
@@ -186,8 +224,8 @@ class Ranks:
             found = "has given no sign of life" if beats > 0 else self._absent
             raise self._failure({watched: f"it {found} for {self.timeout_s:g} s"})
 
-    def _failure(self, failed: dict[int, str]) -> TFRecordLoadError:
-        return TFRecordLoadError.of_ranks(self.rank, failed, self.where, self._failed)
+    def _failure(self, failed: dict[int, str]) -> RankError:
+        return self._error.of_ranks(self.rank, failed, self.where, self._failed)
 
     def _add(self, key: str, count: int) -> int:
         found: int = self._ask(lambda store: store.add(key, count))
@@ -209,3 +247,56 @@ class Ranks:
 
 def _failure_in(told: bytes) -> dict[int, str]:
     return {int(rank): reason for rank, reason in json.loads(told).items()}
+
+
+class StoreThread:
+    """The one thread of a call that asks the store, and counts up a heartbeat there.
+
+    A call of a store whose process is stopped may never return. Who asks this thread can wait for a bounded time.
+
+    Args:
+        store: what torch.distributed calls a Store.
+        rank: whose heartbeat is counted up.
+        beat_s: seconds between two heartbeats.
+    """
+
+    def __init__(self, store: Any, rank: int, beat_s: float) -> None:
+        self._store, self._beat, self._beat_s = store, beat_key(rank), beat_s
+        self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="datapipes-ranks", daemon=True)
+        self._thread.start()
+
+    def ask(self, call: Callable[[Any], Any]) -> Future[Any]:
+        """Let the thread call `call(store)`; return what tells of the result."""
+        future: Future[Any] = Future()
+        self._asked.put((call, future))
+        return future
+
+    def close(self) -> None:
+        """End the thread; one that hangs in the store ends with the process."""
+        self._asked.put(None)
+        self._thread.join(self._beat_s)
+
+    def _run(self) -> None:
+        next_beat = time.monotonic()
+        while True:
+            if time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + self._beat_s
+                with contextlib.suppress(RuntimeError):  # who asks is told
+                    self._store.add(self._beat, 1)
+            try:
+                asked = self._asked.get(timeout=max(next_beat - time.monotonic(), 0))
+            except queue.Empty:
+                continue
+            if asked is None:
+                return
+            call, future = asked
+            try:
+                future.set_result(call(self._store))
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def beat_key(rank: int) -> str:
+    """Return the key under which a rank counts its heartbeats."""
+    return f"beat/{rank}"

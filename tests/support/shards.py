@@ -14,9 +14,9 @@ from torch import Tensor
 import datapipes as dp
 from datapipes.datasets import LoadedGraphTensors
 from datapipes.datasets.tfrecord.graph_tensors import FIELDS
-from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
 from datapipes.datasets.tfrecord.to_partition import write_tensors
 from datapipes.distributed import Partitioner
+from datapipes.partition.across_ranks.exchange import Exchange
 
 USER, ITEM, TAG = "user", "item", "tag"
 BUYS, LIKES = (USER, "buys", ITEM), (USER, "likes", USER)

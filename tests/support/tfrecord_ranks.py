@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from datapipes.datasets import TFRecordLoadError
-from datapipes.datasets.tfrecord.over_ranks.ranks import Ranks
+from datapipes.partition.across_ranks.ranks import Ranks
 
 BOUND_S = 60
 _CONTEXT = multiprocessing.get_context("forkserver")

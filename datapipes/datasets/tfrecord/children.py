@@ -40,9 +40,9 @@ from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, load_ent
 from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
 from datapipes.datasets.tfrecord.files import files_of
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
-from datapipes.datasets.tfrecord.over_ranks.ranks import ends_of
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
 from datapipes.loader.workers.main_module import refuse_missing_main, refuse_repetition
+from datapipes.partition.across_ranks.ranks import ends_of
 from datapipes.processes.endings import how_it_exited
 from datapipes.processes.parent import end_with_parent
 from datapipes.processes.sharing import Packed, pack

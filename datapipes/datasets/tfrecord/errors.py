@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from datapipes.datasets.tfrecord.over_ranks.ranks import RankError
+from datapipes.partition.across_ranks.ranks import RankError
 
 __all__ = ["TFRecordLoadError"]
 

@@ -17,8 +17,8 @@ from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
 from datapipes.datasets.tfrecord.options import TFDatasetOptions
-from datapipes.datasets.tfrecord.over_ranks.ranks import Ranks
 from datapipes.datasets.tfrecord.spec import key_spec
+from datapipes.partition.across_ranks.ranks import Ranks
 
 __all__ = ["load_torch_tensors_from_tf_record"]
 

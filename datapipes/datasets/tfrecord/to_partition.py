@@ -19,10 +19,10 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import ends_of, type_text
 from datapipes.datasets.tfrecord.errors import TFRecordLoadError
 from datapipes.datasets.tfrecord.graph_tensors import FIELDS, GraphTensors
-from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange, exchange
-from datapipes.datasets.tfrecord.over_ranks.placed_graph import TRAIN_MASK, Shard
-from datapipes.datasets.tfrecord.over_ranks.write_shards import write_shards
 from datapipes.datasets.tfrecord.tasks import refuse_negative_alone
+from datapipes.partition.across_ranks.exchange import Exchange, exchange
+from datapipes.partition.across_ranks.placed_graph import TRAIN_MASK, Shard
+from datapipes.partition.across_ranks.write_shards import write_shards
 from datapipes.partition.folder import check_root
 from datapipes.partition.report import PartitionReport
 

@@ -26,10 +26,10 @@ from shards import (
 import datapipes as dp
 from datapipes.base import array_digest
 from datapipes.datasets import SerializedTFRecordInfo, TFRecordDataLoader, write_tf_records
-from datapipes.datasets.tfrecord.over_ranks import placement
 from datapipes.distributed import Part, Partitioner
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.partition.across_ranks import placement
 
 KINDS = ["all", "tasks", "links", "nothing"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.types import ends_of, type_text
-from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
-from datapipes.datasets.tfrecord.over_ranks.placement import (
+from datapipes.partition.across_ranks.exchange import Exchange
+from datapipes.partition.across_ranks.placement import (
     Column,
     Placement,
     column_of,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.rows import put_rows
-from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
+from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.row_chunks import rows_at
 
 SENT_BYTES = 2**24  # that a rank sends in one window, at most; 2^26 took more memory and no less time

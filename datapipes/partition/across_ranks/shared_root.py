@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
+from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.folder import new_beside, new_folder, room_told
 
 

@@ -14,7 +14,7 @@ from shards import cut, files_of, graph_with_types, graph_without_types, in_thre
 from tfrecord_ranks import run_ranks
 
 from datapipes.datasets import TFRecordLoadError
-from datapipes.datasets.tfrecord.over_ranks import write_shards
+from datapipes.partition.across_ranks import write_shards
 from datapipes.partition.layouts import layout_of
 
 BOUND_S = 3.0  # without a sign of life

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from datapipes.base.types import ends_of
-from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
-from datapipes.datasets.tfrecord.over_ranks.placed_graph import PlacedGraph, Shard
-from datapipes.datasets.tfrecord.over_ranks.placement import as_bytes, window
+from datapipes.partition.across_ranks.exchange import Exchange
+from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard
+from datapipes.partition.across_ranks.placement import as_bytes, window
 from datapipes.partition.id_maps import RangeMap, smallest_dtype
 from datapipes.partition.native.arrays_folder import BOOK, Array, write_folder
 from datapipes.partition.native.manifest import File

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from datapipes.base.types import ends_of
-from datapipes.datasets.tfrecord.over_ranks.placed_graph import TRAIN_MASK, PlacedGraph
-from datapipes.datasets.tfrecord.over_ranks.placement import Column, Placement
+from datapipes.partition.across_ranks.placed_graph import TRAIN_MASK, PlacedGraph
+from datapipes.partition.across_ranks.placement import Column, Placement
 from datapipes.partition.native.arrays_folder import HOT, Array
 from datapipes.partition.remote import by_count, counts_dtype
 from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport

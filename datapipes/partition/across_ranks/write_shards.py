@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
-from datapipes.datasets.tfrecord.over_ranks.placed_book import write_placed_book
-from datapipes.datasets.tfrecord.over_ranks.placed_graph import PlacedGraph, Shard, place
-from datapipes.datasets.tfrecord.over_ranks.placed_identity import identity_of_placed
-from datapipes.datasets.tfrecord.over_ranks.placed_part import arrays_of_part, report_of, sources_of_part
-from datapipes.datasets.tfrecord.over_ranks.shared_root import shared_root
+from datapipes.partition.across_ranks.exchange import Exchange
+from datapipes.partition.across_ranks.placed_book import write_placed_book
+from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard, place
+from datapipes.partition.across_ranks.placed_identity import identity_of_placed
+from datapipes.partition.across_ranks.placed_part import arrays_of_part, report_of, sources_of_part
+from datapipes.partition.across_ranks.shared_root import shared_root
 from datapipes.partition.cost import Cost
 from datapipes.partition.folder import sync_files
 from datapipes.partition.layouts import MANIFEST

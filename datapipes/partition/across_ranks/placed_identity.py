@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.array_digest import digest_of_pieces, hashes_of, rows_of_piece
-from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange
-from datapipes.datasets.tfrecord.over_ranks.placed_graph import PlacedEdges, PlacedGraph
-from datapipes.datasets.tfrecord.over_ranks.placement import Column, Placement, as_bytes
 from datapipes.graph.graph_digest import graph_digest
+from datapipes.partition.across_ranks.exchange import Exchange
+from datapipes.partition.across_ranks.placed_graph import PlacedEdges, PlacedGraph
+from datapipes.partition.across_ranks.placement import Column, Placement, as_bytes
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.native_book import content_digest, partition_id_of
 from datapipes.partition.native.native_header import Identity

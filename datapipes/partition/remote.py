@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from datapipes.base.types import EdgeType, NodeType, ends_of
-from datapipes.partition.book import PartitionBook
-from datapipes.partition.row_chunks import PartRows, refuse_other_book
-from datapipes.partition.source import Source
+from datapipes.partition.part_source import PartSource
 
 _MOST = 2**31 - 1  # of an int32
 
 
-def remote_sources(source: Source, book: PartitionBook, part: int) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
+def remote_sources(
+    part: PartSource, see: Callable[[EdgeType | None, Tensor], None] = lambda edge_type, sources: None
+) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
     """Return {source node type: (ids, counts)}: the nodes of other parts at the other end of the part's edges.
 
     Every node type that is the source of an edge type is there. All its edge types count; each parallel edge does. It
     takes 4 bytes for each node of the type (8 for more than 2^31 - 1 edges), and 24 for each that is found.
 
+    Args:
+        see: called with the sources of all edges of the part, a piece at a time.
     Returns:
         ids: int64 [n], distinct, by descending count, then ascending id.
         counts: int64 [n], the number of edges of the part that come from the node.
     Raises:
-        ValueError: The graph is corrupt, and the message names the first wrong entry; or the book is of another graph.
+        ValueError: The graph is corrupt, and the message names the first wrong entry.
     """
-    graph = source.graph
-    refuse_other_book(graph, book)
-    edge_types: dict[NodeType | None, list[EdgeType | None]] = {}
-    for edge_type in graph.edge_types:
-        edge_types.setdefault(ends_of(edge_type)[0], []).append(edge_type)
-    own = {node_type: book.nodes(node_type).ids_of(part) for node_type in graph.node_types}
     found = {}
-    for source_type in sorted(edge_types, key=lambda each: each or ""):
-        num_edges = sum(graph.num_edges_of(edge_type) for edge_type in edge_types[source_type])
-        counts = torch.zeros(graph.num_nodes_of(source_type), dtype=counts_dtype(num_edges))
-        for edge_type in edge_types[source_type]:
-            for sources in PartRows(graph, edge_type, own[ends_of(edge_type)[1]]).indices():
+    for source_type in sorted({ends_of(edge_type)[0] for edge_type in part.edges}, key=lambda each: each or ""):
+        relations = {kind: edges for kind, edges in part.edges.items() if ends_of(kind)[0] == source_type}
+        nodes, num_edges = part.nodes[source_type], sum(edges.total for edges in relations.values())
+        counts = torch.zeros(nodes.total, dtype=_counts_dtype(num_edges))
+        for kind, edges in relations.items():
+            for sources in edges.indices.pieces():
                 counts.index_add_(0, sources, torch.ones_like(sources, dtype=counts.dtype))
-        counts[own[source_type]] = 0
+                see(kind, sources)
+        counts[nodes.ids] = 0
         found[source_type] = by_count(counts)
     return found
 
 
-def counts_dtype(num_edges: int) -> torch.dtype:
+def _counts_dtype(num_edges: int) -> torch.dtype:
     """Return a dtype that holds the number of all edges."""
     return torch.int32 if num_edges <= _MOST else torch.int64
 

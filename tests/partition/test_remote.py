@@ -4,10 +4,11 @@ import torch
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from partitions import books, graphs, slow_remote, source_of
+from partitions import books, graphs, slow_remote
 from pipelines import graph_of, refused
 
 from datapipes.distributed import PartitionBook
+from datapipes.partition.part_source import part_of_graph
 from datapipes.partition.remote import by_count, remote_sources
 
 
@@ -17,7 +18,7 @@ def test_remote_sources_equal_the_slow_count(data):
     graph = data.draw(graphs())
     book = data.draw(books(graph))
     for part in range(book.num_parts):
-        found = remote_sources(source_of(graph), book, part)
+        found = remote_sources(part_of_graph(graph, book, part))
         assert {(ids.dtype, counts.dtype) for ids, counts in found.values()} <= {(torch.int64, torch.int64)}
         slow = slow_remote(graph, book, part)
         assert {
@@ -28,23 +29,23 @@ def test_remote_sources_equal_the_slow_count(data):
 def test_frequent_nodes_come_first_and_equal_counts_by_id():
     graph = graph_of([[4, 3, 5, 3, 0], [4, 2, 5], [], [], [], []])
     book = PartitionBook(2, torch.tensor([0, 0, 1, 1, 1, 1]))
-    ids, counts = remote_sources(source_of(graph), book, 0)[None]
+    ids, counts = remote_sources(part_of_graph(graph, book, 0))[None]
     assert (ids.tolist(), counts.tolist()) == ([3, 4, 5, 2], [2, 2, 2, 1])
-    assert [each.numel() for each in remote_sources(source_of(graph), book, 1)[None]] == [0, 0]
+    assert [each.numel() for each in remote_sources(part_of_graph(graph, book, 1))[None]] == [0, 0]
 
 
 def test_a_corrupt_graph_and_another_book_are_refused():
     graph = graph_of([[1], [0, 1], []])
     book = PartitionBook(1, torch.zeros(3, dtype=torch.int64))
     with refused(ValueError, stage="partition", found="nodes {None: 2}, the graph {None: 3}", allowed="equal"):
-        remote_sources(source_of(graph), PartitionBook(1, torch.zeros(2, dtype=torch.int64)), 0)
+        remote_sources(part_of_graph(graph, PartitionBook(1, torch.zeros(2, dtype=torch.int64)), 0))
     graph.indices[1] = 3
     with refused(ValueError, stage="partition", found=r"indices\[1\] is 3", allowed=r"\[0, 3\)", remedy="validate"):
-        remote_sources(source_of(graph), book, 0)
+        remote_sources(part_of_graph(graph, book, 0))
     graph.indices[1] = 0
     graph.indptr[1] = 4
     with refused(ValueError, stage="partition", found=r"node 0 are \[0, 4\)", allowed=r"\[0, 3\]", remedy="validate"):
-        remote_sources(source_of(graph), book, 0)
+        remote_sources(part_of_graph(graph, book, 0))
 
 
 @given(st.lists(st.integers(0, 3), max_size=8))

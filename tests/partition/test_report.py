@@ -14,6 +14,7 @@ from pipelines import graph_of, refused
 import datapipes as dp
 from datapipes.base.types import ends_of
 from datapipes.distributed import PartitionBook, PartitionReport
+from datapipes.partition.part_source import part_of_graph
 from datapipes.partition.remote import remote_sources
 from datapipes.partition.report import MOST_MATRIX_PARTS, measure
 from datapipes.partition.report_checks import refuse_contradictions
@@ -64,7 +65,7 @@ def test_counts_equal_those_of_one_edge_at_a_time(data):
         for part, is_trained in zip(owner[kind], mask.tolist(), strict=True):
             trained[part] += is_trained
     assert report.training_nodes == (tuple(trained) if kinds else None)
-    remote = [remote_sources(with_training(graph), book, part) for part in range(k)]
+    remote = [remote_sources(part_of_graph(graph, book, part)) for part in range(k)]
     assert report.halo_nodes == tuple(sum(len(ids) for ids, _ in each.values()) for each in remote)
     assert PartitionReport.from_json(json.loads(json.dumps(report.to_json()))) == report
     refuse_contradictions("here", report)

@@ -22,6 +22,7 @@ from datapipes.partition.across_ranks.placement import (
     placed_by_destination,
     placed_by_id,
 )
+from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.methods.all_nodes import CHUNK, combined_weight
 from datapipes.partition.methods.range_parts import cut_by_weight, range_bounds, with_a_node_each
@@ -103,6 +104,10 @@ class PlacedGraph(NamedTuple):
     ranks: Exchange
     nodes: dict[Any, PlacedNodes]
     edges: dict[Any, PlacedEdges]
+
+    def book(self) -> PartitionBook:
+        """Return the book of the nodes."""
+        return PartitionBook(self.ranks.size, {kind: each.owners for kind, each in self.nodes.items()})
 
     def num_nodes(self) -> dict[Any, int]:
         """Return {node type: nodes of all parts}."""

@@ -20,7 +20,6 @@ from datapipes.graph.graph_digest import graph_digest
 from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placed_graph import PlacedEdges, PlacedGraph
 from datapipes.partition.across_ranks.placement import Column, Placement, as_bytes
-from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.native_book import content_digest, partition_id_of
 from datapipes.partition.native.native_header import Identity
 
@@ -44,9 +43,8 @@ def identity_of_placed(graph: PlacedGraph) -> Identity:
     names = []
     if ranks.rank == 0:
         fingerprint = graph_digest(num_nodes, topology)
-        book = PartitionBook(ranks.size, {kind: each.owners for kind, each in graph.nodes.items()})
         content = content_digest(fingerprint, None, of_nodes, of_edges)
-        names = [fingerprint, partition_id_of(fingerprint, book), content]
+        names = [fingerprint, partition_id_of(fingerprint, graph.book()), content]
     fingerprint, partition_id, content_id = ranks.gather(names)[0]
     return Identity(ranks.size, fingerprint, partition_id, content_id, num_nodes, graph.num_edges())
 

@@ -1,8 +1,9 @@
-"""The part of one rank: its arrays as the native layout has them, and what the report says of it."""
+"""The part of one rank: its columns, which come from all ranks, and what the report says of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,71 +12,60 @@ from torch import Tensor
 from datapipes.base.types import ends_of
 from datapipes.partition.across_ranks.placed_graph import TRAIN_MASK, PlacedGraph
 from datapipes.partition.across_ranks.placement import Column, Placement
-from datapipes.partition.native.arrays_folder import HOT, Array
-from datapipes.partition.remote import by_count, counts_dtype
+from datapipes.partition.part_source import PartColumn, PartEdges, PartNodes, PartSource
+from datapipes.partition.remote import remote_sources
 from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
 from datapipes.partition.row_chunks import MOST_EDGES, pieces
+
+
+def part_of_rank(graph: PlacedGraph) -> PartSource:
+    """Return this rank's part. The values of its columns come from all ranks, which must ask for them together."""
+    nodes = {}
+    for kind, each in graph.nodes.items():
+        ids = each.owners.ids_of(graph.ranks.rank)
+        nodes[kind] = PartNodes(each.owners.num_ids, ids, _sent(each.placement, each.columns))
+    edges = {}
+    for kind, found in graph.edges.items():
+        indptr = PartColumn(torch.int64, found.indptr.shape, partial(pieces, found.indptr, MOST_EDGES))
+        topology = _sent(found.placement, {"indices": found.sources, "edge_ids": found.ids})
+        attributes = _sent(found.placement, found.columns)
+        edges[kind] = PartEdges(found.total, indptr, **topology, source_times=None, attributes=attributes)
+    return PartSource(graph.ranks.rank, nodes, edges)
+
+
+def _sent(placement: Placement, columns: dict[str, Column]) -> dict[str, PartColumn]:
+    return {
+        name: PartColumn(each.dtype, (placement.num_own, *each.shape), partial(placement.pieces, each))
+        for name, each in columns.items()
+    }
 
 
 class Sources(NamedTuple):
     """Where the edges of this rank's part come from.
 
     Attributes:
-        hot: {source type: (ids of other parts' nodes, edges from each)}, as `remote_sources` gives them.
+        remote: as `remote_sources` gives them.
         of_parts: edges from each part, [ranks].
         cut: {edge type: edges from other parts}.
     """
 
-    hot: dict[Any, tuple[Tensor, Tensor]]
+    remote: dict[Any, tuple[Tensor, Tensor]]
     of_parts: list[int]
     cut: dict[Any, int]
 
 
-def sources_of_part(graph: PlacedGraph) -> Sources:
+def sources_of_part(graph: PlacedGraph, part: PartSource) -> Sources:
     """Look at the source of each edge of this rank's part; 4 bytes for each node of a type, as `remote_sources`."""
-    rank, size = graph.ranks.rank, graph.ranks.size
-    hot, cut, of_parts = {}, {}, torch.zeros(size, dtype=torch.int64)
-    for source_type in sorted({ends_of(kind)[0] for kind in graph.edges}, key=lambda kind: kind or ""):
-        owners = graph.nodes[source_type].owners
-        relations = {kind: each for kind, each in graph.edges.items() if ends_of(kind)[0] == source_type}
-        counts = torch.zeros(owners.num_ids, dtype=counts_dtype(sum(each.total for each in relations.values())))
-        for kind, each in relations.items():
-            before = int(of_parts[rank])
-            for sources in each.placement.pieces(each.sources):
-                counts.index_add_(0, sources, torch.ones_like(sources, dtype=counts.dtype))
-                of_parts += torch.bincount(owners.part_of(sources), minlength=size)
-            cut[kind] = each.placement.num_own - (int(of_parts[rank]) - before)
-        counts[owners.ids_of(rank)] = 0
-        hot[source_type] = by_count(counts)
-    return Sources(hot, of_parts.tolist(), {kind: cut[kind] for kind in graph.edges})
+    counts = {kind: torch.zeros(graph.ranks.size, dtype=torch.int64) for kind in graph.edges}
 
+    def see(kind: Any, sources: Tensor) -> None:
+        owners = graph.nodes[ends_of(kind)[0]].owners
+        counts[kind] += torch.bincount(owners.part_of(sources), minlength=graph.ranks.size)
 
-def arrays_of_part(graph: PlacedGraph, hot: dict[Any, tuple[Tensor, Tensor]]) -> tuple[list[Array], dict[str, Any]]:
-    """Return the arrays of this rank's part, whose values come from all ranks while they are written, and its counts.
-
-    The order is that of the native layout. All ranks must write their arrays at the same time.
-    """
-    arrays = []
-    for number, (kind, nodes) in enumerate(graph.nodes.items()):
-        ids = nodes.owners.ids_of(graph.ranks.rank)
-        arrays.append(_known("node_ids", number, ids))
-        if kind in hot:
-            arrays += [_known(what, number, each) for what, each in zip(HOT, hot[kind], strict=True)]
-        for name, column in nodes.columns.items():
-            arrays.append(_sent(("node_attributes", number, name), nodes.placement, column))
-    for number, edges in enumerate(graph.edges.values()):
-        arrays += [
-            _known("indptr", number, edges.indptr),
-            _sent(("indices", number, ""), edges.placement, edges.sources),
-            _sent(("edge_ids", number, ""), edges.placement, edges.ids),
-        ]
-        for name, column in edges.columns.items():
-            arrays.append(_sent(("edge_attributes", number, name), edges.placement, column))
-    own = {
-        "nodes": [nodes.placement.num_own for nodes in graph.nodes.values()],
-        "edges": [edges.placement.num_own for edges in graph.edges.values()],
-    }
-    return arrays, own
+    remote = remote_sources(part, see)
+    cut = {kind: int(each.sum() - each[part.part]) for kind, each in counts.items()}
+    of_parts = sum(counts.values(), torch.zeros(graph.ranks.size, dtype=torch.int64))
+    return Sources(remote, of_parts.tolist(), cut)
 
 
 def report_of(graph: PlacedGraph, sources: Sources, left_out: Sequence[str]) -> PartitionReport:
@@ -86,7 +76,7 @@ def report_of(graph: PlacedGraph, sources: Sources, left_out: Sequence[str]) -> 
     facts = ranks.gather(
         {
             "training": sum(known) if known else None,
-            "halos": sum(ids.shape[0] for ids, _ in sources.hot.values()),
+            "halos": sum(ids.shape[0] for ids, _ in sources.remote.values()),
             "of parts": sources.of_parts,
             "cut": [*sources.cut.values()],
         }
@@ -113,11 +103,3 @@ def _trained(placement: Placement, columns: dict[str, Column]) -> int | None:
     if TRAIN_MASK not in columns:
         return None
     return sum(int(piece.sum()) for piece in placement.pieces(columns[TRAIN_MASK]))
-
-
-def _known(what: str, number: int, values: Tensor) -> Array:
-    return Array((what, number, ""), values.dtype, values.shape, pieces(values, MOST_EDGES))
-
-
-def _sent(place: tuple[str, int, str], placement: Placement, column: Column) -> Array:
-    return Array(place, column.dtype, (placement.num_own, *column.shape), placement.pieces(column))

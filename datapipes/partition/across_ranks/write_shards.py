@@ -7,22 +7,27 @@ and each edge. The values of a part come to its owner in windows, while the owne
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from datapipes.base.types import ends_of
 from datapipes.partition.across_ranks.exchange import Exchange
-from datapipes.partition.across_ranks.placed_book import write_placed_book
 from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard, place
 from datapipes.partition.across_ranks.placed_identity import identity_of_placed
-from datapipes.partition.across_ranks.placed_part import arrays_of_part, report_of, sources_of_part
+from datapipes.partition.across_ranks.placed_part import part_of_rank, report_of, sources_of_part
+from datapipes.partition.across_ranks.placement import as_bytes, window
 from datapipes.partition.across_ranks.shared_root import shared_root
 from datapipes.partition.cost import Cost
 from datapipes.partition.folder import sync_files
+from datapipes.partition.id_maps import RangeMap, smallest_dtype
 from datapipes.partition.layouts import MANIFEST
-from datapipes.partition.native.arrays_folder import PART, write_folder
 from datapipes.partition.native.manifest import File, Manifest, manifest_bytes
+from datapipes.partition.native.native_book import write_book
+from datapipes.partition.native.native_header import Identity
+from datapipes.partition.native.native_write import write_part
 from datapipes.partition.report import PartitionReport
 
 
@@ -48,7 +53,8 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
         with cost.step("name"):
             identity = identity_of_placed(placed)
         with cost.step("measure"):
-            sources = sources_of_part(placed)
+            part = part_of_rank(placed)
+            sources = sources_of_part(placed, part)
             report = report_of(placed, sources, _left_out(ranks, shard))
         sizes = ranks.gather(_num_bytes(placed))
         about = {"method": "range", "rng_seed": 0, "report": _with_cost(ranks, report, cost).to_json()}
@@ -56,11 +62,9 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
         manifest_bytes(manifest)  # what it refuses is told before all is written
         with shared_root(ranks, path, lambda members: sum(sizes[rank] for rank in members)) as (folder, leaders):
             with cost.step("write native"):
-                arrays, own = arrays_of_part(placed, sources.hot)
-                part, fields = f"part_{ranks.rank}", {"part": ranks.rank, "own": own}
-                files = write_folder(folder, part, PART, identity, fields, arrays, lambda *_: None)
-                sync_files(folder / part)
-                of_book = write_placed_book(placed, shard, identity, folder, {*leaders})
+                files = write_part(folder, identity, part, sources.remote)
+                sync_files(folder / f"part_{ranks.rank}")
+                of_book = _write_book(placed, shard, identity, folder, {*leaders})
             report = _with_cost(ranks, report, cost)  # after it all files of all ranks are on their disks
             of_parts = _files_of_all(ranks, files)
             if leaders[ranks.rank] == ranks.rank:
@@ -99,3 +103,39 @@ def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]
     """Return the files of the parts of all ranks."""
     of_ranks = ranks.gather({name: [*file] for name, file in files.items()})
     return {name: File(*file) for each in of_ranks for name, file in each.items()}
+
+
+def _write_book(
+    graph: PlacedGraph, shard: Shard, identity: Identity, folder: Path, leaders: Collection[int]
+) -> dict[str, File]:
+    """Write book/ on the leaders; return the size and hash of each file there, {} elsewhere.
+
+    The parts of edges are written where edges have attributes, as the Partitioner does by default: a rank knows them
+    for the edges of its files, whose ids follow each other.
+    """
+    edges = {}
+    if any(each.columns for each in graph.edges.values()):
+        for kind, each in graph.edges.items():
+            owners = graph.nodes[ends_of(kind)[1]].owners
+            edges[kind] = _parts(graph.ranks, shard.edges[kind][1], owners, each.first_id, each.total, leaders)
+    if graph.ranks.rank in leaders:
+        return write_book(folder, graph.book(), identity, edges=edges)
+    for parts in edges.values():
+        for _ in parts:  # this rank's share goes to the leaders
+            pass
+    return {}
+
+
+def _parts(
+    ranks: Exchange, destinations: Tensor, owners: RangeMap, first_id: int, total: int, leaders: Collection[int]
+) -> Iterator[Tensor]:
+    """Yield the part of each edge by its id on the leaders; a window of ids at a time."""
+    dtype, nothing = smallest_dtype(ranks.size), torch.empty(0, dtype=torch.uint8)
+    most = window(1, 8)  # ids, which are looked up in int64
+    for first in range(0, total, most):
+        low = min(max(first - first_id, 0), destinations.shape[0])
+        high = min(max(first + most - first_id, 0), destinations.shape[0])
+        mine = as_bytes(owners.part_of(destinations[low:high]).to(dtype))
+        came = ranks.to_each([mine if rank in leaders else nothing for rank in range(ranks.size)])
+        if ranks.rank in leaders:
+            yield torch.cat(came).view(dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +114,24 @@ def content_digest(
 
 
 def write_book(
-    root: Path, book: PartitionBook, identity: Identity, told: Callable[[int, int], None]
+    root: Path,
+    book: PartitionBook,
+    identity: Identity,
+    told: Callable[[int, int], None] = lambda done, total: None,
+    edges: Mapping[Any, Iterable[Tensor]] | None = None,
 ) -> dict[str, File]:
-    """Write the folder book/ of a partition; return the size and hash of each file."""
-    maps = [("nodes", number, book.nodes(node_type)) for number, node_type in enumerate(book.node_types)]
-    if book.has_edges:
-        maps += [("edges", number, book.edges(edge_type)) for number, edge_type in enumerate(identity.num_edges)]
-    arrays = [_array(of, number, each) for of, number, each in maps]
-    return write_folder(root, NAME, BOOK, identity, {"has_edges": book.has_edges}, arrays, told)
+    """Write the folder book/ of a partition; return the size and hash of each file.
+
+    Args:
+        told: called with the bytes that are written, and all of them.
+        edges: {edge type, sorted: the part of each edge by its id, in pieces}; for a book that has no map of edges.
+    """
+    arrays = [_array("nodes", number, book.nodes(node_type)) for number, node_type in enumerate(book.node_types)]
+    arrays += [_array("edges", number, book.edges(edge_type)) for number, edge_type in enumerate(book.edge_types)]
+    for number, (edge_type, parts) in enumerate((edges or {}).items()):
+        dtype = smallest_dtype(book.num_parts)
+        arrays.append(Array(("parts of edges", number, ""), dtype, (identity.num_edges[edge_type],), parts))
+    return write_folder(root, NAME, BOOK, identity, {"has_edges": book.has_edges or bool(edges)}, arrays, told)
 
 
 def _array(of: str, number: int, each: IdMap) -> Array:

@@ -7,24 +7,25 @@ than a piece of the whole graph is in memory.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.types import NodeType, ends_of
+from datapipes.base.types import NodeType
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.layouts import MANIFEST
 from datapipes.partition.native.arrays_folder import HOT, PART, Array, write_folder
 from datapipes.partition.native.manifest import File, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import identity_of, write_book
+from datapipes.partition.native.native_header import Identity
+from datapipes.partition.part_source import PartColumn, PartSource, part_of_graph
 from datapipes.partition.remote import remote_sources
-from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_of_nodes
+from datapipes.partition.row_chunks import MOST_EDGES, pieces, refuse_other_book
 from datapipes.partition.source import Progress, Source
 from datapipes.partition.time_values import TIMES, are_times
 
@@ -60,9 +61,8 @@ def write_native(
     manifest_bytes(manifest)  # what it refuses is told before hours of writing
     files: dict[str, File] = {}
     for part in range(book.num_parts):
-        arrays, own = _arrays_of(source, book, part, times)
-        told = _Told(progress, f"write part {part}")
-        files |= write_folder(folder, f"part_{part}", PART, identity, {"part": part, "own": own}, arrays, told)
+        given = part_of_graph(graph, book, part, times)
+        files |= write_part(folder, identity, given, remote_sources(given), _Told(progress, f"write part {part}"))
     files |= write_book(folder, book, identity, _Told(progress, "write the book"))
     (folder / MANIFEST).write_bytes(manifest_bytes(replace(manifest, files=files)))
 
@@ -94,42 +94,44 @@ def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[No
     return times
 
 
-def _arrays_of(
-    source: Source, book: PartitionBook, part: int, times: Mapping[NodeType | None, Tensor]
-) -> tuple[list[Array], dict[str, list[int]]]:
-    """Return the arrays of a part, and how many nodes and edges of each type it has."""
-    graph = source.graph
-    own = {node_type: book.nodes(node_type).ids_of(part) for node_type in graph.node_types}
-    hot = remote_sources(source, book, part)
-    arrays, num_edges = [], []
-    for number, (node_type, ids) in enumerate(own.items()):
-        arrays.append(_array("node_ids", number, ids))
-        if node_type in hot:
-            arrays += [_array(kind, number, each) for kind, each in zip(HOT, hot[node_type], strict=True)]
-        for name, values in graph.node_attributes_of(node_type).items():
-            shape = (ids.shape[0], *values.shape[1:])
-            arrays.append(Array(("node_attributes", number, name), values.dtype, shape, rows_of_nodes(values, ids)))
-    for number, edge_type in enumerate(graph.edge_types):
-        src, dst = ends_of(edge_type)
-        rows, relation = PartRows(graph, edge_type, own[dst]), graph.relation(edge_type)
-        count = rows.num_edges
-        num_edges.append(count)
-        arrays += [
-            Array(("indptr", number, ""), torch.int64, (own[dst].shape[0] + 1,), rows.indptr()),
-            Array(("indices", number, ""), relation.indices.dtype, (count,), rows.indices()),
-            Array(("edge_ids", number, ""), torch.int64, (count,), rows.edge_ids()),
-        ]
-        if src in times:
-            values = times[src]
-            arrays.append(Array(("source_times", number, ""), values.dtype, (count,), rows.of_sources(values)))
-        for name, values in relation.edge_attributes.items():
-            shape = (count, *values.shape[1:])
-            arrays.append(Array(("edge_attributes", number, name), values.dtype, shape, rows.of_edges(values)))
-    return arrays, {"nodes": [ids.shape[0] for ids in own.values()], "edges": num_edges}
+def write_part(
+    root: Path,
+    identity: Identity,
+    part: PartSource,
+    remote: Mapping[NodeType | None, tuple[Tensor, Tensor]],
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, File]:
+    """Write the folder of a part within `root`; return the size and hash of each file.
+
+    Args:
+        remote: the nodes of other parts that its edges come from, as `remote_sources` gives them.
+        told: called with the bytes that are written, and all of them.
+    """
+    arrays = []
+    for number, (node_type, nodes) in enumerate(part.nodes.items()):
+        arrays.append(_known("node_ids", number, nodes.ids))
+        if node_type in remote:
+            arrays += [_known(kind, number, each) for kind, each in zip(HOT, remote[node_type], strict=True)]
+        arrays += [_array("node_attributes", number, each, name) for name, each in nodes.attributes.items()]
+    for number, edges in enumerate(part.edges.values()):
+        for kind in ("indptr", "indices", "edge_ids", "source_times"):
+            column = getattr(edges, kind)
+            if column is not None:
+                arrays.append(_array(kind, number, column))
+        arrays += [_array("edge_attributes", number, each, name) for name, each in edges.attributes.items()]
+    own = {
+        "nodes": [nodes.ids.shape[0] for nodes in part.nodes.values()],
+        "edges": [edges.num_edges for edges in part.edges.values()],
+    }
+    return write_folder(root, f"part_{part.part}", PART, identity, {"part": part.part, "own": own}, arrays, told)
 
 
-def _array(kind: str, number: int, values: Tensor) -> Array:
+def _known(kind: str, number: int, values: Tensor) -> Array:
     return Array((kind, number, ""), values.dtype, values.shape, pieces(values, MOST_EDGES))
+
+
+def _array(kind: str, number: int, column: PartColumn, name: str = "") -> Array:
+    return Array((kind, number, name), column.dtype, column.shape, column.pieces())
 
 
 class _Told:

@@ -50,11 +50,11 @@ def fail(rank, victim, how, shard, root, timeout_s=BOUND_S):
 
 
 def _killed_when_it_writes():
-    write_shards.write_folder = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    write_shards.write_part = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _stopped_when_it_writes():
-    write_shards.write_folder = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    write_shards.write_part = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _killed_when_others_wait_for_its_rows(number=signal.SIGKILL):
@@ -75,7 +75,7 @@ def _disk_full():
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "part/arrays.npy")
 
-    write_shards.write_folder = full
+    write_shards.write_part = full
 
 
 def _killed_before_it_comes():

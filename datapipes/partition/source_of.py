@@ -254,8 +254,8 @@ def _of(kind: Any) -> str:
     return "" if kind is None else f" of {type_text(kind)}"
 
 
-MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}
-VALUES = {"labels": "y", "timestamps": "seed_time"}
+_MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}
+_VALUES = {"labels": "y", "timestamps": "seed_time"}
 
 
 def _attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
@@ -267,7 +267,7 @@ def _attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, 
     """
     left_out: list[str] = []
     of_nodes: dict[str, dict[Any, ItemSet]] = {}
-    for name in MASKS:
+    for name in _MASKS:
         items = getattr(data, name)
         sets: dict[Any, ItemSet] = items.item_sets if isinstance(items, HeteroItemSet) else {None: items}
         if len(items) == 0 and {*sets} == {None} and None not in attributes:
@@ -298,7 +298,7 @@ class _Items:
 
     def add(self, of_nodes: dict[str, dict[Any, ItemSet]]) -> None:
         """Add the masks, then the labels and times of all sets."""
-        values: dict[str, list[tuple[str, Tensor, Tensor]]] = {name: [] for name in VALUES}
+        values: dict[str, list[tuple[str, Tensor, Tensor]]] = {name: [] for name in _VALUES}
         for name, sets in of_nodes.items():
             fields: dict[str, Tensor] = {"seeds": torch.empty(0, dtype=torch.int64)}
             if self.kind in sets:
@@ -309,15 +309,15 @@ class _Items:
             mask[ids] = True
             if int(mask.sum()) < ids.shape[0]:
                 self.left_out.append(f"{name}{self.of}, items of a node that has one: {ids.shape[0] - int(mask.sum())}")
-            self._add(name, MASKS[name], mask, torch.ones_like(mask))
+            self._add(name, _MASKS[name], mask, torch.ones_like(mask))
             for field, rows in fields.items():
-                if field in VALUES:
+                if field in _VALUES:
                     values[field].append((name, ids, rows))
                 else:
                     self.left_out.append(f"{name}{self.of}, the field {field!r}")
         for field, given in values.items():
             if given:
-                self._add(field, VALUES[field], *self._joined(field, given))
+                self._add(field, _VALUES[field], *self._joined(field, given))
 
     def _checked(self, name: str, ids: Tensor) -> Tensor:
         outside = (ids < 0) | (ids >= self.num_nodes)

@@ -36,9 +36,8 @@ from typing import Any
 import torch
 
 from datapipes.base.log import logger
-from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, load_entity
-from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
-from datapipes.datasets.tfrecord.files import files_of
+from datapipes.datasets.tfrecord.data_loader import files_of
+from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, load_entity
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
 from datapipes.loader.workers.main_module import refuse_missing_main, refuse_repetition

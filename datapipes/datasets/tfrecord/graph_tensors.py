@@ -13,22 +13,24 @@ from torch import Tensor
 
 from datapipes.base.types import EdgeType, NodeType
 
-ByNode = Tensor | dict[NodeType, Tensor]
-ByEdge = Tensor | dict[EdgeType, Tensor]
+__all__ = ["DEFAULT_HOMOGENEOUS_EDGE_TYPE", "DEFAULT_HOMOGENEOUS_NODE_TYPE"]
+
+_ByNode = Tensor | dict[NodeType, Tensor]
+_ByEdge = Tensor | dict[EdgeType, Tensor]
 
 
 @dataclass(eq=False, repr=False)
 class GraphTensors:
     """The fields of LoadedGraphTensors, and which rank of how many has loaded them."""
 
-    node_ids: ByNode
-    node_features: ByNode | None
-    node_labels: ByNode | None
-    edge_index: ByEdge
-    edge_features: ByEdge | None
-    positive_label: ByEdge | None
-    negative_label: ByEdge | None
-    edge_weights: ByEdge | None = None
+    node_ids: _ByNode
+    node_features: _ByNode | None
+    node_labels: _ByNode | None
+    edge_index: _ByEdge
+    edge_features: _ByEdge | None
+    positive_label: _ByEdge | None
+    negative_label: _ByEdge | None
+    edge_weights: _ByEdge | None = None
     node_quantized_features: None = None
     edge_quantized_features: None = None
     _rank: int = field(default=0, init=False, repr=False)
@@ -57,3 +59,7 @@ class GraphTensors:
 
 
 FIELDS = tuple(name for name in GraphTensors.__dataclass_fields__ if not name.startswith("_"))  # in GiGL's order
+
+
+DEFAULT_HOMOGENEOUS_NODE_TYPE: NodeType = "default_homogeneous_node_type"
+DEFAULT_HOMOGENEOUS_EDGE_TYPE: EdgeType = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "to", DEFAULT_HOMOGENEOUS_NODE_TYPE)

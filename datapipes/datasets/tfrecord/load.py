@@ -10,13 +10,11 @@ from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.log import logger
 from datapipes.base.types import EdgeType, check_edge_type, type_text
 from datapipes.datasets.tfrecord.children import load_all
-from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE
-from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, place_text
-from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError
-from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.data_loader import TFDatasetOptions
+from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, place_text
+from datapipes.datasets.tfrecord.graph_tensors import DEFAULT_HOMOGENEOUS_EDGE_TYPE
+from datapipes.datasets.tfrecord.info import SerializedGraphMetadata, SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
-from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
 from datapipes.datasets.tfrecord.spec import key_spec
 from datapipes.partition.across_ranks.ranks import Ranks
 

@@ -18,8 +18,11 @@ from torch import Tensor
 from datapipes.base.checks import check_choice, shown
 from datapipes.base.types import EdgeType, check_edge_type, ends_of, type_text
 from datapipes.datasets.dataset import Dataset
-from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
-from datapipes.datasets.tfrecord.graph_tensors import GraphTensors
+from datapipes.datasets.tfrecord.graph_tensors import (
+    DEFAULT_HOMOGENEOUS_EDGE_TYPE,
+    DEFAULT_HOMOGENEOUS_NODE_TYPE,
+    GraphTensors,
+)
 from datapipes.datasets.tfrecord.tasks import task_of
 from datapipes.datasets.tfrecord.to_partition import to_partition
 from datapipes.features import FeatureStore, TensorFeature
@@ -128,8 +131,8 @@ class LoadedGraphTensors(GraphTensors):
         return to_partition(self, root, rank_timeout_s)
 
 
-POSITIVE = "_gigl_positive"
-NEGATIVE = "_gigl_negative"
+_POSITIVE = "_gigl_positive"
+_NEGATIVE = "_gigl_negative"
 
 _LABELS = "treat_labels_as_edges"
 _NODE_FIELDS = ("node_ids", "node_features", "node_labels")
@@ -146,7 +149,7 @@ def treat_labels_as_edges(graph: GraphTensors, edge_dir: str) -> None:
         )
     edges = _with_types(graph.by_type("edge_index"), DEFAULT_HOMOGENEOUS_EDGE_TYPE)
     own_type = next(iter(edges)) if len(edges) == 1 else None
-    for name, ending in (("positive_label", POSITIVE), ("negative_label", NEGATIVE)):
+    for name, ending in (("positive_label", _POSITIVE), ("negative_label", _NEGATIVE)):
         for given, pairs in graph.by_type(name).items():
             edge_type, index = _label_edges(_type_of_labels(name, given, own_type), ending, pairs, edge_dir)
             if edge_type in edges:

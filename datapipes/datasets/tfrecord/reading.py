@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from datapipes import _core
 from datapipes.base.errors import text_of
+from datapipes.base.files import open_regular
 from datapipes.base.log import logger
 from datapipes.datasets.raw import DatasetFormatError
-from datapipes.datasets.tfrecord.peek import WrongRecord
-from datapipes.datasets.tfrecord.streams import Stream, StreamBroken, opened
-from datapipes.datasets.tfrecord.tables import Staging, Table
+from datapipes.datasets.tfrecord.spec import WrongRecord
 
 _T = TypeVar("_T")
 _Use = Callable[[memoryview, int], tuple[int, int, str]]  # content, records before it -> records, bytes, problem
@@ -79,7 +85,7 @@ class Reader:
     def _parse(
         self, parser: _core.ExampleParser, file: Path, count: int, first_row: int, tables: Sequence[Table]
     ) -> None:
-        staging = Staging(tables)
+        staging = _Staging(tables)
 
         def use(content: memoryview, done: int) -> tuple[int, int, str]:
             records = num_bytes = 0
@@ -123,7 +129,7 @@ class Reader:
         """Read a file from its begin to its end; return the number of its records."""
         done = 0
         try:
-            with opened(file) as stream:
+            with _opened(file) as stream:
                 window = Window(stream, self._most_bytes)
                 try:
                     while window.fill():
@@ -134,7 +140,7 @@ class Reader:
                         window.use_up(num_bytes)
                         if problem:
                             raise self._broken(file, done, window.at, problem)
-                except (StreamBroken, RecordTooLong) as error:
+                except (_StreamBroken, _RecordTooLong) as error:
                     raise self._broken(file, done, window.at, text_of(error)) from error
                 rest = len(window.content)
                 if rest > 0:
@@ -210,7 +216,7 @@ def _of_whole(window: Window) -> str:
 _FIRST_BYTES = 2**18  # of the window; so it stays in the cache
 
 
-class RecordTooLong(Exception):
+class _RecordTooLong(Exception):
     """A record does not fit into the largest window. The text says how long it is."""
 
 
@@ -221,7 +227,7 @@ class Window:
         at: position in the stream of the first byte of `content`.
     """
 
-    def __init__(self, stream: Stream, most_bytes: int) -> None:
+    def __init__(self, stream: _Stream, most_bytes: int) -> None:
         self._stream = stream
         self._most = most_bytes
         self._room = memoryview(bytearray(min(_FIRST_BYTES, most_bytes)))
@@ -242,8 +248,8 @@ class Window:
         """Read more behind the content; return False if the stream has ended.
 
         Raises:
-            RecordTooLong: The content fills the largest window, and is not yet a whole record.
-            StreamBroken, OSError: as the stream raises them.
+            _RecordTooLong: The content fills the largest window, and is not yet a whole record.
+            _StreamBroken, OSError: as the stream raises them.
         """
         rest = self.content
         room = self._room if len(rest) < len(self._room) else self._larger()
@@ -258,5 +264,130 @@ class Window:
         # By doubling: a length may be made up, so memory follows the bytes that are there.
         if len(self._room) == self._most:
             length = _core.record_length(self._room)
-            raise RecordTooLong(f"it has {length} bytes, file_buffer_size allows {self._most}")
+            raise _RecordTooLong(f"it has {length} bytes, file_buffer_size allows {self._most}")
         return memoryview(bytearray(min(2 * len(self._room), self._most)))
+
+
+_BYTES = 2**18  # of the small arrays together
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one dtype: where row 0 begins in the memory, and the widths of the columns that a row consists of."""
+
+    memory: _core.SharedMemory
+    begin: int
+    dtype: np.dtype[Any]
+    widths: Sequence[int]
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row."""
+        return self.dtype.itemsize * sum(self.widths)
+
+
+class _Staging:
+    """Small arrays for some rows of each table. One thread uses it.
+
+    Attributes:
+        num_rows: rows that fit.
+        targets: the arrays that the parser writes to, one for each column of all tables.
+    """
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.num_rows = max(_BYTES // sum(table.row_bytes for table in tables), 1)
+        self.targets: list[NDArray[Any]] = []
+        self._tables = []
+        for table in tables:
+            rows = np.empty((self.num_rows, sum(table.widths)), table.dtype)
+            self._tables.append((table, rows.reshape(-1).view(np.uint8).data))
+            self.targets += np.split(rows, np.cumsum(table.widths)[:-1], axis=1)
+
+    def write(self, first_row: int, count: int) -> None:
+        """Write the first `count` rows of the arrays to the rows of the tables from `first_row` on."""
+        for table, data in self._tables:
+            at, left = table.begin + first_row * table.row_bytes, data[: count * table.row_bytes]
+            while left:
+                written = os.pwrite(table.memory.descriptor, left, at)
+                at, left = at + written, left[written:]
+
+
+_CHUNK = 2**17  # packed bytes that are read at once
+_MOST_UNPACKED = 2**20  # bytes that are unpacked at once
+_GZIP = 31  # tells zlib that the largest window and the head of gzip are to be expected
+
+
+class _StreamBroken(Exception):
+    """The bytes of a file cannot be unpacked. The text says why."""
+
+
+class _Stream:
+    """A file as it is."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left = os.fstat(file.fileno()).st_size
+
+    def readinto(self, view: memoryview) -> int:
+        """Read up to len(view) bytes into `view`; return how many, 0 only at the end.
+
+        Raises:
+            _StreamBroken: The bytes cannot be unpacked.
+            OSError: The file cannot be read.
+        """
+        count: int = self._file.readinto(view[: self._left])  # type: ignore[attr-defined]
+        self._left -= count
+        return count
+
+
+class _GzipStream(_Stream):
+    """A file packed by gzip, of one member or several; zeros after the last are skipped, as gzip does."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
+        self._packed = b""
+        self._chunk = memoryview(bytearray(_CHUNK))
+        self._member = None if self._left == 0 else zlib.decompressobj(_GZIP)
+
+    def readinto(self, view: memoryview) -> int:
+        while self._more():
+            assert self._member is not None
+            try:
+                unpacked = self._member.decompress(self._packed, min(len(view), _MOST_UNPACKED))
+            except zlib.error as error:
+                raise _StreamBroken(f"its gzip data is broken ({error})") from error
+            if self._member.eof:
+                self._packed, self._member = self._member.unused_data, None
+            else:
+                self._packed = self._member.unconsumed_tail
+            if unpacked:
+                view[: len(unpacked)] = unpacked
+                return len(unpacked)
+        return 0
+
+    def _more(self) -> bool:
+        """Return whether there is anything to unpack, after reading it; False at the end of the last member."""
+        while True:
+            if self._member is None:
+                self._packed = self._packed.lstrip(b"\0")
+            if self._packed:
+                self._member = self._member or zlib.decompressobj(_GZIP)
+                return True
+            count = super().readinto(self._chunk)
+            if count == 0 and self._member is not None:
+                raise _StreamBroken("its gzip data ends too early")
+            if count == 0:
+                return False
+            self._packed = bytes(self._chunk[:count])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Stream]:
+    """Open a file of records.
+
+    Raises:
+        ValueError: It is no regular file.
+        OSError: It cannot be opened.
+    """
+    with open_regular(path) as file:
+        yield _GzipStream(file) if path.name.endswith(".gz") else _Stream(file)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import ends_of, type_text
-from datapipes.datasets.tfrecord.errors import TFRecordLoadError
+from datapipes.datasets.tfrecord.entity_task import TFRecordLoadError
 from datapipes.datasets.tfrecord.graph_tensors import FIELDS, GraphTensors
 from datapipes.datasets.tfrecord.tasks import refuse_negative_alone
 from datapipes.partition.across_ranks.exchange import Exchange, exchange
@@ -41,8 +41,8 @@ def to_partition(graph: GraphTensors, root: str | Path, rank_timeout_s: float) -
 def write_tensors(ranks: Exchange, graph: GraphTensors, root: str | Path) -> PartitionReport:
     """Write what this rank has loaded, together with the others."""
     path = check_root(_WHERE, root)
-    refuse_other_forms(_WHERE, ranks.gather(form_of(graph)))
-    return write_shards(ranks, shard_of(_WHERE, graph), path)
+    _refuse_other_forms(_WHERE, ranks.gather(form_of(graph)))
+    return write_shards(ranks, _shard_of(_WHERE, graph), path)
 
 
 def _refuse_other_ranks(graph: GraphTensors) -> None:
@@ -56,7 +56,7 @@ def _refuse_other_ranks(graph: GraphTensors) -> None:
         )
 
 
-def shard_of(where: str, graph: GraphTensors) -> Shard:
+def _shard_of(where: str, graph: GraphTensors) -> Shard:
     """Return the columns of what a rank has loaded; no tensor is copied, but for labels.
 
     Raises:
@@ -134,7 +134,7 @@ def form_of(graph: GraphTensors) -> dict[str, str]:
     return found
 
 
-def refuse_other_forms(where: str, forms: Sequence[Mapping[str, str]]) -> None:
+def _refuse_other_forms(where: str, forms: Sequence[Mapping[str, str]]) -> None:
     """Raise ValueError if a rank has other fields, types, dtypes or widths than rank 0; the message names one."""
     for rank, form in enumerate(forms):
         for name in sorted({*form, *forms[0]}):

@@ -72,7 +72,7 @@ class Placement:
         """Yield the rows that this rank owns by ascending place, in pieces; all ranks must go through all of them."""
         for _, count, messages in self._windows(column):
             if count > 0:
-                yield rows_from(messages, count, column.dtype, column.shape)
+                yield _rows_from(messages, count, column.dtype, column.shape)
 
     def times_there(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
         """Yield, of each window, its first place, how often each place is there, int64, and the places of each rank."""
@@ -109,11 +109,11 @@ def window(num_ranks: int, row_bytes: int) -> int:
 
 
 def message_of(places: Tensor, rows: Tensor) -> Tensor:
-    """Return rows and the places where they belong as the bytes that `rows_from` reads."""
+    """Return rows and the places where they belong as the bytes that `_rows_from` reads."""
     return torch.cat([places.int().view(torch.uint8), as_bytes(rows)])
 
 
-def rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+def _rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     """Return [count, *shape], whose rows came in messages; each place has one row."""
     row_bytes = math.prod(shape) * dtype.itemsize
     table = torch.empty((count, row_bytes), dtype=torch.uint8)

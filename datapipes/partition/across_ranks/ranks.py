@@ -27,7 +27,7 @@ import torch.distributed as dist
 from datapipes.base.checks import shown
 from datapipes.base.errors import text_of
 
-LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
+_LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
 _FAILED = 2**40  # what a failed rank adds to the votes
 _BEATS = 4  # heartbeats in `timeout_s`, at least
 _BEAT_S = 1.0  # between two heartbeats, at most; who waits looks as rarely, in the end
@@ -37,7 +37,7 @@ _HOLDER = "the process that holds it, mostly rank 0,"
 _calls: dict[str, tuple[int, int]] = {}  # {where: (failed calls of all ranks, calls since the last of them)}
 _R = TypeVar("_R", bound="Ranks")
 _E = TypeVar("_E", bound="RankError")
-MOST_TEXT = 10_000  # characters of each end of a text that goes to another process
+_MOST_TEXT = 10_000  # characters of each end of a text that goes to another process
 
 
 class RankError(ValueError):
@@ -65,7 +65,7 @@ class RankError(ValueError):
 
 def ends_of(text: str) -> str:
     """Return a text for another process, short enough for a pipe to take at once: nobody waits for its rest."""
-    return text if len(text) <= 2 * MOST_TEXT else f"{text[:MOST_TEXT]}\n...\n{text[-MOST_TEXT:]}"
+    return text if len(text) <= 2 * _MOST_TEXT else f"{text[:_MOST_TEXT]}\n...\n{text[-_MOST_TEXT:]}"
 
 
 class Ranks:
@@ -102,7 +102,7 @@ class Ranks:
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.beat_s = min(self.timeout_s / _BEATS, _BEAT_S)
         self._failed, self._absent, self._error = failed, absent, error
-        self._store: StoreThread | None = None
+        self._store: _StoreThread | None = None
         self._of_all_calls: Any = None  # a store
         self._answer_s = self.timeout_s  # that the store may take
         self._votes = 0
@@ -115,7 +115,7 @@ class Ranks:
             self._of_all_calls = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}", store)
             key = self._key_of_call()
             store = dist.distributed_c10d.PrefixStore(key, self._of_all_calls)
-            self._store = StoreThread(store, self.rank, self.beat_s)
+            self._store = _StoreThread(store, self.rank, self.beat_s)
             self._seen_at = time.monotonic()
         return self
 
@@ -136,7 +136,7 @@ class Ranks:
 
         So a rank that missed a call, which then failed on the others, is with them again in the next.
         """
-        self._store = StoreThread(self._of_all_calls, self.rank, self.beat_s)
+        self._store = _StoreThread(self._of_all_calls, self.rank, self.beat_s)
         try:
             failures = self._add("failures", 0)
         finally:
@@ -195,7 +195,7 @@ class Ranks:
         """Rank 0 leaves last, since the store is often its own: when those that live know how the call has ended."""
         if self._store is None:
             return
-        ends = time.monotonic() + min(LEAVE_S, self.timeout_s)
+        ends = time.monotonic() + min(_LEAVE_S, self.timeout_s)
         wanted = self.size - len({0, *self._known}) if self.rank == 0 else 0
         try:
             left = self._add("left", int(self.rank not in {0, *self._known}))
@@ -249,7 +249,7 @@ def _failure_in(told: bytes) -> dict[int, str]:
     return {int(rank): reason for rank, reason in json.loads(told).items()}
 
 
-class StoreThread:
+class _StoreThread:
     """The one thread of a call that asks the store, and counts up a heartbeat there.
 
     A call of a store whose process is stopped may never return. Who asks this thread can wait for a bounded time.

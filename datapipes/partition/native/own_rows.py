@@ -8,7 +8,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.threads import num_threads
 
-MOST_IDS_A_ROW = 64  # where ids lie further apart, an index of all of them would be larger than the sorted ids
+_MOST_IDS_A_ROW = 64  # where ids lie further apart, an index of all of them would be larger than the sorted ids
 AT_ONCE = 2**20  # ids looked at at a time
 
 
@@ -39,7 +39,7 @@ class OwnRows:
             self.first = int(ids[0]) if self.num_rows > 0 else 0
             return
         low, end = (0, num_ids) if num_ids is not None else (int(ids.min()), int(ids.max()) + 1)
-        if num_ids is None and (low < 0 or end > MOST_IDS_A_ROW * self.num_rows):
+        if num_ids is None and (low < 0 or end > _MOST_IDS_A_ROW * self.num_rows):
             found, order = ids.sort(stable=True)
             is_first = torch.cat([found.new_ones(1, dtype=torch.bool), found[1:] != found[:-1]])
             self._sorted, self.order = found[is_first], order[is_first]

@@ -13,8 +13,8 @@ from tfrecord_loaders import Columns, Faulty, Once, edges, info, let_go, make_pi
 from datapipes.datasets import SerializedGraphMetadata, TFRecordLoadError, load_torch_tensors_from_tf_record
 from datapipes.datasets.tfrecord import children
 from datapipes.datasets.tfrecord.children import Child, end_all, load_all, wait_for_all
+from datapipes.datasets.tfrecord.data_loader import TFDatasetOptions
 from datapipes.datasets.tfrecord.entity_task import EntityTask
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
 from datapipes.loader.workers import main_module
 from datapipes.processes.endings import runs
 from datapipes.processes.sharing import pack

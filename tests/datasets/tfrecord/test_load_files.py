@@ -16,8 +16,8 @@ from datapipes.datasets import (
     write_tf_records,
 )
 from datapipes.datasets.tfrecord import children
+from datapipes.datasets.tfrecord.data_loader import TFDatasetOptions
 from datapipes.datasets.tfrecord.entity_task import EntityTask
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
 
 LIKES, KNOWS = ("user", "likes", "item"), ("user", "knows", "user")
 

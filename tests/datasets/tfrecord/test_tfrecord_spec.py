@@ -7,8 +7,7 @@ import slow_tfrecord as twin
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipes.datasets.tfrecord.peek import WrongRecord, specs_in
-from datapipes.datasets.tfrecord.spec import KeySpec
+from datapipes.datasets.tfrecord.spec import KeySpec, WrongRecord, specs_in
 
 INTS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4)
 FLOATS = st.lists(st.floats(width=32), min_size=1, max_size=4)

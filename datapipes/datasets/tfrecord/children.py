@@ -41,8 +41,8 @@ from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError, ends_of
 from datapipes.datasets.tfrecord.files import files_of
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
-from datapipes.loader.workers.main_module import refuse_missing_main, refuse_repetition
 from datapipes.processes.endings import how_it_exited
+from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
 from datapipes.processes.parent import end_with_parent
 from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.start import Context, context_of, no_interrupt, prepare_server, require_descriptors

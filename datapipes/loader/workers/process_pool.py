@@ -33,12 +33,12 @@ from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.board import Board, Row
 from datapipes.loader.workers.envelope import CALLS, LABEL, Opener
 from datapipes.loader.workers.inbox import Inbox, ShmInbox, ThreadInbox
-from datapipes.loader.workers.main_module import refuse_repetition
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, making_at_once, tasks_for_each
 from datapipes.loader.workers.start import Start
 from datapipes.loader.workers.worker_handle import WorkerHandle, end_all
 from datapipes.loader.workers.worker_process import main
 from datapipes.processes.endings import how_it_exited, why_it_stands_still
+from datapipes.processes.main_module import refuse_repetition
 from datapipes.processes.sharing import Packed
 from datapipes.processes.start import Context, no_interrupt, prepare_server, require_descriptors
 

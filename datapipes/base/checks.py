@@ -35,6 +35,16 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
+def one_line(text: str) -> str:
+    """Return a text with escapes, such as \\x1b, for all characters that are none to print; line ends too.
+
+    A name in a file may hold what would move the cursor of a terminal, or change its colors.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
 def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX) -> int:
     """Return `value` as an int in [low, high]; refuse bool and float. `high` defaults to the largest int64."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):

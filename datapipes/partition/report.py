@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_int, shown
+from datapipes.base.checks import check_int, one_line, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.report_text import aligned, joined, one_line
+from datapipes.partition.report_text import aligned, joined
 from datapipes.partition.row_chunks import PartRows, refuse_other_book
 from datapipes.partition.source import Progress, Source
 

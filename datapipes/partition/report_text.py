@@ -31,13 +31,3 @@ def _cell(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def one_line(text: str) -> str:
-    """Return a text with escapes, such as \\x1b, for all characters that are none to print; line ends too.
-
-    A name in a file may hold what would move the cursor of a terminal, or change its colors.
-    """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)

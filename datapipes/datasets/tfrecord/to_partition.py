@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed
 
+from datapipes.base.folder import check_root, sync_files
 from datapipes.datasets.tfrecord.graph_tensors import GraphTensors
 from datapipes.datasets.tfrecord.over_ranks.exchange import Exchange, exchange
 from datapipes.datasets.tfrecord.over_ranks.placed_book import write_placed_book
@@ -22,8 +23,7 @@ from datapipes.datasets.tfrecord.over_ranks.placed_part import arrays_of_part, r
 from datapipes.datasets.tfrecord.over_ranks.shard import Shard, form_of, refuse_other_forms, shard_of
 from datapipes.datasets.tfrecord.over_ranks.shared_root import shared_root
 from datapipes.partition.cost import Cost
-from datapipes.partition.folder import check_root, sync_files
-from datapipes.partition.layouts import MANIFEST
+from datapipes.partition.layouts import MANIFEST, PARTITION
 from datapipes.partition.native.arrays_folder import PART, write_folder
 from datapipes.partition.native.manifest import File, Manifest, manifest_bytes
 from datapipes.partition.report import PartitionReport
@@ -43,7 +43,7 @@ def write_shards(ranks: Exchange, graph: GraphTensors, root: str | Path) -> Part
 
     The folder is whole when this returns, unless another rank fails.
     """
-    path = check_root(_WHERE, root)
+    path = check_root(_WHERE, root, replaced=PARTITION)
     refuse_other_forms(_WHERE, ranks.gather(form_of(graph)))
     shard = shard_of(_WHERE, graph)
     with Cost() as cost:

@@ -28,6 +28,7 @@ LAYERS = [
     "partition",
     "distributed",
     "datasets",
+    "compat",
     "cli",
 ]
 

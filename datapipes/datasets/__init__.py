@@ -6,12 +6,12 @@ from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.tfrecord.data_loader import TFRecordDataLoader
 from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from datapipes.datasets.tfrecord.entity import LoadedEntityTensors
-from datapipes.datasets.tfrecord.errors import TFRecordLoadError
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.load import load_torch_tensors_from_tf_record
+from datapipes.datasets.tfrecord.load_error import TFRecordLoadError
 from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
+from datapipes.datasets.tfrecord.read_options import TFDatasetOptions
 from datapipes.datasets.tfrecord.share_memory import share_memory
 from datapipes.datasets.tfrecord.writing import write_tf_records
 

@@ -37,9 +37,9 @@ import torch
 
 from datapipes.base.log import logger
 from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, load_entity
-from datapipes.datasets.tfrecord.errors import WHERE, TFRecordLoadError, ends_of
 from datapipes.datasets.tfrecord.files import files_of
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.load_error import WHERE, TFRecordLoadError, ends_of
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
 from datapipes.processes.child import ChildProcess, begin, end_all, settle
 from datapipes.processes.endings import how_it_exited

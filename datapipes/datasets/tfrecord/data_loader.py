@@ -5,7 +5,7 @@ from __future__ import annotations
 from datapipes.base.checks import check_int, shown
 from datapipes.datasets.tfrecord.entity import LoadedEntityTensors, load_entity
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
+from datapipes.datasets.tfrecord.read_options import TFDatasetOptions
 
 __all__ = ["TFRecordDataLoader"]
 

@@ -19,8 +19,8 @@ from datapipes.base.checks import dtype_name
 from datapipes.base.threads import num_threads
 from datapipes.datasets.tfrecord.files import files_of, share_of_rank
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
 from datapipes.datasets.tfrecord.peek import specs_in
+from datapipes.datasets.tfrecord.read_options import TFDatasetOptions
 from datapipes.datasets.tfrecord.reading import Reader
 from datapipes.datasets.tfrecord.spec import INT64, KeySpec, key_spec
 from datapipes.datasets.tfrecord.tables import Table

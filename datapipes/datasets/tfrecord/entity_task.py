@@ -17,9 +17,9 @@ from torch import Tensor
 from datapipes.base.errors import add_note
 from datapipes.base.log import logger
 from datapipes.base.types import type_text
-from datapipes.datasets.tfrecord.errors import WHERE
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
+from datapipes.datasets.tfrecord.load_error import WHERE
+from datapipes.datasets.tfrecord.read_options import TFDatasetOptions
 
 Loaded = dict[str, dict[Any, Tensor]]  # {"ids", "features", "labels" or "weights": {type, None without types: tensor}}
 

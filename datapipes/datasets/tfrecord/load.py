@@ -12,12 +12,12 @@ from datapipes.base.types import EdgeType, check_edge_type, type_text
 from datapipes.datasets.tfrecord.children import load_all
 from datapipes.datasets.tfrecord.default_types import DEFAULT_HOMOGENEOUS_EDGE_TYPE
 from datapipes.datasets.tfrecord.entity_task import EntityTask, Loaded, place_text
-from datapipes.datasets.tfrecord.errors import WHERE
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
+from datapipes.datasets.tfrecord.load_error import WHERE
 from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
 from datapipes.datasets.tfrecord.metadata import SerializedGraphMetadata
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
 from datapipes.datasets.tfrecord.over_ranks.ranks import Ranks
+from datapipes.datasets.tfrecord.read_options import TFDatasetOptions
 from datapipes.datasets.tfrecord.spec import key_spec
 
 __all__ = ["load_torch_tensors_from_tf_record"]

@@ -32,8 +32,8 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.board import Board, Row
-from datapipes.loader.workers.envelope import CALLS, LABEL, Opener
 from datapipes.loader.workers.inbox import Inbox, ShmInbox, ThreadInbox
+from datapipes.loader.workers.outcome_messages import CALLS, LABEL, Opener
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, making_at_once, tasks_for_each
 from datapipes.loader.workers.worker_handle import Start, WorkerHandle
 from datapipes.loader.workers.worker_process import main

@@ -25,8 +25,8 @@ from datapipes.chain.asynchronous import async_window
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ShmChannel
 from datapipes.loader.workers.board import OwnRow
-from datapipes.loader.workers.envelope import num_bytes_of, to_messages
 from datapipes.loader.workers.making import work
+from datapipes.loader.workers.outcome_messages import num_bytes_of, to_messages
 from datapipes.loader.workers.pool import Outcome, Task
 from datapipes.loader.workers.worker_handle import CHANNEL, TASK, Start
 from datapipes.processes.child import settle

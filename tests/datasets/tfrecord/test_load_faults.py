@@ -14,7 +14,7 @@ from datapipes.datasets import SerializedGraphMetadata, TFRecordLoadError, load_
 from datapipes.datasets.tfrecord import children
 from datapipes.datasets.tfrecord.children import Child, end_all, load_all, wait_for_all
 from datapipes.datasets.tfrecord.entity_task import EntityTask
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
+from datapipes.datasets.tfrecord.read_options import TFDatasetOptions
 from datapipes.processes import main_module
 from datapipes.processes.endings import runs
 from datapipes.processes.sharing import pack

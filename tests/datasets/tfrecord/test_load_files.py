@@ -17,7 +17,7 @@ from datapipes.datasets import (
 )
 from datapipes.datasets.tfrecord import children
 from datapipes.datasets.tfrecord.entity_task import EntityTask
-from datapipes.datasets.tfrecord.options import TFDatasetOptions
+from datapipes.datasets.tfrecord.read_options import TFDatasetOptions
 
 LIKES, KNOWS = ("user", "likes", "item"), ("user", "knows", "user")
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from datapipes.base.errors import text_of
-from datapipes.datasets.tfrecord.errors import TFRecordLoadError
+from datapipes.datasets.tfrecord.load_error import TFRecordLoadError
 from datapipes.datasets.tfrecord.over_ranks.ranks import Ranks
 from datapipes.datasets.tfrecord.over_ranks.store_thread import beat_key
 

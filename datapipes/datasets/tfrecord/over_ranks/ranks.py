@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import text_of
-from datapipes.datasets.tfrecord.errors import TFRecordLoadError, ends_of
+from datapipes.datasets.tfrecord.load_error import TFRecordLoadError, ends_of
 from datapipes.datasets.tfrecord.over_ranks.store_thread import StoreThread, beat_key
 
 LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others

@@ -16,7 +16,6 @@ from datapipes.base.errors import (
     RemoteError,
     ServerUnavailable,
 )
-from datapipes.base.other_names import missing_public_name
 from datapipes.base.rng import STREAM_VERSION, RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage
@@ -24,6 +23,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel.base import ChannelBase
 from datapipes.channel.mp_channel import MpChannel
 from datapipes.channel.shm_channel import ShmChannel
+from datapipes.compat.other_names import missing_public_name
 from datapipes.device.copy_to import CopyTo
 from datapipes.features.feature import Feature
 from datapipes.features.feature_fetcher import FeatureFetcher

@@ -118,9 +118,9 @@ def packages_of_extras() -> dict[str, list[str]]:
 
 def test_every_remedy_names_a_package_that_its_extra_has():
     extras = packages_of_extras()
-    calls = re.compile(r"""\bpip_install\(["'](\w+)["'], ["'](\w+)["']\)|\bneeded\("(\w+)[\w.]*", .*?, "(\w+)"\)""")
+    calls = re.compile(r"""\b(?:pip_install|needed|not_installed)\(\s*"(\w+)[\w.]*",\s*"(\w+)\"""")
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
-    remedies = {(package or module, extra or other) for package, extra, module, other in calls.findall(source)}
+    remedies = {*calls.findall(source)}
     assert {extra for _, extra in remedies} == {"cli", "distributed", "gpu", "partition", "pyg", "viz"}
     assert {(package, extra) for package, extra in remedies if package not in extras[extra]} == set()
 

@@ -29,6 +29,7 @@ LAYERS = [
     "partition",
     "distributed",
     "datasets",
+    "compat",
     "cli",
 ]
 

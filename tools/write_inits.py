@@ -28,7 +28,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> None:
         raise missing_public_name(name)
 """
-NEEDED = {"datapipes.base.other_names": ["missing_public_name"]}  # by GETATTR
+NEEDED = {"datapipes.compat.other_names": ["missing_public_name"]}  # by GETATTR
 
 
 def public_names(module: Path) -> list[str]:

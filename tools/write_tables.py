@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from datapipes.base.name_tables import ATTRIBUTES, KEYWORDS
 from datapipes.chain.functional import registered_stages
+from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
 
 DOCS = Path(__file__).parents[1] / "docs"
 Rows = Sequence[tuple[str, ...]]

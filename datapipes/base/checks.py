@@ -5,9 +5,10 @@ What was found may be anything, also from a file: `shown` makes a short text of 
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,16 @@ def shown(value: Any) -> str:
     except Exception as error:  # the repr of a user's class may raise anything
         return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def one_line(text: str) -> str:
+    """Return a text with escapes, such as \\x1b, for all characters that are none to print; line ends too.
+
+    A name in a file may hold what would move the cursor of a terminal, or change its colors.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX) -> int:
@@ -143,3 +154,31 @@ def how_to_get_ids(tensor: torch.Tensor) -> str:
     if tensor.dtype == torch.bool:
         return "Take the ids of the True places: mask.nonzero().flatten()."
     return "Convert ids with .long(), and a mask with .bool()."
+
+
+OTHER_KEYWORDS: dict[str, dict[str, str]] = {}  # {class: {keyword of another library: what to use}}, by compat/
+
+
+def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> None:
+    """Raise TypeError for a keyword of another library that the constructor of `cls` does not take.
+
+    Raises:
+        TypeError: As Python would; the message says what to use.
+    """
+    for name in keywords:
+        ours = _use_instead(cls, name)
+        if ours is None:
+            continue
+        parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]  # of this very class
+        if name not in parameters and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            raise TypeError(f"{where}: {cls.__name__} takes no {name!r}. Here: {ours}.")
+
+
+def _use_instead(cls: type, name: str) -> str | None:
+    """Return what OTHER_KEYWORDS says about a keyword of `cls` or of one of its bases."""
+    for base in cls.__mro__:
+        # A sampler of parts has the names of one of whole graphs.
+        rows = OTHER_KEYWORDS.get(base.__name__.removeprefix("Dist"), {})
+        if name in rows:
+            return rows[name]
+    return None

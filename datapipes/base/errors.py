@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 __all__ = [
     "ChannelClosed",
@@ -106,6 +108,35 @@ def text_of(error: BaseException) -> str:
 def pip_install(package: str, extra: str) -> str:
     """Return what to type where an optional package is missing: its own name, which a package index knows."""
     return f"pip install {package} (in the extra [{extra}] of {DISTRIBUTION})"
+
+
+def needed(package: str, extra: str, who: str, instead: str = "") -> Any:
+    """Return an optional module, imported: `package` or a module of it.
+
+    Raises:
+        ModuleNotFoundError: see `not_installed`.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise not_installed(package.split(".")[0], extra, who, instead, error) from error
+
+
+def not_installed(
+    package: str, extra: str, who: str, instead: str = "", error: ImportError | None = None
+) -> ModuleNotFoundError:
+    """Return the error for a package that is not installed, or cannot be imported.
+
+    Args:
+        extra: the extra of DISTRIBUTION that has the package.
+        who: what needs it.
+        instead: what else to do, with the sign that joins it to a sentence before.
+        error: how its import failed.
+    """
+    is_there = error is not None and str(error) != f"No module named {package!r}"
+    how = f"cannot be imported: {error}. If it is not installed" if is_there else "is not installed. Install it"
+    text = f"{who} needs {package}, which {how}: {pip_install(package, extra)}{instead}."
+    return ModuleNotFoundError(text, name=package)
 
 
 def raise_first(errors: Sequence[Exception]) -> None:

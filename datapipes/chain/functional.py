@@ -11,8 +11,6 @@ import keyword
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from datapipes.base.other_names import add_other_names
-
 __all__ = ["register_stage"]
 
 _Class = TypeVar("_Class", bound=type)
@@ -22,9 +20,6 @@ _names: dict[type, str] = {}  # the other way round: every call of a stage asks 
 
 class FunctionalForms:
     """Carries the methods that `register_stage` adds."""
-
-
-add_other_names(FunctionalForms, "Stage")  # here, so that a stage that is registered under such a name takes its place
 
 
 def register_stage(name: str) -> Callable[[_Class], _Class]:

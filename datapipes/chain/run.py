@@ -6,18 +6,23 @@ stages after it map over that stream.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
+from datapipes.base.array_digest import Hashed
 from datapipes.base.clock import StageClock
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_seen_by_consumer
+from datapipes.base.threads import preempt_nobody, threads_of_kernels
 from datapipes.chain.asynchronous import async_window, concurrency_of, is_async
 from datapipes.chain.epoch import Calls, EpochContext, Position
 from datapipes.chain.evaluator import Evaluator
-from datapipes.chain.hash_ahead import HashAhead
 from datapipes.chain.in_flight import InFlight
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase
 from datapipes.chain.stage_graph import StageGraph
@@ -233,3 +238,64 @@ def close_stream(stream: Iterator[Any]) -> None:
     close = getattr(stream, "close", None)
     if close is not None:
         close()
+
+
+class HashAhead:
+    """Digests of `inputs`, which are noted now; after `start` a thread takes those that nobody has taken yet.
+
+    It takes them beside the minibatches of an epoch, from the first one on: the first minibatch waits for no digest,
+    and a state waits for what is left of them. A change of `inputs` since they were noted is seen.
+
+    The thread ends with this object and before the interpreter does. In a forked child there is none. Two epochs that
+    begin over one graph before its digest is known both take it.
+    """
+
+    def __init__(self, inputs: Sequence[Hashed]) -> None:
+        left = [each for each in inputs if each.note_arrays()]
+        self._stopped = threading.Event()
+        self._begin: SimpleQueue[None] = SimpleQueue()
+        self._has_begun = False
+        self._thread: threading.Thread | None = None
+        if left:
+            # It runs before the first minibatch. To start a thread after it can take 4 or 8 ms: threads of OpenMP then
+            # still spin on the other cores.
+            thread = threading.Thread(
+                target=_take_digests, args=(left, self._begin, self._stopped), name="datapipes-digests", daemon=True
+            )
+            with contextlib.suppress(RuntimeError):  # no thread can start: a state takes the digests itself
+                thread.start()
+                self._thread = thread
+                weakref.finalize(self, _end, os.getpid(), self._begin, self._stopped, thread)
+
+    def start(self) -> None:
+        """Begin; a second call changes nothing."""
+        self._has_begun = True
+        self._begin.put(None)
+
+    def finish(self) -> None:
+        """Wait until all digests are taken that were begun: at most one read of all arrays. Ctrl-C ends the wait."""
+        if self._thread is not None and self._has_begun:
+            self._thread.join()
+
+    def stop(self) -> None:
+        """End the thread; the next one goes on where it stopped."""
+        self._stopped.set()
+        self.start()
+        self.finish()
+
+
+def _take_digests(left: Sequence[Hashed], begin: SimpleQueue[None], stopped: threading.Event) -> None:
+    preempt_nobody()
+    begin.get()
+    # An error is raised again where a state asks for the digest.
+    with contextlib.suppress(Exception), threads_of_kernels(1):
+        for each in left:
+            each.array_digests(stopped.is_set)
+
+
+def _end(process: int, begin: SimpleQueue[None], stopped: threading.Event, thread: threading.Thread) -> None:
+    if os.getpid() == process:
+        stopped.set()
+        begin.put(None)
+        if thread is not threading.current_thread():
+            thread.join()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.other_names import OtherNames, refuse_other_keywords
+from datapipes.base.checks import refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name
@@ -31,7 +31,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Fingerprint = dict[str, Any]
 
 
-class StageBase(OtherNames):
+class StageBase:
     """The structure of a stage. What its constructor took is fixed once it is built.
 
     Attributes:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
-
-from datapipes.base.errors import pip_install
 
 Commands = Any  # argparse gives the object that holds the commands no public name
 Run = Callable[[argparse.Namespace], tuple[str, dict[str, Any]]]  # what is printed: as text, and as JSON values
@@ -35,18 +31,3 @@ def add_command(commands: Commands, name: str, run: Run, description: str, *, pr
 def completes(action: argparse.Action, how: str) -> None:
     """Say that an argument is a file or a folder, for completion."""
     action.completes = how  # type: ignore[attr-defined]  # argparse leaves it alone
-
-
-def needed(module: str, for_what: str, extra: str) -> ModuleType:
-    """Return an optional module, imported.
-
-    Raises:
-        ImportError: It is not installed; the message says what to install, and which extra has it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.split(".")[0]
-        raise ImportError(
-            f"{for_what} needs {package}, which cannot be imported: {error}. Install it: {pip_install(package, extra)}."
-        ) from error

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from datapipes.cli.command import Commands, add_command, needed
+from datapipes.base.errors import needed
+from datapipes.cli.command import Commands, add_command
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -27,7 +28,7 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Return the script."""
-    shtab: Any = needed("shtab", "it", "cli")
+    shtab: Any = needed("shtab", "cli", "it")
     for action in _actions(arguments.root):
         if hasattr(action, "completes"):
             action.complete = getattr(shtab, action.completes)  # type: ignore[attr-defined]  # shtab reads it

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from datapipes.base.folder import check_root, new_folder
 from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
-from datapipes.cli.facts import facts_of_graph, graph_lines
+from datapipes.cli.descriptions import facts_of_graph, graph_lines
 from datapipes.cli.inputs import AnyGraph, add_input, is_saved_graph, open_dataset
-from datapipes.partition.folder import check_root, new_folder
 from datapipes.partition.source_of import source_of
 
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     given, out = Path(getattr(arguments, "in")), Path(os.path.realpath(arguments.out))
     if is_saved_graph(given):
         raise WrongUsage(f"{given} is a folder of a saved graph already. Open it, or give the files of a data set.")
-    check_root("OUT", out, foreign=_any_entry)
+    check_root("OUT", out)
     source = source_of(open_dataset(given, arguments), where="data set")
     _write(source.graph, out)
     facts = facts_of_graph(source.graph)
@@ -42,10 +42,5 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _write(graph: AnyGraph, out: Path) -> None:
-    with new_folder("OUT", out, foreign=_any_entry) as folder:
+    with new_folder("OUT", out) as folder:
         graph.save(folder)
-
-
-def _any_entry(folder: Path) -> str | None:
-    """Return the first entry of a folder: nothing is replaced."""
-    return min((each.name for each in folder.iterdir()), default=None)

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from datapipes.base.checks import one_line
 from datapipes.base.types import ends_of
 from datapipes.cli.command import Commands, add_command
-from datapipes.cli.facts import dataset_lines, facts_of_dataset, facts_of_graph, graph_lines
+from datapipes.cli.descriptions import dataset_lines, facts_of_dataset, facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, is_saved_graph, open_dataset, open_graph, refuse_options
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import IdMap
@@ -22,7 +23,6 @@ from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
 from datapipes.partition.report_checks import refuse_contradictions, refuse_other_part, refuse_other_report
-from datapipes.partition.report_text import one_line
 
 _VERIFIED = {
     "graph": "all edges were read: they are valid",

@@ -17,10 +17,10 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from datapipes.base.checks import one_line
 from datapipes.base.errors import text_of
 from datapipes.cli import completion, convert, inspect, partition, serve
 from datapipes.cli.command import WrongUsage
-from datapipes.partition.report_text import one_line
 
 _COMMANDS = (partition, inspect, convert, serve, completion)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, needed
+from datapipes.base.errors import needed
+from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes
 from datapipes.cli.inputs import add_input, open_input
 from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
@@ -193,7 +194,7 @@ def _check_picture(path: Path, num_parts: int, out: Path) -> None:
         )
     if path.suffix.lower() != ".png":
         raise WrongUsage(f"--png: {path} must end in .png; no other kind of picture is made. Name a .png file.")
-    needed("matplotlib", _FOR, "viz")
+    needed("matplotlib", "viz", _FOR)
 
 
 def _write_picture(report: PartitionReport, path: Path) -> None:
@@ -210,10 +211,10 @@ def _write_picture(report: PartitionReport, path: Path) -> None:
 
 def _figure(edges: Any, report: PartitionReport) -> Any:
     """Return the picture. It is drawn without pyplot, which would choose a backend for the whole process."""
-    colors: Any = needed("matplotlib.colors", _FOR, "viz")
-    canvas: Any = needed("matplotlib.backends.backend_agg", _FOR, "viz")
-    drawing: Any = needed("matplotlib.figure", _FOR, "viz")
-    ticker: Any = needed("matplotlib.ticker", _FOR, "viz")
+    colors: Any = needed("matplotlib.colors", "viz", _FOR)
+    canvas: Any = needed("matplotlib.backends.backend_agg", "viz", _FOR)
+    drawing: Any = needed("matplotlib.figure", "viz", _FOR)
+    ticker: Any = needed("matplotlib.ticker", "viz", _FOR)
     size = 4.5 + min(report.num_parts, 24) * 0.22
     figure = drawing.Figure(figsize=(size + 1.2, size), layout="constrained")
     canvas.FigureCanvasAgg(figure)

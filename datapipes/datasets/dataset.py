@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from datapipes import _core
-from datapipes.base.other_names import OtherNames
 from datapipes.base.rng import check_seed
 from datapipes.base.types import NodeType
 from datapipes.features import FeatureStore
@@ -21,7 +20,7 @@ __all__ = ["Dataset"]
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset(OtherNames):
+class Dataset:
     """A graph, its features, and one task on its nodes or edges.
 
     Attributes:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name
-from datapipes.base.errors import pip_install
+from datapipes.base.errors import not_installed
 from datapipes.device.missing_ids import MissingIds
 from datapipes.device.runtime import cuda
 
@@ -70,10 +70,8 @@ def gather(
     multiples of. Rows of multiples of 128 bytes at such addresses are the fastest.
     """
     if not has_triton():
-        raise ImportError(
-            "Reading features with ids on a GPU needs triton, which is not installed here. Install it: "
-            f"{pip_install('triton', 'gpu')}. Or fetch before the copy: .fetch_feature(...).copy_to('cuda')."
-        )
+        instead = ". Or fetch before the copy: .fetch_feature(...).copy_to('cuda')"
+        raise not_installed("triton", "gpu", "Reading features with ids on a GPU", instead)
     from datapipes.device import kernels
 
     device, num_ids, count = ids.device, int(ids.shape[0]), int(table.shape[0])

@@ -7,12 +7,10 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from datapipes.base.other_names import OtherNames
-
 __all__ = ["Feature"]
 
 
-class Feature(OtherNames, ABC):
+class Feature(ABC):
     """A table of equal rows. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore."""
 
     @abstractmethod
@@ -50,7 +48,7 @@ class Feature(OtherNames, ABC):
         """
         return None
 
-    def finish_reads(self) -> None:
+    def finish_reads(self) -> None:  # noqa: B027  # most features have nothing to wait for
         """Wait until it is known whether all ids that were read on devices had rows; by default nothing is waited for.
 
         Raises:

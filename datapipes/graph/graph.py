@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.other_names import OtherNames
 from datapipes.base.types import EdgeType, NodeType, type_text
 from datapipes.graph.choice import Choice, Keyed
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
@@ -40,7 +39,7 @@ class Relation(Protocol):
         """{name: [num_edges, ...]}, aligned with `indices`."""
 
 
-class Graph(OtherNames, ABC):
+class Graph(ABC):
     """Base of CSCGraph and HeteroCSCGraph.
 
     Attributes:
@@ -138,7 +137,7 @@ class Graph(OtherNames, ABC):
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
         """Return {("node" or "edge", type or None, name): Form} of all attributes."""
 
-    def refuse_source_times(self, where: str, name: str) -> None:
+    def refuse_source_times(self, where: str, name: str) -> None:  # noqa: B027  # most graphs have them
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
     def topology(self) -> _core.Topology:

@@ -6,12 +6,14 @@ is and can feed other loaders. A DataLoader is a Stage too: stages chained after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from datapipes.base.checks import check_int
-from datapipes.base.clock import StageClock
+from datapipes.base.clock import CallRecord, StageClock
 from datapipes.base.rng import check_epoch
 from datapipes.chain.epoch import Calls, EpochContext
 from datapipes.chain.evaluator import Evaluator
@@ -24,7 +26,6 @@ from datapipes.loader.gpu_passes import fetch_behind_copy
 from datapipes.loader.graphs import copies_to_gpu
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
-from datapipes.loader.trace import write_trace
 from datapipes.loader.wait_for_gpu import wait_for_all, waits_of
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
@@ -186,3 +187,29 @@ class DataLoader(StreamStage):
         if options.num_workers > 0:
             shown["worker_method"] = options.worker_method
         return {**shown, "prefetch_factor": options.prefetch_factor, "overlap": options.overlap}
+
+
+def write_trace(path: str | Path, calls: Sequence[CallRecord]) -> None:
+    """Write `calls` as JSON for chrome://tracing and Perfetto: one complete event each, in microseconds."""
+    threads: dict[tuple[int, str], int] = {}
+    events: list[dict[str, Any]] = []
+    for call in calls:
+        number = threads.setdefault((call.process, call.thread), len(threads))
+        events.append(
+            {
+                "name": call.stage,
+                "ph": "X",
+                "ts": call.began * 1e6,
+                "dur": call.seconds * 1e6,
+                "pid": call.process,
+                "tid": number,
+                "args": {"minibatch": call.minibatch},
+            }
+        )
+    here = os.getpid()
+    for process in sorted({process for process, _ in threads}):
+        name = "caller" if process == here else "worker"
+        events.append({"name": "process_name", "ph": "M", "pid": process, "args": {"name": f"{name} {process}"}})
+    for (process, thread), number in threads.items():
+        events.append({"name": "thread_name", "ph": "M", "pid": process, "tid": number, "args": {"name": thread}})
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n", encoding="utf-8")

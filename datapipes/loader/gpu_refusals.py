@@ -16,7 +16,7 @@ from datapipes.features.feature_store import feature_text
 from datapipes.features.fetch_for_copy import Decode, FetchForCopy, lies_on_gpu
 from datapipes.loader.graphs import Graph, gpus_of, planned_elsewhere
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.shard import Sharded
+from datapipes.loader.sharded import Sharded
 from datapipes.sampling import Sampler
 from datapipes.seeds import ItemSampler
 

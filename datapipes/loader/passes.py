@@ -29,7 +29,7 @@ from datapipes.loader.gpu_refusals import refuse_ids_elsewhere
 from datapipes.loader.graphs import Graph, Passage, copies_to_gpu, num_readers, single_line
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.prefetcher import Overlap, Prefetcher
-from datapipes.loader.shard import shard
+from datapipes.loader.sharded import shard
 from datapipes.loader.workers.pickling import refuse_unpicklable
 from datapipes.loader.workers.workers import Workers
 from datapipes.processes.start import context_of, refuse_unsafe_fork

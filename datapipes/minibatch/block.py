@@ -17,8 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from datapipes.base.other_names import OtherNames
-
 __all__ = ["CSC", "Block", "SampledSubgraph"]
 
 TensorMap = Callable[[Tensor], Tensor]
@@ -32,7 +30,7 @@ class CSC(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Block(OtherNames):
+class Block:
     """The bipartite graph of one hop over local ids; the destinations are the first `num_dst` of its sources.
 
     In a heterogeneous graph it is that of one hop and one edge type (src, rel, dst): its sources are the first
@@ -101,7 +99,7 @@ class Block(OtherNames):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SampledSubgraph(OtherNames):
+class SampledSubgraph:
     """One hop, or one edge type of a hop, with the original ids next to the compacted edges; views of a Block and the
     minibatch's `input_nodes`.
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from datapipes.base.checks import refuse_other_keywords
 from datapipes.base.codec import Message, digest_message
-from datapipes.base.other_names import OtherNames, refuse_other_keywords
 from datapipes.base.rng import RngKey
 from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, moving
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
@@ -39,7 +39,7 @@ class _WithWeakReferences:
 
 
 @dataclass(slots=True, eq=False)
-class MiniBatch(OtherNames, _WithWeakReferences):
+class MiniBatch(_WithWeakReferences):
     """One minibatch on its way through the stages; a field is None until a stage fills it.
 
     Node types are str, edge types tuples (src, rel, dst) of str. In a heterogeneous graph the fields are dicts in the

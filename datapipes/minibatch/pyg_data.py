@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from datapipes.base.errors import pip_install
+from datapipes.base.errors import needed
 from datapipes.minibatch.block import Block
 
 if TYPE_CHECKING:
@@ -77,14 +77,7 @@ def pyg_data(
 
 def new_data(name: str) -> Any:
     """Return an empty Data or HeteroData."""
-    try:
-        import torch_geometric.data
-    except ImportError as error:
-        raise ImportError(
-            "to_pyg: needs torch_geometric, which is not installed. Install it: "
-            f"{pip_install('torch_geometric', 'pyg')}."
-        ) from error
-    return getattr(torch_geometric.data, name)()
+    return getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), name)()
 
 
 def check_sampled(blocks: list[Any] | None, input_nodes: Any) -> tuple[list[Any], Any]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from datapipes.base.folder import Replaceable
 from datapipes.partition.pyg.pyg_names import META
 
 MANIFEST = "partition.json"  # here and not beside its reader, which asks for the layouts
 _HEADERS = {"native": MANIFEST, "pyg": META}
+_FILES = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(META)}|(node|edge)_map\.pt")
+_FOLDERS = {
+    re.compile(r"book"): re.compile(r"book\.json|arrays\.npy"),
+    re.compile(r"(node|edge)_map"): re.compile(r".+\.pt", re.DOTALL),
+    re.compile(r"part_?\d+"): re.compile(r"part\.json|arrays\.npy|(graph|node_feats|edge_feats)\.pt"),
+}
 
 
 def layout_of(root: str | Path) -> set[str]:
@@ -16,3 +24,28 @@ def layout_of(root: str | Path) -> set[str]:
     A layout is there if its header is. Whether its files are whole, is seen when they are opened.
     """
     return {name for name, header in _HEADERS.items() if (Path(root) / header).is_file()}
+
+
+def _not_of_a_partition(root: Path) -> str | None:
+    """Return the first entry of a folder that a partition does not have, as a path below it; None if there is none."""
+    names = sorted(entry.name for entry in root.iterdir())
+    if names and not set(names) & {*_HEADERS.values()}:
+        return names[0]
+    return next((found for name in names for found in _foreign(root / name)), None)
+
+
+def _foreign(entry: Path) -> list[str]:
+    if entry.is_symlink() or not entry.is_dir():
+        fits = _FILES.fullmatch(entry.name) is not None and not entry.is_symlink()
+        return [] if fits else [entry.name]
+    files = next((files for folder, files in _FOLDERS.items() if folder.fullmatch(entry.name)), None)
+    if files is None:
+        return [entry.name]
+    return sorted(
+        f"{entry.name}/{each.name}"
+        for each in entry.iterdir()
+        if files.fullmatch(each.name) is None or each.is_symlink() or each.is_dir()
+    )
+
+
+PARTITION = Replaceable(_not_of_a_partition, (*_HEADERS.values(),))

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from datapipes.base.checks import check_bool, check_choice
+from datapipes.base.folder import check_root, new_folder
 from datapipes.graph.graph import Graph
 from datapipes.partition.cost import Cost
 from datapipes.partition.edge_map import check_edge_ids, with_edge_map
-from datapipes.partition.folder import check_root, new_folder
+from datapipes.partition.layouts import PARTITION
 from datapipes.partition.methods.assign import Assignment, check_arguments, make_assignment
 from datapipes.partition.native.native_write import check_times, write_native
 from datapipes.partition.pyg.pyg_write import check_pyg, pyg_bytes, write_pyg
@@ -72,7 +73,7 @@ class Partitioner:
     ) -> None:
         self.source = source_of(data)
         check_arguments(self.source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed)
-        self.root, self.num_parts = check_root(_NAME, root), num_parts
+        self.root, self.num_parts = check_root(_NAME, root, replaced=PARTITION), num_parts
         self.method, self.recursive, self.rng_seed = method, recursive, rng_seed
         check_times(_NAME, self.source.graph, node_time_attr)
         self.node_time_attr = node_time_attr
@@ -98,7 +99,7 @@ class Partitioner:
             MetisError: METIS failed; the message says how it ended (a RuntimeError).
             MemoryError: The graph does not fit METIS's memory.
         """
-        with Cost() as cost, new_folder(_NAME, self.root, self._num_bytes()) as folder:
+        with Cost() as cost, new_folder(_NAME, self.root, self._num_bytes(), replaced=PARTITION) as folder:
             with cost.step("validate"):
                 graph = self.source.graph.validate()
                 has_edge_map, why_not = self._has_edge_map(graph)  # not after the work of METIS

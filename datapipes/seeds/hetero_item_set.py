@@ -18,14 +18,13 @@ from torch import Tensor
 
 from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import shown
-from datapipes.base.other_names import OtherNames
 from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, check_node_type
 from datapipes.seeds.item_set import ItemSet, as_fields
 
 __all__ = ["HeteroItemSet"]
 
 
-class HeteroItemSet(Hashed, OtherNames):
+class HeteroItemSet(Hashed):
     """The seeds of several node types, or of several edge types, and the values that belong to each seed.
 
     In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type of

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, how_to_get_ids, shown
-from datapipes.base.other_names import OtherNames
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.minibatch import MiniBatch
 
@@ -23,7 +22,7 @@ ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 _TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs"}) - {*ITEM_NAMES}
 
 
-class ItemSet(Hashed, OtherNames):
+class ItemSet(Hashed):
     """One or several tensors of equal length; item i is row i of each of them.
 
     Args:

@@ -8,7 +8,7 @@ import datapipes as dp
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import PASSES, Cut, cut, overlap_with_consumer, put_in_workers, rewrite
 from datapipes.loader.prefetcher import Prefetcher
-from datapipes.loader.shard import Sharded, shard
+from datapipes.loader.sharded import Sharded, shard
 from datapipes.loader.workers.workers import Workers
 
 

@@ -12,13 +12,13 @@ from partitions import books, graphs, parts_of
 from pipelines import graph_of, refused
 
 import datapipes as dp
+from datapipes.base.checks import one_line
 from datapipes.base.types import ends_of
 from datapipes.distributed import PartitionBook, PartitionReport
 from datapipes.partition.part_source import part_of_graph
 from datapipes.partition.remote import remote_sources
 from datapipes.partition.report import MOST_MATRIX_PARTS, measure
 from datapipes.partition.report_checks import refuse_contradictions
-from datapipes.partition.report_text import one_line
 from datapipes.partition.row_chunks import PartRows
 from datapipes.partition.source import Source
 

@@ -31,11 +31,11 @@ def write(told: str, *numbers: int) -> None:
 
 def end_with_parent_without_pidfd(told: str, file: str) -> None:
     """Write this pid into `told`; end with the parent, on a system that has no pidfd, or when `file` exists."""
-    from datapipes.processes import parent
+    from datapipes.processes import child
 
     with contextlib.suppress(AttributeError):
         del os.pidfd_open
-    parent.LOOK_S = 0.05
-    parent.end_with_parent()
+    child.PARENT_LOOK_S = 0.05
+    child.end_with_parent()
     write(told, os.getpid())
     hold_until(file)

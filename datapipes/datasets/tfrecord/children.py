@@ -40,18 +40,16 @@ from datapipes.datasets.tfrecord.data_loader import files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, load_entity
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
-from datapipes.loader.workers.main_module import refuse_missing_main, refuse_repetition
 from datapipes.partition.across_ranks.ranks import ends_of
+from datapipes.processes.child import ChildProcess, begin, end_all, settle
 from datapipes.processes.endings import how_it_exited
-from datapipes.processes.parent import end_with_parent
+from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
 from datapipes.processes.sharing import Packed, pack
-from datapipes.processes.start import Context, context_of, no_interrupt, prepare_server, require_descriptors
-from datapipes.processes.watch import Watch
+from datapipes.processes.start import Context, context_of, prepare_server, require_descriptors
 
 LOOK_S = 0.1  # seconds between two looks whether a process lives, and whether to go on
 GRACE_S = 0.25  # seconds in which others may fail too, after the first failure
 END_S = 0.5  # seconds that a process may take to end after a signal
-_UNKNOWN = 255  # exit code of a process whose exit status was collected elsewhere
 _REMEDY = "run it in a notebook or by `python -c`."
 
 
@@ -89,7 +87,7 @@ def load_all(
     return loaded
 
 
-class Child:
+class Child(ChildProcess):
     """A process that loads an entity: what it has told, and whether it lives.
 
     Attributes:
@@ -97,41 +95,36 @@ class Child:
         failure: how it failed, once it has.
     """
 
+    end_s = END_S
+
     def __init__(self, task: EntityTask, process: Any, pipe: Connection) -> None:
+        super().__init__(process, pipe)
         self.task = task
-        self.pid: int = process.pid
-        self.pipe = pipe
-        self.watch = Watch(process)
         self.loaded: Loaded | None = None
         self.failure: str | None = None
-        self._process = process
         self._place = ""
 
     @classmethod
     def started(cls, context: Context, task: EntityTask, packed: Packed, num_threads: int) -> Child:
         """Start the process."""
         require_descriptors(f"{WHERE}: the process for {task.entity} cannot be started", "or close some files")
-        here, there = context.Pipe(duplex=True)
-        start = ChildStart(there, packed, num_threads, logger.getEffectiveLevel())
-        process = _process(context, task.entity, start)
-        try:
-            try:
-                process = _begun(process)
-            except (EOFError, ConnectionError):  # the fork server has ended; this starts another
-                process = _begun(_process(context, task.entity, start))
-            return cls(task, process, here)
-        except BaseException:  # an interrupt, too
-            here.close()
-            if process.pid is not None:
-                process.kill()
-            raise
-        finally:
-            there.close()
+        level = logger.getEffectiveLevel()
+        return begin(
+            context,
+            f"datapipes-load-{task.entity}",
+            main,
+            lambda there: ChildStart(there, packed, num_threads, level),
+            lambda process, here: cls(task, process, here),
+        )
 
     @property
     def is_done(self) -> bool:
         """Whether it has loaded or failed."""
         return self.loaded is not None or self.failure is not None
+
+    @property
+    def ends_by_itself(self) -> bool:
+        return self.is_done
 
     def listen(self) -> None:
         """Read what it has told; notice if it has ended without a result."""
@@ -167,14 +160,8 @@ class Child:
         self.failure = f"process {self.pid}{place}: {how}"
 
     def forget(self) -> None:
-        """Give back all that this object holds, once the process has ended."""
         self.loaded = None
-        self.pipe.close()
-        if self.watch.has_ended() and self.watch.exit_code() is None:
-            self._process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
-        self.watch.close()
-        with contextlib.suppress(ValueError):  # it was killed and still runs: the system holds it
-            self._process.close()
+        super().forget()
 
 
 def wait_for_all(children: Sequence[Child], go_on: Callable[[], None]) -> None:
@@ -186,22 +173,6 @@ def wait_for_all(children: Sequence[Child], go_on: Callable[[], None]) -> None:
         failures = {child.task.entity: child.failure for child in children if child.failure}
         stopped = [child.task.entity for child in children if not child.is_done]
         raise TFRecordLoadError.of_entities(children[0].task.rank, failures, stopped)
-
-
-def end_all(children: Sequence[Child]) -> None:
-    """End all processes; those that have told their result end by themselves."""
-    wanted = {child.pid: END_S if child.is_done else 0.0 for child in children}
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        running = [child for child in children if not child.watch.has_ended()]
-        ends = time.monotonic() + END_S
-        for child in running:
-            if number is not None:
-                child.watch.send(number)
-        for child in running:
-            left = max(ends - time.monotonic(), 0.0)
-            child.watch.wait(left if number is not None else min(left, wanted[child.pid]))
-    for child in children:
-        child.forget()
 
 
 def _listen_until(children: Sequence[Child], is_over: Callable[[], bool], go_on: Callable[[], None]) -> None:
@@ -218,17 +189,6 @@ def _received(pipe: Connection, forms: dict[tuple[str, Any], Form]) -> Loaded:
     for (name, kind), tensor in zip(forms, receive_tensors(pipe, [*forms.values()]), strict=True):
         loaded.setdefault(name, {})[kind] = tensor
     return loaded
-
-
-def _process(context: Context, entity: str, start: ChildStart) -> Any:
-    name = f"datapipes-load-{entity}"
-    return context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
-
-
-def _begun(process: Any) -> Any:
-    with no_interrupt():
-        process.start()
-    return process
 
 
 def _packed(task: EntityTask) -> Packed:
@@ -295,10 +255,7 @@ class ChildStart:
 
 def main(start: ChildStart) -> None:
     """Load an entity, tell the parent, and end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent()
+    settle()
     with contextlib.suppress(OSError):  # the first to go where memory runs out, before the caller
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     torch.set_num_threads(start.num_threads)

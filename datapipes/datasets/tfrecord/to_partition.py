@@ -16,6 +16,7 @@ import torch.distributed
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.folder import check_root
 from datapipes.base.types import ends_of, type_text
 from datapipes.datasets.tfrecord.entity_task import TFRecordLoadError
 from datapipes.datasets.tfrecord.graph_tensors import FIELDS, GraphTensors
@@ -23,7 +24,7 @@ from datapipes.datasets.tfrecord.tasks import refuse_negative_alone
 from datapipes.partition.across_ranks.exchange import Exchange, exchange
 from datapipes.partition.across_ranks.placed_graph import TRAIN_MASK, Shard
 from datapipes.partition.across_ranks.write_shards import write_shards
-from datapipes.partition.folder import check_root
+from datapipes.partition.layouts import PARTITION
 from datapipes.partition.report import PartitionReport
 
 _WHERE = "to_partition"
@@ -40,7 +41,7 @@ def to_partition(graph: GraphTensors, root: str | Path, rank_timeout_s: float) -
 
 def write_tensors(ranks: Exchange, graph: GraphTensors, root: str | Path) -> PartitionReport:
     """Write what this rank has loaded, together with the others."""
-    path = check_root(_WHERE, root)
+    path = check_root(_WHERE, root, replaced=PARTITION)
     _refuse_other_forms(_WHERE, ranks.gather(form_of(graph)))
     return write_shards(ranks, _shard_of(_WHERE, graph), path)
 

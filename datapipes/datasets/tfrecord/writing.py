@@ -22,8 +22,8 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import as_tensor, check_bool, check_int, dtype_name, shown
+from datapipes.base.folder import new_folder
 from datapipes.datasets.tfrecord.info import local_path
-from datapipes.partition.folder import new_folder
 
 __all__ = ["write_tf_records"]
 
@@ -68,7 +68,7 @@ def write_tf_records(
     suffix = ".tfrecord.gz" if compress else ".tfrecord"
     row_bytes = sum((4 if each.is_floating_point() else 1) * each.shape[1] + len(key) for key, each in given.items())
     rows = max(_BATCH_BYTES // sum(_room_of(each) for each in given.values()), 1)
-    with new_folder(_WHERE, path, 0 if compress else num_rows * row_bytes, foreign=_any_entry) as new:
+    with new_folder(_WHERE, path, 0 if compress else num_rows * row_bytes) as new:
         for number in range(num_files):
             begin, end = num_rows * number // num_files, num_rows * (number + 1) // num_files
             with _opened(new / f"data-{number:05}-of-{num_files:05}{suffix}", compress) as file:
@@ -135,11 +135,6 @@ def _opened(path: Path, compress: bool) -> Iterator[BinaryIO]:
             "", "wb", 6, file, mtime=0
         ) as packed:  # neither name nor time, so equal rows give equal bytes
             yield packed  # type: ignore[misc]
-
-
-def _any_entry(folder: Path) -> str | None:
-    """Return the name of an entry of a folder, None if it is empty: nothing may be replaced."""
-    return min((each.name for each in folder.iterdir()), default=None)
 
 
 _Bytes = NDArray[np.uint8]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from datapipes.distributed.address import Address
+from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.forks import note_client, refuse_forked
-from datapipes.distributed.needed import arrow_flight
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import Sink, from_batches

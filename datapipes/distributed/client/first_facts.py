@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datapipes.distributed.address import Address
+from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.greeting import greet
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.forks import refuse_forked
-from datapipes.distributed.needed import arrow_flight
 from datapipes.distributed.tls import TLSConfig
 
 

@@ -3,9 +3,8 @@
 Importing it needs torch_geometric.
 """
 
-from datapipes.distributed.pyg.local_feature_store import LocalFeatureStore
-from datapipes.distributed.pyg.local_graph_store import LocalGraphStore
 from datapipes.distributed.pyg.partitioner import Partitioner
+from datapipes.distributed.pyg.stores import LocalFeatureStore, LocalGraphStore
 
 __all__ = [
     "LocalFeatureStore",

@@ -12,7 +12,7 @@ from datapipes.base.checks import MOST_SECONDS, check_bool, check_int, shown
 from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.distributed.address import Address, parse_address
-from datapipes.distributed.needed import arrow_flight
+from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.memory_watch import MemoryWatch, own_memory
 from datapipes.distributed.server.metrics_server import MetricsServer

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name
-from datapipes.distributed.needed import arrow
+from datapipes.distributed.arrow import arrow
 from datapipes.distributed.wire.tensor_buffers import bytes_of, plain
 
 # Of tensors in one batch. A larger batch is slower: gRPC joins its pieces in fresh memory before anybody can read it.

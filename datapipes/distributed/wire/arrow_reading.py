@@ -18,7 +18,7 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.rows import new_rows
 from datapipes.base.strict_json import parse_strict
-from datapipes.distributed.needed import arrow
+from datapipes.distributed.arrow import arrow
 from datapipes.distributed.wire.arrow_message import DTYPE, HEADER, SHAPE, Message
 from datapipes.distributed.wire.tensor_buffers import bytes_of, check_form, refuse_other_bools, shaped, view_of
 

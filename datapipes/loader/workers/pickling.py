@@ -12,7 +12,7 @@ import torch
 
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
-from datapipes.loader.workers.main_module import NAMES, refuse_hidden, refuse_missing_main, refuse_repetition
+from datapipes.processes.main_module import NAMES, refuse_hidden, refuse_missing_main, refuse_repetition
 from datapipes.processes.sharing import Together
 
 

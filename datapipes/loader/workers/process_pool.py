@@ -1,7 +1,7 @@
 """Workers as processes: started, given tasks, watched, and started again when they die.
 
 Each worker has a pipe for tasks, and a row of the board (board.py) in which it writes the tasks it is making. Outcomes
-come through an inbox (inbox.py). A watch (processes/watch.py) tells that a worker has died, and its row which tasks it
+come through an inbox (inbox.py). A watch (processes/child.py) tells that a worker has died, and its row which tasks it
 was making.
 """
 
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -25,22 +26,22 @@ from datapipes.base.codec import Message
 from datapipes.base.error_message import error_from_message
 from datapipes.base.errors import ChannelClosed, ChannelDamaged, QueueTimeoutError, add_note
 from datapipes.base.log import logger
-from datapipes.base.threads import normal_policy, share_of
+from datapipes.base.threads import share_of
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.workers.board import Board, Row
-from datapipes.loader.workers.envelope import CALLS, LABEL, Opener
 from datapipes.loader.workers.inbox import Inbox, ShmInbox, ThreadInbox
-from datapipes.loader.workers.main_module import refuse_repetition
+from datapipes.loader.workers.outcome_messages import CALLS, LABEL, Opener
 from datapipes.loader.workers.pool import Death, Outcome, Pool, Task, in_words, making_at_once, tasks_for_each
-from datapipes.loader.workers.start import Start
-from datapipes.loader.workers.worker_handle import WorkerHandle, end_all
+from datapipes.loader.workers.worker_handle import Start, WorkerHandle
 from datapipes.loader.workers.worker_process import main
+from datapipes.processes.child import begin, end_all
 from datapipes.processes.endings import how_it_exited, why_it_stands_still
+from datapipes.processes.main_module import refuse_repetition
 from datapipes.processes.sharing import Packed
-from datapipes.processes.start import Context, no_interrupt, prepare_server, require_descriptors
+from datapipes.processes.start import Context, prepare_server, require_descriptors
 
 LOOK_S = 0.1  # seconds between two checks that all workers live
 _KEPT = 4  # the channel has room for this many minibatches beyond those that are being made
@@ -151,46 +152,32 @@ class ProcessPool(Pool):
     def _launch(self, worker: int, life: int) -> WorkerHandle:
         assert self._board is not None
         require_descriptors(f"data_loader: worker {worker} cannot be started")
-        here, there = self._context.Pipe(duplex=True)
-        channel = self._channel
-        if self._wanted_channel == "mp":
-            channel = MpChannel()
-        start = Start(
-            worker=worker,
-            life=life,
-            pool=self._id,
-            connection=there,
-            chain=self._chain,
-            board=self._board.packed(),
-            channel=channel,
-            own_channel=not isinstance(self._wanted_channel, ChannelBase),
-            explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),
-            num_threads=self._num_threads,
-        )
-        self._board.clear(worker)
-        try:
-            try:
-                process = self._begin_process(start)
-            except (EOFError, ConnectionError):  # the fork server has ended; this starts another
-                process = self._begin_process(start)
-        except BaseException:
-            here.close()
-            raise
-        finally:
-            there.close()
-        if self._wanted_channel == "mp":
-            assert isinstance(self._inbox, ThreadInbox)
-            assert isinstance(channel, MpChannel)
-            channel.only_receive()
-            self._inbox.listen(channel, process)
-        return WorkerHandle(process, here, life, channel if self._wanted_channel == "mp" else None)
+        own = MpChannel() if self._wanted_channel == "mp" else None
+        channel = self._channel if own is None else own
+        board = self._board.packed()
 
-    def _begin_process(self, start: Start) -> Any:
-        name = f"datapipes-worker-{start.worker}"
-        process = self._context.Process(target=main, args=(start,), name=name, daemon=True)  # type: ignore[attr-defined]
-        with no_interrupt(), normal_policy():  # a fork server that has ended is started anew
-            process.start()
-        return process
+        def start(there: Connection) -> Start:
+            return Start(
+                worker=worker,
+                life=life,
+                pool=self._id,
+                connection=there,
+                chain=self._chain,
+                board=board,
+                channel=channel,
+                own_channel=not isinstance(self._wanted_channel, ChannelBase),
+                explicit_size=self._shm_size is not None or isinstance(self._wanted_channel, ChannelBase),
+                num_threads=self._num_threads,
+            )
+
+        self._board.clear(worker)
+        name = f"datapipes-worker-{worker}"
+        handle = begin(self._context, name, main, start, lambda process, here: WorkerHandle(process, here, life, own))
+        if own is not None:
+            assert isinstance(self._inbox, ThreadInbox)
+            own.only_receive()
+            self._inbox.listen(own, handle.process)
+        return handle
 
     def replace(self, worker: int) -> None:
         with self._changing:
@@ -232,7 +219,7 @@ class ProcessPool(Pool):
             for worker in self._workers:
                 worker.send_rest()
             if self._inbox is None:
-                pipes = [worker.connection for worker in self._workers if not worker.death_reported]
+                pipes = [worker.pipe for worker in self._workers if not worker.death_reported]
                 connection.wait(pipes, min(left, LOOK_S))
                 self._look()
             else:

@@ -1,15 +1,14 @@
-"""A worker process as its pool sees it: the messages to it and from it, whether it lives, and its end."""
+"""A worker process as its pool sees it: what it is started with, the messages to it and from it, and its end."""
 
 from __future__ import annotations
 
 import json
 import select
-import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,31 +17,54 @@ import numpy as np
 
 from datapipes.channel import ChannelBase, ShmChannel
 from datapipes.loader.workers.pool import Task
-from datapipes.loader.workers.start import CHANNEL, END, TASK
-from datapipes.processes.watch import Watch
+from datapipes.processes.child import ChildProcess
+from datapipes.processes.sharing import Packed
 
-END_S = 1.0  # seconds that a worker may take to end by itself, and again after a signal
-_UNKNOWN = 255  # exit code of a process whose exit status was collected elsewhere
+# The first byte of each message that the pool sends through the pipe.
+TASK = b"T"  # then the numbers of a Task, int64 each
+END = b"E"
+CHANNEL = b"C"  # then the descriptor of a ShmChannel
 
 
-class WorkerHandle:
+@dataclass
+class Start:
+    """What a worker process is started with.
+
+    Attributes:
+        worker: its number, from 0.
+        life: how often a worker with this number was started before.
+        pool: a random number that names the pool in messages.
+        connection: the worker's end of its pipe.
+        chain: (last stage before the cut, worker_init_fn).
+        board: see board.py.
+        channel: where outcomes go; None if the pool makes one once it knows how large a minibatch is.
+        own_channel: whether the pool made the channel; then it can drop messages of older generations from it.
+        explicit_size: whether the user has chosen its size; then a minibatch that does not fit is refused.
+        num_threads: how many threads a kernel of this package may use.
+    """
+
+    worker: int
+    life: int
+    pool: int
+    connection: Connection
+    chain: Packed | tuple[Any, ...]
+    board: Packed
+    channel: ChannelBase | None
+    own_channel: bool
+    explicit_size: bool
+    num_threads: int
+
+
+class WorkerHandle(ChildProcess):
     """A worker process as its pool sees it: the process, the pool's end of the pipe, and the messages still to send."""
 
     def __init__(self, process: Any, pipe: Connection, life: int, channel: ChannelBase | None) -> None:
-        self.process = process
-        self.pid: int = process.pid
-        self.watch = Watch(process)
-        self.connection = pipe
+        super().__init__(process, pipe)
         self.life = life
         self.channel = channel  # a channel of its own; None if all workers share one
         self.death_reported = False  # whether its death was reported
-        self._forgotten = False
         self._unsent: deque[tuple[bool, Callable[[Connection], None]]] = deque()
         self._sending = threading.RLock()  # held while sending: another thread may close the pool meanwhile
-
-    def has_ended(self) -> bool:
-        """Return whether the process has ended, also if its exit status was collected elsewhere."""
-        return self._forgotten or self.watch.has_ended()
 
     def give(self, task: Task) -> None:
         """Tell the worker to make a minibatch."""
@@ -76,9 +98,9 @@ class WorkerHandle:
 
     def send_rest(self) -> None:
         with self._sending, suppress(OSError):  # the worker has died; the pool finds that by itself
-            while self._unsent and _has_room(self.connection):
+            while self._unsent and _has_room(self.pipe):
                 first = self._unsent[0]  # stays until it is sent: an interrupt may come in between
-                first[1](self.connection)
+                first[1](self.pipe)
                 if self._unsent and self._unsent[0] is first:
                     self._unsent.popleft()
 
@@ -86,37 +108,14 @@ class WorkerHandle:
         """Return the messages that the worker has sent since the last call."""
         found = []
         with suppress(EOFError, OSError):
-            while self.connection.poll(0):
-                found.append(json.loads(self.connection.recv_bytes()))
+            while self.pipe.poll(0):
+                found.append(json.loads(self.pipe.recv_bytes()))
         return found
 
     def forget(self) -> None:
-        """Give back all that this object holds; called twice, it does nothing."""
-        if self._forgotten:
-            return
-        self.connection.close()
+        super().forget()
         if self.channel is not None:
             self.channel.close()
-        if self.watch.wait(END_S) and self.watch.exit_code() is None:
-            self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
-        self.watch.close()
-        with suppress(ValueError):  # it was killed and still runs: the system holds it
-            self.process.close()
-        self._forgotten = True
-
-
-def end_all(workers: list[WorkerHandle]) -> None:
-    """Wait for processes that were asked to end; end those that do not, and forget all of them."""
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        running = [worker for worker in workers if not worker.has_ended()]
-        if number is not None:
-            for worker in running:
-                worker.watch.send(number)
-        ends = time.monotonic() + END_S
-        for worker in running:
-            worker.watch.wait(max(ends - time.monotonic(), 0.0))
-    for worker in workers:
-        worker.forget()
 
 
 def _has_room(pipe: Connection) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import threading
 from collections import deque
 from multiprocessing import reduction
@@ -26,12 +25,12 @@ from datapipes.chain.asynchronous import async_window
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ShmChannel
 from datapipes.loader.workers.board import OwnRow
-from datapipes.loader.workers.envelope import num_bytes_of, to_messages
 from datapipes.loader.workers.making import work
+from datapipes.loader.workers.outcome_messages import num_bytes_of, to_messages
 from datapipes.loader.workers.pool import Outcome, Task
-from datapipes.loader.workers.start import CHANNEL, TASK, Start
+from datapipes.loader.workers.worker_handle import CHANNEL, TASK, Start
+from datapipes.processes.child import settle
 from datapipes.processes.clone import end_if_clone
-from datapipes.processes.parent import end_with_parent
 from datapipes.processes.sharing import Packed
 
 NICENESS = 5  # if cores are few, the consumer's own work goes first
@@ -40,12 +39,8 @@ NICENESS = 5  # if cores are few, the consumer's own work goes first
 def main(start: Start) -> None:
     """Run a worker until it is told to end."""
     process = os.getpid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # after a fork the handler is the caller's
-    signal.set_wakeup_fd(-1)
+    settle()
     torch.set_num_threads(1)  # before any kernel: after a fork OpenMP would wait for threads that are gone
-    end_with_parent()
     with contextlib.suppress(OSError):  # some sandboxes know no priorities
         os.nice(NICENESS)
     preempt_nobody()

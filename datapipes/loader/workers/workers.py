@@ -16,7 +16,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.device.side_streams import SideStreams
 from datapipes.loader.graphs import gpus_of
 from datapipes.loader.options import LoaderOptions
-from datapipes.loader.shard import Sharded
+from datapipes.loader.sharded import Sharded
 from datapipes.loader.workers.dispatcher import Dispatcher
 from datapipes.loader.workers.pool import Pool, tasks_for_each
 from datapipes.loader.workers.process_pool import ProcessPool

@@ -1,6 +1,6 @@
 """One folder for the ranks of a machine, or of a disk that they share: it appears whole or not at all.
 
-Ranks that see the same folder elect the lowest of them, which makes and renames it (partition/folder.py). Where each
+Ranks that see the same folder elect the lowest of them, which makes and renames it (base/folder.py). Where each
 machine has a disk of its own, each gets a folder with the parts of its ranks.
 """
 
@@ -12,8 +12,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from datapipes.base.folder import new_beside, new_folder, room_told
 from datapipes.partition.across_ranks.exchange import Exchange
-from datapipes.partition.folder import new_beside, new_folder, room_told
+from datapipes.partition.layouts import PARTITION
 
 
 class SharedRoot(NamedTuple):
@@ -45,7 +46,11 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
     mine, hidden = leaders[ranks.rank], new_beside(path)
     members = [rank for rank, leader in enumerate(leaders) if leader == mine]
     is_leader = mine == ranks.rank
-    with new_folder(ranks.where, path, num_bytes(members)) if is_leader else nullcontext(hidden) as folder:
+    with (
+        new_folder(ranks.where, path, num_bytes(members), replaced=PARTITION)
+        if is_leader
+        else nullcontext(hidden) as folder
+    ):
         if is_leader:
             _clear_marks(path)
         try:

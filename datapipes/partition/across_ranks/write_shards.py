@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from datapipes.base.folder import sync_files
 from datapipes.base.types import ends_of
 from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard, place
@@ -21,7 +22,6 @@ from datapipes.partition.across_ranks.placed_part import part_of_rank, report_of
 from datapipes.partition.across_ranks.placement import as_bytes, window
 from datapipes.partition.across_ranks.shared_root import shared_root
 from datapipes.partition.cost import Cost
-from datapipes.partition.folder import sync_files
 from datapipes.partition.id_maps import RangeMap, smallest_dtype
 from datapipes.partition.layouts import MANIFEST
 from datapipes.partition.native.manifest import File, Manifest, manifest_bytes

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datapipes import _core
-from datapipes.base.errors import pip_install
+from datapipes.base.errors import needed
 from datapipes.base.sizes import check_memory
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import smallest_dtype
@@ -41,14 +41,7 @@ _REMEDY = "Use method='fennel', which needs 5 bytes a node, or a machine with mo
 
 def require_pymetis() -> None:
     """Raise ModuleNotFoundError, which says what to install, where pymetis is not installed."""
-    try:
-        import pymetis  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "Partitioner: method='metis' needs pymetis, which is not installed. Install it: "
-            f"{pip_install('pymetis', 'partition')}; or use method='fennel'.",
-            name="pymetis",
-        ) from error
+    needed("pymetis", "partition", "Partitioner: method='metis'", "; or use method='fennel'")
 
 
 def index_dtype() -> np.dtype[Any]:

@@ -15,7 +15,7 @@ from datapipes.datasets.tfrecord import children
 from datapipes.datasets.tfrecord.children import Child, end_all, load_all, wait_for_all
 from datapipes.datasets.tfrecord.data_loader import TFDatasetOptions
 from datapipes.datasets.tfrecord.entity_task import EntityTask
-from datapipes.loader.workers import main_module
+from datapipes.processes import main_module
 from datapipes.processes.endings import runs
 from datapipes.processes.sharing import pack
 from datapipes.processes.start import context_of, prepare_server

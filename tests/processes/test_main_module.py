@@ -14,7 +14,7 @@ from pipelines import refused, sampled
 from scripts import SUPPORT
 
 import datapipes as dp
-from datapipes.loader.workers import main_module
+from datapipes.processes import main_module
 
 OWN = """
     class Own(dp.MiniBatchTransformer):

@@ -2,10 +2,9 @@
 
 Beside the folder NAME a writer has, until it ends: `.NAME.datapipes-lock`, a file that it has locked; and
 `.NAME.datapipes-new`, what it writes. A killed writer leaves both; the next one finds the lock free and begins anew. If
-NAME holds an older partition, the two folders change places in one step, and the older one is removed after it. Where
+NAME holds an older folder of its kind, the two change places in one step, and the older one is removed after it. Where
 the disk cannot do that, the older one is first moved to `.NAME.datapipes-old`; a writer that is killed then leaves it
-there, and the next one moves it back. What does not belong to a partition is a user's, and is neither replaced nor
-removed.
+there, and the next one moves it back. What is not Replaceable is a user's, and is neither replaced nor removed.
 """
 
 from __future__ import annotations
@@ -15,49 +14,35 @@ import ctypes
 import errno
 import fcntl
 import os
-import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from datapipes.base.checks import shown
-from datapipes.partition.layouts import MANIFEST
-from datapipes.partition.pyg.pyg_names import META
-
-HEADERS = (MANIFEST, META)  # one of them makes a folder a partition
-_FILES = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(META)}|(node|edge)_map\.pt")
-_FOLDERS = {
-    re.compile(r"book"): re.compile(r"book\.json|arrays\.npy"),
-    re.compile(r"(node|edge)_map"): re.compile(r".+\.pt", re.DOTALL),
-    re.compile(r"part_?\d+"): re.compile(r"part\.json|arrays\.npy|(graph|node_feats|edge_feats)\.pt"),
-}
 
 
-def not_of_a_partition(root: Path) -> str | None:
-    """Return the first entry of a folder that a partition does not have, as a path below it; None if there is none."""
-    names = sorted(entry.name for entry in root.iterdir())
-    if names and not set(names) & set(HEADERS):
-        return names[0]
-    return next((found for name in names for found in _foreign(root / name)), None)
+@dataclass(frozen=True)
+class Replaceable:
+    """What a folder may hold so that a new one replaces it.
+
+    Attributes:
+        foreign: returns the first entry that may not be replaced, as a path below the folder; None if there is none.
+        headers: the files that make a folder one of its kind. They are removed first: half a folder, left by a kill, is
+            none.
+    """
+
+    foreign: Callable[[Path], str | None]
+    headers: tuple[str, ...] = ()
 
 
-def _foreign(entry: Path) -> list[str]:
-    if entry.is_symlink() or not entry.is_dir():
-        fits = _FILES.fullmatch(entry.name) is not None and not entry.is_symlink()
-        return [] if fits else [entry.name]
-    files = next((files for folder, files in _FOLDERS.items() if folder.fullmatch(entry.name)), None)
-    if files is None:
-        return [entry.name]
-    return sorted(
-        f"{entry.name}/{each.name}"
-        for each in entry.iterdir()
-        if files.fullmatch(each.name) is None or each.is_symlink() or each.is_dir()
-    )
+def _first_entry(root: Path) -> str | None:
+    return min((each.name for each in root.iterdir()), default=None)
 
 
-Foreign = Callable[[Path], "str | None"]  # the first entry of a folder that may not be replaced; None if all may
+NOTHING = Replaceable(_first_entry)
 
 _MOST_BYTES = 255  # of the name of a file
 _LOCK, _NEW, _OLD = "datapipes-lock", "datapipes-new", "datapipes-old"
@@ -67,16 +52,14 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of fcntl.h and linux/fs.h
 
 
 @contextmanager
-def new_folder(
-    where: str, root: str | Path, num_bytes: int = 0, *, foreign: Foreign = not_of_a_partition
-) -> Iterator[Path]:
+def new_folder(where: str, root: str | Path, num_bytes: int = 0, *, replaced: Replaceable = NOTHING) -> Iterator[Path]:
     """Give a fresh hidden folder; when the block ends without an error, it becomes `root`. An error removes it.
 
     Args:
         where: for messages.
         root: does not exist, is an empty folder, or holds nothing but what may be replaced; links are followed.
         num_bytes: about what will be written.
-        foreign: says what may not be replaced; by default all that is not of a partition.
+        replaced: says what may be replaced; by default nothing.
     Raises:
         FileExistsError: `root` holds something else; the message names it.
         BlockingIOError: Another process is writing to `root`.
@@ -87,9 +70,9 @@ def new_folder(
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(where, path):
         new = new_beside(path)
-        _restore(where, path, foreign)
-        _refuse_others(where, path, foreign)
-        _clear(where, new)  # of what a killed writer left
+        _restore(where, path, replaced)
+        _refuse_others(where, path, replaced)
+        _clear(where, new, replaced)  # of what a killed writer left
         try:
             with room_told(where, path):
                 _check_space(path, num_bytes)
@@ -103,10 +86,10 @@ def new_folder(
                         f"{where}: {root} has become a link to another folder, which is not overwritten. Choose a new "
                         "one."
                     )
-                _refuse_others(where, path, foreign)
-                _put(where, new, path, foreign)
+                _refuse_others(where, path, replaced)
+                _put(where, new, path, replaced)
         finally:
-            _remove(new)  # a failed one, or the older one
+            _remove(new, replaced)  # a failed one, or the older one
 
 
 @contextmanager
@@ -124,7 +107,7 @@ def room_told(where: str, path: Path) -> Iterator[None]:
         raise
 
 
-def check_root(where: str, root: str | Path, *, foreign: Foreign = not_of_a_partition) -> Path:
+def check_root(where: str, root: str | Path, *, replaced: Replaceable = NOTHING) -> Path:
     """Return the path that `root` stands for, which need not exist.
 
     Raises:
@@ -132,7 +115,7 @@ def check_root(where: str, root: str | Path, *, foreign: Foreign = not_of_a_part
         Others: see `check_place`.
     """
     path = check_place(where, root)
-    _refuse_others(where, path, foreign)
+    _refuse_others(where, path, replaced)
     return path
 
 
@@ -171,10 +154,10 @@ def check_place(where: str, root: str | Path) -> Path:
     return path
 
 
-def _refuse_others(where: str, path: Path, foreign: Foreign) -> None:
+def _refuse_others(where: str, path: Path, replaced: Replaceable) -> None:
     """Raise FileExistsError if the folder holds something that may not be replaced."""
     try:
-        found = foreign(path)
+        found = replaced.foreign(path)
     except FileNotFoundError:  # not there; or another writer is exchanging it, and the lock will tell
         return
     if found is not None:
@@ -247,15 +230,15 @@ def sync_files(folder: Path) -> None:
         _sync_names(Path(base))
 
 
-def _put(where: str, new: Path, root: Path, foreign: Foreign) -> None:
+def _put(where: str, new: Path, root: Path, replaced: Replaceable) -> None:
     """Let `new` become `root`. What was there is `new` after it, and waits to be removed."""
     if not root.exists() or not any(root.iterdir()):
         os.rename(new, root)  # also over an empty folder
     elif _exchanged(new, root):
-        found = foreign(new)
+        found = replaced.foreign(new)
         if found is not None:  # it came between the last look and the exchange
             _exchanged(new, root)
-            _refuse_others(where, root, foreign)
+            _refuse_others(where, root, replaced)
     else:
         _put_in_two_steps(where, new, root)
     _sync_names(root.parent)  # before the older one is removed
@@ -285,11 +268,11 @@ def _exchanged(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
-def _restore(where: str, root: Path, foreign: Foreign | None = None) -> None:
+def _restore(where: str, root: Path, replaced: Replaceable | None = None) -> None:
     """Bring back the older folder, which a writer without exchange has moved aside, if nothing took its place.
 
     Args:
-        foreign: if given, what took its place may be the new folder of a writer that was killed right after; then the
+        replaced: if given, what took its place may be the new folder of a writer that was killed right after; then the
             older one is removed.
     """
     old = _beside(root, _OLD)
@@ -298,8 +281,8 @@ def _restore(where: str, root: Path, foreign: Foreign | None = None) -> None:
     try:
         os.rename(old, root)  # also over an empty folder
     except OSError as error:
-        if foreign is not None and foreign(root) is None:
-            _clear(where, old)
+        if replaced is not None and replaced.foreign(root) is None:
+            _clear(where, old, replaced)
             return
         raise FileExistsError(
             f"{where}: {old} holds an older partition of {root}, which holds something else now ({error.strerror}). "
@@ -316,20 +299,20 @@ def _sync_names(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, replaced: Replaceable) -> None:
     """Remove a hidden folder; a link is removed and not followed. What cannot be removed stays."""
     if path.is_symlink():
         path.unlink()
         return
-    for header in HEADERS:  # first: half a folder, left by a kill, is no partition
+    for header in replaced.headers:
         with contextlib.suppress(OSError):
             (path / header).unlink()
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _clear(where: str, path: Path) -> None:
+def _clear(where: str, path: Path, replaced: Replaceable) -> None:
     """Remove a hidden folder, or say that it cannot be removed."""
-    _remove(path)
+    _remove(path, replaced)
     if os.path.lexists(path):
         raise PermissionError(
             errno.EACCES,

@@ -10,8 +10,8 @@ import pytest
 from amounts import ranked
 from pipelines import BOUND_S, wait_until
 
+from datapipes.processes.child import Watch
 from datapipes.processes.endings import runs, why_it_stands_still
-from datapipes.processes.watch import Watch
 
 
 def written(path: Path) -> list[int]:

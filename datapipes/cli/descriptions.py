@@ -6,11 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from datapipes.base.checks import dtype_name
+from datapipes.base.checks import dtype_name, one_line
 from datapipes.base.types import EdgeType, ends_of, type_text
 from datapipes.cli.inputs import AnyGraph
 from datapipes.datasets import Dataset
-from datapipes.partition.report_text import one_line
 
 _SETS = ("train_set", "validation_set", "test_set")
 

@@ -8,13 +8,14 @@ from collections import namedtuple
 
 import pytest
 
-from datapipes.partition import folder as folder_module
-from datapipes.partition.folder import new_folder
+from datapipes.base import folder as folder_module
+from datapipes.base.folder import new_folder
+from datapipes.partition.layouts import PARTITION
 
 
 def write(root, text="new", *, then=lambda folder: None, num_bytes=0):
     """Write a small partition; `then` is called while it is not in its place yet."""
-    with new_folder("test", root, num_bytes) as folder:
+    with new_folder("test", root, num_bytes, replaced=PARTITION) as folder:
         (folder / "part_0").mkdir()
         (folder / "part_0" / "arrays.npy").write_text(text)
         (folder / "partition.json").write_text(text)

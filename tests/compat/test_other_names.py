@@ -11,8 +11,8 @@ from pipelines import fetched, item_set, items, sampled, small_graph, small_stor
 from slow_hetero import hetero_graph
 
 import datapipes as dp
-from datapipes.base.name_tables import ATTRIBUTES, KEYWORDS
 from datapipes.chain import functional
+from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
 
 GRAPH, STORE = small_graph(), small_store()
 MINIBATCH = next(iter(fetched()))

@@ -1,0 +1,68 @@
+"""Errors about names from PyG, GraphBolt and torch: each says what the name is here.
+
+`import datapipes` imports this module last of all that it needs, and it hooks itself in: the public classes get an
+attribute for each name that they do not have, and `base/checks.py` gets the keywords. So nothing else imports it.
+name_tables.py is the one place for the names. docs/migrate/ has the whole story.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NoReturn
+
+from datapipes.base import checks
+from datapipes.chain.functional import FunctionalForms
+from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
+from datapipes.datasets.dataset import Dataset
+from datapipes.features.feature import Feature
+from datapipes.features.feature_store import FeatureStore
+from datapipes.graph.csc_graph import CSCGraph
+from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
+from datapipes.minibatch.block import Block, SampledSubgraph
+from datapipes.minibatch.minibatch import MiniBatch
+from datapipes.seeds.item_set import ItemSet
+
+
+class OtherName:
+    """An attribute that a class does not have, under the name of another library: reading it raises AttributeError.
+
+    Each name is one such attribute of the class and not a case in `__getattr__`, which would make every attribute of
+    the class slower to read.
+    """
+
+    def __init__(self, owner: str, name: str, ours: str) -> None:
+        self._owner, self._name, self._ours = owner, name, ours
+
+    def __get__(self, obj: object, cls: type | None = None) -> NoReturn:
+        owner = self._owner if obj is None else type(obj).__name__
+        raise AttributeError(_text(owner, self._name, self._ours), name=self._name, obj=obj)
+
+
+def missing_public_name(name: str) -> AttributeError:
+    """Return the error for a name that the package `datapipes` does not have."""
+    ours = ATTRIBUTES["datapipes"].get(name)
+    text = f"module 'datapipes' has no attribute {name!r}" if ours is None else _text("datapipes", name, ours)
+    return AttributeError(text, name=name)
+
+
+def _text(owner: str, name: str, ours: str) -> str:
+    return f"{owner} has no {name!r}. Here: {ours}."
+
+
+def _names_that_exist(self: object) -> list[str]:
+    """Be the `__dir__` of a class with OtherNames: completion does not show them."""
+    return [name for name in object.__dir__(self) if type(inspect.getattr_static(self, name, None)) is not OtherName]
+
+
+def _add_other_names(cls: Any, owner: str) -> None:
+    """Give `cls` the rows of `owner` in ATTRIBUTES, but for names that it or a base of it has."""
+    for name, ours in ATTRIBUTES[owner].items():
+        if not any(name in vars(base) for base in cls.__mro__):
+            setattr(cls, name, OtherName(owner, name, ours))
+    cls.__dir__ = _names_that_exist
+
+
+for each in (Block, CSCGraph, Dataset, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
+    _add_other_names(each, each.__name__)
+_add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
+checks.OTHER_KEYWORDS.update(KEYWORDS)

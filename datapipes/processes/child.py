@@ -1,0 +1,218 @@
+"""A child process: how it is started, watched and ended here, and how it begins and ends with this one there.
+
+The sentinel of a process is the end of a pipe, which ends only when nobody holds a copy of its other end. A child that
+the process has forked holds one, and under fork so does a sibling that another thread starts at the same moment. So a
+pidfd is watched instead, which tells of the process alone. Linux has it since 5.3; elsewhere the sentinel, the exit
+status and the state of the process are looked at in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import connection, parent_process
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from datapipes.base.threads import normal_policy
+from datapipes.processes.endings import runs
+from datapipes.processes.start import Context, no_interrupt
+
+LOOK_S = 0.05  # seconds between two looks where there is no pidfd
+PARENT_LOOK_S = 1.0  # seconds between two looks whether the parent runs, where there is no pidfd
+COLLECT_S = 1.0  # seconds in which the fork server must tell how its child ended
+_UNKNOWN = 255  # exit code of a process whose exit status was collected elsewhere
+_ORPHAN = 3  # exit code of a process whose parent has ended
+
+_C = TypeVar("_C", bound="ChildProcess")
+
+
+# --- in the parent
+
+
+class Watch:
+    """Watches `process`, which has been started; `close` gives the descriptor back."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self._pid: int = process.pid
+        self._pidfd: int | None = None
+        with contextlib.suppress(OSError, AttributeError):  # no such call, forbidden, or no descriptor left
+            self._pidfd = os.pidfd_open(self._pid)
+        if self._sentinel_tells(0):  # it had ended before, so the pidfd may be that of a younger process
+            self.close()
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended, also if its exit status was collected elsewhere."""
+        return self.wait(0.0)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the process to end; return whether it has."""
+        if self._pidfd is not None:
+            return bool(connection.wait([self._pidfd], timeout))
+        ends = time.monotonic() + timeout
+        while True:
+            left = max(ends - time.monotonic(), 0.0)
+            if self._sentinel_tells(min(left, LOOK_S)) or self._process.exitcode is not None or not runs(self._pid):
+                return True
+            if left <= 0:
+                return False
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of the process, which has ended; None if it was collected elsewhere."""
+        if self._process.exitcode is None:
+            self._sentinel_tells(COLLECT_S)  # a fork server collects its children itself, and then says how they ended
+        code: int | None = self._process.exitcode
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process, unless it has ended."""
+        with contextlib.suppress(OSError):  # it has just ended, or may not be sent signals
+            if not self.has_ended():
+                os.kill(self._pid, number)
+
+    def close(self) -> None:
+        """Give the descriptor back; may be called twice."""
+        pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
+            os.close(pidfd)
+
+    def _sentinel_tells(self, timeout: float) -> bool:
+        return bool(connection.wait([self._process.sentinel], timeout))
+
+
+class ChildProcess:
+    """A process that was started here.
+
+    Attributes:
+        process: the process, as multiprocessing sees it.
+        pid: its number.
+        pipe: this side of the pipe between the two.
+        watch: whether it has ended, and how.
+    """
+
+    end_s = 1.0  # seconds that it may take to end by itself, and again after a signal
+
+    def __init__(self, process: Any, pipe: Connection) -> None:
+        self.pid: int = process.pid
+        self.pipe = pipe
+        self.watch = Watch(process)
+        self.process = process
+        self._forgotten = False
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether it was told to end, or has done its work."""
+        return True
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended, also if its exit status was collected elsewhere."""
+        return self._forgotten or self.watch.has_ended()
+
+    def forget(self) -> None:
+        """Give back all that this object holds, once the process has ended; called twice, it does nothing."""
+        if self._forgotten:
+            return
+        self.pipe.close()
+        if self.watch.wait(self.end_s) and self.watch.exit_code() is None:
+            self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
+        self.watch.close()
+        with contextlib.suppress(ValueError):  # it was killed and still runs: the system holds it
+            self.process.close()
+        self._forgotten = True
+
+
+def begin(
+    context: Context,
+    name: str,
+    main: Callable[[Any], None],
+    start: Callable[[Connection], Any],
+    child: Callable[[Any, Connection], _C],
+) -> _C:
+    """Start a process that calls `main`, with a pipe between the two.
+
+    Args:
+        start: makes the argument of `main` from the other side of the pipe.
+        child: makes what is returned from the process and this side of the pipe.
+    """
+    here, there = context.Pipe(duplex=True)
+    begun: list[Any] = []
+
+    def try_to_begin() -> Any:
+        process = context.Process(target=main, args=(start(there),), name=name, daemon=True)  # type: ignore[attr-defined]
+        begun.append(process)
+        with no_interrupt(), normal_policy():  # a fork server that has ended is started anew
+            process.start()
+        return process
+
+    try:
+        try:
+            process = try_to_begin()
+        except (EOFError, ConnectionError):  # the fork server has ended; this starts another
+            process = try_to_begin()
+        return child(process, here)
+    except BaseException:  # an interrupt, too
+        here.close()
+        if begun and begun[-1].pid is not None:
+            begun[-1].kill()
+        raise
+    finally:
+        there.close()
+
+
+def end_all(children: Sequence[ChildProcess]) -> None:
+    """Wait for the processes that end by themselves; end those that do not, and all others; forget all of them."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        running = [child for child in children if not child.has_ended()]
+        if number is not None:
+            for child in running:
+                child.watch.send(number)
+        began = time.monotonic()
+        for child in running:
+            if number is not None or child.ends_by_itself:
+                child.watch.wait(max(began + child.end_s - time.monotonic(), 0.0))
+    for child in children:
+        child.forget()
+
+
+# --- in the child
+
+
+def settle() -> None:
+    """Begin as a child: leave Ctrl-C to the parent, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # after a fork the handler is the caller's
+    signal.set_wakeup_fd(-1)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """End this process as soon as the one that started it has ended, whatever this one is doing."""
+    parent = parent_process()
+    if parent is None or parent.pid is None:
+        return
+    watched: list[int] = [parent.sentinel]
+    look_s: float | None = PARENT_LOOK_S
+    with contextlib.suppress(OSError, AttributeError):  # a forked sibling may hold the pipe of the sentinel open
+        watched.append(os.pidfd_open(parent.pid))
+        look_s = None
+    if not parent.is_alive():
+        os._exit(_ORPHAN)
+    wait = functools.partial(_wait_for_end, parent.pid, watched, look_s)
+    threading.Thread(target=wait, name="datapipes-parent", daemon=True).start()
+
+
+def _wait_for_end(pid: int, watched: list[int], look_s: float | None) -> None:
+    poll = select.poll()
+    for descriptor in watched:
+        poll.register(descriptor, select.POLLIN)
+    while not poll.poll(None if look_s is None else 1000 * look_s) and runs(pid):
+        pass
+    os._exit(_ORPHAN)

@@ -17,24 +17,21 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
-from datapipes.graph import convert_hetero, convert_hetero_libraries, hetero_storage
+from datapipes.graph import convert, hetero_storage
 from datapipes.graph.arena import ARRAYS
-from datapipes.graph.arrays import HeteroArrays, as_index_dtype, max_edge_id
+from datapipes.graph.arrays import HeteroArrays, TypedRelation, as_index_dtype, max_edge_id
 from datapipes.graph.checks import (
     check_attributes,
     check_index_dtype,
     check_mapping,
-    refuse_negative_ids,
-)
-from datapipes.graph.local_graph import LocalGraph
-from datapipes.graph.storage import HEADER
-from datapipes.graph.typed_relation import (
-    TypedRelation,
     check_num_nodes,
     check_relation,
     of_known_edge_types,
     refuse_mixed_dtypes,
+    refuse_negative_ids,
 )
+from datapipes.graph.local_graph import LocalGraph
+from datapipes.graph.storage import HEADER
 from datapipes.processes.sharing import Together
 
 if TYPE_CHECKING:
@@ -218,7 +215,7 @@ class HeteroCSCGraph(LocalGraph):
             edge_ids=self._edge_ids(),
         )
 
-    # --- converters and storage, implemented in convert_hetero*.py and hetero_storage.py
+    # --- converters and storage, implemented in convert.py and hetero_storage.py
 
     @classmethod
     def from_edge_index(
@@ -243,7 +240,7 @@ class HeteroCSCGraph(LocalGraph):
             IndexError: An end of an edge is no node of its type; the message names the first.
             ValueError: `num_nodes` lacks a type of an edge type; the message names the nearest.
         """
-        return cls._of(convert_hetero.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
+        return cls._of(convert.hetero_from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 
     @classmethod
     def from_networkx(
@@ -268,9 +265,7 @@ class HeteroCSCGraph(LocalGraph):
             edge_attributes: {edge type: names of numeric attributes to copy}; every edge of the type must have them.
         """
         return cls._of(
-            convert_hetero_libraries.from_networkx(
-                graph, node_type, edge_type, node_attributes or {}, edge_attributes or {}
-            )
+            convert.hetero_from_networkx(graph, node_type, edge_type, node_attributes or {}, edge_attributes or {})
         )
 
     @classmethod
@@ -279,7 +274,7 @@ class HeteroCSCGraph(LocalGraph):
 
         A node type without any tensor or `num_nodes` has as many nodes as its edges say.
         """
-        return cls._of(convert_hetero_libraries.from_pyg(data))
+        return cls._of(convert.hetero_from_pyg(data))
 
     def save(self, path: str | Path) -> None:
         """Write the graph to the folder `path`: arrays.npy, which holds all arrays, and graph.json, which names them.

@@ -17,7 +17,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
-from datapipes.graph import convert, hetero_storage
+from datapipes.graph import convert, storage
 from datapipes.graph.arena import ARRAYS
 from datapipes.graph.arrays import HeteroArrays, TypedRelation, as_index_dtype, max_edge_id
 from datapipes.graph.checks import (
@@ -31,7 +31,6 @@ from datapipes.graph.checks import (
     refuse_negative_ids,
 )
 from datapipes.graph.local_graph import LocalGraph
-from datapipes.graph.storage import HEADER
 from datapipes.processes.sharing import Together
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ class HeteroCSCGraph(LocalGraph):
             edge_ids=self._edge_ids(),
         )
 
-    # --- converters and storage, implemented in convert.py and hetero_storage.py
+    # --- converters and storage, implemented in convert.py and storage.py
 
     @classmethod
     def from_edge_index(
@@ -285,7 +284,7 @@ class HeteroCSCGraph(LocalGraph):
         """
         relations = {key: (each.indptr, each.indices) for key, each in self._relations.items()}
         ids, nodes, edges = self._edge_ids(), self.node_attributes, self.edge_attributes
-        hetero_storage.save(HeteroArrays(relations, self._num_nodes, ids, nodes, edges), Path(path))
+        storage.save_hetero(HeteroArrays(relations, self._num_nodes, ids, nodes, edges), Path(path))
 
     @classmethod
     def open(cls, path: str | Path, mmap: bool = True, *, verify: bool = False) -> HeteroCSCGraph:
@@ -304,14 +303,14 @@ class HeteroCSCGraph(LocalGraph):
             MemoryError: The arrays exceed the memory that is left (without `mmap`).
             OSError: No descriptor is left.
         """
-        arrays, promised = hetero_storage.load(Path(path), mmap)
+        arrays, promised = storage.load_hetero(Path(path), mmap)
         try:
             graph = cls._of(arrays)
             if graph.num_edges != promised:
                 raise ValueError(f"{shown(graph)} in {ARRAYS}")
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{_NAME}.open: the arrays in {path} do not fit {HEADER}: {error}. Save it again."
+                f"{_NAME}.open: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
             ) from error
         graph.came_with(arrays.digests)
         if check_bool(f"{_NAME}.open", "verify", verify):

@@ -2,7 +2,7 @@
 
 The file is a NumPy array of bytes. A header beside it says where each array begins (a multiple of 64), its dtype and
 its shape. Arrays are written one after the other, in pieces if they are large. The reader trusts neither file, see
-storage.py: before it maps or reads the arena it has checked that all arrays lie within it and none overlaps another.
+npy.py: before it maps or reads the arena it has checked that all arrays lie within it and none overlaps another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from datapipes.base.checks import check_int, dtype_from_name, dtype_name, shown
 from datapipes.base.files import open_regular
 from datapipes.base.sizes import check_memory
-from datapipes.graph import storage
+from datapipes.graph.npy import REMEDY, check_shape, read_array, readable, to_numpy
 
 ARRAYS = "arrays.npy"
 ALIGNED = 64  # bytes; a line of the cache, and NumPy's alignment of the values in a file
@@ -80,7 +80,7 @@ class ArenaWriter:
         self._end = form.begin
         for piece in pieces:
             assert piece.dtype == form.dtype
-            values = storage.to_numpy(piece).reshape(-1).view(np.uint8)
+            values = to_numpy(piece).reshape(-1).view(np.uint8)
             self._put(values.data)
             self._end += values.nbytes
         if self._end != form.end:
@@ -105,7 +105,7 @@ class ArenaWriter:
 def read_form(entry: Any, num_bytes: int, what: str, header: str) -> Form:
     """Return the place of an array as a header gives it; ValueError if it is not within `num_bytes`."""
     dtype = dtype_from_name(header, entry["dtype"])
-    shape, begin = storage.check_shape(entry["shape"], header), check_int(header, "offset", entry["offset"], 0)
+    shape, begin = check_shape(entry["shape"], header), check_int(header, "offset", entry["offset"], 0)
     form = Form(dtype, shape, begin, begin + math.prod(shape) * dtype.itemsize)
     if begin % ALIGNED or form.end > num_bytes:
         raise ValueError(
@@ -127,13 +127,13 @@ def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> Tensor:
     """Return all bytes of an arena as one tensor."""
     if not mmap:
         check_memory(where, f"{path} with mmap=False", num_bytes, "Open it with mmap=True.")
-    with storage.readable(where, path, torch.uint8, (num_bytes,)), open_regular(path) as file:
+    with readable(where, path, torch.uint8, (num_bytes,)), open_regular(path) as file:
         return bytes_of(file, num_bytes, mmap)
 
 
 def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> Tensor:
-    """Return all bytes of an arena whose file is open, as one tensor. Inside `storage.readable`."""
-    array = storage.read_array(file, (num_bytes,), mmap)
+    """Return all bytes of an arena whose file is open, as one tensor. Inside `readable`."""
+    array = read_array(file, (num_bytes,), mmap)
     if array.dtype != np.uint8:
         raise ValueError(f"dtype {array.dtype}")
     if isinstance(array, np.memmap) and array.ctypes.data % ALIGNED:
@@ -141,7 +141,7 @@ def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> Tensor:
     return torch.from_numpy(array) if num_bytes > 0 else torch.empty(0, dtype=torch.uint8)
 
 
-def part_of(where: str, path: Path, whole: Tensor, form: Form, remedy: str = storage.REMEDY) -> Tensor:
+def part_of(where: str, path: Path, whole: Tensor, form: Form, remedy: str = REMEDY) -> Tensor:
     """Return the array at its place in the arena `whole`, which was read from `path`."""
-    with storage.readable(where, path, form.dtype, form.shape, remedy):
+    with readable(where, path, form.dtype, form.shape, remedy):
         return whole[form.begin : form.end].view(form.dtype).view(form.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,21 @@ class HeteroArrays(NamedTuple):
     node_attributes: Mapping[str, Mapping[str, Any]]
     edge_attributes: Mapping[EdgeType, Mapping[str, Any]]
     digests: Mapping[str, str] = {}  # as those of CSCArrays
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRelation:
+    """The edges of one type; see `Relation`."""
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+    edge_attributes: dict[str, Tensor]
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges; each parallel edge counts."""
+        return int(self.indices.shape[0])
 
 
 def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,8 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, check_index_tensor, shown
+from datapipes.base.checks import as_tensor, check_index_tensor, check_int, dtype_name, shown
+from datapipes.base.types import EdgeType, by_edge_type, check_node_type, known_edge_type, known_node_type
+from datapipes.graph.arrays import TypedRelation
 
+_NAME = "HeteroCSCGraph"  # what takes arguments by type
 MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
 
 
@@ -96,3 +99,55 @@ def check_mapping(where: str, name: str, value: Any, form: str, *, optional: boo
     if not isinstance(value, Mapping):
         raise TypeError(f"{where}: {name} must be a dict {form}, got {shown(value)}. Pass one.")
     return value
+
+
+# --- with types
+
+
+def check_relation(
+    edge_type: EdgeType, arrays: Any, num_nodes: Mapping[str, int], edge_ids: Any, attributes: Any
+) -> TypedRelation:
+    """Return the arrays of an edge type, checked."""
+    src, _, dst = edge_type
+    for end in (src, dst):
+        known_node_type(f"{_NAME}, num_nodes for {edge_type}", end, num_nodes)
+    if not isinstance(arrays, (tuple, list)) or len(arrays) != 2:
+        raise TypeError(f"{_NAME}: {edge_type} must have a pair (indptr, indices), got {shown(arrays)}. Pass two.")
+    of = f" of {edge_type}"
+    indptr, indices = check_csc(_NAME, arrays[0], arrays[1], of)
+    if indptr.shape[0] != num_nodes[dst] + 1:
+        raise ValueError(
+            f"{_NAME}: indptr{of} has {indptr.shape[0]} entries; it needs {num_nodes[dst] + 1}, one more "
+            f"than num_nodes[{dst!r}]. Rebuild the offsets, or correct num_nodes."
+        )
+    num_edges = int(indices.shape[0])
+    ids = check_edge_ids(_NAME, edge_ids, num_edges, of)
+    return TypedRelation(indptr, indices, ids, check_attributes(_NAME, "edge", attributes, num_edges, of))
+
+
+def check_num_nodes(num_nodes: Any) -> dict[str, int]:
+    """Return {node type: number} in sorted order."""
+    given = check_mapping(_NAME, "num_nodes", num_nodes, "{node type: number}", optional=False)
+    names = sorted(check_node_type(f"{_NAME}, num_nodes", name) for name in given)
+    return {name: check_int(_NAME, f"num_nodes[{name!r}]", given[name], 0, MAX_NODES) for name in names}
+
+
+def of_known_edge_types(what: str, given: Any, known: Mapping[EdgeType, Any], form: str) -> dict[EdgeType, Any]:
+    """Return an argument by edge type, {} for None; refuse a type that the graph does not have."""
+    found = by_edge_type(f"{_NAME}, {what}", check_mapping(_NAME, what, given, form))
+    for edge_type in found:
+        known_edge_type(f"{_NAME}, {what}", edge_type, known)
+    return found
+
+
+def refuse_mixed_dtypes(relations: Mapping[EdgeType, TypedRelation]) -> None:
+    """Raise TypeError if the neighbors of two relations have different dtypes."""
+    first: tuple[EdgeType, torch.dtype] | None = None
+    for edge_type, relation in relations.items():
+        dtype = relation.indices.dtype
+        first = first or (edge_type, dtype)
+        if dtype != first[1]:
+            raise TypeError(
+                f"{_NAME}: indices of {edge_type} are {dtype_name(dtype)}, those of {first[0]} {dtype_name(first[1])}; "
+                "all relations must have one dtype. Convert one of them."
+            )

@@ -1,6 +1,8 @@
-"""Convert graphs of other libraries to the arrays of a CSCGraph; all converters use one stable sort by destination.
+"""Convert graphs of other libraries to the arrays of a graph; all converters use one stable sort by destination.
 
-The converters return plain tensors, so this module does not need the CSCGraph class.
+A graph with types becomes one edge_index for each edge type. The edges of each type are sorted by themselves, so the
+order of the edge types given does not matter. The converters return plain tensors, so this module does not need the
+classes of graphs.
 """
 
 from __future__ import annotations
@@ -13,10 +15,21 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name
+from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, shown
 from datapipes.base.sizes import check_memory
-from datapipes.graph.arrays import CSCArrays
-from datapipes.graph.checks import MAX_NODES
+from datapipes.base.types import (
+    EdgeType,
+    by_edge_type,
+    check_edge_type,
+    check_node_type,
+    known_edge_type,
+    known_node_type,
+)
+from datapipes.graph.arrays import CSCArrays, HeteroArrays
+from datapipes.graph.checks import MAX_NODES, check_mapping
+
+_WHERE = "from_edge_index"
+_REMEDY = "Renumber the nodes: an id far above their number costs memory too."
 
 
 def from_edge_index(
@@ -31,44 +44,49 @@ def from_edge_index(
             "from_edge_index: edge_index of a CSCGraph must be a tensor [2, num_edges], got a dict. For edges by type "
             "use dp.HeteroCSCGraph.from_edge_index."
         )
-    edges = check_edge_index("edge_index", edge_index)
+    edges = _check_edge_index("edge_index", edge_index)
     if num_nodes is None:
         num_nodes = max(int(edges.max()) + 1, 0) if edges.numel() > 0 else 0
-    check_int("from_edge_index", "num_nodes", num_nodes, 0, MAX_NODES)
+    check_int(_WHERE, "num_nodes", num_nodes, 0, MAX_NODES)
     least_bytes = 8 * (num_nodes + 1 + edges.shape[1]) + edges.shape[1] * edges.element_size()
-    remedy = "Renumber the nodes: an id far above their number costs memory too."
-    check_memory(
-        "from_edge_index", f"a graph of num_nodes={num_nodes} nodes and {edges.shape[1]} edges", least_bytes, remedy
-    )
-    src, dst = edges[0].contiguous().numpy(), edges[1].contiguous().numpy()
-    indptr, indices, order = (torch.from_numpy(array) for array in _core.coo_to_csc(src, dst, num_nodes))
-    return CSCArrays(indptr, indices, order, node_attributes, in_order(edge_attributes, order))
+    check_memory(_WHERE, f"a graph of num_nodes={num_nodes} nodes and {edges.shape[1]} edges", least_bytes, _REMEDY)
+    indptr, indices, order = _sorted_by_destination(edges, num_nodes, num_nodes)
+    return CSCArrays(indptr, indices, order, node_attributes, _in_order(edge_attributes, order))
 
 
-def check_edge_index(name: str, value: Any) -> Tensor:
+def _check_edge_index(name: str, value: Any) -> Tensor:
     """Return an edge_index, called `name` in errors, as int32 or int64 [2, num_edges] in host memory."""
-    edges = as_tensor("from_edge_index", name, value)
+    edges = as_tensor(_WHERE, name, value)
     if edges.ndim != 2 or edges.shape[0] != 2:
-        raise ValueError(
-            f"from_edge_index: {name} must have shape [2, num_edges], got {list(edges.shape)}. Transpose it?"
-        )
+        raise ValueError(f"{_WHERE}: {name} must have shape [2, num_edges], got {list(edges.shape)}. Transpose it?")
     if edges.dtype not in INDEX_DTYPES:
-        raise TypeError(f"from_edge_index: {name} must be int32 or int64, got {dtype_name(edges.dtype)}. Call .long().")
+        raise TypeError(f"{_WHERE}: {name} must be int32 or int64, got {dtype_name(edges.dtype)}. Call .long().")
     return edges.cpu()
 
 
-def in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str = "") -> dict[str, Tensor]:
+def _in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str = "") -> dict[str, Tensor]:
     """Return edge attributes, given in the order of the columns, as the sort has moved the edges."""
     moved = {}
     for name, value in (edge_attributes or {}).items():
-        tensor = as_tensor("from_edge_index", f"edge attribute {name!r}{of}", value)
+        tensor = as_tensor(_WHERE, f"edge attribute {name!r}{of}", value)
         if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
             raise ValueError(
-                f"from_edge_index: edge attribute {name!r}{of} has shape {list(tensor.shape)}; its first size must be "
+                f"{_WHERE}: edge attribute {name!r}{of} has shape {list(tensor.shape)}; its first size must be "
                 f"{order.shape[0]}, one row for each column of edge_index. Check that it belongs to these edges."
             )
         moved[name] = tensor[order]
     return moved
+
+
+def _sorted_by_destination(columns: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (indptr [num_dst + 1], indices, order). Ends are checked before, unless both types have as many nodes."""
+    src, dst = columns[0].contiguous().numpy(), columns[1].contiguous().numpy()
+    if num_src <= num_dst:
+        indptr, indices, order = _core.coo_to_csc(src, dst, num_dst)
+    else:  # the kernel would refuse the sources, so it sorts the destinations alone
+        indptr, _, order = _core.coo_to_csc(dst, dst, num_dst)
+        indices = src[order]
+    return torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(order)
 
 
 def from_scipy(matrix: Any) -> CSCArrays:
@@ -86,19 +104,19 @@ def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes:
     number = {node: i for i, node in enumerate(graph.nodes)}
     pairs = list(graph.edges(data=True))
     edges = np.array([(number[u], number[v]) for u, v, _ in pairs], dtype=np.int64).reshape(-1, 2).T
-    columns = {name: attribute_column("edge", name, [values for _, _, values in pairs]) for name in edge_attributes}
+    columns = {name: _attribute_column("edge", name, [values for _, _, values in pairs]) for name in edge_attributes}
     if not graph.is_directed():
         loops = edges[0] == edges[1]  # a self-loop is not doubled
         edges = np.concatenate((edges, edges[::-1, ~loops]), axis=1)
         columns = {name: np.concatenate((column, column[~loops])) for name, column in columns.items()}
     nodes = {
-        name: attribute_column("node", name, [values for _, values in graph.nodes(data=True)])
+        name: _attribute_column("node", name, [values for _, values in graph.nodes(data=True)])
         for name in node_attributes
     }
     return from_edge_index(np.ascontiguousarray(edges), len(number), nodes, columns)
 
 
-def attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
+def _attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
     """Return the values of a networkx attribute as an array."""
     lacking = sum(name not in row for row in rows)
     if lacking:
@@ -115,8 +133,150 @@ def from_pyg(data: Any) -> CSCArrays:
     if edge_index is None:
         how = "Use dp.HeteroCSCGraph.from_pyg" if hasattr(data, "node_types") else "Set data.edge_index"
         raise ValueError(f"from_pyg: needs a Data with edge_index, got {type(data).__name__} without one. {how}.")
-    node_names = [name for name in data.node_attrs() if isinstance(data[name], torch.Tensor)]
-    edge_names = [name for name in data.edge_attrs() if name != "edge_index" and isinstance(data[name], torch.Tensor)]
-    return from_edge_index(
-        edge_index, data.num_nodes, {name: data[name] for name in node_names}, {name: data[name] for name in edge_names}
+    return from_edge_index(edge_index, data.num_nodes, _tensors(data, data.node_attrs()), _edge_tensors(data))
+
+
+# --- with types
+
+
+def hetero_from_edge_index(
+    edge_index: Any,
+    num_nodes: Mapping[str, int] | None = None,
+    node_attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    edge_attributes: Mapping[Any, Mapping[str, Any]] | None = None,
+    *,
+    infer_others: bool = False,
+) -> HeteroArrays:
+    """See HeteroCSCGraph.from_edge_index. With `infer_others` the edges tell of types that `num_nodes` lacks."""
+    form = "{edge type: edge_index}"
+    given = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
+    edges = {key: _check_edge_index(f"edge_index of {key}", value) for key, value in given.items()}
+    numbers = check_mapping(_WHERE, "num_nodes", num_nodes, "{node type: number}")
+    counts = _num_nodes(edges, numbers, num_nodes is None or infer_others)
+    form = "{edge type: {name: values}}"
+    attributes = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_attributes", edge_attributes, form))
+    for key, values in attributes.items():
+        known_edge_type(f"{_WHERE}, edge_attributes", key, edges)
+        check_mapping(_WHERE, f"edge_attributes of {key}", values, "{name: values}")
+    relations, ids, moved = {}, {}, {}
+    for key, columns in edges.items():
+        _check_ends(key, columns, counts)
+        indptr, indices, order = _sorted_by_destination(columns, counts[key[0]], counts[key[2]])
+        relations[key], ids[key] = (indptr, indices), order
+        moved[key] = _in_order(attributes.get(key), order, f" of {key}")
+    return HeteroArrays(relations, counts, ids, node_attributes or {}, moved)
+
+
+def _num_nodes(edges: Mapping[EdgeType, Tensor], given: Mapping[str, int], infer: bool) -> dict[str, int]:
+    """Return the number of nodes of each type as given; of others, with `infer`, the largest id of any edge plus 1."""
+    counts = {
+        check_node_type(f"{_WHERE}, num_nodes", kind): check_int(_WHERE, f"num_nodes[{kind!r}]", count, 0, MAX_NODES)
+        for kind, count in given.items()
+    }
+    for key, columns in edges.items():
+        for kind, row in ((key[0], columns[0]), (key[2], columns[1])):
+            if not infer:
+                known_node_type(f"{_WHERE}, num_nodes for {key}", kind, given)
+            elif kind not in given:
+                counts[kind] = max(counts.get(kind, 0), int(row.max()) + 1 if row.numel() > 0 else 0)
+    size = sum(
+        8 * (counts[key[2]] + 1 + columns.shape[1]) + columns.shape[1] * columns.element_size()
+        for key, columns in edges.items()
     )
+    check_memory(_WHERE, f"a graph of {shown(counts)} nodes", size, _REMEDY)
+    return counts
+
+
+def _check_ends(key: EdgeType, columns: Tensor, counts: Mapping[str, int]) -> None:
+    """Refuse an edge whose source or destination is no node of its type."""
+    for row, kind in ((0, key[0]), (1, key[2])):
+        ends, count = columns[row], counts[kind]
+        if ends.numel() == 0 or (int(ends.min()) >= 0 and int(ends.max()) < count):
+            continue
+        column = int(((ends < 0) | (ends >= count)).nonzero()[0])
+        raise IndexError(
+            f"{_WHERE}: edge_index of {key} has {int(ends[column])} at [{row}, {column}], which must be in "
+            f"[0, {count}), the nodes of {kind!r}. Raise num_nodes or drop the edge."
+        )
+
+
+def hetero_from_pyg(data: Any) -> HeteroArrays:
+    """See HeteroCSCGraph.from_pyg."""
+    if not hasattr(data, "edge_types") or not hasattr(data, "node_types"):
+        raise ValueError(
+            f"from_pyg: needs a HeteroData, got {type(data).__name__}. Use CSCGraph.from_pyg for a Data without types."
+        )
+    counts = {kind: data[kind].num_nodes for kind in data.node_types}
+    nodes = {kind: _tensors(data[kind], data[kind].node_attrs()) for kind in data.node_types}
+    columns, edges = {}, {}
+    for key in data.edge_types:
+        store = data[key]
+        if getattr(store, "edge_index", None) is None:
+            raise ValueError(
+                f"from_pyg: {key} has no edge_index, which each edge type needs. Set data[{key}].edge_index."
+            )
+        columns[key] = store.edge_index
+        edges[key] = _edge_tensors(store)
+    known = {kind: int(count) for kind, count in counts.items() if count is not None}
+    return hetero_from_edge_index(columns, known, nodes, edges, infer_others=True)
+
+
+def _tensors(store: Any, names: list[str]) -> dict[str, Tensor]:
+    return {name: store[name] for name in names if isinstance(store[name], Tensor)}
+
+
+def _edge_tensors(store: Any) -> dict[str, Tensor]:
+    return _tensors(store, [name for name in store.edge_attrs() if name != "edge_index"])
+
+
+def hetero_from_networkx(
+    graph: Any,
+    node_type: str,
+    edge_type: str,
+    node_attributes: Mapping[str, tuple[str, ...]],
+    edge_attributes: Mapping[Any, tuple[str, ...]],
+) -> HeteroArrays:
+    """See HeteroCSCGraph.from_networkx."""
+    nodes: dict[str, list[dict[str, Any]]] = {}  # of each type, in the order of graph.nodes: the attributes
+    place: dict[Any, tuple[str, int]] = {}
+    for node, values in graph.nodes(data=True):
+        kind = check_node_type("from_networkx", _type_in(values, node_type, "node", node))
+        rows = nodes.setdefault(kind, [])
+        place[node] = kind, len(rows)
+        rows.append(values)
+    edges: dict[EdgeType, list[tuple[int, int, dict[str, Any]]]] = {}
+    for reverse in (False,) if graph.is_directed() else (False, True):
+        for u, v, values in graph.edges(data=True):
+            if reverse and u == v:
+                continue  # a self-loop is not doubled
+            (src, i), (dst, j) = (place[v], place[u]) if reverse else (place[u], place[v])
+            relation = _type_in(values, edge_type, "edge", (u, v))
+            edges.setdefault(check_edge_type("from_networkx", (src, relation, dst)), []).append((i, j, values))
+    columns = {
+        key: np.array([(i, j) for i, j, _ in rows], dtype=np.int64).reshape(-1, 2).T.copy()
+        for key, rows in edges.items()
+    }
+    of_edges = by_edge_type("from_networkx", edge_attributes)
+    for key in of_edges:
+        known_edge_type("from_networkx, edge_attributes", key, edges)
+    return hetero_from_edge_index(
+        columns,
+        {kind: len(rows) for kind, rows in nodes.items()},
+        _columns("node", node_attributes, nodes),
+        _columns("edge", of_edges, {key: [values for _, _, values in rows] for key, rows in edges.items()}),
+    )
+
+
+def _type_in(values: Mapping[str, Any], name: str, what: str, which: Any) -> Any:
+    if name not in values:
+        raise ValueError(
+            f"from_networkx: the {what} {shown(which)} lacks the attribute {name!r}, which names its type; all {what}s "
+            f"must have it. Set it, or pass the name of the attribute that does as {what}_type."
+        )
+    return values[name]
+
+
+def _columns(what: str, wanted: Mapping[Any, tuple[str, ...]], rows: Mapping[Any, list[Any]]) -> dict[Any, Any]:
+    return {
+        key: {name: _attribute_column(what, name, rows.get(key, [])) for name in names} for key, names in wanted.items()
+    }

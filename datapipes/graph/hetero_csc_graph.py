@@ -17,24 +17,20 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
-from datapipes.graph import convert_hetero, convert_hetero_libraries, hetero_storage
+from datapipes.graph import convert, storage
 from datapipes.graph.arena import ARRAYS
-from datapipes.graph.arrays import HeteroArrays, as_index_dtype, max_edge_id
+from datapipes.graph.arrays import HeteroArrays, TypedRelation, as_index_dtype, max_edge_id
 from datapipes.graph.checks import (
     check_attributes,
     check_index_dtype,
     check_mapping,
-    refuse_negative_ids,
-)
-from datapipes.graph.local_graph import LocalGraph
-from datapipes.graph.storage import HEADER
-from datapipes.graph.typed_relation import (
-    TypedRelation,
     check_num_nodes,
     check_relation,
     of_known_edge_types,
     refuse_mixed_dtypes,
+    refuse_negative_ids,
 )
+from datapipes.graph.local_graph import LocalGraph
 from datapipes.processes.sharing import Together
 
 if TYPE_CHECKING:
@@ -218,7 +214,7 @@ class HeteroCSCGraph(LocalGraph):
             edge_ids=self._edge_ids(),
         )
 
-    # --- converters and storage, implemented in convert_hetero*.py and hetero_storage.py
+    # --- converters and storage, implemented in convert.py and storage.py
 
     @classmethod
     def from_edge_index(
@@ -243,7 +239,7 @@ class HeteroCSCGraph(LocalGraph):
             IndexError: An end of an edge is no node of its type; the message names the first.
             ValueError: `num_nodes` lacks a type of an edge type; the message names the nearest.
         """
-        return cls._of(convert_hetero.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
+        return cls._of(convert.hetero_from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 
     @classmethod
     def from_networkx(
@@ -268,9 +264,7 @@ class HeteroCSCGraph(LocalGraph):
             edge_attributes: {edge type: names of numeric attributes to copy}; every edge of the type must have them.
         """
         return cls._of(
-            convert_hetero_libraries.from_networkx(
-                graph, node_type, edge_type, node_attributes or {}, edge_attributes or {}
-            )
+            convert.hetero_from_networkx(graph, node_type, edge_type, node_attributes or {}, edge_attributes or {})
         )
 
     @classmethod
@@ -279,7 +273,7 @@ class HeteroCSCGraph(LocalGraph):
 
         A node type without any tensor or `num_nodes` has as many nodes as its edges say.
         """
-        return cls._of(convert_hetero_libraries.from_pyg(data))
+        return cls._of(convert.hetero_from_pyg(data))
 
     def save(self, path: str | Path) -> None:
         """Write the graph to the folder `path`: arrays.npy, which holds all arrays, and graph.json, which names them.
@@ -290,7 +284,7 @@ class HeteroCSCGraph(LocalGraph):
         """
         relations = {key: (each.indptr, each.indices) for key, each in self._relations.items()}
         ids, nodes, edges = self._edge_ids(), self.node_attributes, self.edge_attributes
-        hetero_storage.save(HeteroArrays(relations, self._num_nodes, ids, nodes, edges), Path(path))
+        storage.save_hetero(HeteroArrays(relations, self._num_nodes, ids, nodes, edges), Path(path))
 
     @classmethod
     def open(cls, path: str | Path, mmap: bool = True, *, verify: bool = False) -> HeteroCSCGraph:
@@ -309,14 +303,14 @@ class HeteroCSCGraph(LocalGraph):
             MemoryError: The arrays exceed the memory that is left (without `mmap`).
             OSError: No descriptor is left.
         """
-        arrays, promised = hetero_storage.load(Path(path), mmap)
+        arrays, promised = storage.load_hetero(Path(path), mmap)
         try:
             graph = cls._of(arrays)
             if graph.num_edges != promised:
                 raise ValueError(f"{shown(graph)} in {ARRAYS}")
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{_NAME}.open: the arrays in {path} do not fit {HEADER}: {error}. Save it again."
+                f"{_NAME}.open: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
             ) from error
         graph.came_with(arrays.digests)
         if check_bool(f"{_NAME}.open", "verify", verify):

@@ -13,7 +13,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.base.threads import num_threads
-from datapipes.graph.storage import to_numpy
+from datapipes.graph.npy import to_numpy
 
 
 def rows_digest(values: Tensor, indptr: Tensor | None = None, *, node_ids: Tensor | None = None) -> str:

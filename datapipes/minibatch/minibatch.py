@@ -20,7 +20,6 @@ from datapipes.base.rng import RngKey
 from datapipes.minibatch.block import Block, SampledSubgraph, TensorMap, moving
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
 from datapipes.minibatch.pyg_data import pyg_data
-from datapipes.minibatch.pyg_hetero_data import pyg_hetero_data
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -30,6 +29,7 @@ __all__ = ["MiniBatch"]
 TensorOrDict = Tensor | Any  # a tensor, or {type: tensor}
 Blocks = list[Block] | list[Any]  # one a hop: a Block, or {edge type: Block}
 Subgraphs = list[SampledSubgraph] | list[Any]
+_WITH_TENSORS = (*PLAIN_FIELDS, "extra", "blocks", "node_features", "edge_features")
 
 
 class _WithWeakReferences:
@@ -118,25 +118,10 @@ class MiniBatch(_WithWeakReferences):
     def map_tensors(self, fn: TensorMap) -> MiniBatch:
         """Return a minibatch with `fn` applied to each tensor."""
         changes: dict[str, Any] = {}
-        for name, value in self._plain_fields().items():
-            changes[name] = _mapped(fn, value) if isinstance(value, dict) else fn(value)
-        if self.extra is not None:
-            changes["extra"] = {
-                name: _mapped(fn, value) if isinstance(value, dict) else fn(value) for name, value in self.extra.items()
-            }
-        if self.blocks is not None:
-            changes["blocks"] = [
-                {type_: each.map_tensors(fn) for type_, each in block.items()}
-                if isinstance(block, dict)
-                else block.map_tensors(fn)
-                for block in self.blocks
-            ]
-        if self.node_features is not None:
-            changes["node_features"] = {name: fn(value) for name, value in self.node_features.items()}
-        if self.edge_features is not None:
-            changes["edge_features"] = [
-                {name: fn(value) for name, value in features.items()} for features in self.edge_features
-            ]
+        for name in _WITH_TENSORS:
+            value = getattr(self, name)
+            if value is not None:
+                changes[name] = fn(value) if type(value) is Tensor else _mapped(fn, value)
         return self.replace(**changes)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> MiniBatch:
@@ -237,8 +222,7 @@ class MiniBatch(_WithWeakReferences):
                 hold (`frontier="all"` with a fanout below the in-degree, or with replacement); or the rows of seeds,
                 labels or features do not belong together; or two features have one name. The message says which.
         """
-        make: Any = pyg_hetero_data if isinstance(self.input_nodes, dict) else pyg_data
-        return make(
+        return pyg_data(
             blocks=self.blocks,
             input_nodes=self.input_nodes,
             plain=self._plain_fields(),
@@ -270,8 +254,13 @@ class MiniBatch(_WithWeakReferences):
         return f"MiniBatch({', '.join(shown)})"
 
 
-def _mapped(fn: TensorMap, by_type: dict[Any, Tensor]) -> dict[Any, Tensor]:
-    return {type_: fn(tensor) for type_, tensor in by_type.items()}
+def _mapped(fn: TensorMap, value: Any) -> Any:
+    """Return the value of a field with `fn` applied to each tensor in it."""
+    if isinstance(value, Block):
+        return value.map_tensors(fn)
+    if isinstance(value, dict):
+        return {key: fn(each) if type(each) is Tensor else _mapped(fn, each) for key, each in value.items()}
+    return [_mapped(fn, each) for each in value] if isinstance(value, list) else fn(value)
 
 
 def _shape(value: TensorOrDict) -> Any:

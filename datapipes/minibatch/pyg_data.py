@@ -1,86 +1,110 @@
-"""A minibatch as PyG's `Data`, in the shape that PyG's own NeighborLoader gives; MiniBatch.to_pyg says what it means.
-
-What is the same for each type of a HeteroData stands here too; pyg_hetero_data.py uses it.
+"""A minibatch as PyG's `Data` or `HeteroData`, in the shape that PyG's own NeighborLoader gives; MiniBatch.to_pyg says
+what it means.
 
 In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it. So blocks that
 draw other in-edges for a node again are refused. A seed that repeats has a row for each of its places, as in PyG; in
-blocks it has one row.
+blocks it has one row. With types each node type has rows of its own. A `Data` is what a HeteroData has for the one node
+type None and the one edge type None.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from datapipes.base.errors import needed
+from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
 from datapipes.minibatch.block import Block
+from datapipes.minibatch.message import by_type
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 # PyG's name of each field that is aligned with the seeds: for seeds [n], and for pairs [n, 2].
 NODE_NAMES = {"labels": "y", "indexes": "input_id", "timestamps": "seed_time"}
 LINK_NAMES = {"labels": "edge_label", "indexes": "input_id", "timestamps": "edge_label_time"}
 
+_Hops = Sequence[Mapping[EdgeType | None, Block]]  # from the seeds outwards
+
 
 def pyg_data(
     *,
-    blocks: list[Block] | None,
-    input_nodes: Tensor | None,
-    plain: dict[str, Tensor],
-    extra: dict[str, Tensor],
-    node_features: dict[str, Tensor],
-    edge_features: list[dict[str, Tensor]] | None,
-) -> Data:
-    """Return the fields of a minibatch as `Data`; `plain` holds those of PLAIN_FIELDS that are set.
+    blocks: list[Any] | None,
+    input_nodes: Any,
+    plain: Mapping[str, Any],
+    extra: Mapping[str, Any],
+    node_features: Mapping[Any, Tensor],
+    edge_features: list[dict[Any, Tensor]] | None,
+) -> Data | HeteroData:
+    """Return the fields of a minibatch as `Data`, with types as `HeteroData`; `plain` holds the PLAIN_FIELDS it has.
 
     Raises:
         ImportError, ValueError: See MiniBatch.to_pyg.
     """
-    data = new_data("Data")
-    blocks, input_nodes = check_sampled(blocks, input_nodes)
-    hops = blocks[::-1]
-    features_of_hops = [{} for _ in hops] if edge_features is None else edge_features[::-1]
-    where = "to_pyg"
-    check_seeds(where, {**plain, **extra})
-    check_rows(where, "input_nodes", int(input_nodes.shape[0]), node_features)
-    check_edge_features(where, hops, features_of_hops)
-    kept = kept_picks(where, hops)
-    edge_indexes = [block.edge_index[:, places] for block, places in zip(hops, kept, strict=True)]
-    sizes = [hops[0].num_dst, *(block.num_src for block in hops)]
-    num_sampled_nodes = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
-    rows = rows_of_seeds(where, plain.get("compacted_seeds"), hops[0].num_dst, int(input_nodes.shape[0]))
-    if rows is not None:
-        num_sampled_nodes[0] = rows.num_first
-        input_nodes = input_nodes[rows.nodes]
-        node_features = {name: value[rows.nodes] for name, value in node_features.items()}
-        plain = {name: value[rows.nodes] if name == "batch" else value for name, value in plain.items()}
-        kept[0], destinations = columns_of(hops[0].indptr, rows.nodes[: rows.num_first])
-        edge_indexes = [rows.row_of[edge_index] for edge_index in edge_indexes]
-        edge_indexes[0] = torch.stack((rows.row_of[hops[0].indices[kept[0]].long()], destinations))
+    data = _new_data("HeteroData" if isinstance(input_nodes, dict) else "Data")
+    blocks, input_nodes = _check_sampled(blocks, input_nodes)
+    hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
+    features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
+    plain = {name: by_type(value) for name, value in plain.items()}
+    extra = {name: by_type(value) for name, value in extra.items()}
+    compacted: Mapping[Any, Tensor] = plain.get("compacted_seeds", {})
+    for type_ in _types_of_seeds(plain, extra):
+        _check_seeds(_where(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
 
-    data.edge_index = torch.cat(edge_indexes, dim=1)
-    data.num_nodes = sum(num_sampled_nodes)
-    data.n_id = input_nodes
-    data.num_sampled_nodes = num_sampled_nodes
-    data.num_sampled_edges = [int(edge_index.shape[1]) for edge_index in edge_indexes]
-    if (edge_ids := edge_ids_of(hops, kept)) is not None:
-        data.e_id = edge_ids
-    set_seeds(data, plain, rows)
-    set_features(where, data, extra, node_features, joined_features(features_of_hops, kept))
+    rows: dict[NodeType | None, _Rows | None] = {}
+    without_types: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}  # what a Data has beside features of edges
+    for node_type, nodes in by_type(input_nodes).items():
+        where, num_nodes = _where(node_type), int(nodes.shape[0])
+        features = _features_of(node_features, node_type)
+        _check_rows(where, "input_nodes", num_nodes, features)
+        sizes = _sizes(hops, node_type, num_nodes, compacted)
+        num_sampled = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
+        fields = _of_type(plain, node_type)
+        of_type = _rows_of_seeds(where, fields.get("compacted_seeds"), sizes[0], num_nodes)
+        if of_type is not None:
+            num_sampled[0] = of_type.num_first
+            features = {name: value[of_type.nodes] for name, value in features.items()}
+            fields |= {"batch": fields["batch"][of_type.nodes]} if "batch" in fields else {}
+        store = data if node_type is None else data.get_node_store(node_type)
+        store.num_nodes = sum(num_sampled)
+        store.n_id = nodes if of_type is None else nodes[of_type.nodes]
+        store.num_sampled_nodes = num_sampled
+        _set_seeds(store, fields, of_type)
+        rows[node_type] = of_type
+        if node_type is None:
+            without_types = _of_type(extra, None), features
+        else:
+            _set_features(where, store, _of_type(extra, node_type), features, {})
+
+    for edge_type in hops[0]:
+        src, dst = ends_of(edge_type)
+        store = data if edge_type is None else data.get_edge_store(*edge_type)
+        of_edges = _set_edges(
+            store,
+            _where(edge_type),
+            [hop[edge_type] for hop in hops],
+            [_features_of(features, edge_type) for features in features_of_hops],
+            (rows[src], rows[dst]),
+        )
+        _set_features(_where(edge_type), store, *without_types, of_edges)
+    for type_ in compacted:
+        if isinstance(type_, tuple):
+            store = data.get_edge_store(*type_)
+            _set_seeds(store, _of_type(plain, type_), None)
+            _set_features(_where(type_), store, _of_type(extra, type_), {}, {})
     return data
 
 
-def new_data(name: str) -> Any:
+def _new_data(name: str) -> Any:
     """Return an empty Data or HeteroData."""
     return getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), name)()
 
 
-def check_sampled(blocks: list[Any] | None, input_nodes: Any) -> tuple[list[Any], Any]:
+def _check_sampled(blocks: list[Any] | None, input_nodes: Any) -> tuple[list[Any], Any]:
     """Return the two; refuse a minibatch without hops."""
     if blocks is None or input_nodes is None:
         raise ValueError(
@@ -93,7 +117,7 @@ def check_sampled(blocks: list[Any] | None, input_nodes: Any) -> tuple[list[Any]
     return blocks, input_nodes
 
 
-class Rows(NamedTuple):
+class _Rows(NamedTuple):
     """The rows of the nodes, where they are not the local ids: each seed has its own, in the order of the seeds.
 
     Attributes:
@@ -107,7 +131,7 @@ class Rows(NamedTuple):
     num_first: int
 
 
-def rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num_nodes: int) -> Rows | None:
+def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num_nodes: int) -> _Rows | None:
     """Return the rows, or None where they are the local ids: no node seeds, or each once and in order."""
     if compacted_seeds is None or compacted_seeds.ndim != 1:
         return None
@@ -127,10 +151,10 @@ def rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num_
     nodes = torch.cat((first, torch.arange(num_dst, num_nodes, device=seeds.device)))
     numbers = torch.arange(nodes.shape[0], device=seeds.device)
     row_of = numbers.new_full((num_nodes,), int(nodes.shape[0])).scatter_reduce(0, nodes, numbers, "amin")
-    return Rows(nodes, row_of, int(first.shape[0]))
+    return _Rows(nodes, row_of, int(first.shape[0]))
 
 
-def columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """Return the places of the edges of these columns, and the number of the column that each edge belongs to."""
     counts = indptr.diff()[columns]
     numbers = torch.repeat_interleave(torch.arange(columns.shape[0], device=columns.device), counts)
@@ -138,7 +162,7 @@ def columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     return begin[numbers] + torch.arange(numbers.shape[0], device=columns.device), numbers
 
 
-def kept_picks(where: str, hops: list[Block]) -> list[slice | Tensor]:
+def _kept_picks(where: str, hops: list[Block]) -> list[slice | Tensor]:
     """Return which edges of each hop PyG's data keeps: those of nodes that no earlier hop drew for.
 
     Raises:
@@ -166,31 +190,26 @@ def _are_repeated(block: Block, num_columns: int, before: list[Block], kept: Seq
     counts = torch.cat([hop.indptr.diff()[start:] for hop, start in zip(before, starts, strict=False)])
     if not torch.equal(block.indptr[: num_columns + 1].diff(), counts):
         return False
-    if not torch.equal(block.indices[:last], joined([hop.indices for hop in before], kept)):
+    if not torch.equal(block.indices[:last], _joined([hop.indices for hop in before], kept)):
         return False
     edge_ids = [hop.edge_ids for hop in before if hop.edge_ids is not None]
     if block.edge_ids is None or len(edge_ids) < len(before):
         return True
-    return torch.equal(block.edge_ids[:last], joined(edge_ids, kept))
+    return torch.equal(block.edge_ids[:last], _joined(edge_ids, kept))
 
 
-def joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
+def _joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
     """Return the kept rows of a tensor of each hop, from the seeds outwards."""
     return torch.cat([part[places] for part, places in zip(parts, kept, strict=True)])
 
 
-def joined_features(features_of_hops: Sequence[dict[str, Tensor]], kept: Sequence[slice | Tensor]) -> dict[str, Tensor]:
-    """Return the kept rows of each edge feature, from the seeds outwards."""
-    return {name: joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]}
-
-
-def edge_ids_of(hops: Sequence[Block], kept: Sequence[slice | Tensor]) -> Tensor | None:
+def _edge_ids_of(hops: Sequence[Block], kept: Sequence[slice | Tensor]) -> Tensor | None:
     """Return the ids of the kept edges, or None if a hop has none."""
     edge_ids = [block.edge_ids for block in hops if block.edge_ids is not None]
-    return joined(edge_ids, kept) if len(edge_ids) == len(hops) else None
+    return _joined(edge_ids, kept) if len(edge_ids) == len(hops) else None
 
 
-def check_seeds(where: str, plain: dict[str, Tensor]) -> None:
+def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
     """Raise ValueError where the fields of the seeds do not belong together; further fields count as such."""
     compacted = plain.get("compacted_seeds")
     aside = ("compacted_seeds", "input_nodes", "batch")
@@ -210,7 +229,7 @@ def check_seeds(where: str, plain: dict[str, Tensor]) -> None:
         )
 
 
-def check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Tensor]) -> None:
+def _check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Tensor]) -> None:
     """Raise ValueError for a feature with another number of rows."""
     for name, value in features.items():
         if value.shape[:1] != (num_rows,):
@@ -220,10 +239,10 @@ def check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Tens
             )
 
 
-def check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Sequence[dict[str, Tensor]]) -> None:
+def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Sequence[dict[str, Tensor]]) -> None:
     """Raise ValueError where edge features do not fit the hops, or are not the same in all."""
     for block, features in zip(hops, features_of_hops, strict=True):
-        check_rows(where, "the edges of a block", block.num_edges, features)
+        _check_rows(where, "the edges of a block", block.num_edges, features)
     names = [sorted(features) for features in features_of_hops]
     if any(of_hop != names[0] for of_hop in names):
         raise ValueError(
@@ -232,7 +251,7 @@ def check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Seq
         )
 
 
-def set_seeds(store: Any, plain: dict[str, Tensor], rows: Rows | None) -> None:
+def _set_seeds(store: Any, plain: dict[str, Tensor], rows: _Rows | None) -> None:
     """Set what PyG's loaders say about the seeds; `store` is a Data, or what a HeteroData has for one type."""
     if "batch" in plain:
         store.batch = plain["batch"]
@@ -250,7 +269,7 @@ def set_seeds(store: Any, plain: dict[str, Tensor], rows: Rows | None) -> None:
     store.seed_local_id = seeds if rows is None else torch.arange(len(seeds), dtype=seeds.dtype, device=seeds.device)
 
 
-def set_features(
+def _set_features(
     where: str, store: Any, extra: dict[str, Tensor], of_nodes: dict[str, Tensor], of_edges: dict[str, Tensor]
 ) -> None:
     """Set further fields and features under their names; the node feature "feat" becomes x.
@@ -278,3 +297,76 @@ def set_features(
         raise ValueError(f"{where}: features {taken} have names of Data's own: {sorted(store.keys())}. Rename them.")
     for name, value in features.items():
         store[name] = value
+
+
+def _set_edges(
+    store: Any,
+    where: str,
+    hops: list[Block],
+    features_of_hops: list[dict[str, Tensor]],
+    rows: tuple[_Rows | None, _Rows | None],
+) -> dict[str, Tensor]:
+    """Set the edges of one type and return their features; `rows` are those of its source and destination type."""
+    _check_edge_features(where, hops, features_of_hops)
+    kept = _kept_picks(where, hops)
+    of_src, of_dst = rows
+    edge_indexes = [block.edge_index[:, places] for block, places in zip(hops, kept, strict=True)]
+    if of_dst is not None:
+        kept[0], destinations = _columns_of(hops[0].indptr, of_dst.nodes[: of_dst.num_first])
+        edge_indexes = [torch.stack((edge_index[0], of_dst.row_of[edge_index[1]])) for edge_index in edge_indexes]
+        edge_indexes[0] = torch.stack((hops[0].indices[kept[0]].long(), destinations))
+    if of_src is not None:
+        edge_indexes = [torch.stack((of_src.row_of[edge_index[0]], edge_index[1])) for edge_index in edge_indexes]
+    store.edge_index = torch.cat(edge_indexes, dim=1)
+    store.num_sampled_edges = [int(edge_index.shape[1]) for edge_index in edge_indexes]
+    if (edge_ids := _edge_ids_of(hops, kept)) is not None:
+        store.e_id = edge_ids
+    return {name: _joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]}
+
+
+def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, compacted: Mapping[Any, Tensor]) -> list[int]:
+    """Return the number of nodes of a type before the first hop and after each.
+
+    A hop tells it of the types at the ends of its edges. A type that is no source has found no nodes; of one that is
+    no destination, the local ids of the seeds tell how many came first.
+    """
+    as_src = [edge_type for edge_type in hops[0] if ends_of(edge_type)[0] == node_type]
+    as_dst = [edge_type for edge_type in hops[0] if ends_of(edge_type)[1] == node_type]
+    if not as_src:
+        return [num_nodes] * (len(hops) + 1)
+    if as_dst:
+        first = hops[0][as_dst[0]].num_dst
+    else:
+        ids = [_ids_of(type_, seeds, node_type) for type_, seeds in compacted.items()]
+        first = int(torch.cat([torch.tensor([-1]), *(part.cpu() for part in ids)]).max()) + 1
+    return [first, *(hop[as_src[0]].num_src for hop in hops)]
+
+
+def _ids_of(type_: Any, compacted_seeds: Tensor, node_type: NodeType | None) -> Tensor:
+    """Return those of the local ids of seeds that are of the node type."""
+    if type_ == node_type:
+        return compacted_seeds.reshape(-1)
+    columns = [column for column, end in ((0, 0), (1, 2)) if isinstance(type_, tuple) and type_[end] == node_type]
+    return compacted_seeds[:, columns].reshape(-1) if columns else compacted_seeds.new_empty(0)
+
+
+def _types_of_seeds(*fields: Mapping[str, Mapping[Any, Tensor]]) -> list[Any]:
+    """Return the types that fields of the seeds have."""
+    aside = ("input_nodes", "batch")
+    return [*dict.fromkeys(type_ for each in fields for name in each if name not in aside for type_ in each[name])]
+
+
+def _of_type(fields: Mapping[str, Mapping[Any, Tensor]], type_: Any) -> dict[str, Tensor]:
+    return {name: by_type[type_] for name, by_type in fields.items() if type_ in by_type}
+
+
+def _features_of(features: Mapping[Any, Tensor], type_: Any) -> dict[str, Tensor]:
+    if type_ is None:
+        return {**features}
+    return {name: value for (of_type, name), value in features.items() if of_type == type_}
+
+
+def _where(type_: Any) -> str:
+    if type_ is None:
+        return "to_pyg"
+    return f"to_pyg: {'edge' if isinstance(type_, tuple) else 'node'} type {type_text(type_)!r}"

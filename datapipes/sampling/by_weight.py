@@ -20,8 +20,8 @@ from datapipes.base.codec import join_key
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.graph.choice import Attributed, Choice, Rows, form_of, of_type, refuse_elsewhere, refuse_no_tensor
+from datapipes.graph.npy import to_numpy
 from datapipes.graph.rows_digest import rows_digest
-from datapipes.graph.storage import to_numpy
 
 __all__: list[str] = []
 

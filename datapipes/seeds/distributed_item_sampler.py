@@ -13,9 +13,8 @@ import torch.distributed
 
 from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.chain.stage_base import Fingerprint
-from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
-from datapipes.seeds.item_set import ItemSet
+from datapipes.seeds.item_set import HeteroItemSet, ItemSet
 
 __all__ = ["DistributedItemSampler"]
 

@@ -19,8 +19,7 @@ from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage import SeedStage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
-from datapipes.seeds.hetero_item_set import HeteroItemSet
-from datapipes.seeds.item_set import ItemSet
+from datapipes.seeds.item_set import HeteroItemSet, ItemSet
 
 __all__ = ["ItemSampler"]
 

@@ -9,7 +9,7 @@ from typed_pipelines import typed_graph
 
 import datapipes as dp
 from datapipes import _core
-from datapipes.graph.storage import to_numpy
+from datapipes.graph.npy import to_numpy
 
 DTYPES = (torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ODD = (0.0, -0.0, 1.0, 1.0, 5e-324, 1e-30, 1e-6, 0.3, 7.0, 1e6, 3e4, 1e300)  # for the narrow ones some become 0

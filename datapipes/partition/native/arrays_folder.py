@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datapipes.base.checks import check_int, shown
 from datapipes.graph.arena import ARRAYS, ArenaWriter, Form, bytes_of, part_of, planned, read_form, refuse_overlaps
-from datapipes.graph.storage import readable, refuse_repeats
+from datapipes.graph.npy import readable, refuse_repeats
 from datapipes.partition.native.manifest import MOST_HEADER_BYTES, File, Manifest, check_hash, open_listed, read_header
 from datapipes.partition.native.native_header import AGAIN, VERSION, Identity, valid_header
 from datapipes.partition.native.piece_hash import PieceHash, hash_of_bytes

@@ -1,0 +1,106 @@
+"""Read a .npy file that nobody vouches for, and turn tensors into arrays as such files hold them.
+
+The reader unpickles nothing. It checks the size of an array against what a header promises before it maps or reads it.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_int, dtype_name, shown
+from datapipes.processes.sharing import know_mapping
+
+REMEDY = "save the graph again"
+_MOST_DIMENSIONS = 64  # of an array; NumPy has no more
+
+_READ_HEADER = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def check_shape(shape: Any, header: str) -> tuple[int, ...]:
+    """Return a shape that a header gives."""
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"shape {shown(shape)} is not a list of up to {_MOST_DIMENSIONS} sizes")
+    return tuple(check_int(header, "a size in a shape", size, 0) for size in shape)
+
+
+def refuse_repeats(*lists: tuple[str, list[Any]]) -> None:
+    """Refuse an array or a file that is named twice: each mapping takes a descriptor, so they would soon be used up."""
+    for what, named in lists:
+        if len(set(named)) < len(named):
+            seen: set[Any] = set()
+            twice = next(each for each in named if each in seen or seen.add(each))  # type: ignore[func-returns-value]
+            raise ValueError(f"the {what} {shown(twice)} is named more than once")
+
+
+@contextmanager
+def readable(
+    where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], remedy: str = REMEDY
+) -> Iterator[None]:
+    """Turn what a corrupt file may raise into one error: NumPy's parser and the memory map raise many kinds."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise _unreadable(where, path, dtype, shape, error, remedy) from error
+        other = ", or open the graph with mmap=False" if remedy == REMEDY else ""
+        raise OSError(
+            error.errno,
+            f"{where}: no descriptor is left for {path}; each mapped file keeps one. Raise the limit (ulimit -n)"
+            f"{other}",
+        ) from error
+    except Exception as error:
+        raise _unreadable(where, path, dtype, shape, error, remedy) from error
+
+
+def _unreadable(
+    where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], error: Exception, remedy: str
+) -> ValueError:
+    why = (str(error) or type(error).__name__).removesuffix(".")
+    return ValueError(
+        f"{where}: {path} cannot be read as {dtype_name(dtype)} {shown(list(shape))}: {why}. It may be truncated or "
+        f"corrupt; {remedy}."
+    )
+
+
+def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
+    """Return the array in an open .npy file. Not np.load, which guesses the format and would unpack an archive."""
+    found, fortran, dtype = _READ_HEADER[np.lib.format.read_magic(file)](file)
+    if dtype.kind not in "biufc":
+        raise ValueError(f"dtype {dtype}")
+    if found != shape:
+        raise ValueError(f"shape {shown(list(found))}")
+    # Before anything is allocated or mapped. A mapping beyond the end of the file would kill the process when read.
+    begin, size = file.tell(), os.fstat(file.fileno()).st_size
+    if begin + math.prod(shape) * dtype.itemsize != size:
+        raise ValueError(f"{size - begin} bytes of values, {dtype.itemsize} for each are needed")
+    order: Any = "F" if fortran else "C"
+    if not mmap or size == begin:
+        return np.fromfile(file, dtype, math.prod(shape)).reshape(shape, order=order)
+    # "c": pages are shared until a process writes to them; torch needs a writable array.
+    array = np.memmap(file, dtype, "c", begin, shape, order)
+    know_mapping(array, file)
+    return array
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return the values as a contiguous array; those of a dtype that NumPy lacks as integers of the same size."""
+    tensor = tensor.cpu().contiguous()
+    try:
+        return tensor.numpy()
+    except TypeError:  # NumPy has no such dtype
+        return tensor.view(
+            {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+        ).numpy()

@@ -3,20 +3,29 @@
 //   Two passes: plan_hop() reads the degrees and lays out the columns; HopDrawer::draw() picks the in-edges of a range
 //   of columns and reads their sources. Ranges are independent of each other, so each thread draws some of the ranges.
 //   Both passes prefetch the memory lines of a block before they use them, so many cache misses are under way at once.
-// Every offset is checked before `indices` is read, every neighbor id before it is handed on (row_view.h has the errors).
+// Every offset is checked before `indices` is read, every neighbor id before it is handed on (row_view.h has the errors). A hop
+// of more than 2^63 - 1 picks throws std::length_error (ValueError).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "common/buffer.h"
 #include "common/thread_pool.h"
 #include "graph/row_view.h"
 #include "sampling/columns.h"
+#include "sampling/row_plan.h"
 
 namespace datapipes {
+
+[[noreturn]] inline void throw_too_many(const char* op, std::int64_t fanout) {
+  throw std::length_error(std::string(op) + ": a hop with fanout " + std::to_string(fanout) +
+                          " would hold more than 2^63 - 1 in-edges, more than any memory holds. Use a smaller fanout.");
+}
 
 // The layout of a hop: column d holds the picks of its row, at indptr[d] .. indptr[d + 1] of the hop's edges.
 template <class Columns>

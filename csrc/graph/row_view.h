@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/inside.h"
+
 namespace datapipes {
 
 template <class Id>
@@ -44,7 +46,7 @@ struct RowView {
 
 // `node` may also be the number of a row.
 inline void check_node(const char* op, std::int64_t node, std::int64_t num_nodes) {
-  if (static_cast<std::uint64_t>(node) >= static_cast<std::uint64_t>(num_nodes)) throw_not_a_node(op, node, num_nodes);
+  if (!is_inside(node, num_nodes)) throw_not_a_node(op, node, num_nodes);
 }
 
 }  // namespace datapipes

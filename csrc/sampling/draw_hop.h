@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/buffer.h"
+#include "common/inside.h"
 #include "common/thread_pool.h"
 #include "graph/row_view.h"
 #include "sampling/columns.h"
@@ -72,7 +73,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
   std::fill_n(plan.indptr.data(), first + 1, std::int64_t{0});
   // Inlined always, as all that only prefetches: GCC may take it for a function without effect, and drop the calls.
   const auto prefetch = [&](std::int64_t node) __attribute__((always_inline)) {
-    if (static_cast<std::uint64_t>(node) < static_cast<std::uint64_t>(num_nodes)) {
+    if (is_inside(node, num_nodes)) {
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node)]);
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node) + 1]);
       policy.prefetch(node);
@@ -90,7 +91,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       check_node(op, node, num_nodes);
       const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
       const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
-      if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
+      if (!is_range_inside(from, to, num_edges)) throw_bad_indptr(op, node, from, to, num_edges);
       return columns.in_edges(d, from, to - from, graph);
     };
     const auto put = [&](std::int64_t d, const RowPlan& planned) __attribute__((always_inline)) {

@@ -10,18 +10,25 @@
 
 namespace datapipes {
 
-// Asks the processor: __builtin_cpu_supports always says no with the runtime of `make wheel`.
+#if defined(DATAPIPES_AVX2)
+
+// Asks the processor: __builtin_cpu_supports always says no with the runtime of `make wheel`. Not inlined: cpuid takes registers
+// that the callers of has_avx2() would save at every call.
+[[gnu::noinline, gnu::cold]] inline bool ask_for_avx2() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kNeeded = bit_OSXSAVE | bit_AVX | bit_F16C | bit_POPCNT;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kNeeded) != kNeeded) return false;
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & 6u) != 6u) return false;  // the system keeps the registers of SSE and AVX
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
+}
+
+#endif
+
 inline bool has_avx2() {
 #if defined(DATAPIPES_AVX2)
-  static const bool found = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    constexpr unsigned kNeeded = bit_OSXSAVE | bit_AVX | bit_F16C | bit_POPCNT;
-    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kNeeded) != kNeeded) return false;
-    unsigned low = 0, high = 0;
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 6u) != 6u) return false;  // the system keeps the registers of SSE and AVX
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
-  }();
+  static const bool found = ask_for_avx2();
   return found;
 #else
   return false;

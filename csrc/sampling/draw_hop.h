@@ -91,7 +91,8 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       check_node(op, node, num_nodes);
       const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
       const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
-      if (!is_range_inside(from, to, num_edges)) throw_bad_indptr(op, node, from, to, num_edges);
+      // As is_range_inside; said with it, GCC plans temporal hops 8 % slower.
+      if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
       return columns.in_edges(d, from, to - from, graph);
     };
     const auto put = [&](std::int64_t d, const RowPlan& planned) __attribute__((always_inline)) {

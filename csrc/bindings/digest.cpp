@@ -13,12 +13,7 @@ template <class T, class Hashes>
 py::array_t<std::uint64_t> hashes_of(const Array<T>& values, int num_threads, const Hashes& hashes) {
   check_threads(num_threads);
   const auto given = view(values, "values");
-  Buffer<std::uint64_t> out;
-  {
-    const GilRelease nogil;
-    out = hashes(given);
-  }
-  return to_numpy(std::move(out));
+  return to_numpy(without_gil([&] { return hashes(given); }));
 }
 
 }  // namespace

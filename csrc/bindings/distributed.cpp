@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "bindings/groups.h"
+#include "bindings/hops.h"
 #include "bindings/numpy.h"
 #include "bindings/part_map.h"
 #include "distributed/hops_over_parts.h"
@@ -48,12 +48,45 @@ class ArrayGraphInParts {
   std::vector<py::object> arrays_;  // which the maps view
 };
 
+template <class Id>
+py::list to_python(std::vector<PartAsk<Id>>&& asks) {
+  py::list asked;
+  for (auto& ask : asks) {
+    py::list rows;
+    for (auto& of : ask.rows) {
+      const bool has_streams = of.streams.size() > 0, has_times = of.times.size() > 0;
+      rows.append(py::make_tuple(of.type, to_numpy(std::move(of.ids)), to_numpy_if(has_streams, std::move(of.streams)),
+                                 to_numpy_if(has_times, std::move(of.times))));
+    }
+    asked.append(py::make_tuple(ask.part, rows, ask.draws));
+  }
+  return asked;
+}
+
+template <class T>
+std::span<const T> answer_view(py::handle given, const char* name) {
+  return view(exact<T>(given, std::string(name) + " of an answer"), name);
+}
+
+// The caller keeps the arrays; it has checked that they are what it hands over.
+template <class Id>
+std::vector<PartAnswer<Id>> part_answers(py::handle answer) {
+  std::vector<PartAnswer<Id>> given;
+  for (const auto& draw : answer.cast<py::list>()) {
+    const auto arrays = draw.cast<py::tuple>();
+    PartAnswer<Id> one{answer_view<std::int64_t>(arrays[0], "indptr"), answer_view<Id>(arrays[1], "neighbors"), {}};
+    if (!arrays[2].is_none()) one.edge_ids = answer_view<std::int64_t>(arrays[2], "edge_ids");
+    given.push_back(one);
+  }
+  return given;
+}
+
 // HopsOverParts with ids of the graph's dtype, and with groups or without. Calls of several threads wait for each other.
 class AnyHopsOverParts {
  public:
   AnyHopsOverParts(py::object graph, PartedRequest request, std::optional<GivenGroups> groups, bool narrow)
       : graph_(std::move(graph)), groups_(std::move(groups)), want_edge_ids_(request.want_edge_ids) {
-    if (groups_) request.groups = view_of(*groups_, groups_->of_seeds.size());
+    if (groups_) request.groups = view_of(*groups_);
     if (narrow) {
       make<std::int32_t>(std::move(request));
     } else {
@@ -62,29 +95,16 @@ class AnyHopsOverParts {
   }
 
   // Returns the local ids of the seeds, and what the first hop asks.
-  py::tuple start(const std::vector<std::pair<std::int64_t, Array<std::int64_t>>>& seeds) {
-    std::vector<Seeds> wanted;
-    const auto num_types = graph_.cast<const ArrayGraphInParts&>().graph().node_types.size();
-    for (const auto& [type, ids] : seeds) {
-      if (type < 0 || static_cast<std::size_t>(type) >= num_types)
-        throw std::invalid_argument("no node type has the number " + std::to_string(type) + ".");
-      wanted.push_back({static_cast<std::size_t>(type), view(ids, "seeds")});
-      if (groups_ && wanted.size() <= groups_->of_seeds.size())
-        wanted.back().groups = view(groups_->of_seeds[wanted.size() - 1], "of_seeds");
-    }
+  py::tuple start(const GivenSeeds& seeds) {
+    const auto wanted = seeds_of(seeds, groups_, graph_.cast<const ArrayGraphInParts&>().graph().node_types.size());
     return std::visit(
-        [&]<class Id, class Nodes>(std::unique_ptr<HopsOverParts<Id, Nodes>>& hops) {
-          std::vector<Buffer<Id>> local;
-          std::vector<PartAsk<Id>> asks;
-          {
-            const GilRelease nogil;
+        [&](auto& hops) {
+          auto [local, asks] = without_gil([&] {
             const std::lock_guard lock(mutex_);
-            local = hops->start(wanted);
-            asks = hops->ask();
-          }
-          py::list ids;
-          for (auto& each : local) ids.append(to_numpy(std::move(each)));
-          return py::make_tuple(ids, to_python(std::move(asks)));
+            auto ids = hops->start(wanted);
+            return std::make_pair(std::move(ids), hops->ask());
+          });
+          return py::make_tuple(to_python(std::move(local)), to_python(std::move(asks)));
         },
         hops_);
   }
@@ -95,26 +115,16 @@ class AnyHopsOverParts {
         [&]<class Id, class Nodes>(std::unique_ptr<HopsOverParts<Id, Nodes>>& hops) {
           std::vector<std::vector<PartAnswer<Id>>> given;
           for (const auto& answer : answers) given.push_back(part_answers<Id>(answer));
-          std::vector<CompactedHop<Id>> blocks;
-          std::vector<PartAsk<Id>> asks;
-          bool more = false;
-          {
-            const GilRelease nogil;
+          std::optional<std::vector<PartAsk<Id>>> asks;
+          auto blocks = without_gil([&] {
             const std::lock_guard lock(mutex_);
-            blocks = hops->take(given);
-            more = hops->has_hop();
-            if (more) asks = hops->ask();
-          }
-          py::list hop;
-          for (auto& block : blocks) {
-            py::object edge_ids = py::none();
-            if (want_edge_ids_) edge_ids = to_numpy(std::move(block.edge_ids));
-            hop.append(
-                py::make_tuple(to_numpy(std::move(block.indptr)), to_numpy(std::move(block.indices)), edge_ids, block.num_src));
-          }
+            auto made = hops->take(given);
+            if (hops->has_hop()) asks = hops->ask();
+            return made;
+          });
           py::object next = py::none();
-          if (more) next = to_python(std::move(asks));
-          return py::make_tuple(hop, next);
+          if (asks) next = to_python(std::move(*asks));
+          return py::make_tuple(to_python(std::move(blocks), want_edge_ids_), next);
         },
         hops_);
   }
@@ -124,11 +134,8 @@ class AnyHopsOverParts {
     return std::visit(
         [&](auto& hops) {
           const std::lock_guard lock(mutex_);
-          py::list nodes, groups;
           auto found = hops->finish();
-          for (auto& ids : found.nodes) nodes.append(to_numpy(std::move(ids)));
-          for (auto& of : found.groups) groups.append(to_numpy(std::move(of)));
-          return py::make_tuple(nodes, groups);
+          return py::make_tuple(to_python(std::move(found.nodes)), to_python(std::move(found.groups)));
         },
         hops_);
   }
@@ -145,40 +152,6 @@ class AnyHopsOverParts {
   }
 
   template <class Id>
-  static py::list to_python(std::vector<PartAsk<Id>>&& asks) {
-    py::list asked;
-    for (auto& ask : asks) {
-      py::list rows;
-      for (auto& of : ask.rows) {
-        const auto some = [](auto&& values) -> py::object {
-          return values.size() == 0 ? py::none() : py::object(to_numpy(std::move(values)));
-        };
-        py::object ids = to_numpy(std::move(of.ids));
-        rows.append(py::make_tuple(of.type, ids, some(std::move(of.streams)), some(std::move(of.times))));
-      }
-      asked.append(py::make_tuple(ask.part, rows, ask.draws));
-    }
-    return asked;
-  }
-
-  // The caller keeps the arrays; it has checked that they are what it hands over.
-  template <class Id>
-  static std::vector<PartAnswer<Id>> part_answers(py::handle answer) {
-    std::vector<PartAnswer<Id>> given;
-    for (const auto& draw : answer.cast<py::list>()) {
-      const auto arrays = draw.cast<py::tuple>();
-      PartAnswer<Id> one{answer_view<std::int64_t>(arrays[0], "indptr"), answer_view<Id>(arrays[1], "neighbors"), {}};
-      if (!arrays[2].is_none()) one.edge_ids = answer_view<std::int64_t>(arrays[2], "edge_ids");
-      given.push_back(one);
-    }
-    return given;
-  }
-  template <class T>
-  static std::span<const T> answer_view(py::handle given, const char* name) {
-    return view(exact<T>(given, std::string("of an answer, ") + name), name);
-  }
-
-  template <class Id>
   using Plain = std::unique_ptr<HopsOverParts<Id>>;
   template <class Id>
   using Grouped = std::unique_ptr<HopsOverParts<Id, NodesOfGroups<Id>>>;
@@ -190,20 +163,12 @@ class AnyHopsOverParts {
   std::variant<Plain<std::int32_t>, Plain<std::int64_t>, Grouped<std::int32_t>, Grouped<std::int64_t>> hops_;
 };
 
-PartedRequest parted_request(const GraphInParts& graph, const std::vector<std::int64_t>& sampled,
-                             const std::vector<std::vector<std::int64_t>>& fanouts) {
+PartedRequest parted_request(const GraphInParts& graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts) {
   PartedRequest request;
-  for (const std::int64_t number : sampled) {
-    if (number < 0 || number >= std::ssize(graph.relations) ||
-        (!request.sampled.empty() && static_cast<std::size_t>(number) <= request.sampled.back()))
-      throw std::invalid_argument("sampled relations must ascend, each once, and be in the graph.");
-    request.sampled.push_back(static_cast<std::size_t>(number));
-  }
+  request.sampled = sampled_of(sampled, graph.relations.size());
   for (const auto& hop : fanouts) {
     if (hop.size() != sampled.size()) throw std::invalid_argument("give one fanout for each sampled relation of a hop.");
-    for (const std::int64_t fanout : hop)
-      if (fanout < -1)
-        throw std::invalid_argument("fanout must be -1 (all in-edges) or more, got " + std::to_string(fanout) + ".");
+    for (const std::int64_t fanout : hop) checked_fanout(fanout);
   }
   if (fanouts.empty()) throw std::invalid_argument("give fanouts for 1 hop or more.");
   request.fanouts = fanouts;
@@ -217,9 +182,8 @@ void bind_distributed(py::module_& m) {
       .def(py::init<std::int64_t, const py::list&, const py::list&, const std::string&>(), py::arg("num_parts"),
            py::arg("node_types"), py::arg("relations"), py::arg("op"));
   py::class_<AnyHopsOverParts>(m, "HopsOverParts")
-      .def(py::init([](py::object graph, const std::vector<std::int64_t>& sampled,
-                       const std::vector<std::vector<std::int64_t>>& fanouts, bool replace, bool only_new, bool want_edge_ids,
-                       bool narrow, std::optional<GivenGroups> groups) {
+      .def(py::init([](py::object graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts, bool replace,
+                       bool only_new, bool want_edge_ids, bool narrow, std::optional<GivenGroups> groups) {
              PartedRequest request = parted_request(graph.cast<const ArrayGraphInParts&>().graph(), sampled, fanouts);
              request.replace = replace;
              request.only_new = only_new;

@@ -24,6 +24,11 @@ RowTable row_table(const Bytes& table) {
   return {reinterpret_cast<const std::byte*>(table.data()), table.shape(0), table.shape(1), table.strides(0)};
 }
 
+// The bytes from the first of the first row to the last of the last.
+std::int64_t bytes_of(const RowTable& rows) {
+  return rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0;
+}
+
 bool overlap(const std::byte* one, std::int64_t one_bytes, const std::byte* other, std::int64_t other_bytes) {
   return one < other + other_bytes && other < one + one_bytes;
 }
@@ -37,8 +42,7 @@ std::byte* given_rows(const char* op, Bytes& out, const RowTable& rows, std::int
                                 std::to_string(out_bytes) + " bytes. Allocate it for these ids.");
   }
   auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws if it is read-only
-  const std::int64_t table_bytes = rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0;
-  const bool with_table = overlap(to, out.size(), rows.data, table_bytes);
+  const bool with_table = overlap(to, out.size(), rows.data, bytes_of(rows));
   if (out.size() > 0 && (with_table || overlap(to, out.size(), static_cast<const std::byte*>(ids), ids_bytes))) {
     throw std::invalid_argument(std::string(op) + ": out overlaps the " + (with_table ? "rows" : "ids") +
                                 ", which are read while it is written. Give it memory of its own.");
@@ -60,10 +64,7 @@ py::array into_rows(const char* op, std::optional<Bytes>& out, const RowTable& r
     fresh = Buffer<std::uint8_t>(num_ids * out_bytes);
     to = reinterpret_cast<std::byte*>(fresh.data());
   }
-  {
-    const GilRelease nogil;
-    gather(to);
-  }
+  without_gil([&] { gather(to); });
   if (out) return *out;
   return to_numpy(std::move(fresh)).reshape({num_ids, out_bytes});
 }
@@ -105,7 +106,7 @@ void bind_gather_decoded_for(py::module_& m) {
           throw std::invalid_argument("gather_decoded: rows of " + std::to_string(rows.row_bytes) +
                                       " bytes hold no whole values.");
         if (width > INT64_MAX / 4) throw std::bad_alloc();
-        const std::span<const float> scales = scale ? view(*scale, "scale") : std::span<const float>();
+        const auto scales = view(scale, "scale");
         if (std::ssize(scales) != (stored == Stored::kInt8 ? width : 0))
           throw std::invalid_argument("gather_decoded: int8 needs a scale for each of " + std::to_string(width) +
                                       " columns, the others none; got " + std::to_string(scales.size()) + ".");
@@ -127,8 +128,7 @@ std::byte* rows_to_fill(Bytes& out, const RowTable& rows) {
   if (out.ndim() != 2 || out.shape(1) != rows.row_bytes || (out.flags() & py::array::c_style) == 0)
     throw std::invalid_argument("place_rows: out must be contiguous, rows of " + std::to_string(rows.row_bytes) + " bytes.");
   auto* const to = reinterpret_cast<std::byte*>(out.mutable_data());  // throws if it is read-only
-  const std::int64_t table_bytes = rows.num_rows > 0 ? (rows.num_rows - 1) * rows.row_stride + rows.row_bytes : 0;
-  if (out.size() > 0 && overlap(to, out.size(), rows.data, table_bytes))
+  if (out.size() > 0 && overlap(to, out.size(), rows.data, bytes_of(rows)))
     throw std::invalid_argument("place_rows: out overlaps the rows. Give it memory of its own.");
   return to;
 }

@@ -25,11 +25,7 @@ void bind_graph_for(py::module_& m) {
       "coo_to_csc",
       [](const Array<Id>& src, const Array<Id>& dst, std::int64_t num_nodes, std::int64_t partition_from) {
         const auto sources = view(src, "src"), destinations = view(dst, "dst");
-        Csc<Id> csc;
-        {
-          const GilRelease nogil;
-          csc = coo_to_csc(sources, destinations, num_nodes, partition_from);
-        }
+        auto csc = without_gil([&] { return coo_to_csc(sources, destinations, num_nodes, partition_from); });
         return py::make_tuple(to_numpy(std::move(csc.indptr)), to_numpy(std::move(csc.indices)), to_numpy(std::move(csc.order)));
       },
       py::arg("src").noconvert(), py::arg("dst").noconvert(), py::arg("num_nodes"), py::kw_only(),
@@ -50,8 +46,7 @@ void bind_graph_for(py::module_& m) {
         check_threads(num_threads);
         const auto sources = view(indices, "indices");
         const auto nodes = view(of_nodes, "of_nodes");
-        std::span<const std::int64_t> edges;
-        if (of_edges) edges = view(*of_edges, "of_edges");
+        const auto edges = view(of_edges, "of_edges");
         EdgeTimesOut out{writable(latest, "latest")};
         if (earliest) out.earliest = writable(*earliest, "earliest");
         const GilRelease nogil;
@@ -73,8 +68,7 @@ void bind_graph(py::module_& m) {
         check_threads(num_threads);
         const auto offsets = view(indptr, "indptr");
         const auto times = view(latest, "latest");
-        std::span<const std::int64_t> others;
-        if (earliest) others = view(*earliest, "earliest");
+        const auto others = view(earliest, "earliest");
         const auto out = writable(sorted, "sorted");
         const GilRelease nogil;
         find_sorted_rows(offsets, times, others, out, num_threads);
@@ -107,8 +101,7 @@ void bind_graph(py::module_& m) {
           std::iota(one_each.begin(), one_each.end(), std::int64_t{0});
         }
         const std::span<const std::int64_t> offsets = indptr ? view(*indptr, "indptr") : one_each;
-        std::span<const std::int64_t> ids;
-        if (node_ids) ids = view(*node_ids, "node_ids");
+        const auto ids = view(node_ids, "node_ids");
         const auto* const bytes = static_cast<const std::byte*>(values.data());
         const std::span<const std::byte> raw(bytes, static_cast<std::size_t>(values.nbytes()));
         const auto width = static_cast<int>(values.itemsize());

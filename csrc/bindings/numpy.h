@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -64,6 +65,13 @@ class GilRelease {
   PyThreadState* state_;
 };
 
+// Returns what a kernel returns, which runs without the GIL.
+template <class Kernel>
+auto without_gil(Kernel&& kernel) {
+  const GilRelease nogil;
+  return kernel();
+}
+
 template <class T>
 using Array = py::array_t<T, py::array::c_style>;
 
@@ -77,6 +85,12 @@ std::span<const T> view(const Array<T>& array, const char* name) {
                                 "-byte entries. Copy it.");
   }
   return {array.data(), static_cast<std::size_t>(array.shape(0))};
+}
+
+// Empty for None.
+template <class T>
+std::span<const T> view(const std::optional<Array<T>>& array, const char* name) {
+  return array ? view(*array, name) : std::span<const T>();
 }
 
 // The array itself, which is not converted: a view of it lives as long as what was given.
@@ -110,6 +124,13 @@ py::array_t<T> to_numpy(Buffer<T>&& buffer) {
   py::capsule owner(owned.get(), [](void* held) { delete static_cast<Buffer<T>*>(held); });
   owned.release();
   return py::array_t<T>(size, data, owner);
+}
+
+// None unless it is wanted.
+template <class T>
+py::object to_numpy_if(bool is_wanted, Buffer<T>&& buffer) {
+  if (!is_wanted) return py::none();
+  return to_numpy(std::move(buffer));
 }
 
 }  // namespace datapipes

@@ -20,18 +20,12 @@
 namespace datapipes {
 namespace {
 
-template <class T>
-std::span<T> filled(Array<T>& array, const char* name) {
-  const auto found = view(array, name);
-  return {array.mutable_data(), found.size()};  // throws if the array is read-only
-}
-
 template <class Index>
 void bind_symmetrise_for(py::module_& m) {
   m.def(
       "count_neighbors",
       [](const ArrayTopology& graph, Array<Index>& xadj) {
-        const auto offsets = filled(xadj, "xadj");
+        const auto offsets = writable(xadj, "xadj");
         GilRelease nogil;
         return graph.visit(
             [&](const auto& topology) { return count_neighbors(topology, offsets, [&] { nogil.look_at_signals(); }); });
@@ -40,7 +34,7 @@ void bind_symmetrise_for(py::module_& m) {
   m.def(
       "fill_neighbors",
       [](const ArrayTopology& graph, Array<Index>& xadj, Array<Index>& adjncy) {
-        const auto offsets = filled(xadj, "xadj"), neighbors = filled(adjncy, "adjncy");
+        const auto offsets = writable(xadj, "xadj"), neighbors = writable(adjncy, "adjncy");
         GilRelease nogil;
         return graph.visit(
             [&](const auto& topology) { return fill_neighbors(topology, offsets, neighbors, [&] { nogil.look_at_signals(); }); });
@@ -73,10 +67,7 @@ class ArrayFennel {
   py::object parts() {
     return with([this]<class Id, class Part>(const Fennel<Id, Part>& fennel) -> py::object {
       Buffer<Part> out(num_nodes());
-      {
-        const GilRelease nogil;
-        fennel.parts({out.data(), static_cast<std::size_t>(out.size())});
-      }
+      without_gil([&] { fennel.parts({out.data(), static_cast<std::size_t>(out.size())}); });
       return to_numpy(std::move(out));
     });
   }
@@ -85,8 +76,7 @@ class ArrayFennel {
   // A view of a mask of training nodes, which is kept; empty for None.
   std::span<const std::uint8_t> mask(py::handle given) {
     if (given.is_none()) return {};
-    if (!py::isinstance<Array<std::uint8_t>>(given)) throw py::type_error("Fennel: a mask of training nodes must be uint8.");
-    masks_.push_back(py::reinterpret_borrow<Array<std::uint8_t>>(given));
+    masks_.push_back(exact<std::uint8_t>(given, "Fennel: a mask of training nodes", "it must be uint8."));
     return view(masks_.back(), "training");
   }
 
@@ -119,10 +109,7 @@ void bind_rows_for(Class& of) {
         const auto wanted = view(ids, "ids");
         check_threads(num_threads);
         Buffer<std::int64_t> out(std::ssize(wanted));
-        {
-          const GilRelease nogil;
-          of.rank.rows(wanted, {out.data(), wanted.size()}, num_threads);
-        }
+        without_gil([&] { of.rank.rows(wanted, {out.data(), wanted.size()}, num_threads); });
         return to_numpy(std::move(out));
       },
       py::arg("ids").noconvert(), py::kw_only(), py::arg("num_threads") = 1);
@@ -148,7 +135,7 @@ void bind_id_rank(py::module_& m) {
   rank.def(
       "copy_lines",
       [](const ArrayRank& of, Array<std::uint8_t>& out) {
-        const auto to = filled(out, "out");
+        const auto to = writable(out, "out");
         const auto lines = of.rank.lines();
         if (to.size() != lines.size())
           throw std::invalid_argument("out must have " + std::to_string(lines.size()) + " bytes, got " +
@@ -175,11 +162,8 @@ void bind_split_for(py::module_& m) {
         const auto wanted = view(ids, "ids");
         check_threads(num_threads);
         const OwnRows own{part, rank == nullptr ? nullptr : &rank->rank, first};
-        IdSplit<Id> split;
-        {
-          const GilRelease nogil;
-          split = split_ids(op.c_str(), owners.map, wanted, own, hot == nullptr ? nullptr : &hot->rank, num_threads);
-        }
+        auto split = without_gil(
+            [&] { return split_ids(op.c_str(), owners.map, wanted, own, hot == nullptr ? nullptr : &hot->rank, num_threads); });
         return py::make_tuple(to_numpy(std::move(split.places)), to_numpy(std::move(split.rows)), split.bounds);
       },
       py::arg("op"), py::arg("owners"), py::arg("ids").noconvert(), py::kw_only(), py::arg("part") = -1,

@@ -36,10 +36,7 @@ void bind_random(py::module_& m) {
       [](std::int64_t num_items, std::uint64_t key, std::int64_t first, std::int64_t count) {
         if (count < 0) throw std::invalid_argument("permutation: count must be 0 or more, got " + std::to_string(count) + ".");
         Buffer<std::int64_t> out(count);
-        {
-          const GilRelease nogil;
-          permutation_at(num_items, key, first, {out.data(), static_cast<std::size_t>(count)});
-        }
+        without_gil([&] { permutation_at(num_items, key, first, {out.data(), static_cast<std::size_t>(count)}); });
         return to_numpy(std::move(out));
       },
       py::arg("num_items"), py::arg("key"), py::arg("first"), py::arg("count"));

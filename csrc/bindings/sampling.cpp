@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bindings/choice.h"
-#include "bindings/groups.h"
+#include "bindings/hops.h"
 #include "bindings/numpy.h"
 #include "bindings/topology.h"
 #include "sampling/compact.h"
@@ -20,27 +20,11 @@
 namespace datapipes {
 namespace {
 
-Uniform uniform(std::int64_t fanout, bool replace, std::uint64_t key) {
-  if (fanout < -1) throw std::invalid_argument("fanout must be -1 (all in-edges) or more, got " + std::to_string(fanout) + ".");
-  return {fanout, replace, key};
-}
-
-using Numbers = std::vector<std::vector<std::int64_t>>;
-using Keys = std::vector<std::vector<std::uint64_t>>;
-
 // The request of a minibatch; `fanouts` and `keys` have an entry for each sampled relation of each hop.
 NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
-                                   const Keys& keys, bool replace, const Choice& choice) {
+                                   const std::vector<std::vector<std::uint64_t>>& keys, bool replace, const Choice& choice) {
   NeighborsRequest request;
-  const auto count = graph.visit([](const auto& topology) { return std::ssize(topology.relations); });
-  for (const std::int64_t number : sampled) {
-    if (number < 0 || number >= count)
-      throw std::invalid_argument("no relation has the number " + std::to_string(number) + "; there are " +
-                                  std::to_string(count) + ".");
-    if (!request.sampled.empty() && static_cast<std::size_t>(number) <= request.sampled.back())
-      throw std::invalid_argument("sampled relations must ascend, each once.");
-    request.sampled.push_back(static_cast<std::size_t>(number));
-  }
+  request.sampled = sampled_of(sampled, graph.visit([](const auto& topology) { return topology.relations.size(); }));
   if (fanouts.size() != keys.size()) throw std::invalid_argument("give one key for each fanout.");
   check_choice(choice, fanouts.size(), sampled.size());
   for (std::size_t h = 0; h < fanouts.size(); ++h) {
@@ -50,7 +34,7 @@ NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector
     for (std::size_t i = 0; i < sampled.size(); ++i) {
       const DrawOf draw =
           graph.visit([&](const auto& topology) { return DrawOf::rows(topology.relations[request.sampled[i]].rows, h, i); });
-      hop.push_back(policy_of(choice, draw, uniform(fanouts[h][i], replace, keys[h][i])));
+      hop.push_back(policy_of(choice, draw, {checked_fanout(fanouts[h][i]), replace, keys[h][i]}));
     }
     request.hops.push_back(std::move(hop));
   }
@@ -59,20 +43,10 @@ NeighborsRequest neighbors_request(const ArrayTopology& graph, const std::vector
 
 template <class Id>
 py::tuple to_python(Neighborhood<Id>&& found, bool want_edge_ids) {
-  py::list nodes, groups, compacted_seeds, hops;
-  for (auto& ids : found.nodes) nodes.append(to_numpy(std::move(ids)));
-  for (auto& of : found.groups) groups.append(to_numpy(std::move(of)));
-  for (auto& ids : found.compacted_seeds) compacted_seeds.append(to_numpy(std::move(ids)));
-  for (auto& blocks : found.hops) {
-    py::list hop;
-    for (auto& block : blocks) {
-      py::object edge_ids = py::none();
-      if (want_edge_ids) edge_ids = to_numpy(std::move(block.edge_ids));
-      hop.append(py::make_tuple(to_numpy(std::move(block.indptr)), to_numpy(std::move(block.indices)), edge_ids, block.num_src));
-    }
-    hops.append(hop);
-  }
-  return py::make_tuple(nodes, compacted_seeds, hops, groups);
+  py::list hops;
+  for (auto& blocks : found.hops) hops.append(to_python(std::move(blocks), want_edge_ids));
+  return py::make_tuple(to_python(std::move(found.nodes)), to_python(std::move(found.compacted_seeds)), hops,
+                        to_python(std::move(found.groups)));
 }
 
 // A Numbering that goes on from call to call. Calls of several threads wait for each other.
@@ -138,24 +112,16 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
           rows.node_ids = view(*node_ids, "node_ids");
           if (std::ssize(rows.node_ids) != rows.num_rows()) throw std::invalid_argument("give one of node_ids for each row.");
         }
-        HopRows of{view(seeds, "seeds")};
-        if (seed_ids) of.seed_ids = view(*seed_ids, "seed_ids");
-        if (streams) of.streams = view(*streams, "streams");
-        if (times) of.times = view(*times, "times");
+        const HopRows of{view(seeds, "seeds"), view(seed_ids, "seed_ids"), view(streams, "streams"), view(times, "times")};
         HopPlaces places{want_places ? Places::kPositions : Places::kNone};
         if (edge_ids) places = {want_places ? Places::kEdgeIds : Places::kNone, view(*edge_ids, "edge_ids")};
         check_choice(choice, 1, 1);
         if (std::holds_alternative<const GivenEdgeTimes*>(choice) && !times)
           throw std::invalid_argument("give the times of the seeds with edge_times.");
-        const Policy policy = policy_of(choice, DrawOf::rows(rows), uniform(fanout, replace, key));
-        SampledHop<Id> hop;
-        {
-          const GilRelease nogil;
-          hop = sample_hop(rows, of, policy, places, num_threads);
-        }
-        py::object found = py::none();
-        if (want_places) found = to_numpy(std::move(hop.positions));
-        return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)), found);
+        const Policy policy = policy_of(choice, DrawOf::rows(rows), {checked_fanout(fanout), replace, key});
+        auto hop = without_gil([&] { return sample_hop(rows, of, policy, places, num_threads); });
+        return py::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.neighbors)),
+                              to_numpy_if(want_places, std::move(hop.positions)));
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("seeds").noconvert(), py::kw_only(),
       py::arg("fanout"), py::arg("replace"), py::arg("key"), py::arg("node_ids").noconvert() = py::none(),
@@ -167,11 +133,7 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
       [](const Array<Id>& ids, std::int64_t num_nodes, std::int64_t direct_limit) {
         const auto given = view(ids, "ids");
         checked_count(num_nodes);
-        Compacted<Id> compacted;
-        {
-          const GilRelease nogil;
-          compacted = compact(given, num_nodes, direct_limit);
-        }
+        auto compacted = without_gil([&] { return compact(given, num_nodes, direct_limit); });
         return py::make_tuple(to_numpy(std::move(compacted.unique)), to_numpy(std::move(compacted.local)));
       },
       py::arg("ids").noconvert(), py::kw_only(), py::arg("num_nodes"), py::arg("direct_limit") = kDirectMapLimit);
@@ -184,12 +146,7 @@ void bind_sampling_for(py::module_& m, const char* numbering_name) {
           "number",
           [](ResumableNumbering<Id>& numbering, const Array<Id>& ids) {
             const auto given = view(ids, "ids");
-            Buffer<Id> local;
-            {
-              const GilRelease nogil;
-              local = numbering.number(given);
-            }
-            return to_numpy(std::move(local));
+            return to_numpy(without_gil([&] { return numbering.number(given); }));
           },
           py::arg("ids").noconvert())
       .def("nodes", [](ResumableNumbering<Id>& numbering) { return to_numpy(numbering.nodes()); });
@@ -214,17 +171,12 @@ void bind_row_sums(py::module_& m) {
         check_threads(num_threads);
         const auto offsets = view(indptr, "indptr");
         const auto bytes = std::as_bytes(view(values, "values"));
-        std::span<const std::int64_t> ids;
-        if (node_ids) ids = view(*node_ids, "node_ids");
+        const auto ids = view(node_ids, "node_ids");
         const WeightType type = weight_type(dtype);
-        OwnedRowSums made;
-        {
-          const GilRelease nogil;
-          made = make_row_sums(what, offsets, bytes, type, ids, num_threads);
-        }
-        py::object drawable = py::none();
-        if (made.drawable.size() > 0) drawable = to_numpy(std::move(made.drawable));
-        return py::make_tuple(to_numpy(std::move(made.sums)), to_numpy(std::move(made.coarse)), drawable);
+        auto made = without_gil([&] { return make_row_sums(what, offsets, bytes, type, ids, num_threads); });
+        const bool has_drawable = made.drawable.size() > 0;
+        return py::make_tuple(to_numpy(std::move(made.sums)), to_numpy(std::move(made.coarse)),
+                              to_numpy_if(has_drawable, std::move(made.drawable)));
       },
       py::arg("indptr").noconvert(), py::arg("values").noconvert(), py::kw_only(), py::arg("dtype"), py::arg("what") = "weights",
       py::arg("node_ids").noconvert() = py::none(), py::arg("num_threads") = 1);
@@ -235,22 +187,15 @@ void bind_sampling(py::module_& m) {
   bind_row_sums(m);
   bind_sampling_for<std::int32_t>(m, "NumberingInt32");
   bind_sampling_for<std::int64_t>(m, "NumberingInt64");
-  py::class_<GivenGroups>(m, "Groups")
-      .def(py::init([](std::vector<Array<std::int64_t>> of_seeds, std::int64_t count, std::optional<Array<std::uint32_t>> streams,
-                       std::optional<Array<std::int64_t>> times) {
-             if (count < 0) throw std::invalid_argument("count must be 0 or more, got " + std::to_string(count) + ".");
-             return GivenGroups{std::move(of_seeds), count, std::move(streams), std::move(times)};
-           }),
-           py::arg("of_seeds").noconvert(), py::kw_only(), py::arg("count"), py::arg("streams").noconvert() = py::none(),
-           py::arg("times").noconvert() = py::none());
+  bind_groups(m);
   py::class_<ArrayTopology>(m, "Topology")
       .def(py::init<const py::list&, const py::list&>(), py::arg("node_types"), py::arg("relations"));
   m.def(
       "sample_neighbors",
-      [](const ArrayTopology& graph, const std::vector<std::pair<std::int64_t, Array<std::int64_t>>>& seeds,
-         const std::vector<std::int64_t>& sampled, const Numbers& fanouts, const Keys& keys, bool replace, bool only_new,
-         bool want_edge_ids, std::int64_t direct_limit, int num_threads, const std::string& op,
-         const std::optional<GivenGroups>& groups, const Choice& choice) {
+      [](const ArrayTopology& graph, const GivenSeeds& seeds, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
+         const std::vector<std::vector<std::uint64_t>>& keys, bool replace, bool only_new, bool want_edge_ids,
+         std::int64_t direct_limit, int num_threads, const std::string& op, const std::optional<GivenGroups>& groups,
+         const Choice& choice) {
         check_threads(num_threads);
         NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, choice);
         request.only_new = only_new;
@@ -258,19 +203,10 @@ void bind_sampling(py::module_& m) {
         request.direct_limit = direct_limit;
         request.threads = num_threads;
         request.op = op;
-        if (groups) request.groups = view_of(*groups, seeds.size());
+        if (groups) request.groups = view_of(*groups);
         return graph.visit([&](const auto& topology) {
-          std::vector<Seeds> wanted;
-          for (const auto& [type, ids] : seeds) {
-            if (type < 0 || type >= std::ssize(topology.node_types))
-              throw std::invalid_argument("no node type has the number " + std::to_string(type) + ".");
-            wanted.push_back({static_cast<std::size_t>(type), view(ids, "seeds")});
-            if (groups) wanted.back().groups = view(groups->of_seeds[wanted.size() - 1], "of_seeds");
-          }
-          auto found = [&] {
-            const GilRelease nogil;
-            return sample_neighbors(topology, wanted, request);
-          }();
+          const auto wanted = seeds_of(seeds, groups, topology.node_types.size());
+          auto found = without_gil([&] { return sample_neighbors(topology, wanted, request); });
           return to_python(std::move(found), want_edge_ids);
         });
       },

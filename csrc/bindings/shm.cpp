@@ -52,10 +52,7 @@ py::object recv(Queue& queue, std::optional<double> timeout, const py::object& f
 }
 
 py::dict stats_of(Queue& queue) {
-  const auto stats = [&] {
-    const GilRelease nogil;
-    return queue.stats();
-  }();
+  const auto stats = without_gil([&] { return queue.stats(); });
   const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
   py::dict shown;
   shown["messages"] = stats.counters.messages;

@@ -119,11 +119,7 @@ py::tuple parse(const ExampleParser& parser, const py::object& data, std::vector
   }
   for (std::size_t i = 0; i < arrays.size(); ++i) targets.push_back(target_of(arrays[i], columns[i], i));
   const HeldBytes held(data);
-  const auto extent = [&] {
-    const GilRelease nogil;
-    return parser.parse(held.bytes(), targets, first_row);
-  }();
-  return tuple_of(extent);
+  return tuple_of(without_gil([&] { return parser.parse(held.bytes(), targets, first_row); }));
 }
 
 }  // namespace
@@ -153,11 +149,7 @@ void bind_tfrecord(py::module_& m) {
       "scan_records",
       [](const py::object& data, bool check_data) {
         const HeldBytes held(data);
-        const auto extent = [&] {
-          const GilRelease nogil;
-          return tfrecord::scan_records(held.bytes(), check_data);
-        }();
-        return tuple_of(extent);
+        return tuple_of(without_gil([&] { return tfrecord::scan_records(held.bytes(), check_data); }));
       },
       py::arg("data"), py::arg("check_data"));
   py::class_<ExampleParser>(m, "ExampleParser")

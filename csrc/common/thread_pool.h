@@ -5,12 +5,14 @@
 //   is passed on.
 //   parallel_for(count, threads, work): calls work(i) for each i < count, in any order. Of several errors it throws the
 //   one of the lowest i, as a plain loop would.
+//   in_turns(count, most, threads, work): calls work(begin, end) for turns of up to `most` of `count` items, as parallel_for.
 //   in_order(count, threads, produce, consume): calls produce(i) on all threads, in any order. Calls consume(i) on this
 //   thread in ascending order, each as soon as product i is ready.
 // The work must not depend on which thread does it; the results are then the same for every number of threads.
 // Threads start at the first use and sleep between calls. They belong to one process: a forked child starts its own.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -71,6 +73,12 @@ void parallel_for(std::int64_t count, int threads, Work&& work) {
   };
   ThreadPool::instance().run(static_cast<int>(std::min<std::int64_t>(threads, count)) - 1, loop, loop);
   if (error) std::rethrow_exception(error);
+}
+
+template <class Work>
+void in_turns(std::int64_t count, std::int64_t most, int threads, Work&& work) {
+  parallel_for((count + most - 1) / most, threads,
+               [&](std::int64_t turn) { work(turn * most, std::min((turn + 1) * most, count)); });
 }
 
 template <class Produce, class Consume>

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
+#include "common/load.h"
 #include "common/thread_pool.h"
 
 namespace datapipes {
@@ -15,13 +15,6 @@ constexpr std::uint64_t kPrime1 = 0x9E3779B185EBCA87u, kPrime2 = 0xC2B2AE3D27D4E
                         kPrime4 = 0x85EBCA77C2B2AE63u, kPrime5 = 0x27D4EB2F165667C5u;
 
 static_assert(std::endian::native == std::endian::little, "words are read as they lie in memory");
-
-template <class Word>
-Word word_at(const std::byte* bytes) {
-  Word word;
-  std::memcpy(&word, bytes, sizeof(Word));
-  return word;
-}
 
 constexpr std::uint64_t round_of(std::uint64_t sum, std::uint64_t word) { return std::rotl(sum + word * kPrime2, 31) * kPrime1; }
 
@@ -71,10 +64,10 @@ Buffer<std::uint64_t> of_pieces(std::span<const T> values, std::int64_t piece, i
 
 std::uint64_t xxh64(std::span<const std::byte> bytes, std::uint64_t seed) {
   const std::byte* at = bytes.data();
-  std::uint64_t hash = sum_of_words(bytes.size(), seed, [at](std::size_t i) { return word_at<std::uint64_t>(at + 8 * i); });
+  std::uint64_t hash = sum_of_words(bytes.size(), seed, [at](std::size_t i) { return load<std::uint64_t>(at + 8 * i); });
   std::size_t i = bytes.size() / 8 * 8;
   if (i + 4 <= bytes.size()) {
-    hash = std::rotl(hash ^ word_at<std::uint32_t>(at + i) * kPrime1, 23) * kPrime2 + kPrime3;
+    hash = std::rotl(hash ^ load<std::uint32_t>(at + i) * kPrime1, 23) * kPrime2 + kPrime3;
     i += 4;
   }
   for (; i < bytes.size(); ++i) hash = std::rotl(hash ^ std::to_integer<std::uint64_t>(at[i]) * kPrime5, 11) * kPrime1;

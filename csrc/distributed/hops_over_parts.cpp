@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "common/inside.h"
 #include "graph/row_view.h"
 #include "sampling/hop_room.h"
 
@@ -256,7 +257,7 @@ void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, 
     const Id* const neighbors = answer.neighbors.data() + from;
     for (std::int64_t i = 0; i < count; ++i) {
       const Id neighbor = neighbors[i];
-      if (static_cast<std::uint64_t>(neighbor) >= static_cast<std::uint64_t>(num_sources)) {
+      if (!is_inside(neighbor, num_sources)) {
         throw_wrong_answer(relation.op, part, "the neighbor " + number(neighbor),
                            "ids must be in [0, " + number(num_sources) + ")");
       }

@@ -1,41 +1,23 @@
 #include "gather/decode.h"
 
-#include <bit>
 #include <cstring>
 #include <type_traits>
 
-#if defined(__x86_64__) && defined(__SSE2__)
-#define DATAPIPES_WIDE_DECODERS
-#include <cpuid.h>
-#include <immintrin.h>
-#endif
+#include "common/avx2.h"
+#include "common/float16.h"
+#include "common/load.h"
 
 namespace datapipes {
 namespace {
 
-template <class T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
 // Each of these gives the float32 of one stored value.
 struct Float16 {
   static constexpr std::int64_t kBytes = 2;
-  static float value(const std::byte* from, float) {
-    const std::uint32_t half = load<std::uint16_t>(from), sign = (half & 0x8000u) << 16, rest = half & 0x7fffu;
-    const std::uint32_t normal = (rest << 13) + (112u << 23);  // the exponents differ by 112
-    const std::uint32_t special = (rest << 13) | 0x7f800000u | (rest > 0x7c00u ? 0x00400000u : 0u);
-    const auto subnormal = std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(rest)) * 0x1p-24f);
-    return std::bit_cast<float>(sign | (rest >= 0x7c00u ? special : rest >= 0x0400u ? normal : subnormal));
-  }
+  static float value(const std::byte* from, float) { return float16_value(load<std::uint16_t>(from)); }
 };
 struct Bfloat16 {
   static constexpr std::int64_t kBytes = 2;
-  static float value(const std::byte* from, float) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(load<std::uint16_t>(from)) << 16);
-  }
+  static float value(const std::byte* from, float) { return bfloat16_value(load<std::uint16_t>(from)); }
 };
 struct Int8 {
   static constexpr std::int64_t kBytes = 1;
@@ -50,16 +32,14 @@ void decode_plainly(std::byte* to, const std::byte* from, std::int64_t width, co
   }
 }
 
-#if defined(DATAPIPES_WIDE_DECODERS)
+#if defined(DATAPIPES_AVX2)
 
-#define DATAPIPES_WIDE __attribute__((target("avx2,f16c")))
-
-DATAPIPES_WIDE inline __m128i load_16(const std::byte* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
-DATAPIPES_WIDE inline __m128i load_8(const std::byte* from) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)); }
+DATAPIPES_AVX2 inline __m128i load_16(const std::byte* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
+DATAPIPES_AVX2 inline __m128i load_8(const std::byte* from) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)); }
 
 // Eight values at once.
 template <class Kind>
-DATAPIPES_WIDE inline __m256 eight(const std::byte* from, const float* scale) {
+DATAPIPES_AVX2 inline __m256 eight(const std::byte* from, const float* scale) {
   if constexpr (std::is_same_v<Kind, Float16>) {
     return _mm256_cvtph_ps(load_16(from));
   } else if constexpr (std::is_same_v<Kind, Bfloat16>) {
@@ -71,7 +51,7 @@ DATAPIPES_WIDE inline __m256 eight(const std::byte* from, const float* scale) {
 
 // Eight values, 32 bytes; a streaming store of 32 bytes would need an address that is a multiple of them.
 template <bool kStream>
-DATAPIPES_WIDE inline void store_eight(std::byte* to, __m256 values) {
+DATAPIPES_AVX2 inline void store_eight(std::byte* to, __m256 values) {
   auto* const floats = reinterpret_cast<float*>(to);
   if constexpr (kStream) {
     _mm_stream_ps(floats, _mm256_castps256_ps128(values));
@@ -82,7 +62,7 @@ DATAPIPES_WIDE inline void store_eight(std::byte* to, __m256 values) {
 }
 
 template <class Kind, bool kStream>
-DATAPIPES_WIDE void decode_widely(std::byte* to, const std::byte* from, std::int64_t width, const float* scale) {
+DATAPIPES_AVX2 void decode_widely(std::byte* to, const std::byte* from, std::int64_t width, const float* scale) {
   std::int64_t i = 0;
   for (; i + 8 <= width; i += 8) store_eight<kStream>(to + 4 * i, eight<Kind>(from + i * Kind::kBytes, scale + i));
   if (i == width) return;
@@ -106,8 +86,8 @@ DATAPIPES_WIDE void decode_widely(std::byte* to, const std::byte* from, std::int
 
 template <class Kind>
 DecodeRow fastest(bool stream) {
-#if defined(DATAPIPES_WIDE_DECODERS)
-  if (has_wide_decoders()) return stream ? decode_widely<Kind, true> : decode_widely<Kind, false>;
+#if defined(DATAPIPES_AVX2)
+  if (has_avx2()) return stream ? decode_widely<Kind, true> : decode_widely<Kind, false>;
 #endif
   (void)stream;
   return decode_plainly<Kind>;
@@ -127,28 +107,6 @@ DecodeRow of_kind(Stored stored, Choose&& choose) {
 }
 
 }  // namespace
-
-#if defined(DATAPIPES_WIDE_DECODERS)
-
-// Asks the processor: __builtin_cpu_supports always says no with the runtime of `make wheel`.
-bool has_wide_decoders() {
-  static const bool has = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    constexpr unsigned kNeeded = bit_OSXSAVE | bit_AVX | bit_F16C;
-    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kNeeded) != kNeeded) return false;
-    unsigned low = 0, high = 0;
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 6u) != 6u) return false;  // the system keeps the registers of SSE and AVX
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
-  }();
-  return has;
-}
-
-#else
-
-bool has_wide_decoders() { return false; }
-
-#endif
 
 DecodeRow plain_decoder(Stored stored) {
   return of_kind(stored, []<class Kind>() -> DecodeRow { return decode_plainly<Kind>; });

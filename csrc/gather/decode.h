@@ -24,7 +24,4 @@ DecodeRow plain_decoder(Stored stored);      // of every processor
 DecodeRow streaming_decoder(Stored stored);  // stores past the cache: `to` and 4 * width are multiples of 16; see stream.h.
                                              // The plain one where the processor has no better
 
-// Whether the processor has the instructions of the fast paths (AVX2 and F16C), and the system keeps their registers.
-bool has_wide_decoders();
-
 }  // namespace datapipes

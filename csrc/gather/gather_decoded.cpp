@@ -14,7 +14,7 @@ void gather_decoded(RowTable table, Stored stored, const float* scale, std::span
   if (width == 0 || count == 0) return;
   const bool stream = streams(count, out_bytes, out);
   const DecodeRow decode = stream ? streaming_decoder(stored) : decoder(stored);
-  in_turns(count, out_bytes, threads, [&](std::int64_t begin, std::int64_t rows) {
+  in_row_turns(count, out_bytes, threads, [&](std::int64_t begin, std::int64_t rows) {
     copy_rows(table, Named<Id>{ids}.from(begin), InOrder{begin}, rows, out, out_bytes,
               [&](std::byte* to, const std::byte* from) { decode(to, from, width, scale); });
     if (stream) stream_fence();

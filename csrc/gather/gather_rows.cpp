@@ -54,7 +54,7 @@ template <class From, class To>
 void copy_on_threads(RowTable table, From from, To to, std::int64_t count, std::byte* out, int threads) {
   if (table.row_bytes == 0 || count == 0) return;
   const bool stream = streams(count, table.row_bytes, out);
-  in_turns(count, table.row_bytes, threads, [&](std::int64_t begin, std::int64_t rows) {
+  in_row_turns(count, table.row_bytes, threads, [&](std::int64_t begin, std::int64_t rows) {
     copy_on_this_thread(table, from.from(begin), to.from(begin), rows, out, stream);
   });
 }

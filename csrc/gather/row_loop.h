@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 
+#include "common/inside.h"
 #include "common/stream.h"
 #include "common/thread_pool.h"
 #include "gather/gather_rows.h"
@@ -70,19 +71,16 @@ inline bool streams(std::int64_t count, std::int64_t out_bytes, const std::byte*
 
 // Calls work(begin, count) for turns of rows of `out_bytes` bytes, on up to `threads` threads.
 template <class Work>
-void in_turns(std::int64_t count, std::int64_t out_bytes, int threads, Work&& work) {
+void in_row_turns(std::int64_t count, std::int64_t out_bytes, int threads, Work&& work) {
   if (threads <= 1 || count * out_bytes < kParallelBytes) return work(std::int64_t{0}, count);
   const std::int64_t rows_per_turn = std::max<std::int64_t>(1, kBytesPerTurn / out_bytes);
-  parallel_for((count + rows_per_turn - 1) / rows_per_turn, threads, [&](std::int64_t turn) {
-    const std::int64_t begin = turn * rows_per_turn;
-    work(begin, std::min(rows_per_turn, count - begin));
-  });
+  in_turns(count, rows_per_turn, threads, [&](std::int64_t begin, std::int64_t end) { work(begin, end - begin); });
 }
 
 template <class Id>
 void check_inside(const char* op, const char* what, std::span<const Id> ids, std::int64_t count) {
   for (const Id id : ids) {
-    if (static_cast<std::uint64_t>(id) >= static_cast<std::uint64_t>(count)) {
+    if (!is_inside(id, count)) {
       throw std::out_of_range(std::string(op) + ": " + what + " must be in [0, " + std::to_string(count) + "), got " +
                               std::to_string(id) + ". Check the ids against the number of rows of the feature.");
     }

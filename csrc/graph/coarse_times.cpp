@@ -35,10 +35,8 @@ void fill_coarse_times(std::span<const std::int64_t> times, const TimeScale& sca
     throw std::invalid_argument("coarse_times: coarse has " + std::to_string(coarse.size()) + " entries; it needs " +
                                 std::to_string(std::ssize(times) + kCoarsePadding) + ".");
   const TimeScale of = scale;  // a copy, which stores through pointers cannot change
-  parallel_for((std::ssize(times) + kAtOnce - 1) / kAtOnce, threads, [&](std::int64_t turn) {
-    const std::int64_t end = std::min((turn + 1) * kAtOnce, std::ssize(times));
-    for (std::int64_t i = turn * kAtOnce; i < end; ++i)
-      coarse[static_cast<std::size_t>(i)] = of.at(times[static_cast<std::size_t>(i)]);
+  in_turns(std::ssize(times), kAtOnce, threads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) coarse[static_cast<std::size_t>(i)] = of.at(times[static_cast<std::size_t>(i)]);
   });
 }
 

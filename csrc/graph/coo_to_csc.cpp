@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/inside.h"
 #include "common/stream.h"
 
 namespace datapipes {
@@ -21,7 +22,7 @@ constexpr std::int64_t kCheckedAtOnce = 1024;              // edges checked befo
 template <class Id>
 void check_ids(const char* row, std::span<const Id> ids, std::int64_t num_nodes) {
   for (std::int64_t i = 0; i < std::ssize(ids); ++i) {
-    if (static_cast<std::uint64_t>(ids[i]) >= static_cast<std::uint64_t>(num_nodes)) {
+    if (!is_inside(ids[i], num_nodes)) {
       throw std::out_of_range(std::string("coo_to_csc: ") + row + "[" + std::to_string(i) + "] is " + std::to_string(ids[i]) +
                               ", which must be in [0, " + std::to_string(num_nodes) + "). Raise num_nodes or drop the edge.");
     }

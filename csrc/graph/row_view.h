@@ -2,14 +2,15 @@
 //   indptr int64[num_rows + 1], indices int32 or int64 [num_edges]; row r holds the in-edges indices[indptr[r] .. indptr[r + 1])
 //   of node `node_of(r)`. In a whole graph that is node r; a part of a graph has the ids of its own nodes. The sources are
 //   ids in [0, num_sources), of the source type where the rows are those of a relation between two types.
-// check_node throws std::out_of_range (IndexError); too many picks throw std::length_error (ValueError); an
-// inconsistent graph throws std::invalid_argument (ValueError).
+// check_node throws std::out_of_range (IndexError); an inconsistent graph throws std::invalid_argument (ValueError).
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
+
+#include "common/inside.h"
 
 namespace datapipes {
 
@@ -23,20 +24,6 @@ struct RowView {
   std::uint64_t node_of(std::int64_t row) const {
     return static_cast<std::uint64_t>(node_ids.empty() ? row : node_ids[static_cast<std::size_t>(row)]);
   }
-};
-
-// A row as a policy sees it (policy.h).
-struct Row {
-  std::int64_t begin, degree;  // its in-edges: positions in `indices`
-  std::int64_t number;
-  std::uint64_t node;        // the id that its random stream belongs to
-  std::uint32_t stream = 0;  // of the tree that it is drawn for
-  std::int64_t time = 0;     // of that tree's seed
-};
-
-// What a policy draws of a row: `picks` of the in-edges from `begin` on. It may narrow the row.
-struct RowPlan {
-  std::int64_t begin, degree, picks;
 };
 
 [[noreturn]] inline void throw_not_a_node(const char* op, std::int64_t found, std::int64_t num_nodes) {
@@ -57,14 +44,9 @@ struct RowPlan {
                               "). The graph is corrupt: graph.validate() checks all of it.");
 }
 
-[[noreturn]] inline void throw_too_many(const char* op, std::int64_t fanout) {
-  throw std::length_error(std::string(op) + ": a hop with fanout " + std::to_string(fanout) +
-                          " would hold more than 2^63 - 1 in-edges, more than any memory holds. Use a smaller fanout.");
-}
-
 // `node` may also be the number of a row.
 inline void check_node(const char* op, std::int64_t node, std::int64_t num_nodes) {
-  if (static_cast<std::uint64_t>(node) >= static_cast<std::uint64_t>(num_nodes)) throw_not_a_node(op, node, num_nodes);
+  if (!is_inside(node, num_nodes)) throw_not_a_node(op, node, num_nodes);
 }
 
 }  // namespace datapipes

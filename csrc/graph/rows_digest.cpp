@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "common/inside.h"
+#include "common/load.h"
 #include "common/thread_pool.h"
 
 namespace datapipes {
@@ -30,14 +31,13 @@ RowsDigest digest_of(std::span<const std::int64_t> indptr, std::span<const std::
                      std::span<const std::int64_t> node_ids, int threads) {
   const std::int64_t num_rows = std::ssize(indptr) - 1;
   const std::int64_t num_values = std::ssize(values) / static_cast<std::int64_t>(sizeof(Bits));
-  const std::int64_t num_chunks = (num_rows + kRowsAtOnce - 1) / kRowsAtOnce;
-  std::vector<RowsDigest> sums(static_cast<std::size_t>(num_chunks));
-  parallel_for(num_chunks, threads, [&](std::int64_t chunk) {
+  std::vector<RowsDigest> sums(static_cast<std::size_t>((num_rows + kRowsAtOnce - 1) / kRowsAtOnce));  // of the turns
+  in_turns(num_rows, kRowsAtOnce, threads, [&](std::int64_t first, std::int64_t last) {
     RowsDigest sum;
-    for (std::int64_t row = chunk * kRowsAtOnce; row < std::min((chunk + 1) * kRowsAtOnce, num_rows); ++row) {
+    for (std::int64_t row = first; row < last; ++row) {
       const auto at = static_cast<std::size_t>(row);
       const std::int64_t begin = indptr[at], end = indptr[at + 1];
-      if (begin < 0 || begin > end || end > num_values) {
+      if (!is_range_inside(begin, end, num_values)) {
         throw std::invalid_argument("rows_digest: row " + std::to_string(row) + " has the values [" + std::to_string(begin) +
                                     ", " + std::to_string(end) + "), which must ascend within [0, " + std::to_string(num_values) +
                                     "]. Give one value for each edge.");
@@ -46,13 +46,12 @@ RowsDigest digest_of(std::span<const std::int64_t> indptr, std::span<const std::
       std::uint64_t place = node;
       for (std::int64_t i = begin; i < end; ++i) {
         place += kStep;
-        Bits bits;
-        std::memcpy(&bits, values.data() + static_cast<std::size_t>(i) * sizeof(Bits), sizeof(Bits));
+        const auto bits = load<Bits>(values.data() + static_cast<std::size_t>(i) * sizeof(Bits));
         const std::uint64_t x = mix(place), low = mix(x ^ bits);
         add(sum, {mix(low + std::rotl(x, 32) + kStep), low});
       }
     }
-    sums[static_cast<std::size_t>(chunk)] = sum;
+    sums[static_cast<std::size_t>(first / kRowsAtOnce)] = sum;
   });
   RowsDigest total;
   for (const RowsDigest& sum : sums) add(total, sum);

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/inside.h"
+
 namespace datapipes {
 
 template <class Id>
@@ -28,7 +30,7 @@ void validate_csc(const RowView<Id>& graph) {
   }
   for (std::int64_t i = 0; i < num_edges; ++i) {
     const Id neighbor = graph.indices[i];
-    if (static_cast<std::uint64_t>(neighbor) >= static_cast<std::uint64_t>(graph.num_sources)) {
+    if (!is_inside(neighbor, graph.num_sources)) {
       throw std::invalid_argument("graph: indices[" + std::to_string(i) + "] is " + std::to_string(neighbor) +
                                   ", which must be in [0, " + std::to_string(graph.num_sources) +
                                   "). Drop the edge or add the node.");

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
+#include "common/load.h"
 #include "common/thread_pool.h"
 
 namespace datapipes {
@@ -20,9 +20,7 @@ std::uint64_t read_some(const std::uint8_t* memory, std::span<const std::uint32_
   std::uint64_t sum = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     __builtin_prefetch(memory + kLine * lines[static_cast<std::size_t>(std::min(i + kDistance, count - 1))]);
-    std::uint64_t word;
-    std::memcpy(&word, memory + kLine * lines[static_cast<std::size_t>(i)], sizeof word);
-    sum += word;
+    sum += load<std::uint64_t>(memory + kLine * lines[static_cast<std::size_t>(i)]);
   }
   return sum;
 }
@@ -37,12 +35,9 @@ std::uint64_t read_lines(std::span<const std::uint8_t> memory, std::span<const s
                               ". Draw the lines for this memory.");
     }
   }
-  const auto count = std::ssize(lines);
   std::atomic<std::uint64_t> sum{0};
-  parallel_for((count + kLinesPerTurn - 1) / kLinesPerTurn, threads, [&](std::int64_t turn) {
-    const std::int64_t begin = turn * kLinesPerTurn;
-    sum += read_some(memory.data(), lines.subspan(static_cast<std::size_t>(begin),
-                                                  static_cast<std::size_t>(std::min(kLinesPerTurn, count - begin))));
+  in_turns(std::ssize(lines), kLinesPerTurn, threads, [&](std::int64_t begin, std::int64_t end) {
+    sum += read_some(memory.data(), lines.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
   });
   return sum;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/inside.h"
 #include "partition/whole_graph.h"
 #include "random/permutation.h"
 
@@ -88,8 +89,7 @@ void Fennel<Id, Part>::visit_node(std::size_t type, std::int64_t row) {
     for (std::int64_t at = begin; at < end; ++at) {
       if (at + kAhead < std::ssize(indices)) {
         const std::int64_t later = indices[static_cast<std::size_t>(at + kAhead)];
-        if (static_cast<std::uint64_t>(later) < static_cast<std::uint64_t>(relation.rows.num_sources))
-          __builtin_prefetch(sources + later, 1);
+        if (is_inside(later, relation.rows.num_sources)) __builtin_prefetch(sources + later, 1);
       }
       const Record* const source = sources + source_at(relation, at);
       if (source->part != kNone && source != records_.data() + node) pull(source->part, 1);

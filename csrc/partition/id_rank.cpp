@@ -73,9 +73,7 @@ std::span<const std::byte> IdRank::lines() const {
 template <class Id>
 void IdRank::rows(std::span<const Id> wanted, std::span<std::int64_t> out, int num_threads) const {
   if (wanted.size() != out.size()) throw std::invalid_argument("id_rank: as many rows as ids are needed.");
-  const std::int64_t count = std::ssize(wanted);
-  parallel_for((count + kAtOnce - 1) / kAtOnce, num_threads, [&](std::int64_t part) {
-    const std::int64_t begin = part * kAtOnce, end = std::min(begin + kAtOnce, count);
+  in_turns(std::ssize(wanted), kAtOnce, num_threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       if (i + kAhead < end && inside(wanted[i + kAhead])) prefetch(wanted[i + kAhead]);
       out[i] = inside(wanted[i]) ? row(wanted[i]) : -1;

@@ -17,6 +17,7 @@
 #include <span>
 
 #include "common/buffer.h"
+#include "common/inside.h"
 
 namespace datapipes {
 
@@ -34,7 +35,7 @@ class IdRank {
   template <class Id>
   void rows(std::span<const Id> wanted, std::span<std::int64_t> out, int num_threads) const;
 
-  bool inside(std::int64_t id) const { return static_cast<std::uint64_t>(id) < static_cast<std::uint64_t>(num_ids_); }
+  bool inside(std::int64_t id) const { return is_inside(id, num_ids_); }
   // Inlined always: GCC takes a function that only prefetches for one without effect, and drops the calls.
   [[gnu::always_inline]] void prefetch(std::int64_t id) const { __builtin_prefetch(lines_ + id / kBits); }
   std::int64_t row(std::int64_t id) const {

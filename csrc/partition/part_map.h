@@ -14,6 +14,8 @@
 #include <string>
 #include <variant>
 
+#include "common/inside.h"
+
 namespace datapipes {
 
 using PartNumber = std::uint16_t;
@@ -59,7 +61,7 @@ class PartMap {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (i + kAhead < ids.size()) __builtin_prefetch(&parts[static_cast<std::size_t>(ids[i + kAhead])]);
       const std::int64_t part = parts[static_cast<std::size_t>(ids[i])];
-      if (static_cast<std::uint64_t>(part) >= static_cast<std::uint64_t>(num_parts_)) {  // the book may be unverified
+      if (!is_inside(part, num_parts_)) {  // the book may be unverified
         throw std::invalid_argument(std::string(op) + ": the partition book gives the id " + std::to_string(ids[i]) +
                                     " to part " + std::to_string(part) + ", parts are in [0, " + std::to_string(num_parts_) +
                                     "). The book is damaged: open it with verify=True.");

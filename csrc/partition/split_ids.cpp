@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/inside.h"
 #include "common/thread_pool.h"
 
 namespace datapipes {
@@ -16,7 +17,7 @@ constexpr PartNumber kOwn = 0, kHot = 1, kAway = 2;
 template <class Id>
 void check_ids(const char* op, std::span<const Id> ids, std::int64_t num_ids) {
   for (const Id id : ids) {
-    if (static_cast<std::uint64_t>(id) >= static_cast<std::uint64_t>(num_ids)) {
+    if (!is_inside(id, num_ids)) {
       throw std::out_of_range(std::string(op) + ": the id " + std::to_string(id) + " is outside the graph; ids must be in [0, " +
                               std::to_string(num_ids) + "). Check the ids.");
     }
@@ -55,22 +56,19 @@ void find_rows(const char* op, std::span<const Id> ids, OwnRows own, const IdRan
 template <class Id>
 IdSplit<Id> split_ids(const char* op, const PartMap& owners, std::span<const Id> ids, OwnRows own, const IdRank* hot,
                       int threads) {
-  const std::int64_t count = std::ssize(ids), num_turns = (count + kAtOnce - 1) / kAtOnce;
+  const std::int64_t count = std::ssize(ids);
   const auto num_groups = static_cast<std::size_t>(owners.num_parts() + kAway);
-  const auto turn_of = [&](std::int64_t turn) {
-    const std::int64_t begin = turn * kAtOnce;
-    return ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(kAtOnce, count - begin)));
-  };
   Buffer<PartNumber> groups(count);
   Buffer<Id> rows(count);
-  std::vector<std::vector<std::int64_t>> next(static_cast<std::size_t>(num_turns));  // first counts, then positions
-  parallel_for(num_turns, threads, [&](std::int64_t turn) {
-    const auto some = turn_of(turn);
-    PartNumber* const of = groups.data() + turn * kAtOnce;
+  const auto num_turns = static_cast<std::size_t>((count + kAtOnce - 1) / kAtOnce);
+  std::vector<std::vector<std::int64_t>> next(num_turns);  // first counts, then positions
+  in_turns(count, kAtOnce, threads, [&](std::int64_t begin, std::int64_t end) {
+    const auto some = ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    PartNumber* const of = groups.data() + begin;
     check_ids(op, some, owners.num_ids());
     owners.owners(op, some, of);
-    find_rows(op, some, own, hot, of, rows.data() + turn * kAtOnce);
-    auto& counts = next[static_cast<std::size_t>(turn)];
+    find_rows(op, some, own, hot, of, rows.data() + begin);
+    auto& counts = next[static_cast<std::size_t>(begin / kAtOnce)];
     counts.assign(num_groups, 0);
     for (std::size_t i = 0; i < some.size(); ++i) ++counts[of[i]];
   });
@@ -86,9 +84,8 @@ IdSplit<Id> split_ids(const char* op, const PartMap& owners, std::span<const Id>
     }
   }
   split.bounds.push_back(total);
-  parallel_for(num_turns, threads, [&](std::int64_t turn) {
-    auto& at = next[static_cast<std::size_t>(turn)];
-    const std::int64_t begin = turn * kAtOnce, end = std::min(begin + kAtOnce, count);
+  in_turns(count, kAtOnce, threads, [&](std::int64_t begin, std::int64_t end) {
+    auto& at = next[static_cast<std::size_t>(begin / kAtOnce)];
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t to = at[groups[i]]++;
       split.places[to] = i;

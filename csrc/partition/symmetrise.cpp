@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/buffer.h"
+#include "common/inside.h"
 #include "partition/whole_graph.h"
 
 namespace datapipes {
@@ -57,7 +58,7 @@ template <class Id>
 void prefetch_at(const std::int64_t* numbers, const RowView<Id>& rows, std::int64_t position) {
   if (position >= std::ssize(rows.indices)) return;
   const std::int64_t source = rows.indices[static_cast<std::size_t>(position)];
-  if (static_cast<std::uint64_t>(source) < static_cast<std::uint64_t>(rows.num_sources)) __builtin_prefetch(numbers + source, 1);
+  if (is_inside(source, rows.num_sources)) __builtin_prefetch(numbers + source, 1);
 }
 
 }  // namespace

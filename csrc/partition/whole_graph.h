@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/inside.h"
 #include "graph/topology.h"
 
 namespace datapipes {
@@ -36,7 +37,7 @@ template <class Id>
 Positions check_row(const Relation<Id>& relation, std::int64_t row) {
   const auto& rows = relation.rows;
   const std::int64_t begin = rows.indptr[static_cast<std::size_t>(row)], end = rows.indptr[static_cast<std::size_t>(row) + 1];
-  if (begin < 0 || end < begin || end > std::ssize(rows.indices))
+  if (!is_range_inside(begin, end, std::ssize(rows.indices)))
     throw_bad_indptr(op_of(relation).c_str(), row, begin, end, std::ssize(rows.indices));
   return {begin, end};
 }
@@ -44,7 +45,7 @@ Positions check_row(const Relation<Id>& relation, std::int64_t row) {
 template <class Id>
 std::int64_t source_at(const Relation<Id>& relation, std::int64_t position) {
   const std::int64_t source = relation.rows.indices[static_cast<std::size_t>(position)];
-  if (static_cast<std::uint64_t>(source) >= static_cast<std::uint64_t>(relation.rows.num_sources))
+  if (!is_inside(source, relation.rows.num_sources))
     throw_bad_neighbor(op_of(relation).c_str(), position, source, relation.rows.num_sources);
   return source;
 }

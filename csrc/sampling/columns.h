@@ -13,6 +13,7 @@
 #include <string>
 
 #include "graph/row_view.h"
+#include "sampling/row_plan.h"
 
 namespace datapipes {
 

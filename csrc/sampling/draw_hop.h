@@ -3,20 +3,30 @@
 //   Two passes: plan_hop() reads the degrees and lays out the columns; HopDrawer::draw() picks the in-edges of a range
 //   of columns and reads their sources. Ranges are independent of each other, so each thread draws some of the ranges.
 //   Both passes prefetch the memory lines of a block before they use them, so many cache misses are under way at once.
-// Every offset is checked before `indices` is read, every neighbor id before it is handed on (row_view.h has the errors).
+// Every offset is checked before `indices` is read, every neighbor id before it is handed on (row_view.h has the errors). A hop
+// of more than 2^63 - 1 picks throws std::length_error (ValueError).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "common/buffer.h"
+#include "common/inside.h"
 #include "common/thread_pool.h"
 #include "graph/row_view.h"
 #include "sampling/columns.h"
+#include "sampling/row_plan.h"
 
 namespace datapipes {
+
+[[noreturn]] inline void throw_too_many(const char* op, std::int64_t fanout) {
+  throw std::length_error(std::string(op) + ": a hop with fanout " + std::to_string(fanout) +
+                          " would hold more than 2^63 - 1 in-edges, more than any memory holds. Use a smaller fanout.");
+}
 
 // The layout of a hop: column d holds the picks of its row, at indptr[d] .. indptr[d + 1] of the hop's edges.
 template <class Columns>
@@ -63,7 +73,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
   std::fill_n(plan.indptr.data(), first + 1, std::int64_t{0});
   // Inlined always, as all that only prefetches: GCC may take it for a function without effect, and drop the calls.
   const auto prefetch = [&](std::int64_t node) __attribute__((always_inline)) {
-    if (static_cast<std::uint64_t>(node) < static_cast<std::uint64_t>(num_nodes)) {
+    if (is_inside(node, num_nodes)) {
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node)]);
       __builtin_prefetch(&graph.indptr[static_cast<std::size_t>(node) + 1]);
       policy.prefetch(node);
@@ -81,6 +91,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       check_node(op, node, num_nodes);
       const std::int64_t from = graph.indptr[static_cast<std::size_t>(node)];
       const std::int64_t to = graph.indptr[static_cast<std::size_t>(node) + 1];
+      // As is_range_inside; said with it, GCC plans temporal hops 8 % slower.
       if (from < 0 || from > to || to > num_edges) throw_bad_indptr(op, node, from, to, num_edges);
       return columns.in_edges(d, from, to - from, graph);
     };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "sampling/avx2.h"
+#include "common/avx2.h"
 
 namespace datapipes {
 namespace {

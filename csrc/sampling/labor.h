@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <span>
 
-#include "graph/row_view.h"
 #include "sampling/choose.h"
+#include "sampling/row_plan.h"
 #include "sampling/smallest.h"
 #include "sampling/source_numbers.h"
 

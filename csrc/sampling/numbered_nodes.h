@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "common/buffer.h"
+#include "common/inside.h"
 #include "graph/topology.h"
 #include "sampling/columns.h"
 
@@ -59,8 +60,7 @@ struct NodesOfGroups {
   bool has_short_keys() const { return form.fits_32_bits(groups.count); }
   Key seed(const Seeds& seeds, std::size_t i) const {
     const std::int64_t group = seeds.groups[i];
-    if (static_cast<std::uint64_t>(group) >= static_cast<std::uint64_t>(groups.count))
-      throw std::out_of_range("no group has the number " + std::to_string(group) + ".");
+    if (!is_inside(group, groups.count)) throw std::out_of_range("no group has the number " + std::to_string(group) + ".");
     return static_cast<Key>(form.key(group, seeds.ids[i]));
   }
   Id id(Key key) const { return static_cast<Id>(form.node(key)); }

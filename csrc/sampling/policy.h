@@ -1,5 +1,5 @@
 // policy.h: the ways to choose in-edges. A policy is one header, its section of docs/semantics.md and its twin.
-//   It is row-local: the picks follow from the policy and the Row (row_view.h) alone, so a part of a graph can answer.
+//   It is row-local: the picks follow from the policy and the Row (row_plan.h) alone, so a part of a graph can answer.
 //     fanout, replace                 as the errors name them
 //     RowPlan plan(row)               which in-edges can be drawn, and how many are
 //     void plan_block(rows, count, plans)

@@ -8,6 +8,9 @@
 #include <limits>
 #include <stdexcept>
 
+#include "common/float16.h"
+#include "common/inside.h"
+#include "common/load.h"
 #include "common/thread_pool.h"
 
 namespace datapipes {
@@ -24,16 +27,11 @@ struct Bool {
 };
 struct Float16 {
   using Bits = std::uint16_t;
-  static double value(Bits bits) {
-    const std::uint32_t sign = (bits & 0x8000u) << 16, field = bits >> 10 & 31u, rest = bits & 1023u;
-    if (field == 0) return (sign != 0 ? -1.0 : 1.0) * rest * 0x1p-24;
-    const std::uint32_t exponent = field == 31 ? 255 : field + 112;
-    return std::bit_cast<float>(sign | exponent << 23 | rest << 13);
-  }
+  static double value(Bits bits) { return float16_value(bits); }
 };
 struct Bfloat16 {
   using Bits = std::uint16_t;
-  static double value(Bits bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  static double value(Bits bits) { return bfloat16_value(bits); }
 };
 struct Float32 {
   using Bits = std::uint32_t;
@@ -64,12 +62,12 @@ OwnedRowSums sums_of(const std::string& what, std::span<const std::int64_t> indp
   const auto node_of = [&](std::int64_t row) { return node_ids.empty() ? row : node_ids[static_cast<std::size_t>(row)]; };
   std::fill(made.sums.data() + num_edges, made.sums.data() + made.sums.size(), 0.0);
   std::atomic<bool> zeros{false};
-  parallel_for((num_rows + kRowsAtOnce - 1) / kRowsAtOnce, threads, [&](std::int64_t chunk) {
+  in_turns(num_rows, kRowsAtOnce, threads, [&](std::int64_t first, std::int64_t last) {
     bool some_zero = false;
-    for (std::int64_t row = chunk * kRowsAtOnce; row < std::min((chunk + 1) * kRowsAtOnce, num_rows); ++row) {
+    for (std::int64_t row = first; row < last; ++row) {
       const auto at = static_cast<std::size_t>(row);
       const std::int64_t begin = indptr[at], end = indptr[at + 1];
-      if (begin < 0 || begin > end || end > num_edges) {
+      if (!is_range_inside(begin, end, num_edges)) {
         throw std::invalid_argument(what + ": row " + std::to_string(row) + " has the in-edges [" + std::to_string(begin) + ", " +
                                     std::to_string(end) + "), which must ascend within [0, " + std::to_string(num_edges) +
                                     "]. The graph is corrupt: graph.validate() checks all of it.");
@@ -77,8 +75,7 @@ OwnedRowSums sums_of(const std::string& what, std::span<const std::int64_t> indp
       double sum = 0;
       std::int64_t drawable = 0;
       for (std::int64_t i = begin; i < end; ++i) {
-        Bits bits;
-        std::memcpy(&bits, values.data() + static_cast<std::size_t>(i) * sizeof(Bits), sizeof(Bits));
+        const auto bits = load<Bits>(values.data() + static_cast<std::size_t>(i) * sizeof(Bits));
         const double weight = Type::value(bits), before = sum;
         if (!(weight >= 0 && weight <= std::numeric_limits<double>::max())) throw_bad_weight(what, i, node_of(row), weight);
         sum += weight;
@@ -94,10 +91,8 @@ OwnedRowSums sums_of(const std::string& what, std::span<const std::int64_t> indp
     }
     if (some_zero) zeros.store(true, std::memory_order_relaxed);
   });
-  const std::int64_t num_lines = made.coarse.size();
-  parallel_for((num_lines + kLinesAtOnce - 1) / kLinesAtOnce, threads, [&](std::int64_t part) {
-    for (std::int64_t line = part * kLinesAtOnce; line < std::min((part + 1) * kLinesAtOnce, num_lines); ++line)
-      made.coarse[line] = made.sums[line * kLineSums + kLineSums - 1];
+  in_turns(made.coarse.size(), kLinesAtOnce, threads, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t line = first; line < last; ++line) made.coarse[line] = made.sums[line * kLineSums + kLineSums - 1];
   });
   if (!zeros.load()) made.drawable = {};
   return made;

@@ -15,10 +15,8 @@ namespace {
 // by block does, since no block waits for its last miss.
 void look_up_edge_ids(std::span<const std::int64_t> edge_ids, std::span<std::int64_t> positions, int threads) {
   constexpr std::int64_t kAhead = 48, kAtOnce = 1 << 14;
-  const std::int64_t count = std::ssize(positions);
-  parallel_for((count + kAtOnce - 1) / kAtOnce, std::min(threads, kMostDrawers), [&](std::int64_t part) {
+  in_turns(std::ssize(positions), kAtOnce, std::min(threads, kMostDrawers), [&](std::int64_t begin, std::int64_t end) {
     std::int64_t* const at = positions.data();
-    const std::int64_t begin = part * kAtOnce, end = std::min(begin + kAtOnce, count);
     for (std::int64_t i = begin; i < end; ++i) {
       if (i + kAhead < end) __builtin_prefetch(&edge_ids[static_cast<std::size_t>(at[i + kAhead])]);
       at[i] = edge_ids[static_cast<std::size_t>(at[i])];

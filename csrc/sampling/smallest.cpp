@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "sampling/avx2.h"
+#include "common/avx2.h"
 
 namespace datapipes {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "common/avx2.h"
 #include "random/lanes.h"
 #include "random/philox.h"
-#include "sampling/avx2.h"
 
 namespace datapipes {
 namespace {

@@ -14,10 +14,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "graph/row_view.h"
 #include "sampling/choose.h"
 #include "sampling/eligible.h"
 #include "sampling/place_of_bit.h"
+#include "sampling/row_plan.h"
 #include "sampling/uniform.h"
 
 namespace datapipes {

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "graph/row_view.h"
 #include "sampling/choose.h"
 #include "sampling/choose_few.h"
+#include "sampling/row_plan.h"
 
 namespace datapipes {
 

@@ -13,11 +13,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include "graph/row_view.h"
 #include "random/draw_few.h"
 #include "random/philox.h"
 #include "sampling/choose.h"
 #include "sampling/choose_few.h"
+#include "sampling/row_plan.h"
 #include "sampling/row_sums.h"
 #include "sampling/sums_search.h"
 

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <string>
+
+#include "common/load.h"
 
 namespace datapipes::tfrecord {
 namespace {
@@ -137,12 +138,12 @@ class Values {
     while (!list.done()) {
       const Tag tag = list.tag();
       if (tag.is(1, Wire::kFixed32)) {
-        add(float_at(list.take(4)));
+        add(load<float>(list.take(4)));
       } else if (tag.is(1, Wire::kBytes)) {
         const std::uint8_t* const first = list.at();
         WireReader packed = list.inner();
         if (packed.left() % 4 != 0) list.fail("a list of floats of " + std::to_string(packed.left()) + " bytes", first);
-        while (!packed.done()) add(float_at(packed.take(4)));
+        while (!packed.done()) add(load<float>(packed.take(4)));
       } else {
         list.skip(tag.wire);
       }
@@ -161,12 +162,6 @@ class Values {
         list.skip(tag.wire);
       }
     }
-  }
-
-  static float float_at(const std::uint8_t* from) {
-    float value;
-    std::memcpy(&value, from, sizeof value);
-    return value;
   }
 
   void add(float value) {

@@ -3,11 +3,12 @@
 #include <array>
 #include <bit>
 #include <cstddef>
-#include <cstring>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <nmmintrin.h>
+
+#include "common/load.h"
 #endif
 
 namespace datapipes::tfrecord {
@@ -31,19 +32,13 @@ constexpr auto kTables = [] {
   return tables;
 }();
 
-std::uint64_t word_at(const std::uint8_t* from) {
-  std::uint64_t word;
-  std::memcpy(&word, from, sizeof word);
-  return word;
-}
-
 }  // namespace
 
 std::uint32_t crc32c_by_table(Bytes data, std::uint32_t crc) {
   const std::uint8_t *at = data.data(), *const end = at + data.size();
   crc = ~crc;
   for (; end - at >= 8; at += 8) {
-    const std::uint64_t word = word_at(at) ^ crc;
+    const std::uint64_t word = load<std::uint64_t>(at) ^ crc;
     crc = 0;
     for (std::size_t k = 0; k < 8; ++k) crc ^= kTables[7 - k][word >> 8 * k & 0xff];
   }
@@ -71,7 +66,7 @@ bool has_crc_instruction() {
 DATAPIPES_WITH_CRC32 std::uint32_t crc32c_by_instruction(Bytes data, std::uint32_t crc) {
   const std::uint8_t *at = data.data(), *const end = at + data.size();
   std::uint64_t wide = ~crc;
-  for (; end - at >= 8; at += 8) wide = _mm_crc32_u64(wide, word_at(at));
+  for (; end - at >= 8; at += 8) wide = _mm_crc32_u64(wide, load<std::uint64_t>(at));
   auto narrow = static_cast<std::uint32_t>(wide);
   for (; at < end; ++at) narrow = _mm_crc32_u8(narrow, *at);
   return ~narrow;

@@ -41,24 +41,13 @@ Extent ExampleParser::parse(Bytes data, std::span<const Target> targets, std::in
   const auto stores = stores_of(columns_, targets, first_row);
   UsualExample usual(columns_, targets, stores, data.data() + data.size());
   AnyExample any(columns_, targets, stores);
-  Extent extent;
-  try {
-    for (;;) {
-      const std::uint64_t length = record_length(data);
-      if (length == 0 || length > data.size()) return extent;
-      const std::int64_t row = first_row + extent.records;
-      if (row == targets[0].num_rows) throw Problem("there are more records than rows (" + std::to_string(row) + ")");
-      check_data_crc(data, length);
-      const Bytes example = data_of(data, length);
-      if (!usual.read(example, row)) any.read(example, row);
-      ++extent.records;
-      extent.bytes += static_cast<std::int64_t>(length);
-      data = data.subspan(length);
-    }
-  } catch (const Problem& problem) {
-    extent.problem = problem.what();
-  }
-  return extent;
+  return each_record(data, [&](Bytes record, std::int64_t number) {
+    const std::int64_t row = first_row + number;
+    if (row == targets[0].num_rows) throw Problem("there are more records than rows (" + std::to_string(row) + ")");
+    check_data_crc(record, record.size());
+    const Bytes example = data_of(record, record.size());
+    if (!usual.read(example, row)) any.read(example, row);
+  });
 }
 
 }  // namespace datapipes::tfrecord

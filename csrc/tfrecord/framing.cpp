@@ -2,7 +2,8 @@
 
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
+
+#include "common/load.h"
 
 namespace datapipes::tfrecord {
 namespace {
@@ -10,8 +11,7 @@ namespace {
 constexpr std::uint64_t kLongest = std::uint64_t{1} << 62;  // so that sums of two lengths stay within 64 bits
 
 void check_crc(const char* name, Bytes of, const std::uint8_t* at) {
-  std::uint32_t stored;
-  std::memcpy(&stored, at, sizeof stored);
+  const auto stored = load<std::uint32_t>(at);
   const std::uint32_t computed = masked(crc32c(of));
   if (stored == computed) return;
   char text[128];
@@ -25,8 +25,7 @@ void check_crc(const char* name, Bytes of, const std::uint8_t* at) {
 std::uint64_t record_length(Bytes data) {
   if (data.size() < kHeaderBytes) return 0;
   check_crc("length", data.first(8), data.data() + 8);
-  std::uint64_t length;
-  std::memcpy(&length, data.data(), sizeof length);
+  const auto length = load<std::uint64_t>(data.data());
   if (length >= kLongest) throw Problem("its length of " + std::to_string(length) + " bytes is not possible");
   return length + kFramingBytes;
 }
@@ -34,20 +33,9 @@ std::uint64_t record_length(Bytes data) {
 void check_data_crc(Bytes data, std::uint64_t length) { check_crc("data", data_of(data, length), data.data() + length - 4); }
 
 Extent scan_records(Bytes data, bool check_data) {
-  Extent extent;
-  try {
-    for (;;) {
-      const std::uint64_t length = record_length(data);
-      if (length == 0 || length > data.size()) return extent;
-      if (check_data) check_data_crc(data, length);
-      ++extent.records;
-      extent.bytes += static_cast<std::int64_t>(length);
-      data = data.subspan(length);
-    }
-  } catch (const Problem& problem) {
-    extent.problem = problem.what();
-  }
-  return extent;
+  return each_record(data, [&](Bytes record, std::int64_t) {
+    if (check_data) check_data_crc(record, record.size());
+  });
 }
 
 }  // namespace datapipes::tfrecord

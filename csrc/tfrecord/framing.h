@@ -35,6 +35,25 @@ struct Extent {
   std::string problem;
 };
 
+// Calls use(record, number) for each whole record, framing included, until it or its header is a Problem.
+template <class Use>
+Extent each_record(Bytes data, Use&& use) {
+  Extent extent;
+  try {
+    for (;;) {
+      const std::uint64_t length = record_length(data);
+      if (length == 0 || length > data.size()) return extent;
+      use(data.first(length), extent.records);
+      ++extent.records;
+      extent.bytes += static_cast<std::int64_t>(length);
+      data = data.subspan(length);
+    }
+  } catch (const Problem& problem) {
+    extent.problem = problem.what();
+  }
+  return extent;
+}
+
 // Counts the whole records. The CRC of each length is checked, that of the data if asked.
 Extent scan_records(Bytes data, bool check_data);
 

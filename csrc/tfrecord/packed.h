@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "common/load.h"
 #include "tfrecord/store.h"
 
 namespace datapipes::tfrecord {
@@ -21,9 +22,7 @@ bool put_floats(const std::uint8_t* from, std::size_t count, std::byte* to) {
   } else {
     bool all = true;
     for (std::size_t i = 0; i < count; ++i) {
-      float value;
-      std::memcpy(&value, from + i * sizeof value, sizeof value);
-      all &= store_float<T>(value, to + i * sizeof(T));
+      all &= store_float<T>(load<float>(from + i * sizeof(float)), to + i * sizeof(T));
     }
     return all;
   }
@@ -33,8 +32,7 @@ bool put_floats(const std::uint8_t* from, std::size_t count, std::byte* to) {
 // it may be looked at.
 inline bool get_varint(const std::uint8_t*& at, const std::uint8_t* end, const std::uint8_t* readable, std::uint64_t& number) {
   if (readable - at >= 8) {  // up to 8 bytes without a branch for each
-    std::uint64_t word;
-    std::memcpy(&word, at, sizeof word);
+    auto word = load<std::uint64_t>(at);
     const std::uint64_t ends = ~word & 0x8080808080808080;
     if (ends != 0) {
       at += std::countr_zero(ends) / 8 + 1;

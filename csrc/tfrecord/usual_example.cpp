@@ -1,7 +1,8 @@
 #include "tfrecord/usual_example.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "common/load.h"
 
 namespace datapipes::tfrecord {
 namespace {
@@ -37,14 +38,9 @@ bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t bytes)
       if (one[i] != other[i]) return false;
     return true;
   }
-  const auto word_at = [](const std::uint8_t* from) {
-    std::uint64_t word;
-    std::memcpy(&word, from, sizeof word);
-    return word;
-  };
   for (std::size_t i = 0; i + 8 < bytes; i += 8)
-    if (word_at(one + i) != word_at(other + i)) return false;
-  return word_at(one + bytes - 8) == word_at(other + bytes - 8);
+    if (load<std::uint64_t>(one + i) != load<std::uint64_t>(other + i)) return false;
+  return load<std::uint64_t>(one + bytes - 8) == load<std::uint64_t>(other + bytes - 8);
 }
 
 }  // namespace

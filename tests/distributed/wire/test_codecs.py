@@ -18,6 +18,7 @@ from wire_messages import (
 )
 
 from datapipes.base.rng import STREAM_VERSION
+from datapipes.distributed.facts import greeting_from_message, greeting_to_message, hello_to_message
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.digest_codec import (
@@ -33,7 +34,6 @@ from datapipes.distributed.wire.draw_codec import (
     drawn_to_message,
 )
 from datapipes.distributed.wire.envelope import PROTOCOL, Meant, check_meant, check_versions, kind_of, request_header
-from datapipes.distributed.wire.hello_codec import greeting_from_message, greeting_to_message, hello_to_message
 from datapipes.distributed.wire.refusals import (
     MOST_BYTES,
     AnswerTooLarge,

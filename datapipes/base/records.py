@@ -9,6 +9,9 @@
 The reader takes values that `parse_strict` returned, of unknown origin, and bounds each number, text and list; how deep
 they nest follows from the annotations. What it refuses is a ValueError: the field, what was found, what is allowed.
 Checks of one field against another stand in `__post_init__` of the record, and raise ValueError too.
+
+Annotations are texts that are evaluated outside of their module, so a lambda within one finds no names: give its form a
+name in the module. Reading takes a few microseconds more than code by hand; a large list should be a tensor.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ def from_json(record: type[Record], name: str, value: Any, *, others: bool = Fal
     forms: dict[str, tuple[Form, bool]] = _forms_of(record)  # type: ignore[arg-type]  # mypy: no class is hashable
     given = value if isinstance(value, dict) else {}
     names = [field for field, (_, is_omitted) in forms.items() if not is_omitted or given.get(field) is not None]
-    if value is not given or not given.keys() >= {*names} or not (others or given.keys() <= {*names}):
+    wanted = {*names}
+    if value is not given or not (given.keys() == wanted or (others and given.keys() > wanted)):
         found = sorted(value) if value is given else value
         raise ValueError(f"{name} is {shown(found)}, it must have {'at least' if others else 'exactly'} {names}")
     return record(**{field: forms[field][0].read(field, given[field]) for field in names})
@@ -63,12 +67,12 @@ def from_json(record: type[Record], name: str, value: Any, *, others: bool = Fal
 def to_json(record: Any) -> dict[str, Any]:
     """Return a record as a JSON object, its fields in the order of the class."""
     forms = _forms_of(type(record))  # type: ignore[arg-type]
-    values = {field: getattr(record, field) for field in forms}
-    return {
-        field: form.write(values[field])
-        for field, (form, is_omitted) in forms.items()
-        if not is_omitted or values[field] is not None
-    }
+    values = {}
+    for field, (form, is_omitted) in forms.items():
+        value = getattr(record, field)
+        if value is not None or not is_omitted:
+            values[field] = form.write(value)
+    return values
 
 
 @cache
@@ -88,7 +92,7 @@ def form_of(annotation: Any) -> Form:
         return Form(partial(from_json, annotation), to_json)  # type: ignore[arg-type]
     if issubclass(annotation, tuple):
         hints = get_type_hints(annotation, include_extras=True)
-        return _row([*hints], [*map(form_of, hints.values())], lambda values: annotation(*values))
+        return _row([*hints], [*map(form_of, hints.values())], annotation._make)
     return _PLAIN[annotation]
 
 
@@ -148,67 +152,78 @@ def _optional(one: Form) -> Form:
 # --- types of nodes and edges, None in a graph without types
 
 
+def node_type_of(value: Any) -> NodeType | None:
+    """Return the node type that JSON has; ValueError if it has none."""
+    if value is None or _is_name(value):
+        found: NodeType | None = value
+        return found
+    raise ValueError(f"found the node type {shown(value)}, allowed are null and a text")
+
+
+def edge_type_of(value: Any) -> EdgeType | None:
+    """Return the edge type that JSON has; ValueError if it has none."""
+    if value is None:
+        return None
+    if isinstance(value, list) and len(value) == 3:
+        src, rel, dst = value
+        if _is_name(src) and _is_name(rel) and _is_name(dst):
+            return src, rel, dst
+    raise ValueError(f"found the edge type {shown(value)}, allowed are null and a list of three texts")
+
+
+def type_to_json(value: Any) -> Any:
+    """Return what JSON has of a node type or an edge type."""
+    return [*value] if isinstance(value, tuple) else value
+
+
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS
 
 
-def _node_type(_: str, value: Any) -> Any:
-    if value is None or _is_name(value):
-        return value
-    raise ValueError(f"found the node type {shown(value)}, allowed are null and a text")
+def _any_type(_: str, value: Any) -> Any:
+    return edge_type_of(value) if isinstance(value, list) else node_type_of(value)
 
 
-def _edge_type(_: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, list) and len(value) == 3 and all(map(_is_name, value)):
-        return tuple(value)
-    raise ValueError(f"found the edge type {shown(value)}, allowed are null and a list of three texts")
-
-
-def _any_type(name: str, value: Any) -> Any:
-    return (_edge_type if isinstance(value, list) else _node_type)(name, value)
-
-
-def _write_type(value: Any) -> Any:
-    return [*value] if isinstance(value, tuple) else value
-
-
-OptionalNodeType = Annotated[NodeType | None, Form(_node_type, _write_type)]
-OptionalEdgeType = Annotated[EdgeType | None, Form(_edge_type, _write_type)]
-AnyType = Annotated[Any, Form(_any_type, _write_type)]  # either
+OptionalNodeType = Annotated[NodeType | None, Form(lambda _, value: node_type_of(value), type_to_json)]
+OptionalEdgeType = Annotated[EdgeType | None, Form(lambda _, value: edge_type_of(value), type_to_json)]
+AnyType = Annotated[Any, Form(_any_type, type_to_json)]  # either
 
 
 # --- lists and objects
 
 
-def _list(name: str, value: Any, most: int = MOST_ENTRIES) -> list[Any]:
+def list_of(name: str, value: Any, most: int = MOST_ENTRIES) -> list[Any]:
+    """Return a list of up to `most` values; ValueError if JSON has none."""
     if not isinstance(value, list) or len(value) > most:
         found = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
         raise ValueError(f"{name} is {found}, it must be a list of at most {most}")
     return value
 
 
-def _list_of(name: str, value: Any, length: int) -> list[Any]:
+def _fixed_list_of(name: str, value: Any, length: int) -> list[Any]:
     if not isinstance(value, list) or len(value) != length:
         raise ValueError(f"{name} is {shown(value)}, it must have {length} entries")
     return value
 
 
 def _listed(one: Form) -> Form:
+    read, write, _ = one
     return Form(
-        lambda name, value: tuple(one.read(name, each) for each in _list(name, value)),
-        lambda values: [one.write(each) for each in values],
+        lambda name, value: tuple([read(name, each) for each in list_of(name, value)]),
+        lambda values: [write(each) for each in values],
     )
 
 
 def _row(names: Sequence[str], forms: Sequence[Form], make: Callable[[Any], Any]) -> Form:
+    readers = [(own, form.read) for own, form in zip(names, forms, strict=True)]
+    writers = [form.write for form in forms]
+
     def read(name: str, value: Any) -> Any:
-        given = _list_of(name, value, len(forms))
-        return make([form.read(own or name, each) for own, form, each in zip(names, forms, given, strict=True)])
+        given = _fixed_list_of(name, value, len(readers))
+        return make([of(own or name, each) for (own, of), each in zip(readers, given, strict=True)])
 
     def write(values: Any) -> list[Any]:
-        return [form.write(each) for form, each in zip(forms, values, strict=True)]
+        return [of(each) for of, each in zip(writers, values, strict=True)]
 
     return Form(read, write, len(forms))
 
@@ -227,8 +242,8 @@ def _entries(key: Form, value: Form) -> Form:
 
     def read(name: str, given: Any) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        for entry in _list(name, given):
-            values = _list_of(name, entry, length)
+        for entry in list_of(name, given):
+            values = _fixed_list_of(name, entry, length)
             of = key.read(name, values[:cut] if key.width else values[0])
             if of in found:
                 raise ValueError(f"{name} has {shown(of)} twice")

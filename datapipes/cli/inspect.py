@@ -21,8 +21,13 @@ from datapipes.partition.native.manifest import read_manifest
 from datapipes.partition.native.native_book import open_book
 from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_read import PygFolder
-from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
-from datapipes.partition.report_checks import refuse_contradictions, refuse_other_part, refuse_other_report
+from datapipes.partition.report import (
+    MOST_MATRIX_PARTS,
+    PartitionReport,
+    refuse_contradictions,
+    refuse_other_part,
+    refuse_other_report,
+)
 
 _VERIFIED = {
     "graph": "all edges were read: they are valid",

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from datapipes.base.checks import MOST_SECONDS, check_bool, check_int, shown
 from datapipes.distributed.address import Address
-from datapipes.distributed.client.first_facts import ask_facts
 from datapipes.distributed.client.flight_peers import FlightPeers
+from datapipes.distributed.client.greeting import ask_facts
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.namebook import TORCHRUN, check_complete, read_namebook
 from datapipes.distributed.rendezvous import published_addresses

@@ -1,17 +1,29 @@
-"""PartitionFacts: what all parts of a partition agree on."""
+"""PartitionFacts: what all parts of a partition agree on, and the handshake by which a server tells them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from datapipes.base.types import EdgeType, NodeType
+from datapipes.base.checks import dtype_name, shown
+from datapipes.base.records import OMITTED, AnyType, Form, from_json, one_of, to_json, whole
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_reading import BadMessage
+from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
+from datapipes.distributed.wire.tensor_buffers import check_form
+from datapipes.partition.native.native_header import Identity, IndexDtype
 from datapipes.partition.native.part import Part
+
+_INT32_MAX = 2**31 - 1
+_SENT = (  # the order on the wire
+    *("num_parts", "num_nodes", "num_edges", "index_dtype", "fingerprint", "partition_id", "content_id"),
+    *("features", "node_time_attr"),
+)
 
 
 class RowForm(NamedTuple):
@@ -26,31 +38,39 @@ class RowForm(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+_ROW_FORM = Form(
+    lambda name, values: RowForm(*check_form(name, "a row", *values)),
+    lambda form: [dtype_name(form.dtype), [*form.shape]],
+    width=2,
+)
+
+
 @dataclass(frozen=True)
-class PartitionFacts:
+class PartitionFacts(Identity):
     """What all parts of a partition agree on. Two servers with equal facts give the same bits.
 
     Attributes:
-        num_parts: number of parts.
-        num_nodes: {node type: number in the whole graph}, sorted; {None: number} without types.
-        num_edges: {edge type: number in the whole graph}, sorted; {None: number} without types.
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
-        fingerprint: digest of the whole graph.
-        partition_id: 16 hexadecimal digits, see Part.
-        content_id: 16 hexadecimal digits, see Part.
         features: {("node" or "edge", type or None, name): form of a row}: the attributes that were partitioned.
         node_time_attr: the node attribute whose values are stored with the edges, those of the sources; or None.
+    Raises:
+        ValueError: A feature is of no type of the graph, or `index_dtype` does not hold the ids.
     """
 
-    num_parts: int
-    num_nodes: Mapping[NodeType | None, int]
-    num_edges: Mapping[EdgeType | None, int]
-    index_dtype: torch.dtype
-    fingerprint: str
-    partition_id: str
-    content_id: str
-    features: Mapping[tuple[str, Any, str], RowForm]
-    node_time_attr: str | None = None
+    index_dtype: IndexDtype
+    features: Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, str], Annotated[RowForm, _ROW_FORM]]
+    node_time_attr: Annotated[str | None, OMITTED] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        many = [count for count in self.num_nodes.values() if self.index_dtype == torch.int32 and count > _INT32_MAX]
+        if many:
+            raise ValueError(
+                f"there are {many[0]} nodes of one type, and index_dtype is int32, which holds {_INT32_MAX}"
+            )
+        for domain, of, _ in self.features:
+            if of not in (self.num_nodes if domain == "node" else self.num_edges):
+                raise ValueError(f"a feature is of {shown(of)}, which is no {domain} type")
 
     @classmethod
     def of(cls, part: Part) -> PartitionFacts:
@@ -61,17 +81,43 @@ class PartitionFacts:
         for edge_type in part.edge_types:
             features.update(_forms("edge", edge_type, part.relation(edge_type).edge_attributes))
         return cls(
-            part.num_parts,
-            {of: part.num_nodes_of(of) for of in part.node_types},
-            {of: part.num_edges_of(of) for of in part.edge_types},
-            part.index_dtype,
-            part.fingerprint,
-            part.partition_id,
-            part.content_id,
-            features,
-            part.node_time_attr,
+            num_parts=part.num_parts,
+            num_nodes={of: part.num_nodes_of(of) for of in part.node_types},
+            num_edges={of: part.num_edges_of(of) for of in part.edge_types},
+            index_dtype=part.index_dtype,
+            fingerprint=part.fingerprint,
+            partition_id=part.partition_id,
+            content_id=part.content_id,
+            features=features,
+            node_time_attr=part.node_time_attr,
         )
 
 
 def _forms(domain: str, of: Any, attributes: Mapping[str, Tensor]) -> dict[tuple[str, Any, str], RowForm]:
     return {(domain, of, name): RowForm(rows.dtype, tuple(rows.shape[1:])) for name, rows in attributes.items()}
+
+
+def hello_to_message(meant: Meant) -> Message:
+    """Return the request for the handshake."""
+    return Message(request_header("hello", meant), {})
+
+
+def greeting_to_message(part: int, facts: PartitionFacts) -> Message:
+    """Return the answer of the server of a part."""
+    values = to_json(facts)
+    values = {name: values[name] for name in _SENT if name in values}
+    return Message(answer_header("hello", part=part, facts=values), {})
+
+
+def greeting_from_message(where: str, message: Message) -> tuple[int, PartitionFacts]:
+    """Return the number of the part that a server has, and its facts. Versions were compared before.
+
+    Raises:
+        BadMessage: It is no such answer.
+    """
+    try:
+        facts = from_json(PartitionFacts, "facts", message.header.get("facts"))
+        part: int = whole(0, facts.num_parts - 1).read("part", message.header.get("part"))
+        return part, facts
+    except ValueError as error:
+        raise BadMessage(f"{where}: the answer to the handshake is not valid: {error}.") from error

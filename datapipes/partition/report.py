@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_int, one_line, shown
-from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
+from datapipes.base.checks import one_line, shown
+from datapipes.base.records import Count, OptionalEdgeType, OptionalNodeType, from_json, to_json, whole
+from datapipes.base.types import EdgeType, ends_of, type_text
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.row_chunks import PartRows, refuse_other_book
 from datapipes.partition.source import Progress, Source
@@ -20,6 +21,11 @@ __all__ = ["PartitionReport"]
 
 MOST_MATRIX_PARTS = 256  # the matrix has the square of this many numbers
 _SAID_EVERY_S = 0.25
+_FIRST = (  # in JSON, before what follows from them
+    *("num_parts", "num_nodes", "num_edges", "cut_edges", "cut_share", "balance"),
+    *("nodes", "nodes_by_type", "training_nodes"),
+)
+_AGAIN = "Copy the partition again, or make it again."
 
 
 @dataclass(frozen=True)
@@ -42,17 +48,23 @@ class PartitionReport:
             None if not known.
     """
 
-    num_parts: int
-    nodes_by_type: Mapping[NodeType | None, tuple[int, ...]]
-    training_nodes: tuple[int, ...] | None
-    edges: tuple[int, ...]
-    halo_nodes: tuple[int, ...]
-    edges_by_type: Mapping[EdgeType | None, tuple[int, int]]
-    edge_matrix: tuple[tuple[int, ...], ...] | None
+    num_parts: Annotated[int, whole(1)]
+    nodes_by_type: Mapping[OptionalNodeType, tuple[Count, ...]]
+    training_nodes: tuple[Count, ...] | None
+    edges: tuple[Count, ...]
+    halo_nodes: tuple[Count, ...]
+    edges_by_type: Mapping[OptionalEdgeType, tuple[Count, Count]]
+    edge_matrix: tuple[tuple[Count, ...], ...] | None
     left_out: tuple[str, ...] = ()
     method: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    memory_bytes: int | None = None
+    memory_bytes: Count | None = None
+
+    def __post_init__(self) -> None:
+        counts = [*self.nodes_by_type.values(), self.edges, self.halo_nodes, self.training_nodes, self.edge_matrix]
+        for each in [*counts, *(self.edge_matrix or ())]:
+            if each is not None and len(each) != self.num_parts:
+                raise ValueError(f"{shown(each)} has {len(each)} entries, for {self.num_parts} parts")
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -91,28 +103,17 @@ class PartitionReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, with the totals and balances that follow from them."""
-        return {
-            "num_parts": self.num_parts,
+        derived = {
             "num_nodes": sum(self.nodes),
             "num_edges": sum(self.edges),
             "cut_edges": self.cut_edges,
             "cut_share": self.cut_share,
             "balance": self.balance,
             "nodes": list(self.nodes),
-            "nodes_by_type": [[kind, list(counts)] for kind, counts in self.nodes_by_type.items()],
-            "training_nodes": None if self.training_nodes is None else list(self.training_nodes),
             "parts_without_training_nodes": list(self.parts_without_training_nodes),
-            "edges": list(self.edges),
-            "halo_nodes": list(self.halo_nodes),
-            "edges_by_type": [
-                [None if kind is None else list(kind), *counts] for kind, counts in self.edges_by_type.items()
-            ],
-            "edge_matrix": None if self.edge_matrix is None else [list(row) for row in self.edge_matrix],
-            "left_out": list(self.left_out),
-            "method": self.method,
-            "seconds": dict(self.seconds),
-            "memory_bytes": self.memory_bytes,
         }
+        values = {**derived, **to_json(self)}
+        return {name: values[name] for name in (*_FIRST, *values)}
 
     @classmethod
     def from_json(cls, given: Any) -> PartitionReport:
@@ -122,22 +123,8 @@ class PartitionReport:
             ValueError: `given` is something else. Whether its numbers fit each other is not looked at.
         """
         try:
-            parts = check_int("PartitionReport", "num_parts", given["num_parts"], 1)
-            training, matrix, memory = given["training_nodes"], given["edge_matrix"], given["memory_bytes"]
-            return cls(
-                num_parts=parts,
-                nodes_by_type={_type(kind): _counts(parts, counts) for kind, counts in given["nodes_by_type"]},
-                training_nodes=None if training is None else _counts(parts, training),
-                edges=_counts(parts, given["edges"]),
-                halo_nodes=_counts(parts, given["halo_nodes"]),
-                edges_by_type={_type(kind): _pair(counts) for kind, *counts in given["edges_by_type"]},
-                edge_matrix=None if matrix is None else _matrix(parts, matrix),
-                left_out=tuple(map(str, given["left_out"])),
-                method=str(given["method"]),
-                seconds={str(step): float(seconds) for step, seconds in given["seconds"].items()},
-                memory_bytes=None if memory is None else check_int("PartitionReport", "memory_bytes", memory, 0),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return from_json(cls, "the report", given, others=True)
+        except ValueError as error:
             raise ValueError(
                 f"PartitionReport: the values are not those of a report: {shown(error)}. Make the partition again."
             ) from error
@@ -239,25 +226,72 @@ def _balance(counts: Sequence[float]) -> float:
     return max(_shares(counts))
 
 
-def _type(given: Any) -> Any:
-    return tuple(map(str, given)) if isinstance(given, list) else given
+# --- a report that comes from a file
 
 
-def _counts(num_parts: int, given: Any) -> tuple[int, ...]:
-    if not isinstance(given, list) or len(given) != num_parts:
-        raise ValueError(f"{shown(given)} is not a list of {num_parts} numbers")
-    return tuple(check_int("PartitionReport", "a count", count, 0) for count in given)
+def refuse_contradictions(where: str, report: PartitionReport) -> None:
+    """Raise ValueError if the numbers of a report contradict each other. O(num_parts^2) if it has a matrix."""
+    found = _contradiction(report)
+    if found is not None:
+        raise ValueError(f"{where}: the report contradicts itself: {found}. {_AGAIN}")
 
 
-def _pair(given: Any) -> tuple[int, int]:
-    edges, cut = _counts(2, given)
-    return edges, cut
+def _contradiction(report: PartitionReport) -> str | None:
+    nodes, edges, matrix = report.nodes, report.edges, report.edge_matrix
+    by_type = sum(count for count, _ in report.edges_by_type.values())
+    if by_type != sum(edges):
+        return f"{sum(edges)} edges in the parts, and {by_type} of all types"
+    for kind, (count, cut) in report.edges_by_type.items():
+        if cut > count:
+            return f"{cut} cut edges of {shown(kind)}, which has {count}"
+    for part, halos in enumerate(report.halo_nodes):
+        if halos > min(sum(nodes) - nodes[part], edges[part]):
+            return f"{halos} halo nodes of part {part}, for {edges[part]} edges and the nodes of other parts"
+    for part, trained in enumerate(report.training_nodes or ()):
+        if trained > nodes[part]:
+            return f"{trained} training nodes in part {part}, which has {nodes[part]} nodes"
+    if matrix is None:
+        return None
+    for part, row in enumerate(matrix):
+        if sum(row) != edges[part]:
+            return f"a row of the matrix with {sum(row)} edges, for part {part}, which has {edges[part]}"
+    cut = sum(edges) - sum(row[part] for part, row in enumerate(matrix))
+    if cut != report.cut_edges:
+        return f"{cut} cut edges in the matrix, and {report.cut_edges} of all types"
+    return None
 
 
-def _matrix(num_parts: int, given: Any) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(given, list) or len(given) != num_parts:
-        raise ValueError(f"the matrix has {len(given)} rows for {num_parts} parts")
-    return tuple(_counts(num_parts, row) for row in given)
+def refuse_other_report(
+    where: str, report: PartitionReport, num_parts: int, num_nodes: Mapping[Any, int], num_edges: Mapping[Any, int]
+) -> None:
+    """Raise ValueError if a report is not of a partition of so many parts, nodes and edges of each type."""
+    of_report = (
+        report.num_parts,
+        {kind: sum(counts) for kind, counts in report.nodes_by_type.items()},
+        {kind: count for kind, (count, _) in report.edges_by_type.items()},
+    )
+    for what, found, stated in zip(
+        ("parts", "nodes", "edges"), of_report, (num_parts, dict(num_nodes), dict(num_edges)), strict=True
+    ):
+        if found != stated:
+            raise ValueError(
+                f"{where}: the report says {shown(found)} {what}, and the header {shown(stated)}. {_AGAIN}"
+            )
+
+
+def refuse_other_part(
+    where: str, report: PartitionReport, part: int, num_nodes: Mapping[Any, int], num_edges: int
+) -> None:
+    """Raise ValueError if a report gives a part other numbers of nodes of each type, or of edges, than it has."""
+    told = {kind: counts[part] for kind, counts in report.nodes_by_type.items()}
+    if told != dict(num_nodes) or report.edges[part] != num_edges:
+        raise ValueError(
+            f"{where}: the report gives part {part} {shown(told)} nodes and {report.edges[part]} edges, and it has "
+            f"{shown(dict(num_nodes))} and {num_edges}. {_AGAIN}"
+        )
+
+
+# --- its text
 
 
 def aligned(rows: Sequence[Sequence[object]], most: int = 32) -> list[str]:

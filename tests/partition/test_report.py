@@ -17,8 +17,7 @@ from datapipes.base.types import ends_of
 from datapipes.distributed import PartitionBook, PartitionReport
 from datapipes.partition.part_source import part_of_graph
 from datapipes.partition.remote import remote_sources
-from datapipes.partition.report import MOST_MATRIX_PARTS, measure
-from datapipes.partition.report_checks import refuse_contradictions
+from datapipes.partition.report import MOST_MATRIX_PARTS, measure, refuse_contradictions
 from datapipes.partition.row_chunks import PartRows
 from datapipes.partition.source import Source
 
@@ -206,7 +205,7 @@ def test_values_that_are_no_report_are_refused(change):
     del good[name]
     with refused(ValueError, stage="PartitionReport", found=name, allowed="those of a report"):
         PartitionReport.from_json(good)
-    with refused(ValueError, stage="PartitionReport", found="NoneType", allowed="those of a report"):
+    with refused(ValueError, stage="PartitionReport", found="the report is None", allowed="those of a report"):
         PartitionReport.from_json(None)
 
 

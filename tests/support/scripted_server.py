@@ -6,12 +6,11 @@ from types import TracebackType
 import pyarrow.flight as flight
 
 from datapipes.distributed import Part
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import from_bytes
 from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
 from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
-from datapipes.distributed.wire.hello_codec import greeting_to_message
 from datapipes.distributed.wire.refusals import error_to_bytes
 from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
 from datapipes.partition.native.answers import answer_digests, answer_draw, answer_rows

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pyarrow as pa
 import torch
 
+from datapipes.distributed.facts import hello_to_message
 from datapipes.distributed.wire.arrow_message import HEADER, Message, to_bytes
 from datapipes.distributed.wire.digest_codec import digest_to_message
 from datapipes.distributed.wire.draw_codec import draw_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
-from datapipes.distributed.wire.hello_codec import hello_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.distributed.wire.rows_codec import rows_to_message
 from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest

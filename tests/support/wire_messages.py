@@ -69,14 +69,14 @@ def some_rows() -> RowsRequest:
 
 def some_facts() -> PartitionFacts:
     return PartitionFacts(
-        3,
-        {"author": 5, "paper": 9},
-        {("author", "knows", "author"): 2, WRITES: 11},
-        torch.int32,
-        "f" * 32,
-        "0123456789abcdef",
-        "fedcba9876543210",
-        {
+        num_parts=3,
+        num_nodes={"author": 5, "paper": 9},
+        num_edges={("author", "knows", "author"): 2, WRITES: 11},
+        index_dtype=torch.int32,
+        fingerprint="f" * 32,
+        partition_id="0123456789abcdef",
+        content_id="fedcba9876543210",
+        features={
             ("node", "paper", "x"): RowForm(torch.bfloat16, (4, 2)),
             ("node", "paper", "größe \U0001f4a1"): RowForm(torch.float32, ()),
             ("edge", WRITES, "w"): RowForm(torch.bool, (0,)),

@@ -1,14 +1,20 @@
-"""The handshake: whether a server has the part, the partition and the content that the client means."""
+"""The handshake: whether a server has the part, the partition and the content that the client means, and the facts of a
+partition of which nothing else is known.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields
 
 from datapipes.base.checks import shown
+from datapipes.distributed.address import Address
+from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.client.connection import Connection
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.client.remote_part import Limits, RemotePart
+from datapipes.distributed.facts import PartitionFacts, greeting_from_message, hello_to_message
+from datapipes.distributed.forks import refuse_forked
+from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.envelope import Meant
-from datapipes.distributed.wire.hello_codec import greeting_from_message, hello_to_message
 from datapipes.distributed.wire.refusals import OtherPartition
 
 
@@ -36,6 +42,37 @@ def greet(
         if here != there:
             raise _other(where, field.name, there, here)
     return found
+
+
+def ask_facts(
+    where: str, part: int, address: Address, *, tls: TLSConfig | None, deadline: float, partition_id: str | None = None
+) -> PartitionFacts:
+    """Return the facts that the server of a part has; the connection ends with it.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        ServerUnavailable: There was no answer within `deadline` seconds.
+        OtherPartition: It has another part, or not `partition_id`, or another version of datapipes.
+    """
+    arrow_flight(where)
+    refuse_forked(where)
+    limits, found = Limits(deadline), []
+
+    def connect(timeout: float) -> Connection:
+        connection = Connection(f"part {part} at {address}", address, tls, limits.connect_s)
+        try:
+            found.append(greet(connection, part, timeout, facts=None, partition_id=partition_id))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    remote = RemotePart(part, address, limits, connect)
+    try:
+        remote.submit(lambda send: None).result()  # to have a connection is all that is asked
+    finally:
+        remote.close()
+    return found[-1]
 
 
 def _other(where: str, name: str, theirs: object, ours: object) -> OtherPartition:

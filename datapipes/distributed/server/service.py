@@ -16,7 +16,7 @@ import torch
 from datapipes.base.log import logger
 from datapipes.base.threads import threads_of_kernels
 from datapipes.base.types import ends_of
-from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.server.admission import Admission, Hold
 from datapipes.distributed.server.in_flight import Answer, Answers
 from datapipes.distributed.server.statistics import Statistics
@@ -25,7 +25,6 @@ from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
 from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
-from datapipes.distributed.wire.hello_codec import greeting_to_message
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
 from datapipes.distributed.wire.tensor_buffers import bytes_of

@@ -6,7 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from datapipes.base.checks import shown
-from datapipes.distributed.wire.types_json import fields_of, list_of, whole_number
+from datapipes.base.records import list_of
+from datapipes.distributed.wire.types_json import fields_of, whole_number
 from datapipes.graph.choice import Choice
 from datapipes.sampling.by_number import Numbered
 from datapipes.sampling.by_time import ByTime

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 from datapipes.base.checks import shown
+from datapipes.base.records import Form, OptionalEdgeType, to_json
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.choice_json import choice_of, choice_to_json
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import ids_of, own_values
-from datapipes.distributed.wire.types_json import edge_type_of, list_of, type_to_json
+from datapipes.distributed.wire.request_parts import ids_of, own_record
+from datapipes.graph.choice import Choice
 from datapipes.partition.native.requests import DigestRequest
 
 _DIGEST = re.compile(r"[a-z0-9_]{1,20}:[0-9a-f]{32}")
+_CHOICE = Form(lambda _, value: choice_of(value), choice_to_json)
+
+
+@dataclass(frozen=True)
+class _Header:
+    edge_types: tuple[OptionalEdgeType, ...]
+    choice: Annotated[Choice, _CHOICE]
+
+    def __post_init__(self) -> None:
+        if any((one or ()) >= (after or ()) for one, after in pairwise(self.edge_types)):
+            raise ValueError(f"edge_types are {shown(self.edge_types)}; each comes once, in sorted order")
 
 
 def digest_to_message(request: DigestRequest, meant: Meant) -> Message:
     """Return a request as a message."""
-    edge_types = [type_to_json(each) for each in request.edge_types]
-    return Message(request_header("digest", meant, edge_types=edge_types, choice=choice_to_json(request.choice)), {})
+    return Message(request_header("digest", meant, **to_json(_Header(request.edge_types, request.choice))), {})
 
 
 def digest_from_message(where: str, message: Message) -> DigestRequest:
@@ -32,12 +44,9 @@ def digest_from_message(where: str, message: Message) -> DigestRequest:
         BadRequest: It says none.
     """
     try:
-        edge_types, choice = own_values(message, "digest", ("edge_types", "choice"))
+        header = own_record(message, "digest", _Header)
         ids_of(message, 0)
-        wanted = [edge_type_of(each) for each in list_of("edge_types", edge_types)]
-        if any((one or ()) >= (after or ()) for one, after in pairwise(wanted)):
-            raise ValueError(f"edge_types are {shown(wanted)}; each comes once, in sorted order")
-        return DigestRequest(tuple(wanted), choice_of(choice))
+        return DigestRequest(header.edge_types, header.choice)
     except ValueError as error:
         raise BadRequest(f"{where}: {error}.") from error
 

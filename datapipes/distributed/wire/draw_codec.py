@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
+from datapipes.base.records import edge_type_of, list_of, node_type_of, type_to_json
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
@@ -16,13 +17,7 @@ from datapipes.distributed.wire.choice_json import choice_of, choice_to_json
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.request_parts import columns_of, own_values
-from datapipes.distributed.wire.types_json import (
-    edge_type_of,
-    list_of,
-    node_type_of,
-    type_to_json,
-    whole_number,
-)
+from datapipes.distributed.wire.types_json import whole_number
 from datapipes.graph.choice import UNIFORM
 from datapipes.partition.native.requests import COLUMNS, Draw, Drawn, DrawRequest
 from datapipes.sampling.by_number import Numbered

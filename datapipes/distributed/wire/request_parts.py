@@ -8,11 +8,22 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.records import Record, from_json
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import COMMON
 from datapipes.distributed.wire.types_json import fields_of
 
 _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}
+
+
+def own_record(message: Message, kind: str, record: type[Record]) -> Record:
+    """Return what the header says beyond the values of every request.
+
+    Raises:
+        ValueError: It says something else.
+    """
+    own = {name: value for name, value in message.header.items() if name not in COMMON}
+    return from_json(record, f"the header of a request {kind!r}", own)
 
 
 def own_values(message: Message, kind: str, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[Any]:

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
+from datapipes.base.records import AnyType, edge_type_of, node_type_of, one_of, to_json, type_to_json
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_versions, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import ids_of, own_values
-from datapipes.distributed.wire.types_json import edge_type_of, list_of, node_type_of, type_to_json
+from datapipes.distributed.wire.request_parts import ids_of, own_record
 from datapipes.partition.native.requests import Rows, RowsRequest, TakeRows
+
+
+class _Wanted(NamedTuple):
+    """What the header says of one of the rows."""
+
+    domain: Annotated[str, one_of("node", "edge")]
+    type: AnyType
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Header:
+    rows: tuple[_Wanted, ...]
+
+    def __post_init__(self) -> None:
+        for domain, of, _ in self.rows:
+            if of is not None and isinstance(of, tuple) != (domain == "edge"):
+                (node_type_of if domain == "node" else edge_type_of)(type_to_json(of))  # says what is wrong
+
 
 Forms = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def rows_to_message(request: RowsRequest, meant: Meant) -> Message:
     """Return a request as a message; the tensors are those of the request, "ids.0" of the first of its rows."""
-    rows = [[each.domain, type_to_json(each.type), [*each.names]] for each in request.rows]
+    wanted = _Header(tuple(_Wanted(*each[:3]) for each in request.rows))
     tensors = {f"ids.{number}": each.ids for number, each in enumerate(request.rows)}
-    return Message(request_header("rows", meant, rows=rows), tensors)
+    return Message(request_header("rows", meant, **to_json(wanted)), tensors)
 
 
 def rows_from_message(where: str, message: Message) -> RowsRequest:
@@ -34,23 +54,11 @@ def rows_from_message(where: str, message: Message) -> RowsRequest:
         BadRequest: It says none.
     """
     try:
-        (wanted,) = own_values(message, "rows", ("rows",))
-        entries = list_of("rows", wanted)
-        columns = ids_of(message, len(entries))
-        return RowsRequest(tuple(_rows(entry, ids) for entry, ids in zip(entries, columns, strict=True)))
+        wanted = own_record(message, "rows", _Header).rows
+        columns = ids_of(message, len(wanted))
+        return RowsRequest(tuple(Rows(*each, ids) for each, ids in zip(wanted, columns, strict=True)))
     except ValueError as error:
         raise BadRequest(f"{where}: {error}.") from error
-
-
-def _rows(value: object, ids: Tensor) -> Rows:
-    parts = list_of("an entry of rows", value)
-    if len(parts) != 3 or parts[0] not in ("node", "edge"):
-        raise ValueError(f"an entry of rows is {shown(parts)}, it must be 'node' or 'edge', a type and names")
-    names = list_of("the names", parts[2])
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"the names are {shown(names)}, allowed are texts")
-    kind = node_type_of(parts[1]) if parts[0] == "node" else edge_type_of(parts[1])
-    return Rows(parts[0], kind, tuple(names), ids)
 
 
 def answered_rows_to_message(rows: list[Tensor]) -> Message:

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from datapipes.base.checks import check_choice, check_int, dtype_from_name, dtype_name, shown
+from datapipes.base.checks import shown
 from datapipes.base.log import logger
+from datapipes.base.records import Count, from_json, to_json
 from datapipes.base.strict_json import parse_strict
 from datapipes.partition.layouts import MANIFEST, layout_of
 from datapipes.partition.native.native_header import (
@@ -24,7 +25,7 @@ from datapipes.partition.native.native_header import (
     REMEDY,
     VERSION,
     Identity,
-    check_text,
+    IndexDtype,
     named_by_files,
     opened_file,
     read_identity,
@@ -43,8 +44,17 @@ MOST_HEADER_BYTES = 2**21  # of part.json and book.json
 class File(NamedTuple):
     """What partition.json says of a file."""
 
-    size: int
+    size: Count
     hash: str
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What partition.json alone says: of a Manifest the fields of these names."""
+
+    index_dtype: IndexDtype
+    node_time_attr: str | None
+    files: Mapping[str, File]
 
 
 @dataclass(frozen=True)
@@ -79,17 +89,12 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     Raises:
         ValueError: `about` is no JSON, has a name that partition.json needs, or takes too much room.
     """
-    known = {
-        "format": FORMAT,
-        "version": VERSION,
-        **manifest.identity.described(),
-        "index_dtype": dtype_name(manifest.index_dtype),
-        "node_time_attr": manifest.node_time_attr,
-    }
-    taken = sorted({*known, "files", "hash"} & {*manifest.about})
+    own = to_json(_Own(manifest.index_dtype, manifest.node_time_attr, manifest.files))
+    known = {"format": FORMAT, "version": VERSION, **manifest.identity.described(), **own}
+    taken = sorted({*known, "hash"} & {*manifest.about})
     if taken:
         raise ValueError(f"partition: {MANIFEST} has a field {taken[0]!r} of its own. Give it another name.")
-    files = {name: [*file] for name, file in manifest.files.items()}
+    files = known.pop("files")
     try:
         content = with_own_hash({**known, **manifest.about, "files": files})
     except (TypeError, ValueError, RecursionError) as error:
@@ -161,18 +166,10 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
         header = parse_strict(content.decode("utf-8"), floats=True)
         refuse_other_format(header, FORMAT)
         refuse_other_hash(content)
-        files = {
-            str(name): File(check_int(MANIFEST, "a size", size, 0), check_text("a hash", digest))
-            for name, (size, digest) in dict(header["files"]).items()
-        }
-        identity = named_by_files(header, read_identity(header), files)
-        dtype = dtype_from_name(
-            MANIFEST, check_choice(MANIFEST, "index_dtype", header["index_dtype"], ["int32", "int64"])
-        )
-        time_attr = header["node_time_attr"]
-        known = {"format", "version", *identity.described(), "index_dtype", "node_time_attr", "files", "hash"}
-        about = {name: value for name, value in header.items() if name not in known}
-        time_attr = None if time_attr is None else check_text("node_time_attr", time_attr)
+        own = from_json(_Own, MANIFEST, header, others=True)
+        identity = named_by_files(header, read_identity(header), own.files)
+    known = {"format", "version", *identity.described(), *to_json(own), "hash"}
+    about = {name: value for name, value in header.items() if name not in known}
     if header["version"] == 1:
         logger.info(
             "%s: %s was written with digests that read samples of large arrays. It is named by the hashes of its files "
@@ -180,7 +177,7 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
             where,
             root,
         )
-    return Manifest(root, identity, dtype, time_attr, about, files, folder)
+    return Manifest(root, identity, own.index_dtype, own.node_time_attr, about, own.files, folder)
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from datapipes.base.array_digest import array_digest
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.records import form_of
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
@@ -147,9 +148,7 @@ def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
     kinds = {f"{form} of {of}": count for form in ("parts", "ranges") for of, count in counts.items()}
     header, arrays = read_folder(where, manifest, NAME, BOOK, kinds, verify=verify)
     with valid_header(where, manifest.root / NAME / BOOK.header):
-        has_edges = header["has_edges"]
-        if not isinstance(has_edges, bool):
-            raise TypeError(f"has_edges must be true or false, got {shown(has_edges)}")
+        has_edges = form_of(bool).read("has_edges", header["has_edges"])
         nodes = {
             node_type: _map(arrays, "nodes", number, identity.num_parts)
             for number, node_type in enumerate(identity.num_nodes)

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
-from datapipes.base.checks import check_int, shown
+import torch
+
+from datapipes.base.checks import shown
 from datapipes.base.files import open_regular
+from datapipes.base.records import Count, OptionalEdgeType, OptionalNodeType, dtype_among, from_json, to_json, whole
 from datapipes.base.strict_json import parse_strict
-from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, ends_of
+from datapipes.base.types import ends_of
 from datapipes.graph.checks import MAX_NODES
 from datapipes.partition.id_maps import MOST_PARTS
 from datapipes.partition.native.piece_hash import hash_of_bytes
@@ -21,7 +24,8 @@ from datapipes.partition.native.piece_hash import hash_of_bytes
 VERSION = 2  # of version 1, whose names came from samples of large arrays, see `named_by_files`
 AGAIN = "copy the partition again, or make it again"
 REMEDY = "Copy the partition again, or make it again."
-_NAME = "a header"
+IndexDtype = Annotated[torch.dtype, dtype_among("int32", "int64")]
+_STORED = {"num_nodes": "node_types", "num_edges": "edge_types"}  # {field of an Identity: its name in a header}
 _TAIL = b',\n "hash": "%s"\n}\n'
 
 
@@ -32,50 +36,39 @@ class Identity:
     Attributes:
         fingerprint: digest of the whole graph.
         partition_id, content_id: 16 hexadecimal digits each, see native_book.py.
-        num_nodes, num_edges: numbers of the whole graph by type, sorted.
+        num_nodes, num_edges: numbers of the whole graph by type, sorted; {None: number} without types.
+    Raises:
+        ValueError: The types do not fit each other.
     """
 
-    num_parts: int
+    num_parts: Annotated[int, whole(1, MOST_PARTS)]
     fingerprint: str
     partition_id: str
     content_id: str
-    num_nodes: Mapping[NodeType | None, int]
-    num_edges: Mapping[EdgeType | None, int]
+    num_nodes: Mapping[OptionalNodeType, Annotated[int, whole(0, MAX_NODES)]]
+    num_edges: Mapping[OptionalEdgeType, Count]
+
+    def __post_init__(self) -> None:
+        nodes: list[Any] = [*self.num_nodes]
+        edges: list[Any] = [*self.num_edges]
+        if None in (*nodes, *edges) and (nodes, edges) != ([None], [None]):
+            raise ValueError(f"the types are {shown(nodes)} and {shown(edges)}, partly without names")
+        for types in (nodes, edges):
+            if None not in types and types != sorted(types):
+                raise ValueError(f"the types {shown(types)} are not in order")
+        missing = [end for edge_type in edges for end in ends_of(edge_type) if end not in self.num_nodes]
+        if missing:
+            raise ValueError(f"an edge type ends at {shown(missing[0])}, which is no node type")
 
     def described(self) -> dict[str, Any]:
         """Return what a header says of it."""
-        fields = {name: getattr(self, name) for name in ("num_parts", "fingerprint", "partition_id", "content_id")}
-        return {
-            **fields,
-            "node_types": [[node_type, count] for node_type, count in self.num_nodes.items()],
-            "edge_types": [[edge_type, count] for edge_type, count in self.num_edges.items()],
-        }
+        return {_STORED.get(name, name): value for name, value in to_json(self).items()}
 
 
 def read_identity(header: Mapping[str, Any]) -> Identity:
     """Return what a header says of the partition. Inside `valid_header`."""
-    num_nodes = {
-        _type(check_node_type, kind): check_int(_NAME, "a number of nodes", count, 0, MAX_NODES)
-        for kind, count in header["node_types"]
-    }
-    num_edges = {
-        _type(check_edge_type, kind): check_int(_NAME, "a number of edges", count, 0)
-        for kind, count in header["edge_types"]
-    }
-    for found, given in ((num_nodes, header["node_types"]), (num_edges, header["edge_types"])):
-        if len(found) != len(given) or (None in found and len(found) > 1) or [*found] != sorted(found, key=_order):
-            raise ValueError("types that are named twice, or not in order")
-    ends = {end for edge_type in num_edges for end in ends_of(edge_type)}
-    if not ends <= set(num_nodes):
-        raise ValueError(f"an edge type between {shown(sorted(ends, key=_order))}, but nodes of {shown([*num_nodes])}")
-    return Identity(
-        check_int(_NAME, "num_parts", header["num_parts"], 1, MOST_PARTS),
-        check_text("fingerprint", header["fingerprint"]),
-        check_text("partition_id", header["partition_id"]),
-        check_text("content_id", header["content_id"]),
-        num_nodes,
-        num_edges,
-    )
+    values = {**header, **{name: header[stored] for name, stored in _STORED.items()}}
+    return from_json(Identity, "a header", values, others=True)
 
 
 def named_by_files(header: Mapping[str, Any], identity: Identity, files: Mapping[str, Sequence[Any]]) -> Identity:
@@ -148,18 +141,3 @@ def refuse_other_hash(content: bytes) -> None:
     before = content[: -len(_TAIL % bytes(64))]
     if content != before + _TAIL % hash_of_bytes(before).encode():
         raise ValueError("its content is not that which its last field names by its hash")
-
-
-def check_text(what: str, value: Any) -> str:
-    """Return `value`, a str."""
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a text, got {shown(value)}")
-    return value
-
-
-def _type(check: Any, given: Any) -> Any:
-    return None if given is None else check(_NAME, tuple(given) if isinstance(given, list) else given)
-
-
-def _order(given: Any) -> Any:
-    return (given is not None, given or "")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_int, dtype_name, shown
+from datapipes.base.checks import dtype_name, shown
+from datapipes.base.records import Count, from_json
 from datapipes.base.rows import new_rows
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import NodeType, ends_of
@@ -21,6 +22,14 @@ from datapipes.partition.native.native_header import valid_header
 _OF_NODES = ("node_ids", *HOT, "node_attributes")
 _OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes", "source_times")
 _CHECKED = 2**18  # node ids looked at at a time
+
+
+@dataclass(frozen=True)
+class _Own:
+    """How many nodes and edges of each type a part has."""
+
+    nodes: tuple[Count, ...]
+    edges: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
@@ -94,8 +103,8 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
     with valid_header(where, manifest.root / name / PART.header):
         if header["part"] != part:
             raise ValueError(f"it is that of part {shown(header['part'])}, not of part {part}")
-        own = [_count("a number of own nodes", each) for each in header["own"]["nodes"]]
-        edges = [_count("a number of own edges", each) for each in header["own"]["edges"]]
+        counts_of = from_json(_Own, "own", header["own"])
+        own, edges = counts_of.nodes, counts_of.edges
         if (len(own), len(edges)) != (len(identity.num_nodes), len(identity.num_edges)):
             raise ValueError("own counts of other types")
         check = _Check(arrays)
@@ -180,7 +189,7 @@ class _Check:
             )
         return values
 
-    def attributes(self, kind: str, counts: list[int]) -> None:
+    def attributes(self, kind: str, counts: Sequence[int]) -> None:
         """Check that each attribute has a row for each node or edge."""
         for count, attributes in zip(counts, attributes_of(self.arrays, kind, len(counts)), strict=True):
             for name, values in attributes.items():
@@ -225,7 +234,3 @@ def _check_owned(ids: Tensor, node_type: NodeType | None, book: PartitionBook, p
 def _check_hot(ids: Tensor | None, node_type: NodeType | None, num_nodes: int) -> None:
     if ids is not None and ids.numel() > 0 and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
         raise ValueError(f"hot nodes of {shown(node_type)} that are outside the graph, which has {num_nodes}")
-
-
-def _count(what: str, value: Any) -> int:
-    return check_int(PART.header, what, value, 0)

@@ -18,6 +18,7 @@ from wire_messages import (
 )
 
 from datapipes.base.rng import STREAM_VERSION
+from datapipes.distributed.facts import greeting_from_message, greeting_to_message, hello_to_message
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.digest_codec import (
@@ -33,7 +34,6 @@ from datapipes.distributed.wire.draw_codec import (
     drawn_to_message,
 )
 from datapipes.distributed.wire.envelope import PROTOCOL, Meant, check_meant, check_versions, kind_of, request_header
-from datapipes.distributed.wire.hello_codec import greeting_from_message, greeting_to_message, hello_to_message
 from datapipes.distributed.wire.refusals import (
     MOST_BYTES,
     AnswerTooLarge,
@@ -404,12 +404,12 @@ def test_what_are_no_streams_is_refused(streams, text):
     ("rows", "text"),
     [
         ([["node", "paper", ["x"]]], "expected were ['ids.0']"),
-        ([["graph", None, []], ["node", None, []]], "it must be 'node' or 'edge'"),
+        ([["graph", None, []], ["node", None, []]], "domain is 'graph', allowed are node and edge"),
         ([["node", ["a", "b", "c"], []], ["node", None, []]], "the node type ['a', 'b', 'c']"),
         ([["edge", "a", []], ["node", None, []]], "the edge type 'a'"),
-        ([["node", None, [1]], ["node", None, []]], "the names are [1], allowed are texts"),
-        ([["node", None, "x"], ["node", None, []]], "the names is 'x', it must be a list"),
-        ([[["node"], None, []], ["node", None, []]], "it must be 'node' or 'edge'"),
+        ([["node", None, [1]], ["node", None, []]], "names is 1, allowed are texts"),
+        ([["node", None, "x"], ["node", None, []]], "names is 'x', it must be a list"),
+        ([[["node"], None, []], ["node", None, []]], "domain is ['node'], allowed are node and edge"),
         ("x", "rows is 'x', it must be a list"),
     ],
 )

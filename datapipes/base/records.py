@@ -1,0 +1,261 @@
+"""Records: frozen dataclasses that are stored or sent as JSON. The annotation of a field says what it is in JSON.
+
+* `Annotated[X, form]`: what the form says, such as `whole(low, high)` or `one_of("node", "edge")`;
+* `bool`, `str`, `float`: true or false, a text, a finite number; `X | None`: null, or that of X;
+* `tuple[X, ...]`: a list of up to 65,536; `tuple[X, Y]` or a NamedTuple: a list of as many values;
+* `Mapping[str, X]`: an object; `Mapping[K, X]`: a list of entries [K, X], a tuple's values in the entry itself;
+* a dataclass: an object that has exactly its fields; it lacks one of `Annotated[X | None, OMITTED]` that is None.
+
+The reader takes values that `parse_strict` returned, of unknown origin, and bounds each number, text and list; how deep
+they nest follows from the annotations. What it refuses is a ValueError: the field, what was found, what is allowed.
+Checks of one field against another stand in `__post_init__` of the record, and raise ValueError too.
+
+Annotations are texts that are evaluated outside of their module, so a lambda within one finds no names: give its form a
+name in the module. Reading takes a few microseconds more than code by hand; a large list should be a tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from datapipes.base.checks import INT64_MAX, dtype_from_name, dtype_name, shown
+from datapipes.base.types import MOST_CHARACTERS, EdgeType, NodeType
+
+MOST_ENTRIES = 2**16  # of a list
+OMITTED = object()
+Record = TypeVar("Record")
+
+
+class Form(NamedTuple):
+    """What a value is in JSON.
+
+    Attributes:
+        read: return the value, given its name for messages and what JSON has; ValueError if that is no such value.
+        write: return what JSON has, given the value.
+        width: number of values, if it is a list of a fixed number; else 0.
+    """
+
+    read: Callable[[str, Any], Any]
+    write: Callable[[Any], Any] = lambda value: value
+    width: int = 0
+
+
+def from_json(record: type[Record], name: str, value: Any, *, others: bool = False) -> Record:
+    """Return the record that a JSON object says.
+
+    Args:
+        name: of the object, for messages.
+        others: the object may have other fields too; they are not looked at.
+    Raises:
+        ValueError: It says none; the message names the field.
+    """
+    forms: dict[str, tuple[Form, bool]] = _forms_of(record)  # type: ignore[arg-type]  # mypy: no class is hashable
+    given = value if isinstance(value, dict) else {}
+    names = [field for field, (_, is_omitted) in forms.items() if not is_omitted or given.get(field) is not None]
+    wanted = {*names}
+    if value is not given or not (given.keys() == wanted or (others and given.keys() > wanted)):
+        found = sorted(value) if value is given else value
+        raise ValueError(f"{name} is {shown(found)}, it must have {'at least' if others else 'exactly'} {names}")
+    return record(**{field: forms[field][0].read(field, given[field]) for field in names})
+
+
+def to_json(record: Any) -> dict[str, Any]:
+    """Return a record as a JSON object, its fields in the order of the class."""
+    forms = _forms_of(type(record))  # type: ignore[arg-type]
+    values = {}
+    for field, (form, is_omitted) in forms.items():
+        value = getattr(record, field)
+        if value is not None or not is_omitted:
+            values[field] = form.write(value)
+    return values
+
+
+@cache
+def form_of(annotation: Any) -> Form:
+    """Return the form that an annotation stands for."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return next((each for each in args if isinstance(each, Form)), None) or form_of(args[0])
+    if origin in (Union, UnionType):
+        return _optional(*(form_of(each) for each in args if each is not type(None)))
+    if origin is tuple:
+        forms = [form_of(each) for each in args if each is not ...]
+        return _listed(forms[0]) if args[-1] is ... else _row([""] * len(forms), forms, tuple)
+    if origin is Mapping:
+        return _object(form_of(args[1])) if args[0] is str else _entries(form_of(args[0]), form_of(args[1]))
+    if is_dataclass(annotation):
+        return Form(partial(from_json, annotation), to_json)  # type: ignore[arg-type]
+    if issubclass(annotation, tuple):
+        hints = get_type_hints(annotation, include_extras=True)
+        return _row([*hints], [*map(form_of, hints.values())], annotation._make)
+    return _PLAIN[annotation]
+
+
+@cache
+def _forms_of(record: Any) -> dict[str, tuple[Form, bool]]:
+    """Return {field: its form, whether JSON lacks it where it is None}."""
+    hints = get_type_hints(record, include_extras=True)
+    return {each.name: (form_of(hints[each.name]), OMITTED in get_args(hints[each.name])) for each in fields(record)}
+
+
+# --- values
+
+
+def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
+    """Return the form of values that JSON has as they are; `allowed` says in words which they are."""
+
+    def read(name: str, value: Any) -> Any:
+        if not is_one(value):
+            raise ValueError(f"{name} is {shown(value)}, allowed are {allowed}")
+        return value
+
+    return Form(read)
+
+
+def whole(low: int, high: int = INT64_MAX) -> Form:
+    """Return the form of whole numbers in [low, high]."""
+    return plain(f"whole numbers in [{low}, {high}]", lambda value: type(value) is int and low <= value <= high)
+
+
+def one_of(*texts: str) -> Form:
+    """Return the form of some texts."""
+    return plain(" and ".join(texts), lambda value: isinstance(value, str) and value in texts)
+
+
+def dtype_among(*names: str) -> Form:
+    """Return the form of some dtypes, by their names."""
+    named = one_of(*names)
+    return Form(lambda name, value: dtype_from_name(name, named.read(name, value)), dtype_name)
+
+
+Count = Annotated[int, whole(0)]
+_NUMBER = plain("finite numbers", lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max)
+_PLAIN = {
+    bool: plain("booleans", lambda value: type(value) is bool),
+    str: plain("texts", lambda value: isinstance(value, str)),
+    float: Form(lambda name, value: float(_NUMBER.read(name, value))),
+}
+
+
+def _optional(one: Form) -> Form:
+    return Form(
+        lambda name, value: None if value is None else one.read(name, value),
+        lambda value: None if value is None else one.write(value),
+    )
+
+
+# --- types of nodes and edges, None in a graph without types
+
+
+def node_type_of(value: Any) -> NodeType | None:
+    """Return the node type that JSON has; ValueError if it has none."""
+    if value is None or _is_name(value):
+        found: NodeType | None = value
+        return found
+    raise ValueError(f"found the node type {shown(value)}, allowed are null and a text")
+
+
+def edge_type_of(value: Any) -> EdgeType | None:
+    """Return the edge type that JSON has; ValueError if it has none."""
+    if value is None:
+        return None
+    if isinstance(value, list) and len(value) == 3:
+        src, rel, dst = value
+        if _is_name(src) and _is_name(rel) and _is_name(dst):
+            return src, rel, dst
+    raise ValueError(f"found the edge type {shown(value)}, allowed are null and a list of three texts")
+
+
+def type_to_json(value: Any) -> Any:
+    """Return what JSON has of a node type or an edge type."""
+    return [*value] if isinstance(value, tuple) else value
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS
+
+
+def _any_type(_: str, value: Any) -> Any:
+    return edge_type_of(value) if isinstance(value, list) else node_type_of(value)
+
+
+OptionalNodeType = Annotated[NodeType | None, Form(lambda _, value: node_type_of(value), type_to_json)]
+OptionalEdgeType = Annotated[EdgeType | None, Form(lambda _, value: edge_type_of(value), type_to_json)]
+AnyType = Annotated[Any, Form(_any_type, type_to_json)]  # either
+
+
+# --- lists and objects
+
+
+def list_of(name: str, value: Any, most: int = MOST_ENTRIES) -> list[Any]:
+    """Return a list of up to `most` values; ValueError if JSON has none."""
+    if not isinstance(value, list) or len(value) > most:
+        found = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
+        raise ValueError(f"{name} is {found}, it must be a list of at most {most}")
+    return value
+
+
+def _fixed_list_of(name: str, value: Any, length: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) != length:
+        raise ValueError(f"{name} is {shown(value)}, it must have {length} entries")
+    return value
+
+
+def _listed(one: Form) -> Form:
+    read, write, _ = one
+    return Form(
+        lambda name, value: tuple([read(name, each) for each in list_of(name, value)]),
+        lambda values: [write(each) for each in values],
+    )
+
+
+def _row(names: Sequence[str], forms: Sequence[Form], make: Callable[[Any], Any]) -> Form:
+    readers = [(own, form.read) for own, form in zip(names, forms, strict=True)]
+    writers = [form.write for form in forms]
+
+    def read(name: str, value: Any) -> Any:
+        given = _fixed_list_of(name, value, len(readers))
+        return make([of(own or name, each) for (own, of), each in zip(readers, given, strict=True)])
+
+    def write(values: Any) -> list[Any]:
+        return [of(each) for of, each in zip(writers, values, strict=True)]
+
+    return Form(read, write, len(forms))
+
+
+def _object(one: Form) -> Form:
+    def read(name: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} is {shown(value)}, it must be an object")
+        return {key: one.read(name, each) for key, each in value.items()}
+
+    return Form(read, lambda values: {key: one.write(each) for key, each in values.items()})
+
+
+def _entries(key: Form, value: Form) -> Form:
+    cut, length = key.width or 1, (key.width or 1) + (value.width or 1)
+
+    def read(name: str, given: Any) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for entry in list_of(name, given):
+            values = _fixed_list_of(name, entry, length)
+            of = key.read(name, values[:cut] if key.width else values[0])
+            if of in found:
+                raise ValueError(f"{name} has {shown(of)} twice")
+            found[of] = value.read(name, values[cut:] if value.width else values[cut])
+        return found
+
+    def write(values: Mapping[Any, Any]) -> list[list[Any]]:
+        return [_spread(key, of) + _spread(value, each) for of, each in values.items()]
+
+    return Form(read, write)
+
+
+def _spread(form: Form, value: Any) -> list[Any]:
+    written: Any = form.write(value)
+    return [*written] if form.width else [written]

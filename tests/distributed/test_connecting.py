@@ -85,7 +85,7 @@ def test_the_client_of_servers_tells_and_fetches(graph, root, namebook):
         assert torch.equal(rows, graph.node_attributes_of(None)["x"][ids])
         with pytest.raises(KeyError, match=f"part 1 at {namebook[1]}: .*no node feature 'z'"):
             client.fetch(1, ids[:1], is_node_feat=True, input_type=None, attr_name="z").wait()
-        with pytest.raises(ValueError, match="the graph has no types, so input_type must be None, got 'paper'"):
+        with pytest.raises(ValueError, match="the graph has no types, so the node type must be None, got 'paper'"):
             client.fetch(1, ids[:1], is_node_feat=True, input_type="paper", attr_name="x")
         with pytest.raises(ValueError, match="part 7 has no server in the namebook"):
             client.health(7)

@@ -64,6 +64,8 @@ def test_an_end_is_seen_though_somebody_else_has_collected_it(go, has_pidfd):
     assert watch.exit_code() is None
     watch.send(signal.SIGKILL)
     watch.close()
+    process._popen.returncode = 0  # else multiprocessing lists it as running, for later tests too
+    process.close()
 
 
 def test_a_process_that_had_ended_before_is_told_at_once(go, has_pidfd):

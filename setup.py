@@ -29,7 +29,8 @@ setup(
             depends=[EXPORTS, *(str(path) for path in FILES)],
             cxx_std=20,
             # -ffp-contract=off: equal bits on every machine, with or without fused multiply-add.
-            extra_compile_args=["-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-g0"],
+            # -falign-loops=32: where the linker puts a loop moves its rate no more; a gather had lost 10 % by chance.
+            extra_compile_args=["-O3", "-ffp-contract=off", "-falign-loops=32", "-Wall", "-Wextra", "-g0"],
             extra_link_args=[f"-Wl,--version-script={EXPORTS}"],
         )
     ]

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import keyword
 from collections.abc import Callable
@@ -67,4 +68,9 @@ def functional_name(cls: type) -> str:
     name = _names.get(cls)
     if name is not None and _registry.get(name) is cls:
         return name
-    return "".join(f"_{char.lower()}" if char.isupper() and i else char.lower() for i, char in enumerate(cls.__name__))
+    return _snake_case(cls.__name__)
+
+
+@functools.cache
+def _snake_case(name: str) -> str:
+    return "".join(f"_{char.lower()}" if char.isupper() and i else char.lower() for i, char in enumerate(name))

@@ -6,7 +6,6 @@ Processes that a loader starts get it with the rows, in one memory; other copies
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -44,22 +43,23 @@ class Chosen:
 
     def is_of(self, now: dict[str, Tensor | None]) -> bool:
         """Whether it was made of these attributes, and they were not changed in place since."""
-        return next(self._changes(now), None) is None
+        return all(
+            now[what] is values and version(values) == self._versions[what] for what, values in self._read.items()
+        )
 
     def refuse_change(self, where: str, now: dict[str, Tensor | None]) -> None:
         """Raise ValueError if the attributes are not those that it was made of, as they were then."""
-        for what, change, more in self._changes(now):
+        for what, values in self._read.items():
+            if now[what] is not values:
+                change, more = "replaced by another tensor", ""
+            elif version(values) != self._versions[what]:
+                change, more = "changed in place", " A change of a tensor that they are a view of counts too."
+            else:
+                continue
             raise ValueError(
                 f"{where}: the {what} were {change} after the stage was built, which keeps what it made of them. Build "
                 f"the stage again after the change.{more}"
             )
-
-    def _changes(self, now: dict[str, Tensor | None]) -> Iterator[tuple[str, str, str]]:
-        for what, values in self._read.items():
-            if now[what] is not values:
-                yield what, "replaced by another tensor", ""
-            elif version(values) != self._versions[what]:
-                yield what, "changed in place", " A change of a tensor that they are a view of counts too."
 
 
 class KeptRows:

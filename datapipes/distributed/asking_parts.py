@@ -52,9 +52,13 @@ def answers_of(graph: GraphInParts, asked: list[Ask]) -> list[list[Drawn]]:
     """Return the answer of each part. Other parts are asked first, so that they work while the own one draws."""
     waiting = _request(graph, asked)
     answers = {}
-    for ask in sorted(asked, key=lambda ask: ask.part in waiting):
-        with _noting_part(ask.part):
-            answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else _draw_here(graph, ask)
+    try:
+        for ask in sorted(asked, key=lambda ask: ask.part in waiting):
+            with _noting_part(ask.part):
+                answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else _draw_here(graph, ask)
+    finally:
+        for future in waiting.values():
+            future.cancel()  # those that an error leaves behind
     return [answers[ask.part] for ask in asked]
 
 
@@ -90,7 +94,9 @@ class ChosenOverParts:
                     graph.local_part.chosen(where, self._reads, of)
 
     def refuse_change(self) -> None:
-        """Do nothing: a part refuses what was changed since it was opened."""
+        """Raise ValueError if an array of the part in this process was changed in place."""
+        if self._reads is not None and self._graph.local_part is not None:
+            self._graph.local_part.refuse_change()
 
     def digests(self) -> dict[Any, list[str] | None]:
         """Return the sums of the digests of all parts. They are asked at once, when this is called first.

@@ -174,7 +174,8 @@ class DistFeature(Feature):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._form.dtype
+        found: torch.dtype = self._form.dtype
+        return found
 
     def __repr__(self) -> str:
         form = f"{self._form.dtype} {[*self.shape]}"

@@ -34,8 +34,8 @@ _CONNECT = "DistGraph.connect"
 class DistGraph(GraphInParts):
     """A graph in parts; `DistGraph.connect` makes it. Its digest is that of the whole graph.
 
-    The samplers of datapipes and a DistFeatureStore read it. It has no rows of its own, so a sampler with a `draw` or
-    `sample` method of the user's refuses it.
+    The samplers of datapipes and a DistFeatureStore read it. It has no rows of its own, so a Sampler with a `draw` or
+    `sample` of its own refuses it.
 
     Attributes:
         facts: what all parts agree on.
@@ -148,6 +148,7 @@ class DistGraph(GraphInParts):
             TypeError, ValueError: A part answered what was not asked for.
             What the requests raise, see `connect`. A note names the part.
         """
+        plan.chosen.refuse_change()
         hops = HopsOverParts(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
         asked: list[Ask] | None = hops.start()
         while asked is not None:
@@ -156,6 +157,7 @@ class DistGraph(GraphInParts):
 
     async def hops_async(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
         """Return what `hops` does; the event loop goes on meanwhile."""
+        plan.chosen.refuse_change()
         hops = HopsOverParts(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
         asked: list[Ask] | None = await off_loop(hops.start)
         while asked is not None:
@@ -167,7 +169,7 @@ class DistGraph(GraphInParts):
         return ChosenOverParts(self, where, choice, edge_types)
 
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
-        """Return {("node" or "edge", type or None, name): Form} of what was partitioned."""
+        """Return {("node" or "edge", type or None, name): RowForm} of what was partitioned."""
         return self.facts.features
 
     def refuse_source_times(self, where: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The samplers by their names over parts: those of whole graphs, given a DistGraph, and methods for one's own loops.
+"""The samplers under their `dist_` names: they require a DistGraph, and have methods for a loop of your own.
 
 `pipe.sample_neighbor(dist_graph, fanouts)` and `pipe.dist_sample_neighbor(dist_graph, fanouts)` are one stage: the same
 bits, and the same saved state. The latter refuses a whole graph. docs/semantics.md, section 4.3.
@@ -20,9 +20,9 @@ from datapipes.chain.stage import Stage
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.graph.choice import Keyed
 from datapipes.graph.graph import Graph
-from datapipes.graph.hops import HopPlan, Sampled
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.partition.native.requests import Drawn
-from datapipes.sampling.choice_sampler import ChoiceSampler
+from datapipes.sampling.choice_sampler import CONCURRENCY, ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
@@ -67,7 +67,7 @@ class _OverParts(ChoiceSampler):
                     f"{self.name}: seeds of node_sample must be nodes [n], got the shape {list(given.shape)}. Pass "
                     "pairs to edge_sample."
                 )
-        return restored(await self.sample_async(ids, rng, self.trees_of(seeds, timestamps)))
+        return restored(await self._sample(ids, rng, self.trees_of(seeds, timestamps)))
 
     async def edge_sample(
         self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
@@ -85,7 +85,12 @@ class _OverParts(ChoiceSampler):
                     f"{self.name}: edge_sample needs pairs of nodes [n, 2], got the shape {list(given.shape)}. Pass "
                     "nodes to node_sample."
                 )
-        return restored(await self.sample_async(ids, rng, self.trees_of(edges, timestamps)))
+        return restored(await self._sample(ids, rng, self.trees_of(edges, timestamps)))
+
+    async def _sample(self, ids: Any, rng: RngKey, trees: SeedTrees | None) -> Sampled:
+        if type(self).sample is ChoiceSampler.sample:
+            return await self.sample_async(ids, rng, trees)
+        return self.sample(ids, rng, *(() if trees is None else (trees,)))  # a subclass has its own
 
     def _in_parts(self, graph: Any) -> Any:
         """Return the graph; raise TypeError if it is a whole one."""
@@ -115,7 +120,7 @@ class DistNeighborSampler(_OverParts, NeighborSampler):
         dist_graph: DistGraph,
         fanouts: Sequence[Fanout],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         replace: bool = False,
         prob_name: str | None = None,
         return_edge_ids: bool = False,
@@ -199,7 +204,7 @@ class DistLayerNeighborSampler(_OverParts, LayerNeighborSampler):
         dist_graph: DistGraph,
         fanouts: Sequence[Fanout],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         layer_dependency: bool = False,
         batch_dependency: int = 1,
         return_edge_ids: bool = False,
@@ -237,7 +242,7 @@ class DistTemporalNeighborSampler(_OverParts, TemporalNeighborSampler):
         dist_graph: DistGraph,
         fanouts: Sequence[Fanout],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         replace: bool = False,
         return_edge_ids: bool = False,
         node_time_attr: str | None = None,
@@ -282,7 +287,7 @@ class DistInSubgraphSampler(_OverParts, InSubgraphSampler):
         dist_graph: DistGraph,
         *,
         edge_types: Iterable[EdgeType | str] | None = None,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         return_edge_ids: bool = False,
     ) -> None:
         graph = self._in_parts(dist_graph)

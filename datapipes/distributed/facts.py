@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import torch
-from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.records import OMITTED, AnyType, Form, from_json, one_of, to_json, whole
@@ -16,6 +14,7 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.tensor_buffers import check_form
+from datapipes.graph.choice import RowForm
 from datapipes.partition.native.native_header import Identity, IndexDtype
 from datapipes.partition.native.part import Part
 
@@ -24,18 +23,6 @@ _SENT = (  # the order on the wire
     *("num_parts", "num_nodes", "num_edges", "index_dtype", "fingerprint", "partition_id", "content_id"),
     *("features", "node_time_attr"),
 )
-
-
-class RowForm(NamedTuple):
-    """What a row of a feature is."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of a row."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 _ROW_FORM = Form(
@@ -75,11 +62,6 @@ class PartitionFacts(Identity):
     @classmethod
     def of(cls, part: Part) -> PartitionFacts:
         """Return the facts that a part knows."""
-        features: dict[tuple[str, Any, str], RowForm] = {}
-        for node_type in part.node_types:
-            features.update(_forms("node", node_type, part.node_attributes_of(node_type)))
-        for edge_type in part.edge_types:
-            features.update(_forms("edge", edge_type, part.relation(edge_type).edge_attributes))
         return cls(
             num_parts=part.num_parts,
             num_nodes={of: part.num_nodes_of(of) for of in part.node_types},
@@ -88,13 +70,9 @@ class PartitionFacts(Identity):
             fingerprint=part.fingerprint,
             partition_id=part.partition_id,
             content_id=part.content_id,
-            features=features,
+            features=part.forms(),
             node_time_attr=part.node_time_attr,
         )
-
-
-def _forms(domain: str, of: Any, attributes: Mapping[str, Tensor]) -> dict[tuple[str, Any, str], RowForm]:
-    return {(domain, of, name): RowForm(rows.dtype, tuple(rows.shape[1:])) for name, rows in attributes.items()}
 
 
 def hello_to_message(meant: Meant) -> Message:

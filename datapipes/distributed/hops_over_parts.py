@@ -12,9 +12,10 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import dtype_name
-from datapipes.base.types import ends_of, type_text
+from datapipes.base.types import ends_of
 from datapipes.distributed.asking_parts import Ask, GraphInParts
 from datapipes.graph.choice import Keyed
+from datapipes.graph.graph import name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, by_type, sampled
 from datapipes.partition.native.requests import Draw, Drawn, DrawRequest
 
@@ -140,11 +141,7 @@ def core_graph(name: str, graph: GraphInParts, nodes: Sequence[Tensor]) -> _core
         nodes: the map of each node type.
     """
     numbers = {of: number for number, of in enumerate(graph.node_types)}
-    maps = [(_text(of), graph.num_nodes_of(of), each.numpy()) for of, each in zip(numbers, nodes, strict=True)]
-    ends = [ends_of(of) for of in graph.edge_types]
-    relations = [(numbers[src], numbers[dst], _text(of)) for of, (src, dst) in zip(graph.edge_types, ends, strict=True)]
+    maps = [(name_of(of), graph.num_nodes_of(of), each.numpy()) for of, each in zip(numbers, nodes, strict=True)]
+    ends = [(of, *ends_of(of)) for of in graph.edge_types]
+    relations = [(numbers[src], numbers[dst], name_of(of)) for of, src, dst in ends]
     return _core.GraphInParts(graph.facts.num_parts, maps, relations, name)
-
-
-def _text(of: Any) -> str:
-    return "" if of is None else type_text(of)

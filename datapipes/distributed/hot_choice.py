@@ -10,7 +10,8 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.types import NodeType
-from datapipes.distributed.facts import PartitionFacts, RowForm
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.graph.choice import RowForm
 from datapipes.partition.native.part import Part
 from datapipes.processes.copies import ALIGNED
 

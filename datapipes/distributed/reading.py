@@ -12,10 +12,10 @@ from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.base.rows import byte_rows, new_rows, put_rows
 from datapipes.base.threads import num_threads
-from datapipes.distributed.facts import RowForm
 from datapipes.distributed.id_places import IdPlaces, Split
 from datapipes.distributed.row_counts import RowCounts
 from datapipes.distributed.wire.peers import Peers
+from datapipes.graph.choice import RowForm
 from datapipes.partition.native.requests import Rows, RowsRequest, TakeRows
 
 _NAME = "DistFeatureStore"

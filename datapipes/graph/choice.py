@@ -7,6 +7,7 @@ a part (`Rows`). docs/semantics.md, section 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -23,11 +24,16 @@ from datapipes.base.types import type_text
 __all__: list[str] = []
 
 
-class Form(NamedTuple):
-    """What a row of an attribute is; `dtype` is another type where the attribute is no tensor."""
+class RowForm(NamedTuple):
+    """What a row of an attribute is; `dtype` is the Python type where the attribute is no tensor."""
 
     dtype: Any
     shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * int(self.dtype.itemsize)
 
 
 class Attributed(Protocol):
@@ -37,10 +43,10 @@ class Attributed(Protocol):
     def is_heterogeneous(self) -> bool:
         """Whether nodes and edges have types."""
 
-    anew: str  # what an error adds to the advice to change an attribute
+    anew: str  # a sentence that errors append to the advice to change an attribute
 
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
-        """Return {("node" or "edge", type or None, name): Form} of all attributes."""
+        """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
 
     def refuse_source_times(self, where: str, name: str) -> None:
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
@@ -102,7 +108,7 @@ class Choice:
 
     @property
     def reads(self) -> Choice | None:
-        """The choice as far as it says what is read of rows; None if nothing is."""
+        """The part of the choice that says which attributes are read, the key of KeptRows; None if nothing is read."""
         return None
 
     def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
@@ -167,15 +173,15 @@ def refuse_elsewhere(what: str, values: Tensor) -> None:
         raise ValueError(f"{what} must be in host memory, found it on {values.device}. Call .cpu().")
 
 
-def form_of(values: Any) -> Form:
+def form_of(values: Any) -> RowForm:
     """Return the form of the rows of an attribute, of which the user may have made anything."""
-    return Form(values.dtype, tuple(values.shape[1:])) if isinstance(values, Tensor) else Form(type(values), ())
+    return RowForm(values.dtype, tuple(values.shape[1:])) if isinstance(values, Tensor) else RowForm(type(values), ())
 
 
 def forms_of(
     of_nodes: Mapping[Any, Mapping[str, Any]], of_edges: Mapping[Any, Mapping[str, Any]]
-) -> dict[tuple[str, Any, str], Form]:
-    """Return {("node" or "edge", type, name): Form}, given {type: {name: values}} of nodes and of edges."""
+) -> dict[tuple[str, Any, str], RowForm]:
+    """Return {("node" or "edge", type, name): RowForm}, given {type: {name: values}} of nodes and of edges."""
     return {
         (domain, of, name): form_of(values)
         for domain, types in (("node", of_nodes), ("edge", of_edges))

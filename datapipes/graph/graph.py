@@ -40,14 +40,14 @@ class Relation(Protocol):
 
 
 class Graph(ABC):
-    """Base of CSCGraph and HeteroCSCGraph.
+    """Base of CSCGraph, HeteroCSCGraph and DistGraph.
 
     Attributes:
         in_parts: whether the rows are in parts of a partition, which only samplers over parts read.
     """
 
     in_parts: bool = False
-    anew: str = ""  # what an error adds to the advice to change an attribute
+    anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
     # What `topology` made: the view, the tensors behind it, and where their memory was.
     _topology: tuple[_core.Topology, list[Tensor], list[int]] | None = None
@@ -111,7 +111,7 @@ class Graph(ABC):
 
     @abstractmethod
     def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
-        """Return the neighborhood of `seeds`, all hops; a graph in parts asks them, and has `hops_async` too.
+        """Return the neighborhood of `seeds`, all hops. A DistGraph asks its parts for each; `hops_async` awaits them.
 
         Args:
             plan: what each hop draws, and from which edge types.
@@ -135,7 +135,7 @@ class Graph(ABC):
 
     @abstractmethod
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
-        """Return {("node" or "edge", type or None, name): Form} of all attributes."""
+        """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
 
     def refuse_source_times(self, where: str, name: str) -> None:  # noqa: B027  # most graphs have them
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
@@ -151,7 +151,7 @@ class Graph(ABC):
             if [tensor.data_ptr() for tensor in tensors] == places:
                 return found
         numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
-        nodes = [(_name(node_type), self.num_nodes_of(node_type)) for node_type in self.node_types]
+        nodes = [(name_of(node_type), self.num_nodes_of(node_type)) for node_type in self.node_types]
         found = _core.Topology(nodes, [self._row(edge_type, numbers) for edge_type in self.edge_types])
         tensors = [tensor for edge_type in self.edge_types for tensor in _tensors(self.relation(edge_type))]
         self._topology = (found, tensors, [tensor.data_ptr() for tensor in tensors])
@@ -161,7 +161,7 @@ class Graph(ABC):
         src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
         found = self.relation(edge_type)
         edge_ids = None if found.edge_ids is None else found.edge_ids.numpy()
-        return numbers[src], numbers[dst], found.indptr.numpy(), found.indices.numpy(), edge_ids, _name(edge_type)
+        return numbers[src], numbers[dst], found.indptr.numpy(), found.indices.numpy(), edge_ids, name_of(edge_type)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_topology"}
@@ -172,6 +172,6 @@ def _tensors(relation: Relation) -> list[Tensor]:
     return [relation.indptr, relation.indices, *edge_ids]
 
 
-def _name(value: Any) -> str:
+def name_of(value: Any) -> str:
     """Return the name of a type in the errors of the kernels; "" in a graph without types."""
     return "" if value is None else type_text(value)

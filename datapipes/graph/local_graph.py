@@ -14,7 +14,7 @@ from datapipes.base.array_digest import Hashed, array_digest, version_of
 from datapipes.base.threads import num_threads
 from datapipes.base.types import ends_of
 from datapipes.device.pinnable import Pinnable, without_pin
-from datapipes.graph.choice import Choice, Form, Keyed, forms_of
+from datapipes.graph.choice import Choice, Keyed, RowForm, forms_of
 from datapipes.graph.graph import Graph
 from datapipes.graph.graph_digest import TOPOLOGY, array_name, graph_digest
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees, by_type, sampled
@@ -129,8 +129,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """
         return _Chosen(self, where, choice, edge_types)
 
-    def forms(self) -> dict[tuple[str, Any, str], Form]:
-        """Return {("node" or "edge", type or None, name): Form} of all attributes."""
+    def forms(self) -> dict[tuple[str, Any, str], RowForm]:
+        """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
         of_edges = {of: self.relation(of).edge_attributes for of in self.edge_types}
         return forms_of({of: self.node_attributes_of(of) for of in self.node_types}, of_edges)
 

@@ -184,7 +184,7 @@ def end_all(children: Sequence[ChildProcess]) -> None:
 # --- in the child
 
 
-def settle() -> None:
+def begin_as_child() -> None:
     """Begin as a child: leave Ctrl-C to the parent, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start

@@ -26,10 +26,13 @@ class InSubgraphSampler(ChoiceSampler):
     """Keep all in-edges of the seeds, one hop; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
-        graph: the CSCGraph or HeteroCSCGraph to take them from. The seeds of the latter have types (HeteroItemSet).
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph to take them from. If the graph has types, so have the seeds
+            (HeteroItemSet).
         edge_types: of a graph with types, the edge types whose in-edges are kept, as (src, rel, dst) or "src:rel:dst";
             None keeps those of all.
         return_edge_ids: fill `edge_ids` of the block, which edge features need.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
+            finds, whatever the size of the graph. A whole graph has none.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.

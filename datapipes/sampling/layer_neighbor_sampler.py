@@ -31,7 +31,8 @@ class LayerNeighborSampler(ChoiceSampler):
     of a node that has more than the fanout. There is no drawing with replacement.
 
     Args:
-        graph: the CSCGraph or HeteroCSCGraph to sample from. The seeds of the latter have types (HeteroItemSet).
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, so have the seeds
+            (HeteroItemSet).
         fanouts: in-edges drawn per node, as for sample_neighbor.
         layer_dependency: a source keeps its random number in all hops, so hops share more nodes.
         batch_dependency: how many minibatches a source keeps its random number for, 1 to 2**31 - 1. From one minibatch
@@ -39,6 +40,8 @@ class LayerNeighborSampler(ChoiceSampler):
             `world_size` ranks the minibatches of all count: those of one rank are `world_size` apart.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" or "new", as for sample_neighbor.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
+            finds, whatever the size of the graph. A whole graph has none.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.

@@ -24,7 +24,8 @@ class NeighborSampler(ChoiceSampler):
     """Sample the in-neighborhood of the seeds; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
-        graph: the CSCGraph or HeteroCSCGraph to sample from. The seeds of the latter have types (HeteroItemSet).
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, so have the seeds
+            (HeteroItemSet).
         fanouts: in-edges drawn per node, one entry a hop, from the input layer to the seeds: the last entry is the
             hop next to the seeds. -1 keeps all in-edges, 0 none. On a graph with types an int counts for each edge
             type; a dict {(src, rel, dst): int} gives each its own, 0 to those it does not name.
@@ -41,10 +42,14 @@ class NeighborSampler(ChoiceSampler):
             older nodes have no in-edges then.
         disjoint: sample a tree for each seed, which shares no node with the others. `input_nodes` then holds a node
             once for each tree that it is in, and `batch` the row of `seeds` whose tree each input node belongs to.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
+            finds, whatever the size of the graph. A whole graph has none.
     Raises:
         TypeError, ValueError: An argument is not allowed.
         IndexError: While running, a seed is not a node of the graph.
         MemoryError: While running, a hop needs more memory than is left; the message names hop, fanout and bytes.
+        Over a DistGraph also what the requests raise, see DistGraph.connect. A note names stage and minibatch, another
+            one the part.
     Source: neighbor sampling as in GraphSAGE (Hamilton et al., 2017).
     """
 

@@ -18,6 +18,7 @@ from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import check_bool, dtype_name
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
+from datapipes.base.types import ends_of
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
@@ -133,7 +134,7 @@ class Sampler(MiniBatchTransformer):
         for hop in range(self.num_hops):
             parts = [(of, *self._hop(nodes, numberings, hop, rng, of)) for of in self.edge_types]
             nodes = _nodes(numberings)
-            hops.append({of: Block(indptr, local, len(nodes[_src(of)]), ids) for of, indptr, local, ids in parts})
+            hops.append({of: Block(indptr, local, len(nodes[ends_of(of)[0]]), ids) for of, indptr, local, ids in parts})
         if graph.is_heterogeneous:
             return Sampled(nodes, local_seeds, hops)
         return Sampled(nodes[None], local_seeds[None], [blocks[None] for blocks in hops])
@@ -205,11 +206,11 @@ class Sampler(MiniBatchTransformer):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return what a hop draws from an edge type: indptr, local ids of the sources, edge ids."""
         relation = self.graph.relation(edge_type)
-        destinations = nodes[_dst(edge_type)]
+        destinations = nodes[ends_of(edge_type)[1]]
         draw: Any = self.draw
         picked = draw(destinations, hop, rng, **({} if edge_type is None else {"edge_type": edge_type}))
         indptr, positions = self._checked(relation, destinations, picked)
-        local = numberings[_src(edge_type)].number(relation.indices[positions].numpy())
+        local = numberings[ends_of(edge_type)[0]].number(relation.indices[positions].numpy())
         edge_ids = None
         if self.return_edge_ids:
             edge_ids = positions if relation.edge_ids is None else relation.edge_ids[positions]
@@ -256,14 +257,6 @@ def _numbering(dtype: torch.dtype, num_nodes: int) -> Any:
 def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:
     """Return the nodes of each type that were found so far."""
     return {of: torch.from_numpy(numbering.nodes()) for of, numbering in numberings.items()}
-
-
-def _src(edge_type: Any) -> Any:
-    return None if edge_type is None else edge_type[0]
-
-
-def _dst(edge_type: Any) -> Any:
-    return None if edge_type is None else edge_type[2]
 
 
 def _remedy(graph: Any) -> str:

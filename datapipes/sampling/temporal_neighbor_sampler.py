@@ -29,7 +29,8 @@ class TemporalNeighborSampler(ChoiceSampler):
     drawn at this time. Seeds of different times share no nodes, so `input_nodes` may hold a node once for each time.
 
     Args:
-        graph: the CSCGraph or HeteroCSCGraph to sample from. The seeds of the latter have types (HeteroItemSet).
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, so have the seeds
+            (HeteroItemSet).
         fanouts: in-edges drawn per node, as for sample_neighbor; -1 keeps all that are eligible.
         replace: draw with replacement; -1 still keeps each in-edge once.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
@@ -44,6 +45,8 @@ class TemporalNeighborSampler(ChoiceSampler):
         time_window: if given, only in-edges that are at most so much earlier than the seed.
         disjoint: sample a tree for each seed, also for seeds of one time, and set `batch`, as sample_neighbor does.
         frontier: "all" or "new", as for sample_neighbor.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
+            finds, whatever the size of the graph. A whole graph has none.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds have no times, or others than int64.
         IndexError: While running, a seed is not a node of the graph.

@@ -213,6 +213,25 @@ def test_a_method_that_a_subclass_overrides_is_called_over_parts(method):
     assert noted == [method] * len(pipe)
 
 
+def test_a_sample_method_that_a_subclass_overrides_is_called_by_a_loop_of_ones_own():
+    class Noting(distributed.DistNeighborSampler):
+        def sample(self, seeds, rng):
+            noted.append(seeds.tolist())
+            return super().sample(seeds, rng)
+
+    noted: list[list[int]] = []
+    pipe, plain = Noting(items(), small_parts(), [3, 2]), items().dist_sample_neighbor(small_parts(), [3, 2])
+    rng, seeds = dp.RngKey(5, 0, 3, 1), torch.tensor([4, 9])
+    assert torch.equal(
+        asyncio.run(pipe.node_sample(seeds, rng)).nodes, asyncio.run(plain.node_sample(seeds, rng)).nodes
+    )
+    pairs = torch.tensor([[4, 9]])
+    assert torch.equal(
+        asyncio.run(pipe.edge_sample(pairs, rng)).nodes, asyncio.run(plain.edge_sample(pairs, rng)).nodes
+    )
+    assert noted == [[4, 9], [4, 9]]
+
+
 @pytest.mark.parametrize(
     ("name", "change", "error", "found", "allowed"),
     [
@@ -375,6 +394,18 @@ def test_what_is_no_weight_is_refused_when_the_stage_is_built(weights, error, fo
     graph = small_parts(1, 0, weighted_graph(weights))
     with refused(error, stage="dist_sample_neighbor", found=found, allowed=allowed):
         items().dist_sample_neighbor(graph, [2], **WEIGHTED)
+
+
+def test_weights_of_the_part_in_this_process_that_were_changed_in_place_are_refused():
+    graph = ROWS["weights"].parts(2, 0)
+    pipe = ROWS["weights"].over(graph)
+    next(iter(pipe))
+    graph.local_part.relation().edge_attributes["w"].add_(1)
+    with refused(ValueError, stage="Part", found="changed in place", allowed="Partition the changed graph"):
+        next(iter(pipe))
+    seeds = next(iter(items())).seeds
+    with refused(ValueError, stage="Part", found="changed in place", allowed="Partition the changed graph"):
+        pipe.sample(seeds, dp.RngKey(5, 0, 0, 1))
 
 
 def test_a_state_of_other_weights_is_refused():

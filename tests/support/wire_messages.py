@@ -6,9 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 import torch
 
-from datapipes.distributed.facts import PartitionFacts, RowForm
+from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.tensor_buffers import DTYPES
+from datapipes.graph.choice import RowForm
 from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
 from datapipes.sampling.by_time import ByTime
 

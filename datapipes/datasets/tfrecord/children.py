@@ -41,7 +41,7 @@ from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, T
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
 from datapipes.partition.across_ranks.ranks import ends_of
-from datapipes.processes.child import ChildProcess, begin, end_all, settle
+from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
 from datapipes.processes.endings import how_it_exited
 from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
 from datapipes.processes.sharing import Packed, pack
@@ -255,7 +255,7 @@ class ChildStart:
 
 def main(start: ChildStart) -> None:
     """Load an entity, tell the parent, and end."""
-    settle()
+    begin_as_child()
     with contextlib.suppress(OSError):  # the first to go where memory runs out, before the caller
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     torch.set_num_threads(start.num_threads)

@@ -29,7 +29,7 @@ from datapipes.loader.workers.making import work
 from datapipes.loader.workers.outcome_messages import num_bytes_of, to_messages
 from datapipes.loader.workers.pool import Outcome, Task
 from datapipes.loader.workers.worker_handle import CHANNEL, TASK, Start
-from datapipes.processes.child import settle
+from datapipes.processes.child import begin_as_child
 from datapipes.processes.clone import end_if_clone
 from datapipes.processes.sharing import Packed
 
@@ -39,7 +39,7 @@ NICENESS = 5  # if cores are few, the consumer's own work goes first
 def main(start: Start) -> None:
     """Run a worker until it is told to end."""
     process = os.getpid()
-    settle()
+    begin_as_child()
     torch.set_num_threads(1)  # before any kernel: after a fork OpenMP would wait for threads that are gone
     with contextlib.suppress(OSError):  # some sandboxes know no priorities
         os.nice(NICENESS)

@@ -18,7 +18,7 @@ from datapipes import _core
 from datapipes.base.array_digest import version_of
 from datapipes.base.checks import check_bool, check_index_tensor, check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
-from datapipes.graph.choice import UNIFORM, Choice, Form, forms_of
+from datapipes.graph.choice import UNIFORM, Choice, RowForm, forms_of
 from datapipes.graph.graph import Graph
 from datapipes.graph.kept_rows import Chosen, KeptRows
 from datapipes.partition.book import PartitionBook
@@ -337,8 +337,8 @@ class Part:
         """Whether nodes and edges have types."""
         return None not in self._num_nodes
 
-    def forms(self) -> dict[tuple[str, Any, str], Form]:
-        """Return {("node" or "edge", type or None, name): Form} of all attributes."""
+    def forms(self) -> dict[tuple[str, Any, str], RowForm]:
+        """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
         return forms_of(self._node_attributes, {of: each.edge_attributes for of, each in self._relations.items()})
 
     def refuse_source_times(self, where: str, name: str) -> None:

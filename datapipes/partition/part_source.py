@@ -1,7 +1,7 @@
 """PartSource: one part as its writers ask for it: its own ids, and the columns of its nodes and edges, piece by piece.
 
 A part comes from a whole graph in this process (`part_of_graph`), or from the shards of many ranks
-(across_ranks/placed_part.py). Values of the latter come from all ranks while they are asked for, so all ranks must go
+(across_ranks/placed_graph.py). Values of the latter come from all ranks while they are asked for, so all ranks must go
 through the same columns in the same order.
 """
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 
+TRAIN_MASK = "train_mask"  # the node attribute that says which nodes are to be trained on
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, and all of it (0: unknown)
 
 

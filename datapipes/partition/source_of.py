@@ -21,10 +21,9 @@ from datapipes.base.sizes import check_memory
 from datapipes.base.types import EdgeType, NodeType, type_text
 from datapipes.features import Feature, FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
-from datapipes.partition.source import Source
+from datapipes.partition.source import TRAIN_MASK, Source
 from datapipes.seeds import HeteroItemSet, ItemSet
 
-TRAIN_MASK = "train_mask"
 _OF_DATASET = ("graph", "features", "train_set", "validation_set", "test_set")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from datapipes.base.types import EdgeType, NodeType
+from datapipes.base.types import EdgeType, NodeType, type_text
 
 __all__ = ["DEFAULT_HOMOGENEOUS_EDGE_TYPE", "DEFAULT_HOMOGENEOUS_NODE_TYPE"]
 
@@ -52,10 +52,23 @@ class GraphTensors:
         value = getattr(self, name)
         return {} if value is None else dict(value) if isinstance(value, dict) else {None: value}
 
+    def refuse_mixed_types(self, where: str) -> None:
+        """Raise ValueError if one of nodes and edges has types and the other has none."""
+        if (None in self.by_type("node_ids")) != (None in self.by_type("edge_index")):
+            raise ValueError(
+                f"{where}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, "
+                "or both without."
+            )
+
     def tensors(self) -> Iterator[Tensor]:
         """Yield all tensors, field by field."""
         for name in FIELDS:
             yield from self.by_type(name).values()
+
+
+def field_text(name: str, kind: Any) -> str:
+    """Return how messages name a type of a field: "node_ids", or "node_ids of user"."""
+    return name if kind is None else f"{name} of {type_text(kind)}"
 
 
 FIELDS = tuple(name for name in GraphTensors.__dataclass_fields__ if not name.startswith("_"))  # in GiGL's order

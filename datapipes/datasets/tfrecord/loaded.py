@@ -22,6 +22,7 @@ from datapipes.datasets.tfrecord.graph_tensors import (
     DEFAULT_HOMOGENEOUS_EDGE_TYPE,
     DEFAULT_HOMOGENEOUS_NODE_TYPE,
     GraphTensors,
+    field_text,
 )
 from datapipes.datasets.tfrecord.tasks import task_of
 from datapipes.datasets.tfrecord.to_partition import to_partition
@@ -207,19 +208,15 @@ def to_dataset(graph: GraphTensors, name: str) -> Dataset:
     for field, given in (("node_ids", graph.node_ids), ("edge_index", graph.edge_index)):
         if given is None:
             raise ValueError(f"{_DATASET}: {field} is None, it was let go of. Make the data set first, or load again.")
-    if (None in nodes) != (None in edges):
-        raise ValueError(
-            f"{_DATASET}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, or "
-            "both without."
-        )
-    orders = {kind: row_order(f"{_DATASET}: {_text('node_ids', kind)}", ids) for kind, ids in nodes.items()}
+    graph.refuse_mixed_types(_DATASET)
+    orders = {kind: row_order(f"{_DATASET}: {field_text('node_ids', kind)}", ids) for kind, ids in nodes.items()}
     counts = {kind: len(ids) for kind, ids in nodes.items()}
     for field in ("edge_index", "positive_label", "negative_label"):
         for kind, pairs in graph.by_type(field).items():
-            _check_pairs(f"{_DATASET}: {_text(field, kind)}", pairs, ends_of(kind), counts)
+            _check_pairs(f"{_DATASET}: {field_text(field, kind)}", pairs, ends_of(kind), counts)
     rows = {
         field: {
-            kind: _rows_in_order(f"{_DATASET}: {_text(field, kind)}", tensor, counts.get(kind), orders.get(kind))
+            kind: _rows_in_order(f"{_DATASET}: {field_text(field, kind)}", tensor, counts.get(kind), orders.get(kind))
             for kind, tensor in graph.by_type(field).items()
         }
         for field in ("node_features", "node_labels")
@@ -253,10 +250,6 @@ def _graph_of(
     if None in edges:
         return CSCGraph.from_edge_index(edges[None], counts[None], edge_attributes=attributes.get(None))
     return HeteroCSCGraph.from_edge_index(edges, counts, edge_attributes=attributes)
-
-
-def _text(field: str, kind: Any) -> str:
-    return field if kind is None else f"{field} of {type_text(kind)}"
 
 
 PIECE = 2**22  # ids that are compared at once, so that the memory for it stays small

@@ -74,7 +74,7 @@ def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> Task:
     is_regression = dtypes == {True}
     sets, most = {}, -1
     for kind, tensor in labels.items():
-        labelled = (~tensor.isnan() if is_regression else tensor >= 0).all(1).nonzero().flatten()
+        labelled = has_labels(tensor).nonzero().flatten()
         if len(labelled) < len(tensor):
             logger.info("%s: %d of %d nodes%s have labels", where, len(labelled), len(tensor), _of(kind))
         values = tensor[labelled]
@@ -88,6 +88,11 @@ def _of_labels(where: str, labels: Mapping[Any, Tensor]) -> Task:
         )
     name = "node_regression" if is_regression else "node_classification"
     return Task(name, _set_of(sets), _set_of({kind: _none_of(items) for kind, items in sets.items()}), most + 1)
+
+
+def has_labels(rows: Tensor) -> Tensor:
+    """Return which of the rows [n, k] are labels: whole numbers >= 0, or floats, none of them NaN."""
+    return (~rows.isnan() if rows.is_floating_point() else rows >= 0).all(1)
 
 
 def _of_pairs(positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) -> Task:

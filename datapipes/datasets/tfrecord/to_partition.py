@@ -19,13 +19,14 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.folder import check_root
 from datapipes.base.types import ends_of, type_text
 from datapipes.datasets.tfrecord.entity_task import TFRecordLoadError
-from datapipes.datasets.tfrecord.graph_tensors import FIELDS, GraphTensors
-from datapipes.datasets.tfrecord.tasks import refuse_negative_alone
+from datapipes.datasets.tfrecord.graph_tensors import FIELDS, GraphTensors, field_text
+from datapipes.datasets.tfrecord.tasks import has_labels, refuse_negative_alone
 from datapipes.partition.across_ranks.exchange import Exchange, exchange
-from datapipes.partition.across_ranks.placed_graph import TRAIN_MASK, Shard
+from datapipes.partition.across_ranks.placed_graph import Shard
 from datapipes.partition.across_ranks.write_shards import write_shards
 from datapipes.partition.layouts import PARTITION
 from datapipes.partition.report import PartitionReport
+from datapipes.partition.source import TRAIN_MASK
 
 _WHERE = "to_partition"
 _NO_ITEMS = ("val_mask", "test_mask")
@@ -66,11 +67,7 @@ def _shard_of(where: str, graph: GraphTensors) -> Shard:
     ids, edges = _sorted(graph.by_type("node_ids")), _sorted(graph.by_type("edge_index"))
     _check_ids(where, "node_ids", ids, 1)
     _check_ids(where, "edge_index", edges, 2)
-    if (None in ids) != (None in edges):
-        raise ValueError(
-            f"{where}: one of node_ids and edge_index is a dict by type and the other is not. Give both by type, or "
-            "both without."
-        )
+    graph.refuse_mixed_types(where)
     for edge_type in edges:
         for end in ends_of(edge_type):
             if end not in ids:
@@ -114,9 +111,8 @@ def _shard_of(where: str, graph: GraphTensors) -> Shard:
 def _of_labels(labels: Tensor) -> dict[str, Tensor]:
     """Return the masks and the labels "y" of nodes: to be trained on are those without NaN, or with labels >= 0."""
     rows = labels if labels.ndim == 2 else labels[:, None]
-    is_float = rows.dtype.is_floating_point
-    trained = (~rows.isnan() if is_float else rows >= 0).all(dim=1)
-    dtype, missing = (rows.dtype, float("nan")) if is_float else (torch.int64, -1)
+    trained = has_labels(rows)
+    dtype, missing = (rows.dtype, float("nan")) if rows.dtype.is_floating_point else (torch.int64, -1)
     known = rows.to(dtype).where(trained[:, None], torch.tensor(missing, dtype=dtype))
     return {**_masks(trained), "y": known[:, 0] if known.shape[1] == 1 else known}
 
@@ -131,7 +127,7 @@ def form_of(graph: GraphTensors) -> dict[str, str]:
     for name in FIELDS:
         for kind, values in graph.by_type(name).items():
             rows = "2, n" if name in _PAIRS else ", ".join(["n", *map(str, values.shape[1:])])
-            found[_text(name, kind)] = f"{dtype_name(values.dtype)} [{rows}]"
+            found[field_text(name, kind)] = f"{dtype_name(values.dtype)} [{rows}]"
     return found
 
 
@@ -156,7 +152,7 @@ def _check_ids(where: str, name: str, given: Mapping[Any, Tensor], ndim: int) ->
         if ids.dtype != torch.int64 or ids.ndim != ndim or (ndim == 2 and ids.shape[0] != 2):
             wanted = "[n]" if ndim == 1 else "[2, n]"
             raise ValueError(
-                f"{where}: {_text(name, kind)} is {dtype_name(ids.dtype)} {list(ids.shape)}; it must be int64 "
+                f"{where}: {field_text(name, kind)} is {dtype_name(ids.dtype)} {list(ids.shape)}; it must be int64 "
                 f"{wanted}. Convert it."
             )
 
@@ -165,15 +161,11 @@ def _check_rows(where: str, name: str, given: Mapping[Any, Tensor], counts: Mapp
     for kind, rows in given.items():
         if kind not in counts:
             raise ValueError(
-                f"{where}: {_text(name, kind)} is there, and no ids of this type; there are {shown([*counts])}. Load "
-                "both together."
+                f"{where}: {field_text(name, kind)} is there, and no ids of this type; there are {shown([*counts])}. "
+                "Load both together."
             )
         if rows.ndim == 0 or rows.shape[0] != counts[kind]:
             raise ValueError(
-                f"{where}: {_text(name, kind)} has the shape {list(rows.shape)} for {counts[kind]} rows. Load both "
-                "together."
+                f"{where}: {field_text(name, kind)} has the shape {list(rows.shape)} for {counts[kind]} rows. Load "
+                "both together."
             )
-
-
-def _text(name: str, kind: Any) -> str:
-    return name if kind is None else f"{name} of {type_text(kind)}"

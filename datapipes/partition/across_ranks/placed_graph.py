@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -26,8 +28,9 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.methods.all_nodes import CHUNK, combined_weight
 from datapipes.partition.methods.range_parts import cut_by_weight, range_bounds, with_a_node_each
-
-TRAIN_MASK = "train_mask"
+from datapipes.partition.part_source import PartColumn, PartEdges, PartNodes, PartSource
+from datapipes.partition.row_chunks import MOST_EDGES, pieces
+from datapipes.partition.source import TRAIN_MASK
 
 
 @dataclass(eq=False)
@@ -49,73 +52,25 @@ class Shard:
     num_links: int | None
 
 
-class PlacedEdges(NamedTuple):
-    """The edges of one type.
-
-    Attributes:
-        placement: the place of each is its position among the in-edges of its owner's nodes.
-        indptr: int64 [own nodes of the destination type + 1], of this rank's part.
-        first_id: the edge id of this rank's first edge; the others follow, in the order of its files.
-        first_positions: [ranks + 1], where the edges of each part begin in the whole graph.
-        sources: of this rank's edges.
-        columns: {name of an attribute: its values for this rank's edges}.
-    """
-
-    placement: Placement
-    indptr: Tensor
-    first_id: int
-    first_positions: list[int]
-    sources: Column
-    columns: dict[str, Column]
-
-    @property
-    def ids(self) -> Column:
-        """The ids of this rank's edges."""
-        return Column(torch.int64, (), lambda numbers: numbers + self.first_id)
-
-    @property
-    def total(self) -> int:
-        """Number of edges of all parts."""
-        return self.first_positions[-1]
-
-
-class PlacedNodes(NamedTuple):
-    """The nodes of one type.
-
-    Attributes:
-        placement: by id.
-        owners: the range of each rank.
-        columns: {name of an attribute: its values for this rank's nodes}.
-    """
-
-    placement: Placement
-    owners: RangeMap
-    columns: dict[str, Column]
-
-    @property
-    def offsets(self) -> list[int]:
-        """Where the range of each rank begins, [ranks + 1]."""
-        return self.owners.stored().tolist()
-
-
 class PlacedGraph(NamedTuple):
-    """The whole graph, as this rank knows it."""
+    """The whole graph, as this rank knows it.
+
+    Attributes:
+        owners: {node type: the range of each rank}.
+        part: this rank's. The values of its columns come from all ranks, which must ask for them together.
+        first_ids: {edge type: the edge id of this rank's first edge}; the others follow, in the order of its files.
+        first_positions: {edge type: [ranks + 1], where the edges of each part begin in the whole graph}.
+    """
 
     ranks: Exchange
-    nodes: dict[Any, PlacedNodes]
-    edges: dict[Any, PlacedEdges]
+    owners: dict[Any, RangeMap]
+    part: PartSource
+    first_ids: dict[Any, int]
+    first_positions: dict[Any, list[int]]
 
     def book(self) -> PartitionBook:
         """Return the book of the nodes."""
-        return PartitionBook(self.ranks.size, {kind: each.owners for kind, each in self.nodes.items()})
-
-    def num_nodes(self) -> dict[Any, int]:
-        """Return {node type: nodes of all parts}."""
-        return {kind: each.owners.num_ids for kind, each in self.nodes.items()}
-
-    def num_edges(self) -> dict[Any, int]:
-        """Return {edge type: edges of all parts}."""
-        return {kind: each.total for kind, each in self.edges.items()}
+        return PartitionBook(self.ranks.size, self.owners)
 
 
 def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
@@ -131,31 +86,34 @@ def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
     for edge_type, edge_index in shard.edges.items():
         for row, (end, kind) in enumerate(zip(("source", "destination"), ends_of(edge_type), strict=True)):
             _refuse_unknown(ranks, edge_type, end, edge_index[row], counts, kind)
-    nodes = {}
-    for kind, ids in shard.ids.items():
-        placement = placed_by_id(ranks, ids, owners[kind].stored().tolist())
-        nodes[kind] = PlacedNodes(placement, owners[kind], _columns(shard.of_nodes[kind]))
-    edges = {}
+    edges, first_ids, first_positions = {}, {}, {}
     for number, (edge_type, edge_index) in enumerate(shard.edges.items()):
         offsets = owners[ends_of(edge_type)[1]].stored().tolist()
         placement, indptr = placed_by_destination(ranks, edge_index[1], offsets)
-        edges[edge_type] = PlacedEdges(
-            placement,
-            indptr,
-            sum(of_edges[number] for _, of_edges in of_ranks[: ranks.rank]),
-            [0, *accumulate(placement.counts)],
-            column_of(edge_index[0]),
-            _columns(shard.of_edges[edge_type]),
+        first_ids[edge_type] = sum(of_edges[number] for _, of_edges in of_ranks[: ranks.rank])
+        first_positions[edge_type] = [0, *accumulate(placement.counts)]
+        edges[edge_type] = PartEdges(
+            first_positions[edge_type][-1],
+            PartColumn(torch.int64, indptr.shape, partial(pieces, indptr, MOST_EDGES)),
+            placement.column(column_of(edge_index[0])),
+            placement.column(Column(torch.int64, (), partial(operator.add, first_ids[edge_type]))),
+            None,
+            _columns(placement, shard.of_edges[edge_type]),
         )
-    return PlacedGraph(ranks, nodes, edges)
+    nodes = {}
+    for kind, ids in shard.ids.items():
+        placement = placed_by_id(ranks, ids, owners[kind].stored().tolist())
+        columns = _columns(placement, shard.of_nodes[kind])
+        nodes[kind] = PartNodes(counts[kind], owners[kind].ids_of(ranks.rank), columns)
+    return PlacedGraph(ranks, owners, PartSource(ranks.rank, nodes, edges), first_ids, first_positions)
 
 
 def _num_edges(shard: Shard) -> list[int]:
     return [int(edge_index.shape[1]) for edge_index in shard.edges.values()]
 
 
-def _columns(given: Mapping[str, Tensor]) -> dict[str, Column]:
-    return {name: column_of(values) for name, values in given.items()}
+def _columns(placement: Placement, given: Mapping[str, Tensor]) -> dict[str, PartColumn]:
+    return {name: placement.column(column_of(values)) for name, values in given.items()}
 
 
 def _refuse_unknown(

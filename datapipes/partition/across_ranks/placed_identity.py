@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.array_digest import digest_of_pieces, hashes_of, rows_of_piece
+from datapipes.base.types import ends_of
 from datapipes.graph.graph_digest import graph_digest
 from datapipes.partition.across_ranks.exchange import Exchange
-from datapipes.partition.across_ranks.placed_graph import PlacedEdges, PlacedGraph
-from datapipes.partition.across_ranks.placement import Column, Placement, as_bytes
+from datapipes.partition.across_ranks.placed_graph import PlacedGraph
+from datapipes.partition.across_ranks.placement import as_bytes
 from datapipes.partition.native.native_book import content_digest, partition_id_of
 from datapipes.partition.native.native_header import Identity
+from datapipes.partition.part_source import PartColumn, PartEdges
 
 
 def identity_of_placed(graph: PlacedGraph) -> Identity:
@@ -30,42 +32,43 @@ def identity_of_placed(graph: PlacedGraph) -> Identity:
     Cost: each array goes to its owners once more, as for the files; up to 2 MiB (or two rows) of each rank and array go
     to rank 0; and the O(nodes) of `partition_id_of` on rank 0.
     """
-    ranks = graph.ranks
-    topology = {kind: _digests_of_edges(graph, kind, each) for kind, each in graph.edges.items()}
+    ranks, nodes, edges = graph.ranks, graph.part.nodes, graph.part.edges
+    topology = {kind: _digests_of_edges(graph, kind, each) for kind, each in edges.items()}
     of_nodes, of_edges = {}, {}
-    for kind, nodes in graph.nodes.items():
-        columns = nodes.columns.items()
-        of_nodes[kind] = {name: _of_column(nodes.placement, nodes.offsets, each) for name, each in columns}
-    for kind, edges in graph.edges.items():
-        columns = edges.columns.items()
-        of_edges[kind] = {name: _of_column(edges.placement, edges.first_positions, each) for name, each in columns}
-    num_nodes = graph.num_nodes()
+    for kind, own in nodes.items():
+        offsets = graph.owners[kind].stored().tolist()
+        of_nodes[kind] = {name: _of_column(ranks, offsets, each) for name, each in own.attributes.items()}
+    for kind, found in edges.items():
+        firsts = graph.first_positions[kind]
+        of_edges[kind] = {name: _of_column(ranks, firsts, each) for name, each in found.attributes.items()}
+    num_nodes = {kind: each.total for kind, each in nodes.items()}
     names = []
     if ranks.rank == 0:
         fingerprint = graph_digest(num_nodes, topology)
         content = content_digest(fingerprint, None, of_nodes, of_edges)
         names = [fingerprint, partition_id_of(fingerprint, graph.book()), content]
     fingerprint, partition_id, content_id = ranks.gather(names)[0]
-    return Identity(ranks.size, fingerprint, partition_id, content_id, num_nodes, graph.num_edges())
+    num_edges = {kind: each.total for kind, each in edges.items()}
+    return Identity(ranks.size, fingerprint, partition_id, content_id, num_nodes, num_edges)
 
 
-def _digests_of_edges(graph: PlacedGraph, kind: Any, edges: PlacedEdges) -> list[str]:
-    ranks, firsts = graph.ranks, edges.first_positions
-    nodes = graph.nodes[None if kind is None else kind[2]].offsets
-    begins = [*nodes[:-1], nodes[-1] + 1]  # of each rank in indptr: the last one has its last entry too
-    indptr = edges.indptr[: begins[ranks.rank + 1] - begins[ranks.rank]] + firsts[ranks.rank]
+def _digests_of_edges(graph: PlacedGraph, kind: Any, edges: PartEdges) -> list[str]:
+    ranks, firsts = graph.ranks, graph.first_positions[kind]
+    offsets = graph.owners[ends_of(kind)[1]].stored().tolist()
+    begins = [*offsets[:-1], offsets[-1] + 1]  # of each rank in indptr: the last one has its last entry too
+    indptr = torch.cat([*edges.indptr.pieces()])[: begins[ranks.rank + 1] - begins[ranks.rank]]
     return [
-        _digest(ranks, [indptr], begins, torch.int64, ()),
-        _of_column(edges.placement, firsts, edges.sources, as_int64=True),
-        _of_column(edges.placement, firsts, edges.ids, as_int64=True),
+        _digest(ranks, [indptr.add_(firsts[ranks.rank])], begins, torch.int64, ()),
+        _of_column(ranks, firsts, edges.indices, as_int64=True),
+        _of_column(ranks, firsts, edges.edge_ids, as_int64=True),
     ]
 
 
-def _of_column(placement: Placement, firsts: Sequence[int], column: Column, *, as_int64: bool = False) -> str:
-    pieces: Iterable[Tensor] = placement.pieces(column)
+def _of_column(ranks: Exchange, firsts: Sequence[int], column: PartColumn, *, as_int64: bool = False) -> str:
+    pieces = column.pieces()
     if as_int64:
-        return _digest(placement.ranks, (rows.long() for rows in pieces), firsts, torch.int64, ())
-    return _digest(placement.ranks, pieces, firsts, column.dtype, column.shape, with_dtype=True)
+        return _digest(ranks, (rows.long() for rows in pieces), firsts, torch.int64, ())
+    return _digest(ranks, pieces, firsts, column.dtype, tuple(column.shape[1:]), with_dtype=True)
 
 
 def _digest(

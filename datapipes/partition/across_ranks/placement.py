@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from datapipes.base.rows import put_rows
 from datapipes.partition.across_ranks.exchange import Exchange
+from datapipes.partition.part_source import PartColumn
 from datapipes.partition.row_chunks import rows_at
 
 SENT_BYTES = 2**24  # that a rank sends in one window, at most; 2^26 took more memory and no less time
@@ -74,20 +76,16 @@ class Placement:
             if count > 0:
                 yield _rows_from(messages, count, column.dtype, column.shape)
 
+    def column(self, column: Column) -> PartColumn:
+        """Return the column of the rows that this rank owns; `pieces` is that of this object."""
+        return PartColumn(column.dtype, (self.num_own, *column.shape), partial(self.pieces, column))
+
     def times_there(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
         """Yield, of each window, its first place, how often each place is there, int64, and the places of each rank."""
         nothing = Column(torch.uint8, (0,), lambda numbers: torch.empty((numbers.shape[0], 0), dtype=torch.uint8))
         for first, count, messages in self._windows(nothing):
             places = [_split(message, 0)[0] for message in messages]
             yield first, torch.bincount(torch.cat(places), minlength=count), places
-
-    def at(self, owner: int, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which of the wanted places of an owner this rank has rows for, and the numbers of these rows."""
-        begin, end = self.bounds[owner], self.bounds[owner + 1]
-        found = torch.searchsorted(self.places[begin:end], wanted)
-        here = found < end - begin
-        here &= self.places[begin:end][found.clamp(max=max(end - begin - 1, 0))] == wanted if end > begin else here
-        return here.nonzero().flatten(), self.order[begin:end][found[here]]
 
     def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
         """Yield the first place of each window, how many this rank owns from there on, and what came from each rank."""

@@ -7,8 +7,10 @@ and each edge. The values of a part come to its owner in windows, while the owne
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,6 @@ from datapipes.base.types import ends_of
 from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.across_ranks.placed_graph import PlacedGraph, Shard, place
 from datapipes.partition.across_ranks.placed_identity import identity_of_placed
-from datapipes.partition.across_ranks.placed_part import part_of_rank, report_of, sources_of_part
 from datapipes.partition.across_ranks.placement import as_bytes, window
 from datapipes.partition.across_ranks.shared_root import shared_root
 from datapipes.partition.cost import Cost
@@ -28,7 +29,10 @@ from datapipes.partition.native.manifest import File, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import write_book
 from datapipes.partition.native.native_header import Identity
 from datapipes.partition.native.native_write import write_part
-from datapipes.partition.report import PartitionReport
+from datapipes.partition.part_source import PartSource
+from datapipes.partition.remote import remote_sources
+from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
+from datapipes.partition.source import TRAIN_MASK
 
 
 def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
@@ -53,16 +57,15 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
         with cost.step("name"):
             identity = identity_of_placed(placed)
         with cost.step("measure"):
-            part = part_of_rank(placed)
-            sources = sources_of_part(placed, part)
-            report = report_of(placed, sources, _left_out(ranks, shard))
-        sizes = ranks.gather(_num_bytes(placed))
+            remote, counts = _sources(placed)
+            report = _report(placed, remote, counts, _left_out(ranks, shard))
+        sizes = ranks.gather(_num_bytes(placed.part))
         about = {"method": "range", "rng_seed": 0, "report": _with_cost(ranks, report, cost).to_json()}
         manifest = Manifest(path, identity, torch.int64, None, about, {})
         manifest_bytes(manifest)  # what it refuses is told before all is written
         with shared_root(ranks, path, lambda members: sum(sizes[rank] for rank in members)) as (folder, leaders):
             with cost.step("write native"):
-                files = write_part(folder, identity, part, sources.remote)
+                files = write_part(folder, identity, placed.part, remote)
                 sync_files(folder / f"part_{ranks.rank}")
                 of_book = _write_book(placed, shard, identity, folder, {*leaders})
             report = _with_cost(ranks, report, cost)  # after it all files of all ranks are on their disks
@@ -73,6 +76,51 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
     return report
 
 
+def _sources(graph: PlacedGraph) -> tuple[dict[Any, tuple[Tensor, Tensor]], dict[Any, Tensor]]:
+    """Return what `remote_sources` gives for this rank's part, and {edge type: edges from each part, [ranks]}."""
+    size = graph.ranks.size
+    counts = {kind: torch.zeros(size, dtype=torch.int64) for kind in graph.part.edges}
+
+    def see(kind: Any, sources: Tensor) -> None:
+        counts[kind] += torch.bincount(graph.owners[ends_of(kind)[0]].part_of(sources), minlength=size)
+
+    return remote_sources(graph.part, see), counts
+
+
+def _report(
+    graph: PlacedGraph,
+    remote: Mapping[Any, tuple[Tensor, Tensor]],
+    counts: Mapping[Any, Tensor],
+    left_out: Sequence[str],
+) -> PartitionReport:
+    """Return what the parts of all ranks look like, as `measure` counts it; the same on all ranks."""
+    ranks, part = graph.ranks, graph.part
+    masks = [each.attributes[TRAIN_MASK] for each in part.nodes.values() if TRAIN_MASK in each.attributes]
+    facts = ranks.gather(
+        {
+            "training": sum(int(piece.sum()) for mask in masks for piece in mask.pieces()),
+            "halos": sum(ids.shape[0] for ids, _ in remote.values()),
+            "of parts": sum(counts.values(), torch.zeros(ranks.size, dtype=torch.int64)).tolist(),
+            "cut": [int(each.sum() - each[ranks.rank]) for each in counts.values()],
+        }
+    )
+    rows = [tuple(each["of parts"]) for each in facts]
+    return PartitionReport(
+        num_parts=ranks.size,
+        nodes_by_type={kind: tuple(each.stored().diff().tolist()) for kind, each in graph.owners.items()},
+        training_nodes=tuple(each["training"] for each in facts) if masks else None,
+        edges=tuple(map(sum, rows)),
+        halo_nodes=tuple(each["halos"] for each in facts),
+        edges_by_type={
+            kind: (edges.total, sum(each["cut"][number] for each in facts))
+            for number, (kind, edges) in enumerate(part.edges.items())
+        },
+        edge_matrix=tuple(rows) if ranks.size <= MOST_MATRIX_PARTS else None,
+        left_out=tuple(left_out),
+        method="range",
+    )
+
+
 def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
     """Return what no part holds, in words."""
     if shard.num_links is None:
@@ -81,15 +129,13 @@ def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
     return [f"{name}, {count} links" for name, count in links.items()]
 
 
-def _num_bytes(graph: PlacedGraph) -> int:
-    """Return about how many bytes this rank's part takes."""
-    total = 0
-    for nodes in graph.nodes.values():
-        total += nodes.placement.num_own * (8 + sum(each.row_bytes for each in nodes.columns.values()))
-    for edges in graph.edges.values():
-        total += 8 * edges.indptr.shape[0]
-        total += edges.placement.num_own * (17 + sum(each.row_bytes for each in edges.columns.values()))
-    return total
+def _num_bytes(part: PartSource) -> int:
+    """Return about how many bytes a part takes."""
+    columns = [each for nodes in part.nodes.values() for each in nodes.attributes.values()]
+    for edges in part.edges.values():
+        columns += [edges.indptr, edges.indices, edges.edge_ids, *edges.attributes.values()]
+    total = sum(8 * nodes.ids.shape[0] for nodes in part.nodes.values())
+    return total + sum(math.prod(each.shape) * each.dtype.itemsize for each in columns)
 
 
 def _with_cost(ranks: Exchange, report: PartitionReport, cost: Cost) -> PartitionReport:
@@ -114,10 +160,10 @@ def _write_book(
     for the edges of its files, whose ids follow each other.
     """
     edges = {}
-    if any(each.columns for each in graph.edges.values()):
-        for kind, each in graph.edges.items():
-            owners = graph.nodes[ends_of(kind)[1]].owners
-            edges[kind] = _parts(graph.ranks, shard.edges[kind][1], owners, each.first_id, each.total, leaders)
+    if any(each.attributes for each in graph.part.edges.values()):
+        for kind, each in graph.part.edges.items():
+            owners = graph.owners[ends_of(kind)[1]]
+            edges[kind] = _parts(graph.ranks, shard.edges[kind][1], owners, graph.first_ids[kind], each.total, leaders)
     if graph.ranks.rank in leaders:
         return write_book(folder, graph.book(), identity, edges=edges)
     for parts in edges.values():

@@ -6,9 +6,10 @@
 * `Mapping[str, X]`: an object; `Mapping[K, X]`: a list of entries [K, X], a tuple's values in the entry itself;
 * a dataclass: an object that has exactly its fields; it lacks one of `Annotated[X | None, OMITTED]` that is None.
 
-The reader takes values that `parse_strict` returned, of unknown origin, and bounds each number, text and list; how deep
-they nest follows from the annotations. What it refuses is a ValueError: the field, what was found, what is allowed.
-Checks of one field against another stand in `__post_init__` of the record, and raise ValueError too.
+The reader takes values that `parse_strict` returned, of unknown origin. It bounds each number and list; a text or an
+object is as long as its file or message allows, and how deep values nest follows from the annotations. What it refuses
+is a ValueError: the field, what was found, what is allowed. Checks of one field against another stand in
+`__post_init__` of the record, and raise ValueError too.
 
 Annotations are texts that are evaluated outside of their module, so a lambda within one finds no names: give its form a
 name in the module. Reading takes a few microseconds more than code by hand; a large list should be a tensor.

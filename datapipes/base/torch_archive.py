@@ -4,8 +4,8 @@ That unpickler hashes keys that the file chose and writes values into its messag
 tuples, each used twice, may take for ever; and whatever it allows is one list for the whole process. So plain_pickle.py
 reads the pickle, and this module makes tensors of the members that the pickle refers to.
 
-Invariant: no code of a file runs, and time and memory stay in proportion to its size. An archive is not packed. Refused
-with `FileRefused`: everything else, and tensors beyond their storage.
+Invariant: no code of a file runs, and time and memory stay in proportion to its size. A packed archive, a value that is
+not plain data or a dense tensor, and a tensor beyond its storage are refused with `FileRefused`.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class _Tensor:
         self.signs = [sign for items in rest for sign, is_set in items.pairs if is_set]
         if not all(isinstance(sign, str) and sign in _SIGNS for sign in self.signs):
             raise ValueError("a tensor of which something unknown is said")
+        if self.dtype == torch.bool and self.signs:
+            raise ValueError("a tensor of bool with a sign")
 
 
 def _size(lengths: object = ()) -> tuple[int, ...]:
@@ -140,7 +142,7 @@ class TorchArchive:
 
     def __init__(self, stream: BinaryIO, most_bytes: int, mapped: UntypedStorage | None = None) -> None:
         self._stream, self._mapped = stream, mapped
-        self._read: dict[tuple[str, torch.dtype], UntypedStorage] = {}  # by the key of a storage
+        self._read: dict[str, tuple[UntypedStorage, torch.dtype | None]] = {}  # by key; a copy is of one dtype
         try:
             self._archive = open_archive(stream.read()) if mapped is None else zipfile.ZipFile(stream)
             self._size = stream.seek(0, 2)
@@ -187,32 +189,40 @@ class TorchArchive:
         except Exception as error:  # no such member, or a broken one
             raise _broken("broken tensors", error) from error
         if 0 in found.shape:
-            return torch.empty(found.shape, dtype=found.dtype)
+            try:
+                return torch.empty(found.shape, dtype=found.dtype)
+            except Exception as error:
+                raise _broken("broken tensors", error) from error
         count = storage.nbytes() // found.dtype.itemsize
         last = found.offset + sum((size - 1) * stride for size, stride in zip(found.shape, found.strides, strict=True))
         if last >= count:
             raise FileRefused(f"{what} up to number {last} of {count}", "numbers for all of it")
-        made = torch.empty(0, dtype=found.dtype).set_(storage, found.offset, found.shape, found.strides)
-        for sign in found.signs:
-            made = _SIGNS[sign](made)
+        try:
+            made = torch.empty(0, dtype=found.dtype).set_(storage, found.offset, found.shape, found.strides)
+            for sign in found.signs:
+                made = _SIGNS[sign](made)
+        except Exception as error:  # more numbers than can be counted
+            raise _broken("broken tensors", error) from error
         return made
 
     def _storage(self, given: _Storage, dtype: torch.dtype) -> UntypedStorage:
         """Return the bytes of a storage, in the byte order of this machine."""
-        key = given.key, dtype  # bytes may be named with several
-        if key not in self._read:
+        if given.key not in self._read:
             member = self._members[f"{self._folder}data/{given.key}"]
             size = given.count * (1 if given.dtype is None else given.dtype.itemsize)
             if size != member.file_size:
                 found = f"a storage of {given.count} numbers with {member.file_size} bytes"
                 raise FileRefused(found, f"{size // max(given.count, 1)} bytes for each number")
-            storage = self._bytes_of(member)
+            storage, only = self._bytes_of(member), None
             if self._is_swapped or storage.data_ptr() % dtype.itemsize:
-                storage = storage.clone()  # type: ignore[no-untyped-call]
+                storage, only = storage.clone(), dtype  # type: ignore[no-untyped-call]
             if self._is_swapped:
                 storage.byteswap(dtype)  # type: ignore[no-untyped-call]
-            self._read[key] = storage
-        return self._read[key]
+            self._read[given.key] = storage, only
+        storage, only = self._read[given.key]
+        if only not in (None, dtype) or storage.data_ptr() % dtype.itemsize:  # a copy for each would take memory
+            raise FileRefused(f"a storage of {dtype} that has another dtype too", "one dtype for each storage")
+        return storage
 
     def _bytes_of(self, member: zipfile.ZipInfo) -> UntypedStorage:
         if self._mapped is None:

@@ -89,6 +89,9 @@ class KeptRows:
             As `Choice.make` does.
         """
         key, now = (reads, edge_type), reads.attributes(rows)
+        kept = self._kept.get(key)
+        if kept is not None and kept.is_of(now):
+            return kept  # without the lock: others may be making something else, for long
         with self._making:
             kept = self._kept.get(key)
             if kept is None or not kept.is_of(now):

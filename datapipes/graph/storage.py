@@ -332,7 +332,7 @@ def _filled(arrays: HeteroArrays, entries: list[_TypedEntry], whole: Tensor, pat
     for entry in entries:
         part = part_of(_OPEN, path, whole, entry.form)
         if entry.kind == "node_attributes":
-            arrays.node_attributes[entry.of][entry.name] = part  # type: ignore[index]  # made by `load`
+            arrays.node_attributes[entry.of][entry.name] = part  # type: ignore[index]  # made by `load_hetero`
         elif entry.kind == "edge_attributes":
             arrays.edge_attributes[entry.of][entry.name] = part  # type: ignore[index]
         elif entry.kind == "edge_ids":

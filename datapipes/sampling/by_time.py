@@ -187,6 +187,8 @@ def _check_values(where: str, name: str, times: Tensor | None, count: int) -> No
         return
     what = f"{where}: {name}"
     refuse_no_tensor(what, form_of(times).dtype)
+    if times.dtype != torch.int64:  # of sources as a part has stored them; the others were checked by their form
+        raise TypeError(f"{what} must hold times of int64, got {dtype_name(times.dtype)}. Partition the graph again.")
     if times.ndim != 1 or times.shape[0] != count:
         raise ValueError(
             f"{what} must have shape [{count}], a time for each, got {list(times.shape)}. Give one for each."

@@ -554,6 +554,32 @@ def test_numbers_of_the_other_byte_order_are_read(tmp_path):
     assert read_saved(tmp_path / "a.pt")["edge"].tolist() == [1]
 
 
+def test_a_tensor_of_more_numbers_than_can_be_counted_is_refused(tmp_path):
+    many = b"\x8a\x07" + (2**48).to_bytes(7, "little")
+    content = changed(saved({"edge": COUNTED}), "data.pkl", SHAPE, b"K\x00" + 3 * many + b"\x87")
+    (tmp_path / "a.pt").write_bytes(changed(content, "data.pkl", b"K\x04K\x01\x86", b"K\x00K\x00K\x00\x87"))
+    with pytest.raises(DatasetFormatError, match=r"a\.pt: found broken tensors"):
+        read_saved(tmp_path / "a.pt")
+
+
+def test_a_bool_with_a_sign_is_refused(tmp_path):
+    content = saved({"edge": torch._neg_view(torch.ones(2, dtype=torch.uint8))})
+    (tmp_path / "a.pt").write_bytes(changed(content, "data.pkl", b"ByteStorage", b"BoolStorage"))
+    with pytest.raises(DatasetFormatError, match=r"a\.pt: found a broken pickle .*a tensor of bool with a sign"):
+        read_saved(tmp_path / "a.pt")
+
+
+def test_bytes_that_are_copied_have_one_dtype(tmp_path):
+    """Each copy takes memory, so a small file could take as much as it has names for dtypes."""
+    content = saved({"a": torch.arange(4), "b": torch.arange(4).double()})
+    content = changed(content, "data.pkl", b"X\x01\x00\x00\x001", b"X\x01\x00\x00\x000")
+    (tmp_path / "a.pt").write_bytes(content)
+    assert read_saved(tmp_path / "a.pt")["b"].view(np.int64).tolist() == [0, 1, 2, 3]
+    (tmp_path / "a.pt").write_bytes(changed(content, "byteorder", b"little", b"big"))
+    with pytest.raises(DatasetFormatError, match=r"a\.pt: found a storage of torch.float64 that has another dtype too"):
+        read_saved(tmp_path / "a.pt")
+
+
 READ = """
 import sys
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ import datapipes as dp
 from datapipes import _core
 from datapipes.base import sizes
 from datapipes.graph.kept_rows import Chosen
+from datapipes.partition.native.part_arrays import PartRelation, PartRows
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
 from datapipes.sampling.by_time import ByTime
@@ -253,6 +256,37 @@ def test_times_of_another_dtype_or_shape_are_refused(change, error, named, allow
 def test_node_times_of_another_shape_are_refused():
     with refused(ValueError, stage="here: node attribute 'wide'", found=r"\[num_nodes, 2\]", allowed=r"\[num_nodes\]"):
         found(timed_graph(), nodes="wide")
+
+
+@pytest.mark.parametrize("edges", [None, "at"])
+def test_times_that_a_part_has_stored_in_another_dtype_are_refused(edges):
+    stored = PartRelation(
+        torch.tensor([0, 2]), torch.tensor([0, 1]), torch.tensor([0, 1]), {"at": times([1, 2])}, torch.tensor([1.5, 2])
+    )
+    with refused(TypeError, stage="here: node attribute 'since'", found="float32", allowed="int64"):
+        ByTime(edges, "since").make("here", None, PartRows(stored, torch.tensor([0])))
+
+
+def test_what_is_made_is_given_while_something_else_is_made():
+    graph = timed_graph()
+    first, entered, go_on = found(graph, nodes=None), threading.Event(), threading.Event()
+
+    class Slow(ByTime):
+        def make(self, *args):
+            entered.set()
+            assert go_on.wait(60)
+            return super().make(*args)
+
+        @property
+        def reads(self):
+            return self
+
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(graph.choose, "here", Slow("at", "since"), [None])
+        assert entered.wait(60)
+        assert found(graph, nodes=None) is first
+        go_on.set()
+        assert slow.result(60)
 
 
 def test_a_corrupt_graph_is_refused():

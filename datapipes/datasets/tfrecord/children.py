@@ -40,7 +40,7 @@ from datapipes.datasets.tfrecord.data_loader import files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, load_entity
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
-from datapipes.partition.across_ranks.ranks import ends_of
+from datapipes.partition.across_ranks.ranks import shortened
 from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
 from datapipes.processes.endings import how_it_exited
 from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
@@ -271,7 +271,7 @@ def main(start: ChildStart) -> None:
     except (BrokenPipeError, ConnectionResetError):
         os._exit(FAILED)  # the parent wants nothing any more
     except BaseException:
-        teller.tell("failed", ends_of(traceback.format_exc()))
+        teller.tell("failed", shortened(traceback.format_exc()))
         raise SystemExit(FAILED) from None
 
 
@@ -295,4 +295,4 @@ class _Teller(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # the parent has ended; then this process does, too
-            self.tell("log", record.levelno, ends_of(record.getMessage()))
+            self.tell("log", record.levelno, shortened(record.getMessage()))

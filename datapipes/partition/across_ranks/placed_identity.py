@@ -35,12 +35,12 @@ def identity_of_placed(graph: PlacedGraph) -> Identity:
     ranks, nodes, edges = graph.ranks, graph.part.nodes, graph.part.edges
     topology = {kind: _digests_of_edges(graph, kind, each) for kind, each in edges.items()}
     of_nodes, of_edges = {}, {}
-    for kind, own in nodes.items():
-        offsets = graph.owners[kind].stored().tolist()
-        of_nodes[kind] = {name: _of_column(ranks, offsets, each) for name, each in own.attributes.items()}
-    for kind, found in edges.items():
-        firsts = graph.first_positions[kind]
-        of_edges[kind] = {name: _of_column(ranks, firsts, each) for name, each in found.attributes.items()}
+    for node_type, own in nodes.items():
+        offsets = graph.owners[node_type].stored().tolist()
+        of_nodes[node_type] = {name: _of_column(ranks, offsets, each) for name, each in own.attributes.items()}
+    for edge_type, found in edges.items():
+        firsts = graph.first_positions[edge_type]
+        of_edges[edge_type] = {name: _of_column(ranks, firsts, each) for name, each in found.attributes.items()}
     num_nodes = {kind: each.total for kind, each in nodes.items()}
     names = []
     if ranks.rank == 0:

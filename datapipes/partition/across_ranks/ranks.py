@@ -63,7 +63,7 @@ class RankError(ValueError):
         return cls("\n\n".join([head, *(f"rank {each}: {text}" for each, text in failed.items())]), failed_ranks=failed)
 
 
-def ends_of(text: str) -> str:
+def shortened(text: str) -> str:
     """Return a text for another process, short enough for a pipe to take at once: nobody waits for its rest."""
     return text if len(text) <= 2 * _MOST_TEXT else f"{text[:_MOST_TEXT]}\n...\n{text[-_MOST_TEXT:]}"
 
@@ -181,7 +181,7 @@ class Ranks:
         """Let the others know why this rank leaves. Only the first failure of all counts."""
         if self._store is None or self._known:
             return
-        self._known = {self.rank: ends_of(f"{type(error).__name__}: {text_of(error)}")}
+        self._known = {self.rank: shortened(f"{type(error).__name__}: {text_of(error)}")}
         if isinstance(error, RankError) and error.failed_ranks:
             self._known = error.failed_ranks
         with contextlib.suppress(RankError):

@@ -117,7 +117,6 @@ class DigestRequest:
 
 
 Digests = list[list[str] | None]
-Request = DrawRequest | RowsRequest | DigestRequest
 
 # Takes rows of an answer as they arrive: the number of the tensor in the answer, its first row, and the bytes of the
 # rows, uint8 [n, bytes of a row], which are valid during the call only. Rows may come more than once, if the request is

@@ -35,10 +35,7 @@ def sample_hop(
     num_threads: int = 1,
     streams: NDArray[np.uint32] | None = None,
     times: _I64 | None = None,
-    choice: EdgeTimes
-    | Weights
-    | Layers
-    | None = None,  # None: uniformly; what it has for each relation, it has for one
+    choice: Choice | None = None,  # None: uniformly; what it has for each relation, it has for one
 ) -> tuple[_I64, NDArray[_Id], Any]: ...  # the last: positions, or ids where edge_ids are given; None unless wanted
 def compact(ids: NDArray[_Id], *, num_nodes: int, direct_limit: int = ...) -> tuple[NDArray[_Id], NDArray[_Id]]: ...
 
@@ -102,6 +99,8 @@ class Layers:
         self, *, dependency: int, until_next: int, next_keys: list[list[int]], offset_keys: list[list[int]]
     ) -> None: ...
 
+Choice = EdgeTimes | Weights | Layers  # for type checkers only
+
 def sample_neighbors(
     graph: Topology,
     seeds: list[tuple[int, _I64]],
@@ -116,7 +115,7 @@ def sample_neighbors(
     num_threads: int = 1,
     op: str = "sample_neighbor",
     groups: Groups | None = None,
-    choice: EdgeTimes | Weights | Layers | None = None,
+    choice: Choice | None = None,
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64]]: ...
 
 class GraphInParts:

@@ -18,6 +18,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.array_digest import version_of
 from datapipes.base.checks import shown
+from datapipes.base.records import Form, from_json, to_json
 from datapipes.base.rng import RngKey
 from datapipes.base.types import type_text
 
@@ -94,17 +95,26 @@ class Keyed(NamedTuple):
     choice: Choice
 
 
+_CARRIED: dict[str, type[Choice]] = {}  # the records that a request may have, by their names
+
+
 @dataclass(frozen=True)
 class Choice:
     """How in-edges are drawn; this one draws all alike. A policy is a subclass: what it takes, it says once, here.
 
     Attributes:
+        by: its name in a request; "" if no request names it.
         of_times: whether rows have times, at which they are drawn.
         every_type: whether each edge type that is sampled needs what is read, or one of them at least.
     """
 
+    by: ClassVar[str] = ""
     of_times: ClassVar[bool] = False
     every_type: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        if cls.by:
+            _CARRIED[cls.by] = cls
 
     @property
     def reads(self) -> Choice | None:
@@ -135,7 +145,7 @@ class Choice:
         """Return digests of the values that are read; those of parts add up. None if there is nothing to read."""
         return None
 
-    def kernel(self, arguments: list[Any]) -> _core.EdgeTimes | _core.Weights | _core.Layers | None:
+    def kernel(self, arguments: list[Any]) -> _core.Choice | None:
         """Return the choice as the kernels take it, given the argument of each edge type."""
         return None
 
@@ -153,12 +163,30 @@ class Choice:
         """Return the record as a request carries it, of one hop and some of the edge types that are sampled."""
         return self
 
+    def refuse_contradictions(self) -> None:
+        """Raise ValueError if the fields of a record that came from elsewhere contradict each other."""
+
+    def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
+        """Raise ValueError if a request for so many draws says elsewhere what does not go with the choice."""
+
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
         """Return what a sampler's fingerprint says of the choice, given the digests of each edge type."""
         return {}
 
 
 UNIFORM = Choice()
+
+
+def _read(name: str, value: Any) -> Choice:
+    kind = value.get("by") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _CARRIED:
+        raise ValueError(f"{name} is {shown(value)}, it must be an object, by {' or '.join(sorted(_CARRIED))}")
+    found = from_json(_CARRIED[kind], name, {key: each for key, each in value.items() if key != "by"})
+    found.refuse_contradictions()
+    return found
+
+
+CHOICE = Form(_read, lambda choice: {"by": choice.by, **to_json(choice)})  # the JSON of a choice that a request carries
 
 
 def refuse_no_tensor(what: str, kind: Any) -> None:

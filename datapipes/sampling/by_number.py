@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from datapipes import _core
+from datapipes.base.checks import shown
+from datapipes.base.records import Count, Form, list_of, whole
 from datapipes.base.rng import RngKey
 from datapipes.graph.choice import Choice, Keyed
 
@@ -49,6 +51,19 @@ class ByNumber(Choice):
         return {"layer_dependency": self.layer_dependency, "batch_dependency": self.batch_dependency}
 
 
+def _read_keys(name: str, value: Any) -> tuple[KeyPairs, ...]:
+    """Return the keys of one hop, of each draw two."""
+    pairs = [list_of(f"an entry of {name}", each, 2) for each in list_of(name, value)]
+    if any(len(each) != 2 for each in pairs):
+        raise ValueError(f"{name} is {shown(value)}, it must have two keys for each draw")
+    checked = [(_KEY.read("a key", one), _KEY.read("a key", other)) for one, other in pairs]
+    return (tuple(checked),) if checked else ()
+
+
+_KEY = whole(0, 2**64 - 1)
+_KEYS = Form(_read_keys, lambda keys: [[*each] for hop in keys for each in hop])
+
+
 @dataclass(frozen=True)
 class Numbered(Choice):
     """A ByNumber at a minibatch: the record that a request carries. The key of a draw is that of its generation.
@@ -59,15 +74,29 @@ class Numbered(Choice):
         keys: of each hop and edge type; empty where the dependency is 1.
     """
 
-    dependency: int = 1
-    until_next: int = 1
-    keys: tuple[KeyPairs, ...] = ()
+    dependency: Annotated[int, whole(1, MAX_DEPENDENCY)] = 1
+    until_next: Count = 1
+    keys: Annotated[tuple[KeyPairs, ...], _KEYS] = ()
+
+    by: ClassVar[str] = "number"
 
     def kernel(self, arguments: list[Any]) -> _core.Layers:
         next_keys, offset_keys = ([[pair[i] for pair in hop] for hop in self.keys] for i in range(2))
         return _core.Layers(
             dependency=self.dependency, until_next=self.until_next, next_keys=next_keys, offset_keys=offset_keys
         )
+
+    def refuse_contradictions(self) -> None:
+        if self.dependency == 1 and self.keys:
+            raise ValueError("keys are there, it must have none where the dependency is 1")
+        whole(1, self.dependency).read("until_next", self.until_next)
+
+    def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
+        found = sum(map(len, self.keys))
+        if self.dependency > 1 and found != num_draws:
+            raise ValueError(f"keys has {found} entries, for {num_draws} draws")
+        if replace or has_streams:
+            raise ValueError("in-edges of the smallest numbers are drawn without replacement and have no streams")
 
     def at(self, hop: int, places: Sequence[int]) -> Numbered:
         return replace(self, keys=(tuple(self.keys[hop][place] for place in places),) if self.keys else ())

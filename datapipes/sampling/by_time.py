@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import join_key
+from datapipes.base.records import Count, one_of
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.base.types import ends_of, type_text
@@ -48,10 +49,11 @@ class ByTime(Choice):
 
     edge_time_attr: str | None
     node_time_attr: str | None
-    strategy: str = "uniform"
+    strategy: Annotated[str, one_of("uniform", "last")] = "uniform"
     inclusive: bool = False
-    time_window: int | None = None
+    time_window: Count | None = None
 
+    by: ClassVar[str] = "time"
     of_times: ClassVar[bool] = True
     every_type: ClassVar[bool] = False
 
@@ -137,6 +139,14 @@ class ByTime(Choice):
     def kernel(self, arguments: list[Any]) -> _core.EdgeTimes:
         last = self.strategy == "last"
         return _core.EdgeTimes(arguments, last=last, inclusive=self.inclusive, window=self.time_window)
+
+    def refuse_contradictions(self) -> None:
+        if self.edge_time_attr is None and self.node_time_attr is None:
+            raise ValueError("neither edges nor nodes have times")
+
+    def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
+        if self.strategy == "last" and replace:
+            raise ValueError("the last in-edges cannot be drawn with replacement")
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
         read = 1 if self.time_window is None else 2  # without a window the earliest times change no pick

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class ByWeight(Choice):
     """
 
     prob_name: str
+
+    by: ClassVar[str] = "weight"
 
     @property
     def reads(self) -> ByWeight:

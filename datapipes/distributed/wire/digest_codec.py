@@ -8,24 +8,22 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 from datapipes.base.checks import shown
-from datapipes.base.records import Form, OptionalEdgeType, to_json
+from datapipes.base.records import OptionalEdgeType, to_json
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.choice_json import choice_of, choice_to_json
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.request_parts import ids_of, own_record
-from datapipes.graph.choice import Choice
+from datapipes.graph.choice import CHOICE, Choice
 from datapipes.partition.native.requests import DigestRequest
 
 _DIGEST = re.compile(r"[a-z0-9_]{1,20}:[0-9a-f]{32}")
-_CHOICE = Form(lambda _, value: choice_of(value), choice_to_json)
 
 
 @dataclass(frozen=True)
 class _Header:
     edge_types: tuple[OptionalEdgeType, ...]
-    choice: Annotated[Choice, _CHOICE]
+    choice: Annotated[Choice, CHOICE]
 
     def __post_init__(self) -> None:
         if any((one or ()) >= (after or ()) for one, after in pairwise(self.edge_types)):

@@ -8,22 +8,18 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.base.records import edge_type_of, list_of, node_type_of, type_to_json
+from datapipes.base.records import edge_type_of, list_of, node_type_of, type_to_json, whole
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.choice_json import choice_of, choice_to_json
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
 from datapipes.distributed.wire.request_parts import columns_of, own_values
-from datapipes.distributed.wire.types_json import whole_number
-from datapipes.graph.choice import UNIFORM
+from datapipes.graph.choice import CHOICE, UNIFORM
 from datapipes.partition.native.requests import COLUMNS, Draw, Drawn, DrawRequest
-from datapipes.sampling.by_number import Numbered
-from datapipes.sampling.by_time import ByTime
 
-_UINT64_MAX = 2**64 - 1
+_FANOUT, _KEY = whole(-1, 2**62), whole(0, 2**64 - 1)
 
 
 def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
@@ -40,7 +36,7 @@ def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
         replace=bool(request.replace),
         edge_ids=bool(request.edge_ids),
         **({} if kinds == ["ids"] else {"columns": kinds}),
-        **({} if request.choice == UNIFORM else {"choice": choice_to_json(request.choice)}),
+        **({} if request.choice == UNIFORM else {"choice": CHOICE.write(request.choice)}),
     )
     columns = {f"{kind}.{i}": getattr(request, kind)[of] for kind in kinds for i, of in enumerate(request.ids)}
     return Message(header, columns)
@@ -66,13 +62,15 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
             draws=tuple(_draw(each) for each in list_of("draws", draws)),
             replace=replace,
             edge_ids=edge_ids,
-            choice=UNIFORM if choice is None else choice_of(choice),
+            choice=UNIFORM if choice is None else CHOICE.read("choice", choice),
             **{kind: dict(zip(types, each, strict=True)) for kind, each in columns.items()},
         )
         drawn = [each.edge_type or () for each in request.draws]
         if any(one >= after for one, after in pairwise(drawn)):
             raise ValueError(f"the edge types of the draws are {shown(drawn)}; each comes once, in sorted order")
-        _check_choice(request)
+        request.choice.refuse_request(len(drawn), replace=replace, has_streams=request.streams is not None)
+        if request.choice.of_times != (request.times is not None):
+            raise ValueError("rows have times if they are drawn by time, and only then")
         missing = [each.edge_type for each in request.draws if ends_of(each.edge_type)[1] not in request.ids]
         if missing:
             raise ValueError(f"there are no ids for the draw of {shown(missing[0])}")
@@ -127,21 +125,6 @@ def _check_drawn(where: str, drawn: Drawn, num_rows: int, num_sources: int, fact
             raise BadMessage(f"{where}: found {name}s outside [0, {most}).")
 
 
-def _check_choice(request: DrawRequest) -> None:
-    """Raise ValueError if what a request says elsewhere does not go with its choice."""
-    choice = request.choice
-    if isinstance(choice, Numbered):
-        found = sum(map(len, choice.keys))
-        if choice.dependency > 1 and found != len(request.draws):
-            raise ValueError(f"keys has {found} entries, for {len(request.draws)} draws")
-        if request.replace or request.streams is not None:
-            raise ValueError("in-edges of the smallest numbers are drawn without replacement and have no streams")
-    if choice.of_times != (request.times is not None):
-        raise ValueError("rows have times if they are drawn by time, and only then")
-    if isinstance(choice, ByTime) and choice.strategy == "last" and request.replace:
-        raise ValueError("the last in-edges cannot be drawn with replacement")
-
-
 def _kinds(value: object) -> tuple[str, ...]:
     """Return the kinds of columns that a request has."""
     if value is None:
@@ -161,6 +144,6 @@ def _draw(value: object) -> Draw:
         raise ValueError("a fanout is 0, allowed are -1 and whole numbers above 0; leave the edge type out")
     return Draw(
         edge_type_of(edge_type),
-        whole_number("a fanout", fanout, -1, 2**62),
-        whole_number("a key", key, 0, _UINT64_MAX),
+        _FANOUT.read("a fanout", fanout),
+        _KEY.read("a key", key),
     )

@@ -11,7 +11,6 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.records import Record, from_json
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import COMMON
-from datapipes.distributed.wire.types_json import fields_of
 
 _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}
 
@@ -36,7 +35,7 @@ def own_values(message: Message, kind: str, names: tuple[str, ...], optional: tu
     """
     own = {name: value for name, value in message.header.items() if name not in COMMON}
     given = [own.pop(name) if own.get(name) is not None else None for name in optional]
-    return [*fields_of(f"the header of a request {kind!r}", own, names), *given]
+    return [*_fields_of(f"the header of a request {kind!r}", own, names), *given]
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:
@@ -69,3 +68,11 @@ def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str
             if column.shape[0] != num_rows:
                 raise ValueError(f"{kind}.{number} has {column.shape[0]} rows, ids.{number} has {num_rows}")
     return found
+
+
+def _fields_of(name: str, value: Any, names: tuple[str, ...]) -> list[Any]:
+    """Return the values of a JSON object that has exactly these names; ValueError if it has others."""
+    if not isinstance(value, dict) or value.keys() != {*names}:
+        found = sorted(value) if isinstance(value, dict) else value
+        raise ValueError(f"{name} is {shown(found)}, it must have exactly {[*names]}")
+    return [value[each] for each in names]

@@ -14,8 +14,7 @@ from datapipes.base.types import NodeType
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_choice import choose_hot
 from datapipes.distributed.hot_rows import HotRows
-from datapipes.distributed.reading import Wanted
-from datapipes.distributed.row_reader import RowReader
+from datapipes.distributed.row_reader import RowReader, Wanted
 from datapipes.features.feature import Feature
 from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
 from datapipes.features.given_rows import check_out

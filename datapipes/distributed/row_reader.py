@@ -1,24 +1,212 @@
-"""RowReader: reads rows of the features of a graph in parts, whatever part they are in."""
+"""RowReader: rows of features of a graph in parts: asked for, gathered here, put in place, counted."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import as_completed
-from typing import Any
+from concurrent.futures import Future, as_completed
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_index_tensor
+from datapipes import _core
+from datapipes.base.checks import check_index_tensor, dtype_name
+from datapipes.base.rows import byte_rows, new_rows, put_rows
+from datapipes.base.threads import num_threads
 from datapipes.chain.asynchronous import off_loop
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows
-from datapipes.distributed.id_places import IdPlaces
-from datapipes.distributed.reading import Reading, Wanted
-from datapipes.distributed.row_counts import RowCounts
+from datapipes.distributed.id_places import IdPlaces, Split
+from datapipes.distributed.wire.peers import Peers
 from datapipes.features.feature_store import feature_text
+from datapipes.graph.choice import RowForm
+from datapipes.partition.native.requests import Rows, RowsRequest, TakeRows
+from datapipes.processes.copies import zeros_together
+from datapipes.processes.sharing import Together
+
+
+class RowCounts:
+    """Counters in memory that worker processes share, so that whoever made them sees what workers did."""
+
+    NAMES = ("own", "cached", "asked", "requests", "received_bytes")
+
+    def __init__(self) -> None:
+        (self._counters,) = zeros_together([((len(self.NAMES),), torch.int64)])
+
+    def add(self, *, own: int = 0, cached: int = 0, asked: int = 0, requests: int = 0, received_bytes: int = 0) -> None:
+        """Count more; from any thread and process."""
+        _core.add_to(self._counters.numpy(), [own, cached, asked, requests, received_bytes])
+
+    def so_far(self) -> dict[str, int]:
+        """Return {name: number}."""
+        return dict(zip(self.NAMES, self._counters.tolist(), strict=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"counters": Together([self._counters])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        given = state["counters"]
+        (self._counters,) = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
+
 
 _NAME = "DistFeatureStore"
+
+
+class Wanted(NamedTuple):
+    """Rows of one feature.
+
+    Attributes:
+        places: where the rows of its type lie.
+        name: of the feature.
+        form: of a row.
+        ids: int32 or int64 [n].
+        text: the feature, as an error names it.
+        out: memory for the rows, [n, *form.shape]; by default new memory.
+    """
+
+    places: IdPlaces
+    name: str
+    form: RowForm
+    ids: Tensor
+    text: str
+    out: Tensor | None = None
+
+
+class _Group(NamedTuple):
+    """Features that are read at the same ids."""
+
+    places: IdPlaces
+    split: Split
+    members: list[int]  # numbers of the wanted
+
+
+class Reading:
+    """Rows of several features on their way. `begin` asks the other parts, one request each; then, in any order,
+    `fill_here` gathers the rows that lie in this process and `put` takes each answer; then `outs` are whole.
+
+    All three are kernels' work and block; they run in any thread, one at a time.
+
+    Attributes:
+        outs: the rows of each wanted, in their order.
+        sent: the answers that are awaited, and the part that each comes from.
+    """
+
+    def __init__(self, peers: Peers, wanted: Sequence[Wanted], counts: RowCounts) -> None:
+        self.wanted, self.peers, self._counts = wanted, peers, counts
+        # Not where a caller gave the memory: it must not change any more once an error was raised.
+        self._on_arrival = all(each.out is None for each in wanted)
+        self.outs: list[Tensor] = []
+        self.sent: dict[Future[list[Tensor]], int] = {}
+        self._groups: list[_Group] = []
+        self._asked: dict[int, list[tuple[int, Tensor]]] = {}  # part: (number of a wanted, places of its rows)
+
+    def begin(self) -> None:
+        """Split the ids and ask the other parts; return without waiting for them.
+
+        Raises:
+            IndexError: An id is outside the graph; the message names the feature.
+        """
+        self._groups = self._grouped()
+        requests: dict[int, list[Rows]] = {}
+        for group in self._groups:
+            names = tuple(self.wanted[number].name for number in group.members)
+            for part, found in group.split.away.items():
+                requests.setdefault(part, []).append(Rows(group.places.domain, group.places.of, names, found.rows))
+                self._asked.setdefault(part, []).extend((number, found.places) for number in group.members)
+        self.outs = [_memory_of(each) for each in self.wanted]
+        try:
+            for part in sorted(requests):
+                self.sent[self.peers.rows(part, RowsRequest(tuple(requests[part])), self._taking(part))] = part
+        except BaseException:
+            self.cancel()
+            raise
+        splits = [group.split for group in self._groups]
+        self._counts.add(
+            own=sum(split.own.places.shape[0] for split in splits),
+            cached=sum(split.hot.places.shape[0] for split in splits),
+            asked=sum(found.places.shape[0] for split in splits for found in split.away.values()),
+            requests=len(requests),
+        )
+
+    def _grouped(self) -> list[_Group]:
+        members: dict[Any, list[int]] = {}
+        for number, each in enumerate(self.wanted):
+            key = each.places.domain, each.places.of, each.ids.dtype, each.ids.data_ptr(), each.ids.shape[0]
+            members.setdefault(key, []).append(number)
+        groups = []
+        for numbers in members.values():
+            first = self.wanted[numbers[0]]
+            groups.append(_Group(first.places, first.places.split(first.text, first.ids), numbers))
+        return groups
+
+    def fill_here(self) -> None:
+        """Gather the rows of the local part and of the cache."""
+        for places, split, members in self._groups:
+            for number in members:
+                name, out = self.wanted[number].name, self.outs[number]
+                if split.own.places.numel() > 0:
+                    put_rows(out, split.own.places, places.own_tables[name], split.own.rows, num_threads())
+                if places.hot is not None and split.hot.places.numel() > 0:
+                    put_rows(out, split.hot.places, places.hot.tables[name], split.hot.rows, num_threads())
+
+    def _taking(self, part: int) -> TakeRows | None:
+        """Return what puts rows of a part in their places as they arrive; None if they must come whole."""
+        if not self._on_arrival:
+            return None
+        asked = [(byte_rows(self.outs[number]), places.numpy()) for number, places in self._asked[part]]
+        counts = self._counts
+
+        def take(number: int, first: int, rows: Tensor) -> None:
+            out, places = asked[number]
+            count = rows.shape[0]
+            _core.place_rows(rows.numpy(), None, places[first : first + count], out=out, num_threads=1)
+            counts.add(received_bytes=rows.numel())
+
+        return take
+
+    def put(self, future: Future[list[Tensor]]) -> None:
+        """Put the rows of an answer in their places, unless they were put there as they arrived.
+
+        Raises:
+            ValueError: The answer has other rows than were asked for.
+            The error of the answer.
+        """
+        part, answer = self.sent[future], future.result()
+        if len(answer) == 0 and self._on_arrival:
+            return  # all rows were put in place as they arrived
+        asked = self._asked[part]
+        if len(answer) != len(asked):
+            raise ValueError(
+                f"{_NAME}: part {part} answered {len(answer)} tensors to a request for {len(asked)} features. Its "
+                "server is of another version, or serves other data; start it anew."
+            )
+        for (number, places), rows in zip(asked, answer, strict=True):
+            self._check(part, self.wanted[number], places.shape[0], rows)
+            put_rows(self.outs[number], places, rows.contiguous(), None, num_threads())
+        self._counts.add(received_bytes=sum(rows.nbytes for rows in answer))
+
+    def cancel(self) -> None:
+        """Await no answer any more."""
+        for future in self.sent:
+            future.cancel()
+
+    def _check(self, part: int, wanted: Wanted, count: int, rows: Any) -> None:
+        shape = (count, *wanted.form.shape)
+        if isinstance(rows, Tensor) and rows.dtype == wanted.form.dtype and tuple(rows.shape) == shape:
+            return
+        is_tensor = isinstance(rows, Tensor)
+        found = f"{dtype_name(rows.dtype)} {list(rows.shape)}" if is_tensor else type(rows).__name__
+        raise ValueError(
+            f"{_NAME}: {wanted.text}: part {part} answered {found}, asked for was {dtype_name(wanted.form.dtype)} "
+            f"{list(shape)}. Its server is of another version, or serves other data; start it anew."
+        )
+
+
+def _memory_of(wanted: Wanted) -> Tensor:
+    if wanted.out is not None:
+        return wanted.out
+    return new_rows(wanted.ids.shape[0], wanted.form.shape, wanted.form.dtype)
 
 
 class RowReader:

@@ -12,7 +12,7 @@ from datapipes.base.errors import ServerUnavailable, add_note
 from datapipes.base.log import logger
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection
-from datapipes.distributed.client.connections import Connections, Threads
+from datapipes.distributed.client.connection_pool import Connections, Threads
 from datapipes.distributed.client.retry import Failures, Pauses, judge
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink

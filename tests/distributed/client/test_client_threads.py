@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from datapipes.distributed.client.connections import Threads
+from datapipes.distributed.client.connection_pool import Threads
 
 BOUND_S = 30.0
 

@@ -113,10 +113,13 @@ class RemotePart:
     def _until_answered(self, ask: Callable[[Send], _Answer], begun: float) -> _Answer:
         ends, pauses, failures = begun + self._limits.deadline, Pauses(), Failures()
         while (left := ends - time.monotonic()) > 0 and not self._stop.is_set():
+            limit = left if failures.slow else min(left, self._limits.attempt_s)
             try:
-                return self._attempt(ask, left if failures.slow else min(left, self._limits.attempt_s), failures)
+                return self._attempt(ask, limit, failures)
             except Exception as failure:
                 verdict, error = judge(self.where, failure)
+            if verdict.slow and limit < self._limits.attempt_s and failures.count > 0:
+                break  # the deadline cut it short: what the attempt before it said tells more
             if failures.add(verdict, error):
                 raise error
             del error  # its traceback holds what the attempt used

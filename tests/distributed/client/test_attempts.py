@@ -84,6 +84,18 @@ def test_the_error_names_the_deadline_where_time_was_the_reason(asked):
     assert "raise deadline" not in str(caught.value)
 
 
+def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_why_the_others_failed(asked):
+    deadline = 4 * SHORT_S
+
+    def answer(timeout):
+        if timeout < deadline / 6:  # half of what an attempt has before the deadline is near
+            raise flight.FlightTimedOutError("Deadline Exceeded")
+        raise flight.FlightUnavailableError("it is full")
+
+    with pytest.raises(dp.ServerUnavailable, match="the last attempt ended with: it is full"):
+        asked(lambda timeout: MadeUp(answer), deadline).result(WAIT_S)
+
+
 def test_a_stream_that_every_new_connection_resets_is_given_up(asked):
     made = []
 

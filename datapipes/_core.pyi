@@ -175,15 +175,7 @@ def coo_to_csc(src: _I32, dst: _I32, num_nodes: int, *, partition_from: int = ..
 @overload
 def coo_to_csc(src: _I64, dst: _I64, num_nodes: int, *, partition_from: int = ...) -> tuple[_I64, _I64, _I64]: ...
 def validate_csc(indptr: _I64, indices: _I32 | _I64, *, num_sources: int | None = None) -> None: ...
-def fill_edge_times(
-    indices: _I32 | _I64,
-    of_nodes: _I64,
-    latest: _I64,
-    *,
-    of_edges: _I64 | None = None,
-    earliest: _I64 | None = None,
-    num_threads: int = 1,
-) -> None: ...
+def fill_source_times(indices: _I32 | _I64, of_nodes: _I64, out: _I64, *, num_threads: int = 1) -> None: ...
 def find_sorted_rows(
     indptr: _I64, latest: _I64, sorted: NDArray[np.uint8], *, earliest: _I64 | None = None, num_threads: int = 1
 ) -> None: ...

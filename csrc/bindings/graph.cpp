@@ -40,20 +40,17 @@ void bind_graph_for(py::module_& m) {
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::kw_only(), py::arg("num_sources") = py::none());
   m.def(
-      "fill_edge_times",
-      [](const Array<Id>& indices, const Array<std::int64_t>& of_nodes, Array<std::int64_t>& latest,
-         const std::optional<Array<std::int64_t>>& of_edges, std::optional<Array<std::int64_t>>& earliest, int num_threads) {
+      "fill_source_times",
+      [](const Array<Id>& indices, const Array<std::int64_t>& of_nodes, Array<std::int64_t>& out, int num_threads) {
         check_threads(num_threads);
         const auto sources = view(indices, "indices");
         const auto nodes = view(of_nodes, "of_nodes");
-        const auto edges = view(of_edges, "of_edges");
-        EdgeTimesOut out{writable(latest, "latest")};
-        if (earliest) out.earliest = writable(*earliest, "earliest");
+        const auto times = writable(out, "out");
         const GilRelease nogil;
-        fill_edge_times(sources, edges, nodes, out, num_threads);
+        fill_source_times(sources, nodes, times, num_threads);
       },
-      py::arg("indices").noconvert(), py::arg("of_nodes").noconvert(), py::arg("latest").noconvert(), py::kw_only(),
-      py::arg("of_edges").noconvert() = py::none(), py::arg("earliest").noconvert() = py::none(), py::arg("num_threads") = 1);
+      py::arg("indices").noconvert(), py::arg("of_nodes").noconvert(), py::arg("out").noconvert(), py::kw_only(),
+      py::arg("num_threads") = 1);
 }
 
 }  // namespace

@@ -26,12 +26,10 @@ bool ascends(std::span<const std::int64_t> times, std::int64_t begin, std::int64
 }  // namespace
 
 template <class Id>
-void fill_edge_times(std::span<const Id> indices, std::span<const std::int64_t> of_edges, std::span<const std::int64_t> of_nodes,
-                     const EdgeTimesOut& out, int threads) {
+void fill_source_times(std::span<const Id> indices, std::span<const std::int64_t> of_nodes, std::span<std::int64_t> out,
+                       int threads) {
   constexpr std::int64_t kAhead = 32;
-  check_length("latest", out.latest.size(), indices.size());
-  if (!out.earliest.empty()) check_length("earliest", out.earliest.size(), indices.size());
-  if (!of_edges.empty()) check_length("of_edges", of_edges.size(), indices.size());
+  check_length("out", out.size(), indices.size());
   in_turns(std::ssize(indices), kAtOnce, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t p = begin; p < end; ++p) {
       if (p + kAhead < end) {
@@ -41,18 +39,13 @@ void fill_edge_times(std::span<const Id> indices, std::span<const std::int64_t> 
       const auto at = static_cast<std::size_t>(p);
       const auto source = static_cast<std::uint64_t>(indices[at]);
       if (source >= of_nodes.size()) throw_bad_neighbor("edge_times", p, indices[at], std::ssize(of_nodes));
-      const std::int64_t of_node = of_nodes[source];
-      const std::int64_t of_edge = of_edges.empty() ? of_node : of_edges[at];
-      out.latest[at] = std::max(of_node, of_edge);
-      if (!out.earliest.empty()) out.earliest[at] = std::min(of_node, of_edge);
+      out[at] = of_nodes[source];
     }
   });
 }
 
-template void fill_edge_times(std::span<const std::int32_t>, std::span<const std::int64_t>, std::span<const std::int64_t>,
-                              const EdgeTimesOut&, int);
-template void fill_edge_times(std::span<const std::int64_t>, std::span<const std::int64_t>, std::span<const std::int64_t>,
-                              const EdgeTimesOut&, int);
+template void fill_source_times(std::span<const std::int32_t>, std::span<const std::int64_t>, std::span<std::int64_t>, int);
+template void fill_source_times(std::span<const std::int64_t>, std::span<const std::int64_t>, std::span<std::int64_t>, int);
 
 void find_sorted_rows(std::span<const std::int64_t> indptr, std::span<const std::int64_t> latest,
                       std::span<const std::int64_t> earliest, std::span<std::uint8_t> sorted, int threads) {

@@ -1,7 +1,6 @@
 // edge_times.h: the times of in-edges for temporal sampling (docs/semantics.md section 4.6), made once per graph.
-//   fill_edge_times: latest[p] and earliest[p] are the larger and the smaller of of_edges[p] and of_nodes[indices[p]].
-//     indices [num_edges], sources of in-edges; of_edges int64[num_edges] or empty; of_nodes int64[num_sources];
-//     latest int64[num_edges] is written; earliest too, or is empty where only nodes have times.
+//   fill_source_times: out[p] = of_nodes[indices[p]].
+//     indices [num_edges], sources of in-edges; of_nodes int64[num_sources]; out int64[num_edges].
 //   find_sorted_rows: sorted[r] is 1 where latest does not descend within row r, nor earliest if it is given; else 0.
 // The threads share the work; the result does not depend on them.
 // Throws std::invalid_argument (ValueError) on spans of the wrong length and on an inconsistent entry of the graph.
@@ -13,14 +12,9 @@
 
 namespace datapipes {
 
-struct EdgeTimesOut {
-  std::span<std::int64_t> latest;
-  std::span<std::int64_t> earliest = {};
-};
-
 template <class Id>
-void fill_edge_times(std::span<const Id> indices, std::span<const std::int64_t> of_edges, std::span<const std::int64_t> of_nodes,
-                     const EdgeTimesOut& out, int threads);
+void fill_source_times(std::span<const Id> indices, std::span<const std::int64_t> of_nodes, std::span<std::int64_t> out,
+                       int threads);
 
 void find_sorted_rows(std::span<const std::int64_t> indptr, std::span<const std::int64_t> latest,
                       std::span<const std::int64_t> earliest, std::span<std::uint8_t> sorted, int threads);

@@ -35,24 +35,27 @@ Ints some_times(std::int64_t count, std::uint64_t seed) {
   return times;
 }
 
-void the_times_of_an_in_edge_are_those_of_the_edge_and_its_source() {
+void the_times_of_sources_are_read_by_in_edge_and_rows_are_said_to_be_sorted() {
   const std::vector<std::int32_t> indices{1, 0, 1, 2};
-  const Ints of_edges{5, 1, 9, 4}, of_nodes{3, 7, 4}, indptr{0, 2, 2, 4};
+  const Ints of_nodes{3, 7, 4}, indptr{0, 2, 2, 4};
   for (const int threads : {1, 3}) {
-    Ints latest(4), earliest(4);
-    fill_edge_times<std::int32_t>(indices, of_edges, of_nodes, {latest, earliest}, threads);
-    CHECK(latest == (Ints{7, 3, 9, 4}) && earliest == (Ints{5, 1, 7, 4}));
+    Ints times(4);
+    fill_source_times<std::int32_t>(indices, of_nodes, times, threads);
+    CHECK(times == (Ints{7, 3, 7, 4}));
     Flags sorted(3, 9);
-    find_sorted_rows(indptr, latest, earliest, sorted, threads);
+    find_sorted_rows(indptr, Ints{7, 3, 9, 9}, Ints{5, 5, 7, 7}, sorted, threads);
+    CHECK(sorted == (Flags{0, 1, 1}));
+    find_sorted_rows(indptr, Ints{7, 7, 9, 9}, Ints{5, 5, 7, 4}, sorted, threads);
+    CHECK(sorted == (Flags{1, 1, 0}));
+    find_sorted_rows(indptr, Ints{7, 3, 9, 4}, Ints{5, 1, 7, 4}, sorted, threads);
     CHECK(sorted == (Flags{0, 1, 0}));
     find_sorted_rows(indptr, Ints{1, 2, 2, 2}, {}, sorted, threads);
     CHECK(sorted == (Flags{1, 1, 1}));
-    fill_edge_times<std::int32_t>(indices, {}, of_nodes, {latest}, threads);
-    CHECK(latest == (Ints{7, 3, 7, 4}));
   }
   Ints out(4);
-  CHECK_THROWS(std::invalid_argument, fill_edge_times<std::int32_t>(indices, {}, Ints{1, 2}, {out}, 1));
-  CHECK_THROWS(std::invalid_argument, fill_edge_times<std::int32_t>(indices, Ints{1}, of_nodes, {out}, 1));
+  CHECK_THROWS(std::invalid_argument, fill_source_times<std::int32_t>(indices, Ints{1, 2}, out, 1));
+  Ints few(3);
+  CHECK_THROWS(std::invalid_argument, fill_source_times<std::int32_t>(indices, of_nodes, few, 1));
   Flags sorted(1);
   CHECK_THROWS(std::invalid_argument, find_sorted_rows(Ints{0, 5}, out, {}, sorted, 1));
 }
@@ -207,7 +210,7 @@ void times_that_change_after_the_plan_are_refused() {
 }  // namespace
 
 void test_temporal() {
-  RUN(the_times_of_an_in_edge_are_those_of_the_edge_and_its_source);
+  RUN(the_times_of_sources_are_read_by_in_edge_and_rows_are_said_to_be_sorted);
   RUN(coarse_times_keep_the_order_of_times);
   RUN(a_wide_scan_is_the_plain_one);
   RUN(a_coarse_scan_is_the_plain_one);

@@ -177,8 +177,7 @@ def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> Non
 def _use_instead(cls: type, name: str) -> str | None:
     """Return what OTHER_KEYWORDS says about a keyword of `cls` or of one of its bases."""
     for base in cls.__mro__:
-        # A sampler of parts has the names of one of whole graphs.
-        rows = OTHER_KEYWORDS.get(base.__name__.removeprefix("Dist"), {})
+        rows = OTHER_KEYWORDS.get(base.__name__, {})
         if name in rows:
             return rows[name]
     return None

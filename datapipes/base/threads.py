@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -30,6 +30,25 @@ def share_here() -> int | None:
 def share_of(num_workers: int) -> int:
     """Return how many threads each of `num_workers` workers gets: an equal part of torch's threads, at least 1."""
     return max(torch.get_num_threads() // num_workers, 1)
+
+
+def add_thread(threads: list[threading.Thread], name: str, main: Callable[[], None]) -> bool:
+    """Start a daemon thread that calls `main` and has its number in its name; add it to `threads`.
+
+    Returns:
+        Whether there is another; False where the process may have no more, and those in the list must do.
+    Raises:
+        RuntimeError: None can be started, and the list is empty.
+    """
+    thread = threading.Thread(target=main, name=f"{name}-{len(threads)}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        if not threads:
+            raise
+        return False
+    threads.append(thread)
+    return True
 
 
 def preempt_nobody() -> None:

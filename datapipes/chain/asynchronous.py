@@ -24,6 +24,15 @@ def is_async(stage: StageBase) -> bool:
     return isinstance(stage, TransformerBase) and hasattr(stage, "transform_async") and bool(stage.asynchronous)
 
 
+def hides_own(stage: StageBase, base: type[StageBase], *names: str) -> bool:
+    """Return whether the class of a stage has methods of these names that are not those of `base`, but awaits the
+    `transform_async` of `base`, so that they would never be called.
+    """
+    kind = type(stage)
+    own_async, *own = (getattr(kind, name) is not getattr(base, name) for name in ("transform_async", *names))
+    return any(own) and not own_async
+
+
 def async_window(graph: StageGraph[Any]) -> int:
     """Return how many minibatches the asynchronous stages of a graph keep in flight; 0 if it has none."""
     return max((concurrency_of(stage) for stage in graph if is_async(stage)), default=0)

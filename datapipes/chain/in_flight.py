@@ -21,7 +21,7 @@ from contextvars import Context, copy_context
 from typing import Any, NamedTuple, TypeVar
 
 from datapipes.base.outcome import as_error
-from datapipes.base.threads import share_here, threads_of_kernels
+from datapipes.base.threads import add_thread, share_here, threads_of_kernels
 from datapipes.processes.clone import end_if_clone
 
 T = TypeVar("T")
@@ -240,7 +240,7 @@ class OffLoopThreads:
             RuntimeError: There is no thread, and none can be started. A later call tries again.
         """
         if self._under_way >= len(self._threads) and len(self._threads) < MOST:
-            self._start_one()
+            add_thread(self._threads, THREADS, self._serve)  # else the call waits for one of those there are
         self._under_way += 1
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.put(Work(call, copy_context(), future))
@@ -254,17 +254,6 @@ class OffLoopThreads:
         for thread in self._threads:
             if thread is not threading.current_thread():  # which collects the loop, and ends by itself
                 thread.join(max(until - time.monotonic(), 0.0))
-
-    def _start_one(self) -> None:
-        name = f"{THREADS}-{len(self._threads) + 1}"
-        thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the process may have no more threads
-            if len(self._threads) == 0:
-                raise  # else the call waits for the one there is
-        else:
-            self._threads.append(thread)
 
     def _serve(self) -> None:
         with threads_of_kernels(self._kernel_threads):

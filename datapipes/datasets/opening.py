@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,21 +136,10 @@ def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
     """Return the arrays of a reader as a Dataset. Without a split of its own it gets a random one of `split_seed`."""
     labels = torch.from_numpy(raw.labels)
     parts = raw.split or random_split(raw.labels, split_seed)
-    train, validation, test = (
-        ItemSet((ids, labels[ids]), names=("seeds", "labels")) for ids in (torch.from_numpy(part) for part in parts)
-    )
+    sets = (ItemSet((ids, labels[ids]), names=("seeds", "labels")) for ids in map(torch.from_numpy, parts))
     features = {("node", None, name): TensorFeature(value) for name, value in raw.node_features.items()}
     features.update({("edge", None, name): TensorFeature(value) for name, value in raw.edge_features.items()})
-    return Dataset(
-        name=raw.name,
-        graph=CSCGraph.from_edge_index(raw.edge_index, raw.num_nodes),
-        features=FeatureStore(features),
-        train_set=train,
-        validation_set=validation,
-        test_set=test,
-        num_classes=len(raw.class_names),
-        class_names=raw.class_names,
-    )
+    return _dataset(raw, CSCGraph.from_edge_index(raw.edge_index, raw.num_nodes), features, sets)
 
 
 def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
@@ -160,9 +149,22 @@ def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
     }
     for (edge_type, name), rows in raw.edge_features.items():
         features["edge", edge_type, name] = TensorFeature(rows)
-    train, validation, test = (_item_set(part) for part in raw.split)
     training = {kind: raw.edges[kind][:, :count] for kind, count in raw.num_training_edges.items()}
     graph = _graph_of(raw, raw.edges)
+    training_graph = _graph_of(raw, {**raw.edges, **training}) if training else graph
+    more = {"task": raw.task, "training_graph": training_graph, "node_names": raw.node_names}
+    return _dataset(raw, graph, features, map(_item_set, raw.split), **more)
+
+
+def _dataset(
+    raw: RawDataset | RawHeteroDataset,
+    graph: CSCGraph | HeteroCSCGraph,
+    features: dict[Any, TensorFeature],
+    sets: Iterable[Any],
+    **more: Any,
+) -> Dataset:
+    """Return a Dataset of what a reader found; `sets` are those to train, to validate and to test."""
+    train, validation, test = sets
     return Dataset(
         name=raw.name,
         graph=graph,
@@ -172,9 +174,7 @@ def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
         test_set=test,
         num_classes=len(raw.class_names),
         class_names=raw.class_names,
-        task=raw.task,
-        training_graph=_graph_of(raw, {**raw.edges, **training}) if training else graph,
-        node_names=raw.node_names,
+        **more,
     )
 
 

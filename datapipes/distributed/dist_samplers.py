@@ -7,6 +7,7 @@ bits, and the same saved state. The latter refuses a whole graph. docs/semantics
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from datapipes.chain.stage import Stage
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.graph.choice import Keyed
 from datapipes.graph.graph import Graph
-from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.hops import Sampled, SeedTrees
 from datapipes.partition.native.requests import Drawn
 from datapipes.sampling.choice_sampler import CONCURRENCY, ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
@@ -162,15 +163,9 @@ class DistNeighborSampler(_OverParts, NeighborSampler):
         check_int(self.name, "fanout", fanout, -1)
         given = check_index_tensor(self.name, "ids", ids)
         keyed = Keyed([[check_int(self.name, "key", key, 0, 2**64 - 1)]], self.choice)
-        plan = HopPlan.of(
-            self.name,
-            graph,
-            (known,),
-            [[fanout]],
-            self.choice,
-            replace=self.replace,
-            only_new=False,
-            edge_ids=self.return_edge_ids,
+        numbers = [graph.edge_types.index(known)], [self.plan.node_numbers[src]]
+        plan = replace(
+            self.plan, edge_types=(known,), fanouts=[[fanout]], edge_numbers=numbers[0], source_numbers=numbers[1]
         )
         found = await graph.hops_async(plan, {dst: given}, keyed)
         nodes, local, block = found.nodes, found.local_seeds, found.hops[0]

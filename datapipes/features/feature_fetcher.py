@@ -23,6 +23,7 @@ from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.base.errors import raise_first
 from datapipes.base.log import logger
 from datapipes.base.types import known_edge_type, known_node_type
+from datapipes.chain.asynchronous import hides_own
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_graph import StageGraph
@@ -158,7 +159,7 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def _reads_async(self) -> bool:
         """Return whether minibatches are read by `transform_async`."""
-        store, kind = self.feature_store, type(self)
+        store = self.feature_store
         if not check_bool("fetch_feature", "reads_async", store.reads_async):
             return False
         if type(store).read_many_async is FeatureStore.read_many_async:
@@ -166,10 +167,7 @@ class FeatureFetcher(MiniBatchTransformer):
                 f"fetch_feature: {type(store).__name__} says reads_async=True, but has no read_many_async of its own. "
                 "Define it, or leave reads_async at False."
             )
-        own, own_async = (
-            getattr(kind, name) is not getattr(FeatureFetcher, name) for name in ("transform", "transform_async")
-        )
-        return own_async or not own  # a subclass with a transform of its own would never see it called
+        return not hides_own(self, FeatureFetcher, "transform")
 
     def _requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
         """Return what is read for a minibatch, nodes first."""

@@ -8,7 +8,7 @@ a part (`Rows`). docs/semantics.md, section 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -20,7 +20,6 @@ from datapipes.base.array_digest import version_of
 from datapipes.base.checks import shown
 from datapipes.base.records import Form, from_json, to_json
 from datapipes.base.rng import RngKey
-from datapipes.base.types import type_text
 
 __all__: list[str] = []
 
@@ -113,8 +112,13 @@ class Choice:
     every_type: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        if cls.by:
-            _CARRIED[cls.by] = cls
+        own = vars(cls).get("by", "")
+        if own in _CARRIED:
+            raise TypeError(
+                f"Choice: {own!r} names {_CARRIED[own].__name__} already. Give {cls.__name__} another name."
+            )
+        if own:
+            _CARRIED[own] = cls
 
     @property
     def reads(self) -> Choice | None:
@@ -221,13 +225,3 @@ def forms_of(
 def version(values: Any) -> int | None:
     """Return how often an attribute was changed in place; None if it is no tensor."""
     return version_of(values) if isinstance(values, Tensor) else None
-
-
-def of_type(edge_type: Any) -> str:
-    """Return " of SRC:REL:DST" for errors; "" without types."""
-    return "" if edge_type is None else f" of {type_text(edge_type)}"
-
-
-def names_of(forms: Collection[tuple[str, Any, str]], domain: str) -> str:
-    """Return the names of all attributes of a domain, for errors."""
-    return shown(sorted({name for of_domain, _, name in forms if of_domain == domain}))

@@ -154,14 +154,14 @@ def sampled(
     """
     found = _tensors(graph.node_types, nodes)
     local = _tensors(seeds, local_seeds)
-    blocks = [{of: block(*parts) for of, parts in zip(edge_types, hop, strict=True)} for hop in hops]
+    blocks = [{of: _block(*parts) for of, parts in zip(edge_types, hop, strict=True)} for hop in hops]
     kept = None if groups is None else _tensors(graph.node_types, groups)
     if graph.is_heterogeneous:
         return Sampled(found, local, blocks, kept)
     return Sampled(found[None], local[None], [hop[None] for hop in blocks], kept and kept[None])
 
 
-def block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
+def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
     """Return a Block of a kernel's arrays."""
     ids = None if edge_ids is None else torch.from_numpy(edge_ids)
     return Block(torch.from_numpy(indptr), torch.from_numpy(indices), num_src, ids)

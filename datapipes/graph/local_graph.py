@@ -41,7 +41,7 @@ class GraphRows(NamedTuple):
     def source_times(self, name: str, out: Tensor | None = None) -> Tensor:
         if out is None:
             (out,) = zeros_for_workers([((self.indices.shape[0],), torch.int64)])
-        _core.fill_edge_times(
+        _core.fill_source_times(
             self.indices.numpy(), self.of_sources[name].numpy(), out.numpy(), num_threads=num_threads()
         )
         return out
@@ -50,7 +50,7 @@ class GraphRows(NamedTuple):
 class LocalGraph(Pinnable, Hashed, Graph):
     """A graph whose arrays can be page-locked: those of its edges, and all attributes."""
 
-    _chosen: KeptRows | None = None  # what samplers have asked for
+    _kept_rows: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
 
     def digest(self) -> str:
@@ -104,7 +104,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core. See Graph.hops."""
-        assert isinstance(plan.chosen, _Chosen)
+        assert isinstance(plan.chosen, _ChosenEdges)
         plan.chosen.refuse_change()
         typed = by_type(seeds)
         nodes, local_seeds, hops, groups = _core.sample_neighbors(
@@ -127,7 +127,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """Return what a choice reads of the edge types. What it makes of that, once, is kept with the graph and shared
         with worker processes; it is made again when an attribute is another tensor, or was changed in place.
         """
-        return _Chosen(self, where, choice, edge_types)
+        return _ChosenEdges(self, where, choice, edge_types)
 
     def forms(self) -> dict[tuple[str, Any, str], RowForm]:
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
@@ -149,7 +149,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return {**without_pin(super().__getstate__()), "_kept": None, "_written": None}
 
 
-class _Chosen:
+class _ChosenEdges:
     """What a stage reads of the edge types that it samples; see ChosenEdges."""
 
     def __init__(self, graph: LocalGraph, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
@@ -158,9 +158,9 @@ class _Chosen:
         reads = choice.reads
         if reads is not None:
             reads.check(where, graph, edge_types)
-            if graph._chosen is None:
-                graph._chosen = KeptRows()
-            self.edges = {of: graph._chosen.get(where, reads, of, graph.rows(of)) for of in edge_types}
+            if graph._kept_rows is None:
+                graph._kept_rows = KeptRows()
+            self.edges = {of: graph._kept_rows.get(where, reads, of, graph.rows(of)) for of in edge_types}
 
     def refuse_change(self) -> None:
         for of, each in self.edges.items():

@@ -26,7 +26,7 @@ from datapipes.base.records import Count, one_of
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.base.types import ends_of, type_text
-from datapipes.graph.choice import Attributed, Choice, Rows, form_of, names_of, refuse_elsewhere, refuse_no_tensor
+from datapipes.graph.choice import Attributed, Choice, Rows, form_of, refuse_elsewhere, refuse_no_tensor
 from datapipes.graph.rows_digest import rows_digest
 from datapipes.processes.sharing import zeros_for_workers
 
@@ -222,7 +222,8 @@ def _no_attribute(where: str, graph: Attributed, domain: str, name: str) -> Valu
     remedy = "Add it to the graph, or name one of these."
     if owners:
         remedy = f"Of {shown(owners)} it is known: sample what {'has it' if domain == 'edge' else 'comes from there'}."
+    names = shown(sorted({each for of_domain, _, each in forms if of_domain == domain}))
     return ValueError(
         f"{where}: {domain}_time_attr is {shown(name)}, but {sampled}{sources}; the {domain} attributes of the graph "
-        f"are {names_of(forms, domain)}. {remedy}{graph.anew}"
+        f"are {names}. {remedy}{graph.anew}"
     )

@@ -19,7 +19,8 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.codec import join_key
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
-from datapipes.graph.choice import Attributed, Choice, Rows, form_of, of_type, refuse_elsewhere, refuse_no_tensor
+from datapipes.base.types import type_text
+from datapipes.graph.choice import Attributed, Choice, Rows, form_of, refuse_elsewhere, refuse_no_tensor
 from datapipes.graph.npy import to_numpy
 from datapipes.graph.rows_digest import rows_digest
 
@@ -73,12 +74,12 @@ class ByWeight(Choice):
         refuse_elsewhere(what, values)
         num_bytes = BYTES_PER_EDGE * num_edges + 8 * rows.indptr.shape[0]
         remedy = "Sample without prob_name, or a smaller graph."
-        check_memory(where, f"the sums of the weights {self.prob_name!r}{of_type(edge_type)}", num_bytes, remedy)
+        check_memory(where, f"the sums of the weights {self.prob_name!r}{_of(edge_type)}", num_bytes, remedy)
         made = _core.row_sums(
             rows.indptr.numpy(),
             to_numpy(values.detach().contiguous()).view("uint8"),
             dtype=dtype_name(values.dtype),
-            what=f"{where}: the weight {self.prob_name!r}{of_type(edge_type)}",
+            what=f"{where}: the weight {self.prob_name!r}{_of(edge_type)}",
             node_ids=None if rows.node_ids is None else rows.node_ids.numpy(),
             num_threads=num_threads(),
         )
@@ -106,16 +107,20 @@ class ByWeight(Choice):
             )
         if self.prob_name not in known:
             raise ValueError(
-                f"{where}: no edge attribute {shown(self.prob_name)}{of_type(edge_type)}, as prob_name says; there are "
+                f"{where}: no edge attribute {shown(self.prob_name)}{_of(edge_type)}, as prob_name says; there are "
                 f"{shown(sorted(known))}. Add it to edge_attributes of the graph; equal weights, such as ones, give "
                 "each in-edge the same probability."
             )
 
     def _what(self, where: str, edge_type: Any) -> str:
-        return f"{where}: the weights {self.prob_name!r}{of_type(edge_type)}"
+        return f"{where}: the weights {self.prob_name!r}{_of(edge_type)}"
 
     def _other_shape(self, where: str, edge_type: Any, wanted: str, found: list[str]) -> ValueError:
         return ValueError(
             f"{self._what(where, edge_type)} have shape [{', '.join(found)}]; they must be [{wanted}], one for each "
             "edge. Give one number each."
         )
+
+
+def _of(edge_type: Any) -> str:
+    return "" if edge_type is None else f" of {type_text(edge_type)}"

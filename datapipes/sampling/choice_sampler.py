@@ -14,6 +14,7 @@ from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_choice, check_int
 from datapipes.base.rng import RngKey
+from datapipes.chain.asynchronous import hides_own
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import Choice
@@ -39,9 +40,11 @@ class ChoiceSampler(Sampler):
         replace, frontier, disjoint: as NeighborSampler has them.
         concurrency: minibatches in flight at once, over a graph in parts.
         plan: what `graph.hops` needs beside the seeds.
+        fingerprinted: options that the fingerprint always names; trees are named where there are some.
     """
 
     samples_parts = True
+    fingerprinted: tuple[str, ...] = ("replace", "frontier")
 
     def __init__(
         self,
@@ -61,10 +64,10 @@ class ChoiceSampler(Sampler):
         self.replace = check_bool(self.name, "replace", replace)
         self.frontier = check_choice(self.name, "frontier", frontier, ("all", "new"))
         self.disjoint = check_bool(self.name, "disjoint", disjoint)
-        self.concurrency = self._checked_concurrency(concurrency)
-        own = {"sample", "transform"}  # a subclass with one of its own would never see it called
-        overridden = any(getattr(type(self), name) is not getattr(ChoiceSampler, name) for name in own)
-        self.asynchronous = graph.in_parts and not overridden
+        own_async = type(self).transform_async is not ChoiceSampler.transform_async
+        self.asynchronous = own_async or (graph.in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
+        if concurrency is not None or not own_async:  # else the attribute of the subclass counts
+            self.concurrency = self._checked_concurrency(concurrency)
         self.plan = HopPlan.of(
             self.name,
             graph,
@@ -113,7 +116,7 @@ class ChoiceSampler(Sampler):
         return seed_trees(self.name, seeds, timestamps, disjoint=self.disjoint, has_times=has_times)
 
     def fingerprint(self) -> Fingerprint:
-        drawn: Fingerprint = {"replace": self.replace, "frontier": self.frontier}
+        drawn = {name: getattr(self, name) for name in self.fingerprinted}
         if self.disjoint:
             drawn["disjoint"] = True
         return {**super().fingerprint(), **drawn, **self.choice.fingerprint(self.plan.chosen.digests())}
@@ -125,7 +128,7 @@ class ChoiceSampler(Sampler):
             **self.describe_choice(),
             "frontier": self.frontier,
             "disjoint": self.disjoint or None,
-            "concurrency": self.concurrency if self.graph.in_parts else None,
+            "concurrency": self.concurrency if self.asynchronous else None,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -138,15 +141,20 @@ class ChoiceSampler(Sampler):
         return super().__reduce__()
 
     def _checked_concurrency(self, given: Any) -> int:
-        if given is None:
-            return CONCURRENCY if self.graph.in_parts else 1
-        number = check_int(self.name, "concurrency", given, 1)
-        if not self.graph.in_parts:
+        number = CONCURRENCY if given is None else check_int(self.name, "concurrency", given, 1)
+        if self.asynchronous:
+            return number
+        if given is not None and not self.graph.in_parts:
             raise ValueError(
                 f"{self.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
                 "wait for answers. Leave it out; num_workers of a DataLoader makes several minibatches at once."
             )
-        return number
+        if number not in (1, CONCURRENCY):  # the default of the samplers that take a graph in parts only
+            raise ValueError(
+                f"{self.name}: concurrency is {number}, but {type(self).__name__} has a sample or transform method of "
+                "its own, which is called for one minibatch at a time. Leave it out, or define transform_async too."
+            )
+        return 1
 
     def _checked_trees(self, trees: SeedTrees | None) -> SeedTrees | None:
         if self.choice.of_times and (trees is None or trees.times is None):

@@ -12,7 +12,6 @@ from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, known_edge_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.sampling.choice_sampler import ChoiceSampler
@@ -39,6 +38,8 @@ class InSubgraphSampler(ChoiceSampler):
         MemoryError: While running, the in-edges need more memory than is left.
     """
 
+    fingerprinted = ()  # nothing is drawn, and there is one hop
+
     def __init__(
         self,
         source: Stage,
@@ -50,12 +51,6 @@ class InSubgraphSampler(ChoiceSampler):
     ) -> None:
         fanouts = _fanouts(self.name, edge_types, graph)
         super().__init__(source, graph, fanouts, Choice(), return_edge_ids=return_edge_ids, concurrency=concurrency)
-
-    def fingerprint(self) -> Fingerprint:
-        found = super().fingerprint()
-        for name in ("replace", "frontier"):  # nothing is drawn, and there is one hop
-            del found[name]
-        return found
 
     def describe(self) -> dict[str, Any]:
         """Return what is shown: the edge types, if not those of all are kept, in the place of the fanouts."""

@@ -13,7 +13,6 @@ from typing import Any
 from datapipes.base.checks import check_bool, check_int
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
 from datapipes.sampling.by_number import MAX_DEPENDENCY, ByNumber
 from datapipes.sampling.choice_sampler import ChoiceSampler
@@ -49,6 +48,8 @@ class LayerNeighborSampler(ChoiceSampler):
     Source: LABOR-0 with a fixed number of picks (Balin and Catalyurek, Layer-Neighbor Sampling, NeurIPS 2023).
     """
 
+    fingerprinted = ("frontier",)
+
     def __init__(
         self,
         source: Stage,
@@ -72,11 +73,6 @@ class LayerNeighborSampler(ChoiceSampler):
             frontier=frontier,
             concurrency=concurrency,
         )
-
-    def fingerprint(self) -> Fingerprint:
-        found = super().fingerprint()
-        del found["replace"]  # it cannot be chosen
-        return found
 
     def describe_choice(self) -> dict[str, Any]:
         batches = self.batch_dependency if self.batch_dependency > 1 else None

@@ -11,7 +11,6 @@ from typing import Any
 from datapipes.base.checks import check_bool, check_choice, check_int, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
 from datapipes.sampling.by_time import ByTime
 from datapipes.sampling.choice_sampler import ChoiceSampler
@@ -56,6 +55,8 @@ class TemporalNeighborSampler(ChoiceSampler):
     is faster, and where they are not, 2 bytes an in-edge are added.
     """
 
+    fingerprinted = ("replace", "frontier", "disjoint")
+
     def __init__(
         self,
         source: Stage,
@@ -99,9 +100,6 @@ class TemporalNeighborSampler(ChoiceSampler):
             disjoint=disjoint,
             concurrency=concurrency,
         )
-
-    def fingerprint(self) -> Fingerprint:
-        return {**super().fingerprint(), "disjoint": self.disjoint}
 
     def describe_choice(self) -> dict[str, Any]:
         return {

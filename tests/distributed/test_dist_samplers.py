@@ -193,6 +193,32 @@ def test_a_sampler_with_a_draw_or_sample_method_of_its_own_needs_a_whole_graph()
             cls(items(), small_parts(), [2])
 
 
+class Overriding(dp.NeighborSampler):
+    def sample(self, seeds, rng):
+        return super().sample(seeds, rng)
+
+
+class Awaited(Overriding):
+    concurrency = 3
+
+    async def transform_async(self, minibatch):
+        return self.transform(minibatch)
+
+
+def test_a_subclass_without_an_awaitable_form_has_no_concurrency_and_one_with_it_keeps_its_own():
+    with refused(ValueError, stage="overriding", found="concurrency is 4, but Overriding", allowed="one minibatch"):
+        Overriding(items(), small_parts(), [2], concurrency=4)
+    assert (
+        Overriding(items(), small_parts(), [2]).concurrency,
+        "concurrency" in repr(contract_chain("dist_sample_neighbor")),
+    ) == (1, True)
+    expected = digests(items().sample_neighbor(small_graph(), [3, 2]))
+    for graph in (small_graph(), small_parts()):
+        pipe = Awaited(items(), graph, [3, 2])
+        assert (pipe.asynchronous, pipe.concurrency) == (True, 3)
+        assert digests(pipe) == expected
+
+
 @pytest.mark.parametrize("method", ["sample", "transform"])
 def test_a_method_that_a_subclass_overrides_is_called_over_parts(method):
     class Noting(dp.NeighborSampler):

@@ -90,22 +90,23 @@ def test_the_times_are_the_larger_and_the_smaller_of_those_that_an_in_edge_has(d
 
 
 @given(strategies.csc_graphs(), st.data())
-def test_the_threads_do_not_matter(graph, data):
+def test_any_times_and_any_threads_give_the_larger_and_the_smaller_and_the_sorted_rows(graph, data):
     any_time = st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1])
     of_nodes = np.array([data.draw(any_time) for _ in range(graph.num_nodes)], dtype=np.int64)
     of_edges = np.array([data.draw(any_time) for _ in range(graph.num_edges)], dtype=np.int64)
+    pairs = [(int(of_nodes[u]), int(t)) for u, t in zip(graph.indices, of_edges, strict=True)]
+    latest, earliest = ([limit(pair) for pair in pairs] for limit in (max, min))
+    timed = dp.CSCGraph(*graph, node_attributes={"since": of_nodes}, edge_attributes={"at": of_edges})
+    ours = times_of(found(timed))
+    assert (ours.latest.tolist(), ours.earliest.tolist()) == (latest, earliest)
     results = []
     for threads in (1, 3):
-        latest, earliest = np.zeros(graph.num_edges, dtype=np.int64), np.zeros(graph.num_edges, dtype=np.int64)
-        rows = np.zeros(graph.num_nodes, dtype=np.uint8)
-        _core.fill_edge_times(
-            graph.indices, of_nodes, latest, of_edges=of_edges, earliest=earliest, num_threads=threads
-        )
-        _core.find_sorted_rows(graph.indptr, latest, rows, earliest=earliest, num_threads=threads)
-        results.append((latest.tolist(), earliest.tolist(), rows.tolist()))
-    pairs = [(int(of_nodes[u]), int(t)) for u, t in zip(graph.indices, of_edges, strict=True)]
+        sources, rows = np.zeros(graph.num_edges, dtype=np.int64), np.zeros(graph.num_nodes, dtype=np.uint8)
+        _core.fill_source_times(graph.indices, of_nodes, sources, num_threads=threads)
+        _core.find_sorted_rows(graph.indptr, np.array(latest, dtype=np.int64), rows, num_threads=threads)
+        results.append((sources.tolist(), rows.tolist()))
     assert results[0] == results[1]
-    assert results[0][:2] == ([max(pair) for pair in pairs], [min(pair) for pair in pairs])
+    assert results[0][0] == [pair[0] for pair in pairs]
 
 
 @pytest.mark.parametrize("spread", [1, 100, 2**16, 2**40, 2**63 - 1], ids=str)

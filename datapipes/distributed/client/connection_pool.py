@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from datapipes.base.threads import add_thread
 from datapipes.distributed.client.connection import Connection
 
 
@@ -152,24 +153,15 @@ class Threads:
             if self._closed:
                 return False
             self._work.append(work)
-            if len(self._work) > self._idle and len(self._threads) < self._most:
-                self._start_one()
-            else:
-                self._changed.notify()
-        return True
-
-    def _start_one(self) -> None:
-        name = f"{self._name}-{len(self._threads)}"
-        thread = threading.Thread(target=self._main, name=name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the process may have no more threads
-            if len(self._threads) == 0:
+            wants_more = len(self._work) > self._idle and len(self._threads) < self._most
+            try:
+                started = wants_more and add_thread(self._threads, self._name, self._main)
+            except RuntimeError:
                 self._work.pop()
                 raise
-            self._changed.notify()  # the work waits for one of those there are
-        else:
-            self._threads.append(thread)
+            if not started:
+                self._changed.notify()  # the work waits for one of those there are
+        return True
 
     def close(self, timeout: float) -> bool:
         """Run what was given, end all threads and wait for the others; return whether those have ended."""

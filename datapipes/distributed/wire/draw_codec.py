@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +14,9 @@ from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
+from datapipes.distributed.wire.envelope import COMMON, Meant, answer_header, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import columns_of, own_values
+from datapipes.distributed.wire.request_parts import columns_of
 from datapipes.graph.choice import CHOICE, UNIFORM
 from datapipes.partition.native.requests import COLUMNS, Draw, Drawn, DrawRequest
 
@@ -49,7 +50,7 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
         BadRequest: It says none.
     """
     try:
-        ids, draws, replace, edge_ids, kinds, choice = own_values(
+        ids, draws, replace, edge_ids, kinds, choice = _own_values(
             message, "draw", ("ids", "draws", "replace", "edge_ids"), ("columns", "choice")
         )
         types = [node_type_of(each) for each in list_of("ids", ids)]
@@ -147,3 +148,18 @@ def _draw(value: object) -> Draw:
         _FANOUT.read("a fanout", fanout),
         _KEY.read("a key", key),
     )
+
+
+def _own_values(message: Message, kind: str, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[Any]:
+    """Return the values of these names, which must be all that the header has beyond those of every request.
+
+    Args:
+        optional: more names, each with a value or None where the header does not have it; the value is never null.
+    Raises:
+        ValueError: One is missing, or there are others.
+    """
+    own = {name: value for name, value in message.header.items() if name not in COMMON}
+    given = [own.pop(name) if own.get(name) is not None else None for name in optional]
+    if own.keys() != {*names}:
+        raise ValueError(f"the header of a request {kind!r} is {shown(sorted(own))}, it must have exactly {[*names]}")
+    return [*(own[name] for name in names), *given]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -23,19 +21,6 @@ def own_record(message: Message, kind: str, record: type[Record]) -> Record:
     """
     own = {name: value for name, value in message.header.items() if name not in COMMON}
     return from_json(record, f"the header of a request {kind!r}", own)
-
-
-def own_values(message: Message, kind: str, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[Any]:
-    """Return the values of these names, which must be all that the header has beyond those of every request.
-
-    Args:
-        optional: more names, each with a value or None where the header does not have it; the value is never null.
-    Raises:
-        ValueError: One is missing, or there are others.
-    """
-    own = {name: value for name, value in message.header.items() if name not in COMMON}
-    given = [own.pop(name) if own.get(name) is not None else None for name in optional]
-    return [*_fields_of(f"the header of a request {kind!r}", own, names), *given]
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:
@@ -68,11 +53,3 @@ def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str
             if column.shape[0] != num_rows:
                 raise ValueError(f"{kind}.{number} has {column.shape[0]} rows, ids.{number} has {num_rows}")
     return found
-
-
-def _fields_of(name: str, value: Any, names: tuple[str, ...]) -> list[Any]:
-    """Return the values of a JSON object that has exactly these names; ValueError if it has others."""
-    if not isinstance(value, dict) or value.keys() != {*names}:
-        found = sorted(value) if isinstance(value, dict) else value
-        raise ValueError(f"{name} is {shown(found)}, it must have exactly {[*names]}")
-    return [value[each] for each in names]

@@ -68,7 +68,7 @@ all-of-build: $(DEVELOP) $(CORE)
 	@:
 
 demo: run
-	$(RUN) examples/node_classification.py --out demo
+	$(RUN) examples/node_classification.py --epochs 12 --out demo
 
 # Two processes take the tests in turn, with one thread of torch each; then come those that want the machine for themselves.
 test: build

@@ -42,8 +42,9 @@ def main() -> None:
     )
 
     # The other half is for the workers and the rest of the machine: torch's threads wait for each other in every
-    # operation, so one that shares its processor stops them all.
-    torch.set_num_threads(args.threads or max(1, len(os.sched_getaffinity(0)) // 2))
+    # operation, so one that shares its processor stops them all. On two processors both pay: the workers need little.
+    processors = len(os.sched_getaffinity(0))
+    torch.set_num_threads(args.threads or max(min(2, processors), processors // 2))
     torch.manual_seed(args.seed)
     model = make_model(data, settings)
     pipe = pipeline(data, data.train_set, settings.fanouts, settings.batch_size, shuffle=True, seed=args.seed)
@@ -143,7 +144,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--metric", choices=METRICS, default="accuracy", help="auc is for two classes")
     parser.add_argument("--seed", type=int, default=0, help="of the model, the order of the seeds and the sampling")
     parser.add_argument("--workers", type=int, default=2, help="processes that sample; 0 samples in a thread")
-    parser.add_argument("--threads", type=int, help="of torch; half of the processors by default")
+    parser.add_argument("--threads", type=int, help="of torch; half of the processors by default, and two at least")
     parser.add_argument("--out", type=Path, help="folder for the pictures")
     for field in dataclasses.fields(Settings):
         if field.name == "fanouts":

@@ -1,24 +1,113 @@
 """LayerNeighborSampler: LABOR-0, neighbor sampling in which the nodes of a hop agree on what they pick.
 
-Every source gets a random number, and a node takes the in-edges of the sources with the smallest numbers; what is
-drawn is fixed by docs/semantics.md, section 3.2. Each node picks uniformly, but nodes with a source in common tend to
-pick it together, so a minibatch has fewer input nodes.
+Its choice is ByNumber: every source gets a random number, and a node takes the in-edges of the sources with the
+smallest numbers; what is drawn is fixed by docs/semantics.md, section 3.2. The number of a source depends on a key and
+its id alone, so all parts agree on it. Each node picks uniformly, but nodes with a source in common tend to pick it
+together, so a minibatch has fewer input nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
-from datapipes.base.checks import check_bool, check_int
+from datapipes import _core
+from datapipes.base.checks import check_bool, check_int, shown
+from datapipes.base.records import Count, Form, list_of, whole
+from datapipes.base.rng import RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
+from datapipes.graph.choice import Choice, Keyed
 from datapipes.graph.graph import Graph
-from datapipes.sampling.by_number import MAX_DEPENDENCY, ByNumber
 from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
 
 __all__ = ["LayerNeighborSampler"]
+
+_MAX_DEPENDENCY = 2**31 - 1
+
+KeyPairs = tuple[tuple[int, int], ...]  # of each edge type: the key of the next generation, and that of batch 0
+
+
+@dataclass(frozen=True)
+class ByNumber(Choice):
+    """In-edges from the sources with the smallest numbers.
+
+    Attributes:
+        layer_dependency, batch_dependency: as LayerNeighborSampler has them.
+    """
+
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+
+    def keyed(self, rng: RngKey, num_hops: int, edge_types: Sequence[int], source_types: Sequence[int]) -> Keyed:
+        generation, place = divmod(rng.index, self.batch_dependency)
+
+        def keys(generation: int) -> list[list[int]]:
+            of = replace(rng, index=generation)
+            hops = [0] * num_hops if self.layer_dependency else range(num_hops)
+            return [[of.hop_key(hop, kind) for kind in source_types] for hop in hops]
+
+        pairs: tuple[KeyPairs, ...] = ()
+        if self.batch_dependency > 1:
+            both = zip(keys(generation + 1), keys(0), strict=True)
+            pairs = tuple(tuple(zip(*hop, strict=True)) for hop in both)
+        return Keyed(keys(generation), Numbered(self.batch_dependency, self.batch_dependency - place, pairs))
+
+    def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
+        return {"layer_dependency": self.layer_dependency, "batch_dependency": self.batch_dependency}
+
+
+def _read_keys(name: str, value: Any) -> tuple[KeyPairs, ...]:
+    """Return the keys of one hop, of each draw two."""
+    pairs = [list_of(f"an entry of {name}", each, 2) for each in list_of(name, value)]
+    if any(len(each) != 2 for each in pairs):
+        raise ValueError(f"{name} is {shown(value)}, it must have two keys for each draw")
+    checked = [(_KEY.read("a key", one), _KEY.read("a key", other)) for one, other in pairs]
+    return (tuple(checked),) if checked else ()
+
+
+_KEY = whole(0, 2**64 - 1)
+_KEYS = Form(_read_keys, lambda keys: [[*each] for hop in keys for each in hop])
+
+
+@dataclass(frozen=True)
+class Numbered(Choice):
+    """A ByNumber at a minibatch: the record that a request carries. The key of a draw is that of its generation.
+
+    Attributes:
+        dependency: how many minibatches a source keeps its number.
+        until_next: sources with offset >= until_next belong to the next generation.
+        keys: of each hop and edge type; empty where the dependency is 1.
+    """
+
+    dependency: Annotated[int, whole(1, _MAX_DEPENDENCY)] = 1
+    until_next: Count = 1
+    keys: Annotated[tuple[KeyPairs, ...], _KEYS] = ()
+
+    by: ClassVar[str] = "number"
+
+    def kernel(self, arguments: list[Any]) -> _core.Layers:
+        next_keys, offset_keys = ([[pair[i] for pair in hop] for hop in self.keys] for i in range(2))
+        return _core.Layers(
+            dependency=self.dependency, until_next=self.until_next, next_keys=next_keys, offset_keys=offset_keys
+        )
+
+    def refuse_contradictions(self) -> None:
+        if self.dependency == 1 and self.keys:
+            raise ValueError("keys are there, it must have none where the dependency is 1")
+        whole(1, self.dependency).read("until_next", self.until_next)
+
+    def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
+        found = sum(map(len, self.keys))
+        if self.dependency > 1 and found != num_draws:
+            raise ValueError(f"keys has {found} entries, for {num_draws} draws")
+        if replace or has_streams:
+            raise ValueError("in-edges of the smallest numbers are drawn without replacement and have no streams")
+
+    def at(self, hop: int, places: Sequence[int]) -> Numbered:
+        return replace(self, keys=(tuple(self.keys[hop][place] for place in places),) if self.keys else ())
 
 
 @register_stage("sample_layer_neighbor")
@@ -63,7 +152,7 @@ class LayerNeighborSampler(ChoiceSampler):
         concurrency: int | None = None,
     ) -> None:
         self.layer_dependency = check_bool(self.name, "layer_dependency", layer_dependency)
-        self.batch_dependency = check_int(self.name, "batch_dependency", batch_dependency, 1, MAX_DEPENDENCY)
+        self.batch_dependency = check_int(self.name, "batch_dependency", batch_dependency, 1, _MAX_DEPENDENCY)
         super().__init__(
             source,
             graph,

@@ -26,8 +26,8 @@ import datapipes as dp
 from datapipes import distributed
 from datapipes.distributed import DistGraph
 from datapipes.graph.graph import Graph
-from datapipes.sampling.by_number import Numbered
-from datapipes.sampling.by_time import ByTime
+from datapipes.sampling.layer_neighbor_sampler import Numbered
+from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 
 class Row(NamedTuple):

@@ -16,9 +16,9 @@ from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.graph.graph import Graph
 from datapipes.partition.native.native_write import write_native
 from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest
-from datapipes.sampling.by_number import Numbered
-from datapipes.sampling.by_time import ByTime
-from datapipes.sampling.by_weight import ByWeight
+from datapipes.sampling.layer_neighbor_sampler import Numbered
+from datapipes.sampling.neighbor_sampler import ByWeight
+from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 NUM_NODES, NUM_EDGES = 200, 2000
 BOTH = {"edge_time_attr": "at", "node_time_attr": "since"}

@@ -21,7 +21,7 @@ from datapipes.graph.kept_rows import Chosen
 from datapipes.partition.native.part_arrays import PartRelation, PartRows
 from datapipes.processes.mappings import mapping_of
 from datapipes.processes.sharing import pack
-from datapipes.sampling.by_time import ByTime
+from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 WRITES, CITES, HOSTS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("venue", "hosts", "paper")
 

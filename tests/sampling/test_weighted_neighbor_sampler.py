@@ -23,7 +23,7 @@ from weights import weighted_graph, weighted_typed_graph, weights_for
 import datapipes as dp
 from datapipes.graph.kept_rows import Chosen
 from datapipes.processes.sharing import pack
-from datapipes.sampling.by_weight import ByWeight
+from datapipes.sampling.neighbor_sampler import ByWeight
 
 
 def weighted(graph: dp.CSCGraph | None = None, **arguments) -> dp.NeighborSampler:

@@ -17,9 +17,9 @@ from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.distributed.wire.rows_codec import rows_to_message
 from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
-from datapipes.sampling.by_number import Numbered
-from datapipes.sampling.by_time import ByTime
-from datapipes.sampling.by_weight import ByWeight
+from datapipes.sampling.layer_neighbor_sampler import Numbered
+from datapipes.sampling.neighbor_sampler import ByWeight
+from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 # What a server may tell; anything else is a bug of it.
 TOLD = (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, ValueError, TypeError, IndexError, KeyError)

@@ -11,7 +11,7 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.tensor_buffers import DTYPES
 from datapipes.graph.choice import RowForm
 from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
-from datapipes.sampling.by_time import ByTime
+from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 WRITES = ("author", "writes", "paper")
 

@@ -51,8 +51,8 @@ from datapipes.distributed.wire.rows_codec import (
 )
 from datapipes.graph.choice import UNIFORM
 from datapipes.partition.native.requests import Drawn, DrawRequest, RowsRequest
-from datapipes.sampling.by_number import Numbered
-from datapipes.sampling.by_weight import ByWeight
+from datapipes.sampling.layer_neighbor_sampler import Numbered
+from datapipes.sampling.neighbor_sampler import ByWeight
 
 MEANT = Meant(1, "0123456789abcdef", "fedcba9876543210")
 

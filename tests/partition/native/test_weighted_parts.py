@@ -15,7 +15,7 @@ from datapipes import _core
 from datapipes.distributed import Part, PartitionBook
 from datapipes.graph.rows_digest import sum_of_digests
 from datapipes.processes.sharing import pack
-from datapipes.sampling.by_weight import ByWeight
+from datapipes.sampling.neighbor_sampler import ByWeight
 
 
 @examples(25)

@@ -1,7 +1,8 @@
-// check.h: the macros of the kernel tests. test_kernels.cpp has main() and calls the suites of the other files.
+// check.h: the macros of the kernel tests. test_kernels.cpp has main(), which runs the suites of all files.
 #pragma once
 
 #include <cstdio>
+#include <vector>
 
 namespace datapipes {
 
@@ -42,20 +43,23 @@ inline int failed_checks = 0;
     RUN(test<std::int64_t>);   \
   } while (false)
 
-void test_digest();          // test_digest.cpp
-void test_distributed();     // test_distributed.cpp
-void test_fast_paths();      // test_fast_paths.cpp
-void test_gather();          // test_gather.cpp
-void test_gather_decoded();  // test_gather_decoded.cpp
-void test_labor();           // test_labor.cpp
-void test_memory();          // test_memory.cpp
-void test_partition();       // test_partition.cpp
-void test_shm();             // test_shm.cpp
-void test_shm_processes();   // test_shm_processes.cpp: forks, so it runs before any suite that starts a thread
-void test_shm_garbage();     // test_shm_garbage.cpp: forks too
-void test_temporal();        // test_temporal.cpp
-void test_tfrecord();        // test_tfrecord.cpp
-void test_threads();         // test_threads.cpp
-void test_weighted();        // test_weighted.cpp
+struct Suite {
+  const char* file;
+  bool forks;  // such suites run before one that starts a thread
+  void (*run)();
+};
+
+inline std::vector<Suite>& suites() {
+  static std::vector<Suite> all;
+  return all;
+}
+
+// SUITE(name) { RUN(...); ... } joins the suites that main() runs, in the order of their files; FORKING_SUITE forks.
+#define JOINED_SUITE(name, forks)                                                        \
+  static void name();                                                                    \
+  static const bool name##_joined = (suites().push_back({__FILE__, forks, name}), true); \
+  static void name()
+#define SUITE(name) JOINED_SUITE(name, false)
+#define FORKING_SUITE(name) JOINED_SUITE(name, true)
 
 }  // namespace datapipes

@@ -68,7 +68,7 @@ void values_of_32_bits_have_the_hashes_of_equal_ones_of_64() {
 
 }  // namespace
 
-void test_digest() {
+SUITE(test_digest) {
   RUN(xxh64_gives_the_published_answers);
   RUN(pieces_have_the_hashes_of_their_bytes_at_any_number_of_threads);
   RUN(values_of_32_bits_have_the_hashes_of_equal_ones_of_64);

@@ -252,7 +252,7 @@ void seeds_and_books_that_are_wrong_are_refused() {
 
 }  // namespace
 
-void test_distributed() {
+SUITE(test_distributed) {
   RUN_FOR_BOTH_IDS(hops_over_parts_are_those_of_the_whole_graph);
   RUN_FOR_BOTH_IDS(wrong_answers_of_parts_are_refused);
   RUN_FOR_BOTH_IDS(seeds_and_books_that_are_wrong_are_refused);

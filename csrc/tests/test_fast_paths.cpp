@@ -98,7 +98,7 @@ void a_map_outlives_the_end_of_its_bases() {
 
 }  // namespace
 
-void test_fast_paths() {
+SUITE(test_fast_paths) {
   RUN(a_few_draws_are_those_of_the_stream);
   RUN(a_few_picks_are_those_of_the_chooser);
   RUN(a_map_outlives_the_end_of_its_bases<std::int32_t, DirectIdMap>);

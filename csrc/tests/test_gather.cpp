@@ -86,7 +86,7 @@ void rows_are_put_in_their_places() {
 
 }  // namespace
 
-void test_gather() {
+SUITE(test_gather) {
   RUN_FOR_BOTH_IDS(rows_are_gathered_at_every_width);
   RUN_FOR_BOTH_IDS(rows_are_put_in_their_places);
 }

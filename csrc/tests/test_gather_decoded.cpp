@@ -123,7 +123,7 @@ void many_rows_are_the_same_on_any_number_of_threads() {
 
 }  // namespace
 
-void test_gather_decoded() {
+SUITE(test_gather_decoded) {
   RUN(both_paths_give_the_bits_of_every_pattern);
   RUN(known_values_are_decoded);
   RUN_FOR_BOTH_IDS(stored_rows_are_gathered_at_every_width);

@@ -12,7 +12,9 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gather/gather_rows.h"
@@ -395,12 +397,8 @@ void a_hop_beyond_the_memory_names_what_it_needs() {
 }
 
 }  // namespace
-}  // namespace datapipes
 
-int main() {
-  using namespace datapipes;
-  test_shm_processes();
-  test_shm_garbage();
+SUITE(test_kernels) {
   RUN(philox_gives_the_published_answers);
   RUN(hop_keys_and_draws_are_those_of_the_page);
   RUN(a_permutation_visits_every_item_once);
@@ -416,19 +414,16 @@ int main() {
   RUN(two_threads_get_what_one_gets);
   RUN(more_picks_than_an_array_can_hold_are_refused);
   RUN_FOR_BOTH_IDS(a_hop_beyond_the_memory_names_what_it_needs);
-  test_digest();
-  test_distributed();
-  test_fast_paths();
-  test_labor();
-  test_gather();
-  test_gather_decoded();
-  test_memory();
-  test_partition();
-  test_shm();
-  test_temporal();
-  test_tfrecord();
-  test_threads();
-  test_weighted();
+}
+
+}  // namespace datapipes
+
+int main() {
+  using namespace datapipes;
+  std::sort(suites().begin(), suites().end(), [](const Suite& one, const Suite& other) {
+    return std::tuple(!one.forks, std::string_view(one.file)) < std::tuple(!other.forks, std::string_view(other.file));
+  });
+  for (const Suite& suite : suites()) suite.run();
   std::printf("%d failed checks\n", failed_checks);
   return failed_checks == 0 ? 0 : 1;
 }

@@ -168,7 +168,7 @@ void a_hop_takes_the_in_edges_of_the_smallest_numbers() {
 
 }  // namespace
 
-void test_labor() {
+SUITE(test_labor) {
   RUN_FOR_BOTH_IDS(every_way_gives_the_numbers_of_the_streams);
   RUN(a_rejected_offset_is_drawn_again);
   RUN(the_smallest_are_those_of_a_sort);

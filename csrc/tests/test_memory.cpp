@@ -135,7 +135,7 @@ void a_forked_child_may_use_and_give_back_what_it_inherits() {
 
 }  // namespace
 
-void test_memory() {
+SUITE(test_memory) {
   RUN(memory_that_was_given_back_is_used_again);
   RUN(blocks_are_aligned_and_large_enough_at_every_size);
   RUN(idle_memory_is_bounded_by_what_was_in_use);

@@ -274,7 +274,7 @@ void maps_of_parts_that_do_not_fit_are_refused() {
 
 }  // namespace
 
-void test_partition() {
+SUITE(test_partition) {
   RUN_FOR_BOTH_IDS(ids_in_any_order_have_the_rows_of_the_sorted_ones);
   RUN_FOR_BOTH_IDS(ids_are_split_by_where_their_rows_lie);
   RUN(maps_of_parts_that_do_not_fit_are_refused);

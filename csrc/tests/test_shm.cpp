@@ -308,7 +308,7 @@ void hops_are_timed_at_both_ends() {
 
 }  // namespace
 
-void test_shm() {
+SUITE(test_shm) {
   RUN(messages_arrive_whole_and_in_order);
   RUN(pieces_begin_at_multiples_of_the_alignment);
   RUN(a_message_larger_than_the_segment_changes_nothing);

@@ -377,7 +377,7 @@ void garbage_written_during_the_calls_ends_in_an_error() {
 
 }  // namespace
 
-void test_shm_garbage() {
+FORKING_SUITE(test_shm_garbage) {
   RUN(what_no_peer_writes_is_told);
   RUN(what_the_creator_wrote_is_not_read_again);
   RUN(a_message_that_was_overwritten_while_it_was_sent_is_not_published);

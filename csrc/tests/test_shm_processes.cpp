@@ -254,7 +254,7 @@ void a_copy_is_closed_with_its_original() {
 
 }  // namespace
 
-void test_shm_processes() {
+FORKING_SUITE(test_shm_processes) {
   RUN(the_dead_are_told_apart_from_the_living);
   RUN(a_death_at_any_step_leaves_a_queue_that_works);
   RUN(a_death_while_another_one_is_being_repaired_does_no_harm);

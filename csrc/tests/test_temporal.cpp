@@ -209,7 +209,7 @@ void times_that_change_after_the_plan_are_refused() {
 
 }  // namespace
 
-void test_temporal() {
+SUITE(test_temporal) {
   RUN(the_times_of_sources_are_read_by_in_edge_and_rows_are_said_to_be_sorted);
   RUN(coarse_times_keep_the_order_of_times);
   RUN(a_wide_scan_is_the_plain_one);

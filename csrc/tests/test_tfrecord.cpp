@@ -331,7 +331,7 @@ void the_corpus_is_read() {
 
 }  // namespace
 
-void test_tfrecord() {
+SUITE(test_tfrecord) {
   RUN(crc32c_gives_the_published_answers);
   RUN(both_ways_to_a_crc_agree);
   RUN(a_file_ends_at_every_byte);

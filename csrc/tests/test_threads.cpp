@@ -258,7 +258,7 @@ void lines_are_read_within_the_memory() {
 
 }  // namespace
 
-void test_threads() {
+SUITE(test_threads) {
   RUN(every_part_is_done_once);
   RUN(products_are_consumed_in_order_on_the_calling_thread);
   RUN(of_several_errors_the_first_one_arrives);

@@ -127,7 +127,7 @@ void sums_that_no_weights_have_do_no_harm() {
 
 }  // namespace
 
-void test_weighted() {
+SUITE(test_weighted) {
   RUN(weighted_picks_stay_in_their_rows_at_every_degree_and_fanout);
   RUN(sums_and_digests_do_not_depend_on_threads);
   RUN(weights_that_are_none_are_refused);

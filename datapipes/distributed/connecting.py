@@ -11,8 +11,7 @@ from datapipes.distributed.address import Address
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.client.greeting import ask_facts
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.namebook import TORCHRUN, check_complete, read_namebook
-from datapipes.distributed.rendezvous import published_addresses
+from datapipes.distributed.namebook import TORCHRUN, check_complete, published_addresses, read_namebook
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.peers import Peers
 from datapipes.distributed.wire.refusals import OtherPartition

@@ -17,7 +17,6 @@ from datapipes.distributed.address import Address
 from datapipes.distributed.arrow import arrow_flight
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.cut import (
-    bytes_of_rows,
     cut_draw,
     cut_rows,
     halves,
@@ -36,7 +35,12 @@ from datapipes.distributed.wire.digest_codec import digest_to_message, digests_f
 from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge
-from datapipes.distributed.wire.rows_codec import RowsSink, answered_rows_from_message, rows_to_message
+from datapipes.distributed.wire.rows_codec import (
+    RowsSink,
+    answered_rows_bytes,
+    answered_rows_from_message,
+    rows_to_message,
+)
 from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 
 _WHERE = "FlightPeers"
@@ -124,7 +128,7 @@ class FlightPeers:
         where = self._where(part)
         sink = None if take is None else RowsSink(where, request, self.facts, take)
         try:
-            answer = send(rows_to_message(request, self._meant(part)), bytes_of_rows(request, self.facts), sink)
+            answer = send(rows_to_message(request, self._meant(part)), answered_rows_bytes(request, self.facts), sink)
         except AnswerTooLarge:
             cut = halves_of_rows(request, self.facts)
             if len(cut) == 1:

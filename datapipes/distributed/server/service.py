@@ -25,14 +25,13 @@ from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
-from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
+from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_bytes, drawn_to_message, most_drawn_bytes
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
-from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
-from datapipes.distributed.wire.tensor_buffers import bytes_of
+from datapipes.distributed.wire.rows_codec import answered_rows_bytes, answered_rows_to_message, rows_from_message
 from datapipes.partition.native.answers import answer_digests, answer_draw, answer_rows
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import Draw, DrawRequest, RowsRequest
+from datapipes.partition.native.requests import Draw, DrawRequest
 
 _RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
     BadRequest: "bad_request",
@@ -156,7 +155,7 @@ class Service:
     def _rows(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:
             request = rows_from_message(self.where, message)
-        num_bytes = self._within(_rows_bytes(request, self.facts), "rows")
+        num_bytes = self._within(answered_rows_bytes(request, self.facts), "rows")
 
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
@@ -177,16 +176,20 @@ class Service:
     def _draw(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:
             request = draw_from_message(self.where, message)
-        num_bytes = _most_draw_bytes(request, self.facts)
+        num_bytes = most_drawn_bytes(request, self.facts)
 
         def go_on() -> None:
             self._refuse_given_up(is_cancelled)
             if self.admission.is_closed:
                 raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
 
+        def num_edges(draw: Draw, _: int) -> int:
+            go_on()
+            return _num_edges(self.part, request, draw)
+
         def count() -> int:
             with threads_of_kernels(self.limits.num_threads):
-                return _draw_bytes(self.part, request, self.facts, go_on)
+                return drawn_bytes(request, self.facts, num_edges)
 
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
@@ -210,40 +213,13 @@ class Service:
         return num_bytes
 
 
-_INT64_BYTES = 8
+def _num_edges(part: Part, request: DrawRequest, draw: Draw) -> int:
+    """Return how many in-edges a draw gives at most, by the degrees of the nodes; so many, if it is uniform.
 
-
-def _most_draw_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
-    """Return how many bytes the answer has at most; None if a draw keeps all in-edges: the part counts them."""
-    if any(each.fanout < 0 for each in request.draws):
-        return None
-    return sum(
-        _INT64_BYTES * (count + 1) + count * each.fanout * _edge_bytes(request, facts)
-        for each in request.draws
-        for count in [request.ids[ends_of(each.edge_type)[1]].shape[0]]
-    )
-
-
-def _draw_bytes(
-    part: Part, request: DrawRequest, facts: PartitionFacts, go_on: Callable[[], None] = lambda: None
-) -> int:
-    """Return how many bytes the answer has at most, by the degrees of the nodes; so many, if draws are uniform.
-
-    Args:
-        go_on: called before each draw is counted; see answer_draw.
     Raises:
         IndexError: A node is not the part's.
         ValueError: There is no such type.
     """
-    edge_bytes, total = _edge_bytes(request, facts), 0
-    for each in request.draws:
-        go_on()
-        count = request.ids[ends_of(each.edge_type)[1]].shape[0]
-        total += _INT64_BYTES * (count + 1) + edge_bytes * _edges(part, request, each)
-    return total
-
-
-def _edges(part: Part, request: DrawRequest, draw: Draw) -> int:
     dst = ends_of(draw.edge_type)[1]
     indptr, rows = part.relation(draw.edge_type).indptr, part.rows_of(request.ids[dst], dst)
     degrees = indptr[rows + 1] - indptr[rows]
@@ -252,20 +228,6 @@ def _edges(part: Part, request: DrawRequest, draw: Draw) -> int:
     if request.replace:
         return int(torch.count_nonzero(degrees)) * draw.fanout
     return int(degrees.clamp(max=draw.fanout).sum())
-
-
-def _edge_bytes(request: DrawRequest, facts: PartitionFacts) -> int:
-    return facts.index_dtype.itemsize + (_INT64_BYTES if request.edge_ids else 0)
-
-
-def _rows_bytes(request: RowsRequest, facts: PartitionFacts) -> int:
-    """Return how many bytes the rows have; features that the part does not have count nothing."""
-    forms = [
-        (each.ids.shape[0], facts.features.get((each.domain, each.type, name)))
-        for each in request.rows
-        for name in each.names
-    ]
-    return sum(bytes_of((count, *form.shape), form.dtype) for count, form in forms if form is not None)
 
 
 class _Entry:

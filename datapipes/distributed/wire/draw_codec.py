@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from datapipes.distributed.wire.request_parts import columns_of
 from datapipes.graph.choice import CHOICE, UNIFORM
 from datapipes.partition.native.requests import COLUMNS, Draw, Drawn, DrawRequest
 
+_INT64_BYTES = 8
 _FANOUT, _KEY = whole(-1, 2**62), whole(0, 2**64 - 1)
 
 
@@ -86,6 +88,23 @@ def drawn_to_message(drawn: list[Drawn]) -> Message:
     for number, each in enumerate(drawn):
         tensors |= {f"{name}.{number}": value for name, value in each._asdict().items() if value is not None}
     return Message(answer_header("draw"), tensors)
+
+
+def drawn_bytes(request: DrawRequest, facts: PartitionFacts, num_edges: Callable[[Draw, int], int]) -> int:
+    """Return the bytes of the answer to a request, given the in-edges of each draw for so many nodes."""
+    edge_bytes, found = facts.index_dtype.itemsize + (_INT64_BYTES if request.edge_ids else 0), 0
+    for draw in request.draws:
+        ids = request.ids.get(ends_of(draw.edge_type)[1])
+        num_nodes = 0 if ids is None else ids.shape[0]  # a server says what is missing
+        found += _INT64_BYTES * (num_nodes + 1) + edge_bytes * num_edges(draw, num_nodes)
+    return found
+
+
+def most_drawn_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
+    """Return the bytes that the answer has at most; None if a draw keeps all in-edges, which the part counts."""
+    if any(draw.fanout < 0 for draw in request.draws):
+        return None
+    return drawn_bytes(request, facts, lambda draw, num_nodes: num_nodes * draw.fanout)
 
 
 def drawn_from_message(where: str, message: Message, request: DrawRequest, facts: PartitionFacts) -> list[Drawn]:

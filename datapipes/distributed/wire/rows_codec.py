@@ -61,6 +61,17 @@ def rows_from_message(where: str, message: Message) -> RowsRequest:
         raise BadRequest(f"{where}: {error}.") from error
 
 
+def row_bytes(rows: Rows, facts: PartitionFacts) -> int:
+    """Return the bytes of a row of all names; features that the part does not have count nothing."""
+    forms = [facts.features.get((rows.domain, rows.type, name)) for name in rows.names]
+    return sum(form.num_bytes for form in forms if form is not None)
+
+
+def answered_rows_bytes(request: RowsRequest, facts: PartitionFacts) -> int:
+    """Return the bytes of the answer to a request."""
+    return sum(row_bytes(rows, facts) * rows.ids.shape[0] for rows in request.rows)
+
+
 def answered_rows_to_message(rows: list[Tensor]) -> Message:
     """Return the answer as a message: "0" is the first tensor, ..."""
     return Message(answer_header("rows"), {str(number): each for number, each in enumerate(rows)})

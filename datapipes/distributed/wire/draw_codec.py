@@ -1,4 +1,8 @@
-"""A hop as a message: the request of a client, and what the part drew."""
+"""A hop as a message: the request of a client, and what the part drew.
+
+Each part is asked in each hop, so only the lists of the header are read by forms: as one record it would take 5 us more
+to write, beside 5 to 10, and 6 more to read, beside 16 to 38.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.base.records import edge_type_of, list_of, node_type_of, type_to_json, whole
+from datapipes.base.records import OptionalNodeType, form_of, list_of
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
@@ -22,7 +26,7 @@ from datapipes.graph.choice import CHOICE, UNIFORM
 from datapipes.partition.native.requests import COLUMNS, Draw, Drawn, DrawRequest
 
 _INT64_BYTES = 8
-_FANOUT, _KEY = whole(-1, 2**62), whole(0, 2**64 - 1)
+_IDS, _DRAWS = form_of(tuple[OptionalNodeType, ...]), form_of(tuple[Draw, ...])
 
 
 def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
@@ -34,8 +38,8 @@ def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
     header = request_header(
         "draw",
         meant,
-        ids=[type_to_json(node_type) for node_type in request.ids],
-        draws=[[type_to_json(each.edge_type), int(each.fanout), int(each.key)] for each in request.draws],
+        ids=_IDS.write(request.ids),
+        draws=_DRAWS.write(request.draws),
         replace=bool(request.replace),
         edge_ids=bool(request.edge_ids),
         **({} if kinds == ["ids"] else {"columns": kinds}),
@@ -55,19 +59,21 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
         ids, draws, replace, edge_ids, kinds, choice = _own_values(
             message, "draw", ("ids", "draws", "replace", "edge_ids"), ("columns", "choice")
         )
-        types = [node_type_of(each) for each in list_of("ids", ids)]
+        types = _IDS.read("ids", ids)
         if len({*types}) < len(types):
             raise ValueError("a node type has ids twice")
         if type(replace) is not bool or type(edge_ids) is not bool:
             raise ValueError(f"replace and edge_ids are {shown(replace)} and {shown(edge_ids)}, allowed are booleans")
         columns = columns_of(message, _kinds(kinds), len(types))
         request = DrawRequest(
-            draws=tuple(_draw(each) for each in list_of("draws", draws)),
+            draws=_DRAWS.read("draws", draws),
             replace=replace,
             edge_ids=edge_ids,
             choice=UNIFORM if choice is None else CHOICE.read("choice", choice),
             **{kind: dict(zip(types, each, strict=True)) for kind, each in columns.items()},
         )
+        if any(each.fanout == 0 for each in request.draws):
+            raise ValueError("a fanout is 0, allowed are -1 and whole numbers above 0; leave the edge type out")
         drawn = [each.edge_type or () for each in request.draws]
         if any(one >= after for one, after in pairwise(drawn)):
             raise ValueError(f"the edge types of the draws are {shown(drawn)}; each comes once, in sorted order")
@@ -153,20 +159,6 @@ def _kinds(value: object) -> tuple[str, ...]:
     if len(kinds) < 2 or kinds != [kind for kind in COLUMNS if kind in kinds]:
         raise ValueError(f"columns is {shown(kinds)}, allowed are two or more of {shown(COLUMNS)}, in this order")
     return tuple(kinds)
-
-
-def _draw(value: object) -> Draw:
-    parts = list_of("a draw", value)
-    if len(parts) != 3:
-        raise ValueError(f"a draw is {shown(parts)}, it must be edge type, fanout and key")
-    edge_type, fanout, key = parts
-    if fanout == 0 and type(fanout) is int:
-        raise ValueError("a fanout is 0, allowed are -1 and whole numbers above 0; leave the edge type out")
-    return Draw(
-        edge_type_of(edge_type),
-        _FANOUT.read("a fanout", fanout),
-        _KEY.read("a key", key),
-    )
 
 
 def _own_values(message: Message, kind: str, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[Any]:

@@ -125,6 +125,7 @@ soak: build
 	$(RUN) benchmarks/chaos.py --kills 200
 
 stubs: build
+	$(RUN) tools/write_dist_samplers.py
 	$(RUN) tools/write_inits.py
 	$(RUN) tools/write_stub.py
 	$(RUN) tools/write_tables.py

@@ -19,9 +19,8 @@ from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.envelope import COMMON, Meant, answer_header, request_header
+from datapipes.distributed.wire.envelope import COMMON, Meant, answer_header, columns_of, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import columns_of
 from datapipes.graph.choice import CHOICE, UNIFORM
 from datapipes.partition.native.requests import COLUMNS, Draw, Drawn, DrawRequest
 

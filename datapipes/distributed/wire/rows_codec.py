@@ -13,9 +13,8 @@ from datapipes.base.records import AnyType, edge_type_of, node_type_of, one_of, 
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.envelope import Meant, answer_header, check_versions, request_header
+from datapipes.distributed.wire.envelope import Meant, answer_header, check_versions, ids_of, own_record, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import ids_of, own_record
 from datapipes.partition.native.requests import Rows, RowsRequest, TakeRows
 
 

@@ -24,6 +24,13 @@ _STORE_S = 30.0  # for one question to the store
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
+def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Address]:
+    """Return the addresses that a namebook of any form has; of "torchrun" those of `parts`, see published_addresses."""
+    if isinstance(namebook, str) and namebook == TORCHRUN:
+        return published_addresses(where, parts, timeout)
+    return read_namebook(where, namebook)
+
+
 def read_namebook(where: str, namebook: Any) -> dict[int, Address]:
     """Return {part: address} of a mapping or of the path of a JSON file, in the order of the parts.
 

@@ -25,7 +25,7 @@ from datapipes.distributed.client.cut import (
     join_rows,
     most_bytes_of_draw,
 )
-from datapipes.distributed.client.greeting import greet
+from datapipes.distributed.client.greeting import greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.forks import refuse_forked
@@ -191,18 +191,10 @@ class _Here:
         self._end.detach()  # or it would keep this until the peers end, which may connect and close many times
 
     def _connecting(self, part: int) -> Callable[[float], Connection]:
-        where, address = f"part {part} at {self._addresses[part]}", self._addresses[part]
-
-        def connect(timeout: float) -> Connection:
-            connection = Connection(where, address, self._tls, self._limits.connect_s)
-            try:
-                greet(connection, part, timeout, facts=self._facts, partition_id=self._facts.partition_id)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
-
-        return connect
+        address, facts, limits, tls = self._addresses[part], self._facts, self._limits, self._tls
+        return lambda timeout: greeted(
+            part, address, limits, timeout, tls=tls, facts=facts, partition_id=facts.partition_id
+        )[0]
 
 
 _Piece = TypeVar("_Piece")

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from datapipes.distributed.address import Address
-from datapipes.distributed.arrow import arrow_flight
-from datapipes.distributed.forks import note_client, refuse_forked
+from datapipes.distributed.arrow import arrow_flight, note_client, refuse_forked
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import Sink, from_batches

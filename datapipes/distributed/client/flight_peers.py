@@ -14,7 +14,7 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.distributed.address import Address
-from datapipes.distributed.arrow import arrow_flight
+from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.cut import (
     cut_draw,
@@ -28,7 +28,6 @@ from datapipes.distributed.client.cut import (
 from datapipes.distributed.client.greeting import greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.forks import refuse_forked
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.digest_codec import digest_to_message, digests_from_message

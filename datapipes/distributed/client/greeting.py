@@ -8,11 +8,10 @@ from dataclasses import fields
 
 from datapipes.base.checks import shown
 from datapipes.distributed.address import Address
-from datapipes.distributed.arrow import arrow_flight
+from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.facts import PartitionFacts, greeting_from_message, hello_to_message
-from datapipes.distributed.forks import refuse_forked
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import OtherPartition

@@ -1,6 +1,6 @@
 """What does it cost to sample a graph in parts, beside the undivided graph in the same run, without a network?
 
-The hops alone, from ready answers: HopsOverParts (numbers seeds, merges the answers of 2 and 4 random parts, numbers
+The hops alone, from ready answers: HopRequests (numbers seeds, merges the answers of 2 and 4 random parts, numbers
 the neighbors by hash maps, splits the next rows) beside sample_neighbors, which draws, and numbers by direct maps;
 ns of processor time per in-edge. Then whole minibatches: dist_sample_neighbor over 2 parts that answer in this process,
 one of them local, beside sample_neighbor; minibatches/s. Seeds 1024, fanouts [15, 10, 5], frontier "new", one thread
@@ -24,7 +24,7 @@ from common import alternate, load_graph, parser, report, timed
 import datapipes as dp
 from datapipes.distributed import DistGraph, Part, Partitioner
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.hops_over_parts import HopsOverParts, core_graph
+from datapipes.distributed.hop_requests import HopRequests, core_graph
 from datapipes.partition.native.answers import answer_draw
 
 BATCH, FANOUTS, MINIBATCHES = 1024, [15, 10, 5], 4
@@ -69,7 +69,7 @@ def main() -> None:
             if num_parts == 2:
                 chains["dist_sample_neighbor, 2 parts (minibatches/s)"] = chain
             replay = Replay(dist_graph, parts, seeds, chain, rng)
-            sides[f"HopsOverParts, {num_parts} parts (ns/edge)"] = lambda _, replay=replay: per(edges, replay)
+            sides[f"HopRequests, {num_parts} parts (ns/edge)"] = lambda _, replay=replay: per(edges, replay)
         figures: dict[str, float | str] = dict(alternate(sides, args.repeats))
         rates = {
             name: lambda _, chain=chain: MINIBATCHES / timed(lambda: list(chain))[0] for name, chain in chains.items()
@@ -91,8 +91,8 @@ class Replay:
             self.answers.append([answer_draw(parts[ask.part], ask.request) for ask in asked])
             asked = hops.advance(self.answers[-1])
 
-    def hops(self) -> HopsOverParts:
-        return HopsOverParts(self.graph, self.core, self.plan, self.seeds, self.keyed, None)
+    def hops(self) -> HopRequests:
+        return HopRequests(self.graph, self.core, self.plan, self.seeds, self.keyed, None)
 
     def __call__(self) -> None:
         hops = self.hops()

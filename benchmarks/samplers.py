@@ -51,12 +51,13 @@ import torch
 from common import Figures, Peer, alternate, load_graph, parser, peers_of, report
 
 import datapipes as dp
+from datapipes.graph.graph import Graph
 
 ROUND_S = 0.5
 BATCH_SIZE = 1024
 DEEP = [15, 10, 5]
 
-Build = Callable[[dp.Stage, dp.CSCGraph], dp.Stage]
+Build = Callable[[dp.Stage, Graph], dp.Stage]
 
 
 class Row(NamedTuple):
@@ -73,14 +74,19 @@ class Row(NamedTuple):
     peer: str | None = None
 
 
+def of_dtype(graph: Graph, dtype: torch.dtype) -> Graph:
+    """Return the graph with ids of a dtype; one in parts as it is."""
+    return graph if graph.in_parts else graph.with_index_dtype(dtype)
+
+
 def uniform(fanouts: list[int], dtype: torch.dtype = torch.int64, **options: object) -> Build:
     """Return uniform sampling with these fanouts, over ids of a dtype."""
-    return lambda items, graph: items.sample_neighbor(graph.with_index_dtype(dtype), fanouts, **options)
+    return lambda items, graph: items.sample_neighbor(of_dtype(graph, dtype), fanouts, **options)
 
 
 def labor(fanouts: list[int], dtype: torch.dtype = torch.int64, **options: object) -> Build:
     """Return layer-neighbor sampling with these fanouts."""
-    return lambda items, graph: items.sample_layer_neighbor(graph.with_index_dtype(dtype), fanouts, **options)
+    return lambda items, graph: items.sample_layer_neighbor(of_dtype(graph, dtype), fanouts, **options)
 
 
 def temporal(**options: object) -> Build:
@@ -88,7 +94,7 @@ def temporal(**options: object) -> Build:
     return lambda items, graph: items.temporal_sample_neighbor(graph, DEEP, **options)
 
 
-# A new sampler is a row here, and a word in the docstring.
+# A new sampler is a row here, also for dist_samplers.py, and a word in the docstring, with its dist_ name.
 ROWS = [
     Row("labor", labor(DEEP), uniform(DEEP), peer="labor"),
     Row("labor_10", labor([10, 10, 10]), uniform([10, 10, 10])),

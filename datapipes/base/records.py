@@ -120,7 +120,8 @@ def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
 
 def whole(low: int, high: int = INT64_MAX) -> Form:
     """Return the form of whole numbers in [low, high]."""
-    return plain(f"whole numbers in [{low}, {high}]", lambda value: type(value) is int and low <= value <= high)
+    form = plain(f"whole numbers in [{low}, {high}]", lambda value: type(value) is int and low <= value <= high)
+    return form._replace(write=int)  # NumPy's are no JSON
 
 
 def one_of(*texts: str) -> Form:

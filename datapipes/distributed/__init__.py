@@ -8,8 +8,8 @@ from datapipes.distributed.dist_samplers import (
     DistNeighborSampler,
     DistTemporalNeighborSampler,
 )
+from datapipes.distributed.namebook import publish_address
 from datapipes.distributed.partition_client import PartitionClient, connect
-from datapipes.distributed.rendezvous import publish_address
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook

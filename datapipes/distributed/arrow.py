@@ -1,10 +1,17 @@
-"""pyarrow, where it is installed; nothing imports it before a client or a server is made."""
+"""pyarrow, where it is installed; nothing imports it before a client or a server is made.
+
+A child that is forked from a process with a client or a server of Arrow Flight never gets an answer, so it gets an
+error instead.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from datapipes.base.errors import needed
+from datapipes.processes.unforkable import Unforkable, must_not_be_forked, refuse_if_inherited
+
+_FLIGHT = "Arrow Flight"
 
 
 def arrow(where: str) -> Any:
@@ -22,3 +29,19 @@ def arrow_flight(where: str) -> Any:
         ModuleNotFoundError: pyarrow is not installed; the message says what to install.
     """
     return needed("pyarrow.flight", "distributed", f"{where}: Arrow Flight, through which machines read parts,")
+
+
+def note_client(client: Any) -> None:
+    """Note that this process has a client of Flight, for as long as it exists."""
+    has, instead = "is connected to partition servers (Arrow Flight)", "close the DistGraph before"
+    must_not_be_forked(client, _FLIGHT, Unforkable(has, instead))
+
+
+def note_server(server: Any) -> None:
+    """Note that this process has a server of Flight, for as long as it exists."""
+    must_not_be_forked(server, _FLIGHT, Unforkable("runs a PartitionServer (Arrow Flight)", "stop the server before"))
+
+
+def refuse_forked(where: str) -> None:
+    """Raise RuntimeError if this process was forked from one that had used Flight: it would wait for ever."""
+    refuse_if_inherited(where, _FLIGHT, "Arrow Flight, which connects to partition servers, was used")

@@ -29,8 +29,8 @@ class Ask(NamedTuple):
     request: DrawRequest
 
 
-class GraphInParts(Graph):
-    """A graph in parts, as far as its parts are asked; see DistGraph.
+class AsksParts(Graph):
+    """A graph in parts, as far as its parts are asked; see DistGraph. What a minibatch asks, HopRequests says.
 
     Attributes:
         kept_digests: what `ChosenOverParts` has asked so far.
@@ -43,41 +43,67 @@ class GraphInParts(Graph):
     local_part: Part | None
     kept_digests: dict[DigestRequest, dict[Any, list[str] | None]]
 
-    def is_here(self, part: int) -> bool:
-        """Whether a part is that of this process."""
+    def _answers(self, asked: list[Ask]) -> list[list[Drawn]]:
+        """Return the answer of each part. Other parts are asked first, so that they work while the own one draws."""
+        waiting = self._request(asked)
+        answers = {}
+        try:
+            for ask in sorted(asked, key=lambda ask: ask.part in waiting):
+                with _noting_part(ask.part):
+                    answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else self._draw_here(ask)
+        finally:
+            for future in waiting.values():
+                future.cancel()  # those that an error leaves behind
+        return [answers[ask.part] for ask in asked]
+
+    async def _awaited_answers(self, asked: list[Ask]) -> list[list[Drawn]]:
+        """Return what `_answers` does."""
+        waiting = self._request(asked)
+
+        async def answer(ask: Ask) -> list[Drawn]:
+            with _noting_part(ask.part):
+                if ask.part in waiting:
+                    return await asyncio.wrap_future(waiting[ask.part])
+                return await off_loop(self._draw_here, ask)
+
+        tasks = [asyncio.ensure_future(answer(ask)) for ask in asked]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()  # those that an error leaves behind
+
+    def _digests_of_parts(self, request: DigestRequest) -> list[Digests]:
+        """Return the answer of each part, in their order; all are asked at once."""
+        waiting = {}
+        for part in range(self.facts.num_parts):
+            if not self._is_here(part):
+                with _noting_part(part):
+                    waiting[part] = self.peers.digests(part, request)
+        answers = []
+        for part in range(self.facts.num_parts):
+            with _noting_part(part):
+                if part in waiting:
+                    answers.append(waiting[part].result())
+                else:
+                    assert self.local_part is not None
+                    answers.append(answer_digests(self.local_part, request))
+        return answers
+
+    def _is_here(self, part: int) -> bool:
         return self.local_part is not None and self.local_part.part == part
 
+    def _request(self, asked: list[Ask]) -> dict[int, Future[list[Drawn]]]:
+        waiting = {}
+        for ask in asked:
+            if not self._is_here(ask.part):
+                with _noting_part(ask.part):
+                    waiting[ask.part] = self.peers.draw(ask.part, ask.request)
+        return waiting
 
-def answers_of(graph: GraphInParts, asked: list[Ask]) -> list[list[Drawn]]:
-    """Return the answer of each part. Other parts are asked first, so that they work while the own one draws."""
-    waiting = _request(graph, asked)
-    answers = {}
-    try:
-        for ask in sorted(asked, key=lambda ask: ask.part in waiting):
-            with _noting_part(ask.part):
-                answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else _draw_here(graph, ask)
-    finally:
-        for future in waiting.values():
-            future.cancel()  # those that an error leaves behind
-    return [answers[ask.part] for ask in asked]
-
-
-async def awaited_answers_of(graph: GraphInParts, asked: list[Ask]) -> list[list[Drawn]]:
-    """Return what `answers_of` does."""
-    waiting = _request(graph, asked)
-
-    async def answer(ask: Ask) -> list[Drawn]:
-        with _noting_part(ask.part):
-            if ask.part in waiting:
-                return await asyncio.wrap_future(waiting[ask.part])
-            return await off_loop(_draw_here, graph, ask)
-
-    tasks = [asyncio.ensure_future(answer(ask)) for ask in asked]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()  # those that an error leaves behind
+    def _draw_here(self, ask: Ask) -> list[Drawn]:
+        assert self.local_part is not None
+        return answer_draw(self.local_part, ask.request, num_threads=num_threads())
 
 
 class ChosenOverParts:
@@ -85,7 +111,7 @@ class ChosenOverParts:
     they are first asked; the part in this process when the stage is built.
     """
 
-    def __init__(self, graph: GraphInParts, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
+    def __init__(self, graph: AsksParts, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
         self._graph, self._where, self._reads, self._edge_types = graph, where, choice.reads, tuple(edge_types)
         if self._reads is not None:
             self._reads.check(where, graph, edge_types)
@@ -111,7 +137,7 @@ class ChosenOverParts:
             return {}
         kept, request = self._graph.kept_digests, DigestRequest(self._edge_types, self._reads)
         if request not in kept:
-            by_edge_type = zip(*_digests(self._graph, request), strict=True)
+            by_edge_type = zip(*self._graph._digests_of_parts(request), strict=True)
             kept[request] = {of: self._sum(of, each) for of, each in zip(self._edge_types, by_edge_type, strict=True)}
         return kept[request]
 
@@ -126,23 +152,6 @@ class ChosenOverParts:
         return [sum_of_digests(each) for each in zip(*given, strict=True)] if given else None
 
 
-def _digests(graph: GraphInParts, request: DigestRequest) -> list[Digests]:
-    waiting = {}
-    for part in range(graph.facts.num_parts):
-        if not graph.is_here(part):
-            with _noting_part(part):
-                waiting[part] = graph.peers.digests(part, request)
-    answers = []
-    for part in range(graph.facts.num_parts):
-        with _noting_part(part):
-            if part in waiting:
-                answers.append(waiting[part].result())
-            else:
-                assert graph.local_part is not None
-                answers.append(answer_digests(graph.local_part, request))
-    return answers
-
-
 @contextmanager
 def _noting_part(part: int) -> Iterator[None]:
     """Add to an error which part was asked."""
@@ -151,17 +160,3 @@ def _noting_part(part: int) -> Iterator[None]:
     except Exception as error:
         add_note(error, f"asked of part {part}")
         raise
-
-
-def _request(graph: GraphInParts, asked: list[Ask]) -> dict[int, Future[list[Drawn]]]:
-    waiting = {}
-    for ask in asked:
-        if not graph.is_here(ask.part):
-            with _noting_part(ask.part):
-                waiting[ask.part] = graph.peers.draw(ask.part, ask.request)
-    return waiting
-
-
-def _draw_here(graph: GraphInParts, ask: Ask) -> list[Drawn]:
-    assert graph.local_part is not None
-    return answer_draw(graph.local_part, ask.request, num_threads=num_threads())

@@ -11,8 +11,7 @@ from datapipes.distributed.address import Address
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.client.greeting import ask_facts
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.namebook import TORCHRUN, check_complete, read_namebook
-from datapipes.distributed.rendezvous import published_addresses
+from datapipes.distributed.namebook import addresses_in, check_complete
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.peers import Peers
 from datapipes.distributed.wire.refusals import OtherPartition
@@ -57,10 +56,8 @@ def connect_parts(
     """Return the parts of a partition: that of this process opened, the others to be asked when they are needed."""
     book, part = _book_and_part(where, root_or_book, local_part, check_bool(where, "mmap", mmap))
     wanted = [number for number in range(book.num_parts) if number != local_part]
-    if isinstance(namebook, str) and namebook == TORCHRUN:
-        addresses = published_addresses(where, wanted, security.deadline)
-    else:
-        addresses = check_complete(where, read_namebook(where, namebook), book.num_parts, local_part)
+    addresses = addresses_in(where, namebook, wanted, security.deadline)
+    addresses = check_complete(where, addresses, book.num_parts, local_part)
     refuse_all_plain(where, addresses, security)
     facts = PartitionFacts.of(part) if part is not None else _facts_of_servers(where, book, addresses, security)
     return Parts(facts, book, FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline), part)
@@ -68,18 +65,14 @@ def connect_parts(
 
 def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
     """Return the servers of a partition, of which nothing is known here."""
-    if isinstance(namebook, str) and namebook == TORCHRUN:
-        addresses = published_addresses(where, [0], security.deadline)
-    else:
-        addresses = read_namebook(where, namebook)
+    addresses = addresses_in(where, namebook, [0], security.deadline)
     if not addresses:
         raise ValueError(f"{where}: the namebook is empty. Name the address of the server of each part.")
     refuse_all_plain(where, addresses, security)
     part, address = next(iter(addresses.items()))
     facts = ask_facts(where, part, address, tls=security.tls, deadline=security.deadline)
-    if isinstance(namebook, str) and namebook == TORCHRUN:
-        addresses = published_addresses(where, range(facts.num_parts), security.deadline)
-        refuse_all_plain(where, addresses, security)
+    addresses = addresses_in(where, namebook, range(facts.num_parts), security.deadline)
+    refuse_all_plain(where, addresses, security)
     addresses = check_complete(where, addresses, facts.num_parts)
     return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline)
 

@@ -12,8 +12,7 @@ from datapipes.base.checks import check_int
 from datapipes.base.sizes import parse_size
 from datapipes.base.types import NodeType
 from datapipes.distributed.dist_graph import DistGraph
-from datapipes.distributed.hot_choice import choose_hot
-from datapipes.distributed.hot_rows import HotRows
+from datapipes.distributed.hot_rows import HotRows, choose_hot
 from datapipes.distributed.row_reader import RowReader, Wanted
 from datapipes.features.feature import Feature
 from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text

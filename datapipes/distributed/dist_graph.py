@@ -13,10 +13,10 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.types import EdgeType, NodeType, type_in
 from datapipes.chain.asynchronous import off_loop
-from datapipes.distributed.asking_parts import Ask, ChosenOverParts, GraphInParts, answers_of, awaited_answers_of
+from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts
 from datapipes.distributed.connecting import check_security, connect_parts
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.hops_over_parts import HopsOverParts, core_graph
+from datapipes.distributed.hop_requests import HopRequests, core_graph
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.peers import Peers
 from datapipes.graph.choice import Choice, Keyed
@@ -31,7 +31,7 @@ __all__ = ["DistGraph"]
 _CONNECT = "DistGraph.connect"
 
 
-class DistGraph(GraphInParts):
+class DistGraph(AsksParts):
     """A graph in parts; `DistGraph.connect` makes it. Its digest is that of the whole graph.
 
     The samplers of datapipes and a DistFeatureStore read it. It has no rows of its own, so a Sampler with a `draw` or
@@ -149,19 +149,19 @@ class DistGraph(GraphInParts):
             What the requests raise, see `connect`. A note names the part.
         """
         plan.chosen.refuse_change()
-        hops = HopsOverParts(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
+        hops = HopRequests(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
         asked: list[Ask] | None = hops.start()
         while asked is not None:
-            asked = hops.advance(answers_of(self, asked))
+            asked = hops.advance(self._answers(asked))
         return hops.sampled()
 
     async def hops_async(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
         """Return what `hops` does; the event loop goes on meanwhile."""
         plan.chosen.refuse_change()
-        hops = HopsOverParts(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
+        hops = HopRequests(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
         asked: list[Ask] | None = await off_loop(hops.start)
         while asked is not None:
-            asked = await off_loop(hops.advance, await awaited_answers_of(self, asked))
+            asked = await off_loop(hops.advance, await self._awaited_answers(asked))
         return hops.sampled()
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:

@@ -1,11 +1,13 @@
 """The cache of a DistFeatureStore: rows of nodes of other parts, in one memory that worker processes map.
 
-It is filled once, when the store is made, and only read after that.
+It holds the rows that the local part's edges come from most often for their bytes. It is filled once, when the store is
+made, and only read after that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,13 +17,99 @@ from datapipes import _core
 from datapipes.base.rows import new_rows
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import NodeType
-from datapipes.distributed.hot_choice import Hot
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.graph.choice import RowForm
+from datapipes.partition.native.part import Part
 from datapipes.processes.copies import ALIGNED, zeros_together
 from datapipes.processes.sharing import Together
 
 AT_ONCE = 2**26  # bytes of rows that are asked for at a time while the cache is filled
 
 Read = Callable[[NodeType | None, Tensor, Mapping[str, Tensor]], Any]  # type, ids, {name: where the rows go}
+
+
+@dataclass(frozen=True)
+class Hot:
+    """The nodes of one type whose rows are cached, or may be.
+
+    Attributes:
+        of: the node type, None without types.
+        num_ids: number of nodes of the type in the whole graph.
+        forms: {name: form of a row}, of every feature of the type, sorted.
+        ids: int64 [n], distinct.
+        counts: int64 [n], the edges of the local part that come from each.
+    """
+
+    of: NodeType | None
+    num_ids: int
+    forms: Mapping[str, RowForm]
+    ids: Tensor
+    counts: Tensor
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the rows of one node."""
+        return sum(form.num_bytes for form in self.forms.values())
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes that do not depend on how many nodes there are: the index, and what aligns the tables."""
+        return _core.IdRank.size_bytes(self.num_ids) + ALIGNED * (1 + len(self.forms))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that a cache of these nodes takes."""
+        return self.fixed_bytes + self.row_bytes * self.ids.shape[0]
+
+    def first(self, count: int) -> Hot:
+        """Return the first `count` nodes, by ascending id."""
+        ids, order = self.ids[:count].sort()
+        return Hot(self.of, self.num_ids, self.forms, ids, self.counts[:count][order])
+
+
+def choose_hot(where: str, facts: PartitionFacts, part: Part, cache_bytes: int) -> list[Hot]:
+    """Return the nodes whose rows a cache of `cache_bytes` holds, ids ascending: the largest counts for each byte.
+
+    All features of a node are in it, or none. Types without features have no rows to cache.
+
+    Raises:
+        ValueError: There are such rows, and not one fits.
+    """
+    all_hot = [_hot_of(facts, part, node_type) for node_type in part.node_types]
+    all_hot = [each for each in all_hot if each.row_bytes > 0 and each.ids.shape[0] > 0]
+    kept = all_hot
+    while kept:
+        counts = _prefixes(kept, cache_bytes - sum(each.fixed_bytes for each in kept))
+        if all(count > 0 for count in counts):
+            return [each.first(count) for each, count in zip(kept, counts, strict=True)]
+        unused = [each for each, count in zip(kept, counts, strict=True) if count == 0]
+        largest = max(unused, key=lambda each: each.fixed_bytes)  # its index leaves no room for rows of others
+        kept = [each for each in kept if each is not largest]
+    if all_hot:
+        least = min(each.fixed_bytes + each.row_bytes for each in all_hot)
+        raise ValueError(
+            f"{where}: cache_bytes is {cache_bytes}, but a cache of one row takes {least} bytes with its index. Give "
+            "more, or 0 for no cache."
+        )
+    return []
+
+
+def _hot_of(facts: PartitionFacts, part: Part, node_type: NodeType | None) -> Hot:
+    forms = {
+        name: form for (domain, of, name), form in sorted(facts.features.items(), key=lambda each: each[0][2])
+        if (domain, of) == ("node", node_type)
+    }  # fmt: skip
+    return Hot(node_type, facts.num_nodes[node_type], forms, *part.hot_nodes(node_type))
+
+
+def _prefixes(hot: list[Hot], num_bytes: int) -> list[int]:
+    """Return how many of the first nodes of each fit into `num_bytes` together, taken by count for each byte."""
+    numbers = torch.cat([torch.full(each.ids.shape, number) for number, each in enumerate(hot)])
+    per_byte = torch.cat([each.counts.double() / each.row_bytes for each in hot])
+    order = per_byte.sort(descending=True, stable=True).indices  # stable: within a type as they come
+    sizes = torch.tensor([each.row_bytes for each in hot])[numbers[order]]
+    fitting = numbers[order][sizes.cumsum(0) <= num_bytes]
+    return [int((fitting == number).sum()) for number in range(len(hot))]
 
 
 class HotTable:

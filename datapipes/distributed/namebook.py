@@ -1,19 +1,34 @@
-"""Namebooks: where the server of each part is, as the user says it."""
+"""Namebooks: where the server of each part is, as the user says it, or as servers publish it through torchrun."""
 
 from __future__ import annotations
 
+import datetime
 import os
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_int, shown
 from datapipes.base.strict_json import parse_strict
 from datapipes.distributed.address import Address, parse_address
 from datapipes.partition.id_maps import MOST_PARTS
 
+__all__ = ["publish_address"]
+
 TORCHRUN = "torchrun"
 _FORMS = '{0: "host:port", 1: ...}, the path of a JSON file of this form, or "torchrun"'
+_PUBLISH = "publish_address"
+_KEY = "datapipes/address/{}"
+_STORE_S = 30.0  # for one question to the store
+_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Address]:
+    """Return the addresses that a namebook of any form has; of "torchrun" those of `parts`, see published_addresses."""
+    if isinstance(namebook, str) and namebook == TORCHRUN:
+        return published_addresses(where, parts, timeout)
+    return read_namebook(where, namebook)
 
 
 def read_namebook(where: str, namebook: Any) -> dict[int, Address]:
@@ -112,3 +127,86 @@ def _address(where: str, part: int, value: Any, named: str) -> Address:
 def _listed(parts: Collection[int], most: int = 8) -> str:
     first = ", ".join(str(part) for part in [*parts][:most])
     return first if len(parts) <= most else f"{first} and {len(parts) - most} more"
+
+
+def publish_address(part: int, address: str, store: Any = None) -> None:
+    """Tell where the server of a part is to all who connect with the namebook "torchrun".
+
+    Any process may do so that reaches the store, such as the rank beside the server. May be called again.
+
+    Args:
+        part: the number of the part.
+        address: "host:port", where the ranks of all machines reach the server; `PartitionServer.start` returns it.
+        store: a store of torch.distributed; by default that of the process group, or without one that of torchrun.
+    Raises:
+        ValueError: It is no address, or another one was published for the part.
+        RuntimeError: There is no store.
+    """
+    check_int(_PUBLISH, "part", part, 0, MOST_PARTS - 1)
+    given = parse_address(_PUBLISH, "address", address)
+    if given.is_any:
+        raise ValueError(
+            f"{_PUBLISH}: {given} stands for all addresses of a machine; no client finds the server there. Publish the "
+            "name or the address of its machine."
+        )
+    known = _store_of(_PUBLISH, store).compare_set(_KEY.format(part), "", str(given))
+    if known != str(given).encode():
+        raise ValueError(
+            f"{_PUBLISH}: two servers claim part {part}: {known.decode(errors='replace')} was published, now {given}. "
+            "Start one server for each part, and start it again at the same address."
+        )
+
+
+def published_addresses(where: str, parts: Iterable[int], timeout: float, store: Any = None) -> dict[int, Address]:
+    """Return the addresses that were published for `parts`; wait for them, `timeout` seconds at most.
+
+    Raises:
+        TimeoutError: Some were not published; the message names the first.
+        ValueError: What was published is no address.
+        RuntimeError: There is no store.
+    """
+    known, ends = _store_of(where, store), time.monotonic() + timeout
+    found = {}
+    for part in parts:
+        key = _KEY.format(part)
+        try:
+            known.wait([key], datetime.timedelta(seconds=max(ends - time.monotonic(), 0.001)))
+        except RuntimeError as error:  # DistStoreError and others, by version of torch
+            raise TimeoutError(
+                f"{where}: no address of part {part} was published within {timeout:g} s ({shown(str(error))}). Call "
+                "datapipes.distributed.publish_address(part, address) for each server, or pass a namebook."
+            ) from error
+        found[part] = parse_address(where, f"the published address of part {part}", known.get(key).decode())
+    return found
+
+
+def _store_of(where: str, store: Any) -> Any:
+    if store is not None:
+        return store
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        raise RuntimeError(f"{where}: this torch has no torch.distributed. Pass a namebook of addresses.")
+    if dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()
+    return _store_of_torchrun(where, dist)
+
+
+def _store_of_torchrun(where: str, dist: Any) -> Any:
+    missing = [name for name in _VARIABLES if not os.environ.get(name)]
+    if missing:
+        raise RuntimeError(
+            f'{where}: the namebook "torchrun" needs a store: there is no process group, and {missing[0]} is not set. '
+            "Start with torchrun, or call torch.distributed.init_process_group, or pass a namebook of addresses."
+        )
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise RuntimeError(
+            f"{where}: here rank 0 hosts the store, from init_process_group on. Call "
+            "torch.distributed.init_process_group first."
+        )
+    host, port = (os.environ[name] for name in _VARIABLES)
+    check_int(where, "MASTER_PORT", int(port) if port.isdigit() else -1, 1, 65535)
+    timeout = datetime.timedelta(seconds=_STORE_S)
+    store = dist.TCPStore(host, int(port), None, False, timeout=timeout, wait_for_workers=False)
+    # After a restart of the ranks, what was published before no longer counts.
+    return dist.PrefixStore(f"datapipes/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

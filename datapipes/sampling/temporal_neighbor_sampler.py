@@ -254,7 +254,8 @@ class TemporalNeighborSampler(ChoiceSampler):
             the two is needed. With both, an in-edge must be eligible by the time of the edge and by that of its source
             node. In a graph with types, an edge type whose edges and sources have no time is always eligible. They are
             read when the stage is built; if they are changed later, the stage refuses them, as sample_neighbor does
-            with weights.
+            with weights. Over a DistGraph, node_time_attr is the one that the Partitioner was given, so that the times
+            of sources are stored with the edges of each part.
         strategy: "uniform" draws among the eligible in-edges, "last" takes the latest of them.
         inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also those of the same
             time (as PyG does).

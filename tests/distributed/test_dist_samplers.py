@@ -1,6 +1,6 @@
 """The samplers over parts, a row for each: minibatches, fingerprints and states of the whole graph; what is refused.
 
-docs/semantics.md, section 4.3. What one part is asked stands in test_hops_over_parts.py.
+docs/semantics.md, section 4.3. What one part is asked stands in test_hop_requests.py.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from partitions import books, graphs
 from pipelines import assert_states_move, digests, items, refused, small_graph
 from strategies import csc_graphs, rng_seeds
-from test_hops_over_parts import fanouts_of, some_seeds
+from test_hop_requests import fanouts_of, some_seeds
 from timed_pipelines import EDGE_TIMES, NODE_TIMES, temporal, timed_graph, timed_items
 from tree_cases import built, can_be_sampled, cases
 from typed_pipelines import CITES, FANOUTS, WRITES, typed_graph, typed_items

@@ -1,13 +1,17 @@
-"""Connection: one channel to one server."""
+"""Connection: one channel to one server; Connections: the few that a process has.
+
+A request takes the connection that has the fewest in flight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from datapipes.distributed.address import Address
-from datapipes.distributed.arrow import arrow_flight
-from datapipes.distributed.forks import note_client, refuse_forked
+from datapipes.distributed.arrow import arrow_flight, note_client, refuse_forked
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import Sink, from_batches
@@ -99,3 +103,116 @@ class _Chunks:
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.cancel()  # after an error the server would go on sending; after the last chunk it does nothing
+
+
+class Connections:
+    """At most `most` connections, made when they are needed; a stalled one delays only its own requests.
+
+    While none is there, one thread connects and the others wait for what it finds, so a server that comes back is not
+    met by all at once.
+
+    Args:
+        connect: makes a connection and greets the server, within so many seconds, or raises what prevented it.
+    """
+
+    def __init__(self, connect: Callable[[float], Connection], most: int) -> None:
+        self._connect, self._most = connect, most
+        self._changed = threading.Condition()
+        self._live: list[Connection] = []
+        self._opening = 0
+        self._attempts = 0  # to connect, that have ended
+        self._waiting = 0  # threads that wait for an attempt
+        self._failure: BaseException | None = None  # of the last one, while threads wait that must hear of it
+        self._closed = False
+
+    def take(self, timeout: float) -> Connection:
+        """Return a connection to ask on, which must be given back.
+
+        Raises:
+            TimeoutError: None came within `timeout` seconds.
+            What prevented connecting: see Connection.ask.
+        """
+        ends = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                best = min(self._live, key=lambda each: each.in_flight, default=None)
+                if best is not None and (best.in_flight == 0 or len(self._live) + self._opening >= self._most):
+                    best.in_flight += 1
+                    return best
+                if best is not None or self._opening == 0:
+                    break
+                failure = self._waited(ends)
+                if failure is not None and not self._live:
+                    try:
+                        raise _own(failure)
+                    finally:
+                        del failure  # its traceback would hold itself
+            self._opening += 1
+        return self._opened(ends)
+
+    def _waited(self, ends: float) -> BaseException | None:
+        """Wait until an attempt to connect has ended; return what prevented the last one."""
+        before = self._attempts
+        self._waiting += 1
+        try:
+            if not self._changed.wait_for(lambda: self._attempts != before, ends - time.monotonic()):
+                raise TimeoutError("connecting took too long")
+            return self._failure
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self._failure = None  # its traceback holds the threads' owner, who would never be dropped
+
+    def _opened(self, ends: float) -> Connection:
+        connection, failure = None, None
+        try:
+            connection = self._connect(ends - time.monotonic())
+            connection.greeted = time.monotonic()
+            return connection
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            with self._changed:
+                self._opening -= 1
+                self._attempts += 1
+                self._failure = failure if self._waiting > 0 else None
+                if connection is not None:
+                    connection.in_flight = 1
+                    connection.retired = self._closed
+                    if not self._closed:
+                        self._live.append(connection)
+                self._changed.notify_all()
+            del failure
+
+    def give_back(self, connection: Connection, *, renew: bool) -> None:
+        """Take a connection back; after `renew` nobody gets it again, and it ends with the last request on it."""
+        with self._changed:
+            connection.in_flight -= 1
+            if renew and not connection.retired:
+                connection.retired = True
+                self._live.remove(connection)
+            ended = connection.retired and connection.in_flight == 0
+        if ended:
+            connection.close()
+
+    def close(self) -> None:
+        """End the connections, each with the last request on it."""
+        with self._changed:
+            self._closed = True
+            live, self._live = self._live, []
+            for connection in live:
+                connection.retired = True
+            ended = [connection for connection in live if connection.in_flight == 0]
+        for connection in ended:
+            connection.close()
+
+
+def _own(failure: BaseException) -> BaseException:
+    """Return an error like this one for another thread: each adds notes on its own request."""
+    try:
+        own = type(failure)(*failure.args)
+    except Exception:  # its constructor takes other arguments
+        return failure
+    own.__cause__ = failure.__cause__
+    return own

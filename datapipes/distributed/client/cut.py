@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.wire.draw_codec import most_drawn_bytes
+from datapipes.distributed.wire.rows_codec import answered_rows_bytes, row_bytes
 from datapipes.partition.native.requests import Drawn, DrawRequest, Rows, RowsRequest, TakeRows
 
 ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
@@ -53,15 +53,15 @@ def cut_rows(request: RowsRequest, facts: PartitionFacts, most_bytes: int = ANSW
     pieces: list[list[tuple[int, int, Rows]]] = [[]]
     room, ids_left = most_bytes, MOST_IDS
     for number, rows in enumerate(request.rows):
-        row_bytes, done, count = _row_bytes(rows, facts), 0, rows.ids.shape[0]
+        width, done, count = row_bytes(rows, facts), 0, rows.ids.shape[0]
         while True:
-            fitting = min(room // row_bytes, ids_left) if row_bytes > 0 else ids_left
+            fitting = min(room // width, ids_left) if width > 0 else ids_left
             if fitting == 0 and not pieces[-1]:
                 fitting = 1
             taken = min(fitting, count - done)
             if taken > 0 or count == 0:
                 pieces[-1].append((number, done, rows._replace(ids=rows.ids[done : done + taken])))
-            done, room, ids_left = done + taken, room - taken * row_bytes, ids_left - taken
+            done, room, ids_left = done + taken, room - taken * width, ids_left - taken
             if done == count:
                 break
             pieces.append([])
@@ -73,14 +73,9 @@ def cut_rows(request: RowsRequest, facts: PartitionFacts, most_bytes: int = ANSW
     return found
 
 
-def bytes_of_rows(request: RowsRequest, facts: PartitionFacts) -> int:
-    """Return the bytes of the answer to a request."""
-    return sum(_row_bytes(rows, facts) * rows.ids.shape[0] for rows in request.rows)
-
-
 def halves_of_rows(request: RowsRequest, facts: PartitionFacts) -> list[Piece]:
     """Return pieces of a request, each with half of the bytes or less; one if it cannot be cut."""
-    return cut_rows(request, facts, max(bytes_of_rows(request, facts) // 2, 1))
+    return cut_rows(request, facts, max(answered_rows_bytes(request, facts) // 2, 1))
 
 
 def join_rows(request: RowsRequest, pieces: Sequence[Piece], answers: Sequence[list[Tensor]]) -> list[Tensor]:
@@ -96,14 +91,8 @@ def join_rows(request: RowsRequest, pieces: Sequence[Piece], answers: Sequence[l
 
 def most_bytes_of_draw(request: DrawRequest, facts: PartitionFacts) -> int:
     """Return how many bytes the answer to a request may have; with all in-edges, what a server sends at most."""
-    edge_bytes, found = facts.index_dtype.itemsize + (8 if request.edge_ids else 0), 0
-    for draw in request.draws:
-        if draw.fanout < 0:
-            return MOST_BYTES
-        ids = request.ids.get(ends_of(draw.edge_type)[1])
-        num_nodes = 0 if ids is None else ids.shape[0]  # the server says what is missing
-        found += 8 * (num_nodes + 1) + num_nodes * draw.fanout * edge_bytes
-    return min(found, MOST_BYTES)
+    found = most_drawn_bytes(request, facts)
+    return MOST_BYTES if found is None else min(found, MOST_BYTES)
 
 
 def cut_draw(request: DrawRequest, most_ids: int = MOST_IDS) -> list[DrawRequest]:
@@ -130,9 +119,3 @@ def _joined(pieces: Sequence[Drawn]) -> Drawn:
         count += piece.neighbors.shape[0]
     ids = [piece.edge_ids for piece in pieces if piece.edge_ids is not None]
     return Drawn(torch.cat(indptr), torch.cat([each.neighbors for each in pieces]), torch.cat(ids) if ids else None)
-
-
-def _row_bytes(rows: Rows, facts: PartitionFacts) -> int:
-    """Return the bytes of a row of all names; the server says which it does not know."""
-    forms = [facts.features.get((rows.domain, rows.type, name)) for name in rows.names]
-    return sum(form.dtype.itemsize * math.prod(form.shape) for form in forms if form is not None)

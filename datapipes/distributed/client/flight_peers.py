@@ -14,10 +14,9 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.distributed.address import Address
-from datapipes.distributed.arrow import arrow_flight
+from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.cut import (
-    bytes_of_rows,
     cut_draw,
     cut_rows,
     halves,
@@ -26,17 +25,21 @@ from datapipes.distributed.client.cut import (
     join_rows,
     most_bytes_of_draw,
 )
-from datapipes.distributed.client.greeting import greet
+from datapipes.distributed.client.greeting import greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.forks import refuse_forked
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.digest_codec import digest_to_message, digests_from_message
 from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge
-from datapipes.distributed.wire.rows_codec import RowsSink, answered_rows_from_message, rows_to_message
+from datapipes.distributed.wire.rows_codec import (
+    RowsSink,
+    answered_rows_bytes,
+    answered_rows_from_message,
+    rows_to_message,
+)
 from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
 
 _WHERE = "FlightPeers"
@@ -124,7 +127,7 @@ class FlightPeers:
         where = self._where(part)
         sink = None if take is None else RowsSink(where, request, self.facts, take)
         try:
-            answer = send(rows_to_message(request, self._meant(part)), bytes_of_rows(request, self.facts), sink)
+            answer = send(rows_to_message(request, self._meant(part)), answered_rows_bytes(request, self.facts), sink)
         except AnswerTooLarge:
             cut = halves_of_rows(request, self.facts)
             if len(cut) == 1:
@@ -187,18 +190,10 @@ class _Here:
         self._end.detach()  # or it would keep this until the peers end, which may connect and close many times
 
     def _connecting(self, part: int) -> Callable[[float], Connection]:
-        where, address = f"part {part} at {self._addresses[part]}", self._addresses[part]
-
-        def connect(timeout: float) -> Connection:
-            connection = Connection(where, address, self._tls, self._limits.connect_s)
-            try:
-                greet(connection, part, timeout, facts=self._facts, partition_id=self._facts.partition_id)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
-
-        return connect
+        address, facts, limits, tls = self._addresses[part], self._facts, self._limits, self._tls
+        return lambda timeout: greeted(
+            part, address, limits, timeout, tls=tls, facts=facts, partition_id=facts.partition_id
+        )[0]
 
 
 _Piece = TypeVar("_Piece")

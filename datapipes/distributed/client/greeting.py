@@ -8,20 +8,26 @@ from dataclasses import fields
 
 from datapipes.base.checks import shown
 from datapipes.distributed.address import Address
-from datapipes.distributed.arrow import arrow_flight
+from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.facts import PartitionFacts, greeting_from_message, hello_to_message
-from datapipes.distributed.forks import refuse_forked
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import OtherPartition
 
 
-def greet(
-    connection: Connection, part: int, timeout: float, *, facts: PartitionFacts | None, partition_id: str | None
-) -> PartitionFacts:
-    """Return what a server says of its partition, if it is the one that is meant.
+def greeted(
+    part: int,
+    address: Address,
+    limits: Limits,
+    timeout: float,
+    *,
+    tls: TLSConfig | None,
+    facts: PartitionFacts | None,
+    partition_id: str | None,
+) -> tuple[Connection, PartitionFacts]:
+    """Return a new connection to a server, and what it says of its partition, if it is the one that is meant.
 
     Args:
         facts: what it must agree with in everything; None if nothing is known yet.
@@ -30,18 +36,23 @@ def greet(
         OtherPartition: The message names both values.
         What Connection.ask raises.
     """
-    where = connection.where
+    where = f"part {part} at {address}"
+    connection = Connection(where, address, tls, limits.connect_s)
     meant = Meant(part, partition_id, None if facts is None else facts.content_id)
-    theirs, found = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
-    if theirs != part:
-        raise _other(where, "part", theirs, part)
-    if partition_id is not None and found.partition_id != partition_id:
-        raise _other(where, "partition_id", found.partition_id, partition_id)
-    for field in fields(PartitionFacts) if facts is not None else ():
-        here, there = getattr(facts, field.name), getattr(found, field.name)
-        if here != there:
-            raise _other(where, field.name, there, here)
-    return found
+    try:
+        theirs, found = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
+        if theirs != part:
+            raise _other(where, "part", theirs, part)
+        if partition_id is not None and found.partition_id != partition_id:
+            raise _other(where, "partition_id", found.partition_id, partition_id)
+        for field in fields(PartitionFacts) if facts is not None else ():
+            here, there = getattr(facts, field.name), getattr(found, field.name)
+            if here != there:
+                raise _other(where, field.name, there, here)
+    except BaseException:
+        connection.close()
+        raise
+    return connection, found
 
 
 def ask_facts(
@@ -59,12 +70,8 @@ def ask_facts(
     limits, found = Limits(deadline), []
 
     def connect(timeout: float) -> Connection:
-        connection = Connection(f"part {part} at {address}", address, tls, limits.connect_s)
-        try:
-            found.append(greet(connection, part, timeout, facts=None, partition_id=partition_id))
-        except BaseException:
-            connection.close()
-            raise
+        connection, facts = greeted(part, address, limits, timeout, tls=tls, facts=None, partition_id=partition_id)
+        found.append(facts)
         return connection
 
     remote = RemotePart(part, address, limits, connect)

@@ -8,8 +8,7 @@ import threading
 from typing import Any
 
 from datapipes.distributed.address import Address
-from datapipes.distributed.arrow import arrow_flight
-from datapipes.distributed.forks import note_server
+from datapipes.distributed.arrow import arrow_flight, note_server
 from datapipes.distributed.server.connections import end_all_connections
 from datapipes.distributed.server.service import Service
 from datapipes.distributed.tls import Pem

@@ -1,13 +1,15 @@
-"""What a server does with a request, from its bytes to the batches of its answer; it knows no network.
+"""What a server does with a request, from its bytes until the last batch of its answer is sent.
 
-How many bytes an answer will have is told before it is made.
+How many bytes an answer will have is told before it is made. gRPC ends an answer when its client closes the connection,
+dies, or has passed the deadline of the call. A client that stops reading without any of these would hold the answer's
+memory for good; its connection is ended here.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +20,18 @@ from datapipes.base.threads import threads_of_kernels
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.server.admission import Admission, Hold
-from datapipes.distributed.server.in_flight import Answer, Answers
+from datapipes.distributed.server.connections import end_connections
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
-from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
+from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_bytes, drawn_to_message, most_drawn_bytes
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
-from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
-from datapipes.distributed.wire.tensor_buffers import bytes_of
+from datapipes.distributed.wire.rows_codec import answered_rows_bytes, answered_rows_to_message, rows_from_message
 from datapipes.partition.native.answers import answer_digests, answer_draw, answer_rows
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import Draw, DrawRequest, RowsRequest
+from datapipes.partition.native.requests import Draw, DrawRequest
 
 _RESULTS = {  # of what is counted; other errors are those of a request that the part refuses
     BadRequest: "bad_request",
@@ -154,7 +155,7 @@ class Service:
     def _rows(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:
             request = rows_from_message(self.where, message)
-        num_bytes = self._within(_rows_bytes(request, self.facts), "rows")
+        num_bytes = self._within(answered_rows_bytes(request, self.facts), "rows")
 
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
@@ -175,16 +176,20 @@ class Service:
     def _draw(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:
             request = draw_from_message(self.where, message)
-        num_bytes = _most_draw_bytes(request, self.facts)
+        num_bytes = most_drawn_bytes(request, self.facts)
 
         def go_on() -> None:
             self._refuse_given_up(is_cancelled)
             if self.admission.is_closed:
                 raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
 
+        def num_edges(draw: Draw, _: int) -> int:
+            go_on()
+            return _num_edges(self.part, request, draw)
+
         def count() -> int:
             with threads_of_kernels(self.limits.num_threads):
-                return _draw_bytes(self.part, request, self.facts, go_on)
+                return drawn_bytes(request, self.facts, num_edges)
 
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
@@ -208,40 +213,13 @@ class Service:
         return num_bytes
 
 
-_INT64_BYTES = 8
+def _num_edges(part: Part, request: DrawRequest, draw: Draw) -> int:
+    """Return how many in-edges a draw gives at most, by the degrees of the nodes; so many, if it is uniform.
 
-
-def _most_draw_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
-    """Return how many bytes the answer has at most; None if a draw keeps all in-edges: the part counts them."""
-    if any(each.fanout < 0 for each in request.draws):
-        return None
-    return sum(
-        _INT64_BYTES * (count + 1) + count * each.fanout * _edge_bytes(request, facts)
-        for each in request.draws
-        for count in [request.ids[ends_of(each.edge_type)[1]].shape[0]]
-    )
-
-
-def _draw_bytes(
-    part: Part, request: DrawRequest, facts: PartitionFacts, go_on: Callable[[], None] = lambda: None
-) -> int:
-    """Return how many bytes the answer has at most, by the degrees of the nodes; so many, if draws are uniform.
-
-    Args:
-        go_on: called before each draw is counted; see answer_draw.
     Raises:
         IndexError: A node is not the part's.
         ValueError: There is no such type.
     """
-    edge_bytes, total = _edge_bytes(request, facts), 0
-    for each in request.draws:
-        go_on()
-        count = request.ids[ends_of(each.edge_type)[1]].shape[0]
-        total += _INT64_BYTES * (count + 1) + edge_bytes * _edges(part, request, each)
-    return total
-
-
-def _edges(part: Part, request: DrawRequest, draw: Draw) -> int:
     dst = ends_of(draw.edge_type)[1]
     indptr, rows = part.relation(draw.edge_type).indptr, part.rows_of(request.ids[dst], dst)
     degrees = indptr[rows + 1] - indptr[rows]
@@ -252,15 +230,77 @@ def _edges(part: Part, request: DrawRequest, draw: Draw) -> int:
     return int(degrees.clamp(max=draw.fanout).sum())
 
 
-def _edge_bytes(request: DrawRequest, facts: PartitionFacts) -> int:
-    return facts.index_dtype.itemsize + (_INT64_BYTES if request.edge_ids else 0)
+class _Entry:
+    """An answer that is being sent; `taken` is when gRPC last took a batch."""
+
+    def __init__(self, peer: str, hold: Hold) -> None:
+        self.peer, self.hold, self.taken = peer, hold, time.monotonic()
 
 
-def _rows_bytes(request: RowsRequest, facts: PartitionFacts) -> int:
-    """Return how many bytes the rows have; features that the part does not have count nothing."""
-    forms = [
-        (each.ids.shape[0], facts.features.get((each.domain, each.type, name)))
-        for each in request.rows
-        for name in each.names
-    ]
-    return sum(bytes_of((count, *form.shape), form.dtype) for count, form in forms if form is not None)
+class Answer:
+    """The batches of an answer. Its bytes are in flight until the last batch is sent, or gRPC drops it."""
+
+    def __init__(self, answers: Answers, peer: str, hold: Hold, batches: Iterator[Any]) -> None:
+        self._answers, self._batches = answers, batches
+        self._entry = answers._add(peer, hold)
+
+    def __iter__(self) -> Answer:
+        return self
+
+    def __next__(self) -> Any:
+        self._entry.taken = time.monotonic()
+        try:
+            return next(self._batches)
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        self._batches = iter(())
+        self._answers._remove(self._entry)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_entry"):
+            self._end()
+
+
+class Answers:
+    """All answers that are being sent; a thread ends the connections of clients that read nothing for `stall_s`."""
+
+    def __init__(self, statistics: Statistics, stall_s: float) -> None:
+        self.stall_s, self.statistics = stall_s, statistics
+        self._lock = threading.RLock()  # the garbage collector may end an answer where the lock is held
+        self._entries: dict[int, _Entry] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the connections of all who are still being answered, and the thread."""
+        self._stop.set()
+        end_connections({entry.peer for entry in self._all()})
+        self._thread.join()
+
+    def _add(self, peer: str, hold: Hold) -> _Entry:
+        entry = _Entry(peer, hold)
+        with self._lock:
+            self._entries[id(entry)] = entry
+        return entry
+
+    def _remove(self, entry: _Entry) -> None:
+        with self._lock:
+            self._entries.pop(id(entry), None)
+        entry.hold.release()
+
+    def _all(self) -> list[_Entry]:
+        with self._lock:
+            return [*self._entries.values()]
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self.stall_s / 4):
+            latest = time.monotonic() - self.stall_s
+            stalled = {entry.peer for entry in self._all() if entry.taken < latest}
+            for peer in stalled:
+                logger.warning("%s has read nothing for %g s; its connection is ended", peer, self.stall_s)
+                self.statistics.count_stalled()
+            end_connections(stalled)

@@ -11,9 +11,8 @@ from datapipes.base.checks import shown
 from datapipes.base.records import OptionalEdgeType, to_json
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
+from datapipes.distributed.wire.envelope import Meant, answer_header, ids_of, own_record, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import ids_of, own_record
 from datapipes.graph.choice import CHOICE, Choice
 from datapipes.partition.native.requests import DigestRequest
 

@@ -1,7 +1,12 @@
-"""A hop as a message: the request of a client, and what the part drew."""
+"""A hop as a message: the request of a client, and what the part drew.
+
+Each part is asked in each hop, so only the lists of the header are read by forms: as one record it would take 5 us more
+to write, beside 5 to 10, and 6 more to read, beside 16 to 38.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -9,18 +14,18 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.base.records import edge_type_of, list_of, node_type_of, type_to_json, whole
+from datapipes.base.records import OptionalNodeType, form_of, list_of
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.envelope import COMMON, Meant, answer_header, request_header
+from datapipes.distributed.wire.envelope import COMMON, Meant, answer_header, columns_of, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import columns_of
 from datapipes.graph.choice import CHOICE, UNIFORM
 from datapipes.partition.native.requests import COLUMNS, Draw, Drawn, DrawRequest
 
-_FANOUT, _KEY = whole(-1, 2**62), whole(0, 2**64 - 1)
+_INT64_BYTES = 8
+_IDS, _DRAWS = form_of(tuple[OptionalNodeType, ...]), form_of(tuple[Draw, ...])
 
 
 def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
@@ -32,8 +37,8 @@ def draw_to_message(request: DrawRequest, meant: Meant) -> Message:
     header = request_header(
         "draw",
         meant,
-        ids=[type_to_json(node_type) for node_type in request.ids],
-        draws=[[type_to_json(each.edge_type), int(each.fanout), int(each.key)] for each in request.draws],
+        ids=_IDS.write(request.ids),
+        draws=_DRAWS.write(request.draws),
         replace=bool(request.replace),
         edge_ids=bool(request.edge_ids),
         **({} if kinds == ["ids"] else {"columns": kinds}),
@@ -53,19 +58,21 @@ def draw_from_message(where: str, message: Message) -> DrawRequest:
         ids, draws, replace, edge_ids, kinds, choice = _own_values(
             message, "draw", ("ids", "draws", "replace", "edge_ids"), ("columns", "choice")
         )
-        types = [node_type_of(each) for each in list_of("ids", ids)]
+        types = _IDS.read("ids", ids)
         if len({*types}) < len(types):
             raise ValueError("a node type has ids twice")
         if type(replace) is not bool or type(edge_ids) is not bool:
             raise ValueError(f"replace and edge_ids are {shown(replace)} and {shown(edge_ids)}, allowed are booleans")
         columns = columns_of(message, _kinds(kinds), len(types))
         request = DrawRequest(
-            draws=tuple(_draw(each) for each in list_of("draws", draws)),
+            draws=_DRAWS.read("draws", draws),
             replace=replace,
             edge_ids=edge_ids,
             choice=UNIFORM if choice is None else CHOICE.read("choice", choice),
             **{kind: dict(zip(types, each, strict=True)) for kind, each in columns.items()},
         )
+        if any(each.fanout == 0 for each in request.draws):
+            raise ValueError("a fanout is 0, allowed are -1 and whole numbers above 0; leave the edge type out")
         drawn = [each.edge_type or () for each in request.draws]
         if any(one >= after for one, after in pairwise(drawn)):
             raise ValueError(f"the edge types of the draws are {shown(drawn)}; each comes once, in sorted order")
@@ -86,6 +93,23 @@ def drawn_to_message(drawn: list[Drawn]) -> Message:
     for number, each in enumerate(drawn):
         tensors |= {f"{name}.{number}": value for name, value in each._asdict().items() if value is not None}
     return Message(answer_header("draw"), tensors)
+
+
+def drawn_bytes(request: DrawRequest, facts: PartitionFacts, num_edges: Callable[[Draw, int], int]) -> int:
+    """Return the bytes of the answer to a request, given the in-edges of each draw for so many nodes."""
+    edge_bytes, found = facts.index_dtype.itemsize + (_INT64_BYTES if request.edge_ids else 0), 0
+    for draw in request.draws:
+        ids = request.ids.get(ends_of(draw.edge_type)[1])
+        num_nodes = 0 if ids is None else ids.shape[0]  # a server says what is missing
+        found += _INT64_BYTES * (num_nodes + 1) + edge_bytes * num_edges(draw, num_nodes)
+    return found
+
+
+def most_drawn_bytes(request: DrawRequest, facts: PartitionFacts) -> int | None:
+    """Return the bytes that the answer has at most; None if a draw keeps all in-edges, which the part counts."""
+    if any(draw.fanout < 0 for draw in request.draws):
+        return None
+    return drawn_bytes(request, facts, lambda draw, num_nodes: num_nodes * draw.fanout)
 
 
 def drawn_from_message(where: str, message: Message, request: DrawRequest, facts: PartitionFacts) -> list[Drawn]:
@@ -134,20 +158,6 @@ def _kinds(value: object) -> tuple[str, ...]:
     if len(kinds) < 2 or kinds != [kind for kind in COLUMNS if kind in kinds]:
         raise ValueError(f"columns is {shown(kinds)}, allowed are two or more of {shown(COLUMNS)}, in this order")
     return tuple(kinds)
-
-
-def _draw(value: object) -> Draw:
-    parts = list_of("a draw", value)
-    if len(parts) != 3:
-        raise ValueError(f"a draw is {shown(parts)}, it must be edge type, fanout and key")
-    edge_type, fanout, key = parts
-    if fanout == 0 and type(fanout) is int:
-        raise ValueError("a fanout is 0, allowed are -1 and whole numbers above 0; leave the edge type out")
-    return Draw(
-        edge_type_of(edge_type),
-        _FANOUT.read("a fanout", fanout),
-        _KEY.read("a key", key),
-    )
 
 
 def _own_values(message: Message, kind: str, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[Any]:

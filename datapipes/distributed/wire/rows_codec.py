@@ -13,9 +13,8 @@ from datapipes.base.records import AnyType, edge_type_of, node_type_of, one_of, 
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.distributed.wire.envelope import Meant, answer_header, check_versions, request_header
+from datapipes.distributed.wire.envelope import Meant, answer_header, check_versions, ids_of, own_record, request_header
 from datapipes.distributed.wire.refusals import BadRequest
-from datapipes.distributed.wire.request_parts import ids_of, own_record
 from datapipes.partition.native.requests import Rows, RowsRequest, TakeRows
 
 
@@ -59,6 +58,17 @@ def rows_from_message(where: str, message: Message) -> RowsRequest:
         return RowsRequest(tuple(Rows(*each, ids) for each, ids in zip(wanted, columns, strict=True)))
     except ValueError as error:
         raise BadRequest(f"{where}: {error}.") from error
+
+
+def row_bytes(rows: Rows, facts: PartitionFacts) -> int:
+    """Return the bytes of a row of all names; features that the part does not have count nothing."""
+    forms = [facts.features.get((rows.domain, rows.type, name)) for name in rows.names]
+    return sum(form.num_bytes for form in forms if form is not None)
+
+
+def answered_rows_bytes(request: RowsRequest, facts: PartitionFacts) -> int:
+    """Return the bytes of the answer to a request."""
+    return sum(row_bytes(rows, facts) * rows.ids.shape[0] for rows in request.rows)
 
 
 def answered_rows_to_message(rows: list[Tensor]) -> Message:

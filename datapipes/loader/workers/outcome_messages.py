@@ -33,12 +33,12 @@ class Label:
     """The outcome that a message belongs to.
 
     Attributes:
-        pool: A random number that tells this loader's messages from another loader's.
+        loader_id: A random number that tells this loader's messages from another loader's.
         life: How often the worker was started before this time.
         last: Whether no part of the outcome follows.
     """
 
-    pool: int
+    loader_id: int
     worker: int
     life: int
     task: Task
@@ -46,17 +46,17 @@ class Label:
     last: bool = True
 
     def to_tensor(self) -> Tensor:
-        numbers = [self.pool, self.worker, self.life, *self.task.numbers(), self.kind, int(self.last)]
+        numbers = [self.loader_id, self.worker, self.life, *self.task.numbers(), self.kind, int(self.last)]
         return torch.tensor(numbers, dtype=torch.int64)
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Label:
-        pool, worker, life, generation, epoch, index, kind, last = tensor.tolist()
-        return cls(pool, worker, life, Task(generation, epoch, index), kind, bool(last))
+        loader_id, worker, life, generation, epoch, index, kind, last = tensor.tolist()
+        return cls(loader_id, worker, life, Task(generation, epoch, index), kind, bool(last))
 
 
 def to_messages(
-    outcome: Outcome, pool: int, life: int, stages: Sequence[str], most_bytes: int | None
+    outcome: Outcome, loader_id: int, life: int, stages: Sequence[str], most_bytes: int | None
 ) -> Iterator[Message]:
     """Yield the messages that carry an outcome, each of at most `most_bytes` in the channel; None is no limit."""
     kind, body = MADE, {}
@@ -70,12 +70,12 @@ def to_messages(
     calls = [[numbers[call.stage], call.began, call.seconds, call.minibatch] for call in outcome.calls]
     extra = {CALLS: torch.tensor(calls, dtype=torch.float64).reshape(-1, 4)}
     if most_bytes is None or num_bytes_of({**body, **extra}) <= most_bytes:
-        yield {LABEL: Label(pool, outcome.worker, life, outcome.task, kind).to_tensor(), **extra, **body}
+        yield {LABEL: Label(loader_id, outcome.worker, life, outcome.task, kind).to_tensor(), **extra, **body}
         return
     form = json.dumps({key: list(tensor.shape) for key, tensor in body.items()}).encode()
     extra[FORM] = torch.frombuffer(bytearray(form), dtype=torch.uint8)
     for number, (part, last) in enumerate(_parts(list(body.values()), most_bytes - num_bytes_of(extra))):
-        label = Label(pool, outcome.worker, life, outcome.task, kind, last=last)
+        label = Label(loader_id, outcome.worker, life, outcome.task, kind, last=last)
         yield {LABEL: label.to_tensor(), **(extra if number == 0 else {}), **part}
 
 
@@ -129,8 +129,8 @@ class _Whole:
 class Opener:
     """Turns the messages of all workers into outcomes."""
 
-    def __init__(self, pool: int, stages: Sequence[str]) -> None:
-        self._pool = pool
+    def __init__(self, loader_id: int, stages: Sequence[str]) -> None:
+        self._loader_id = loader_id
         self._stages = list(stages)
         self._whole: dict[int, _Whole] = {}  # by worker: an outcome that is not complete yet
 
@@ -138,7 +138,7 @@ class Opener:
         """Return the label, and the outcome if this message completes it.
 
         Raises:
-            RuntimeError: The message is not from a worker of this pool.
+            RuntimeError: The message is not from a worker of this loader.
         """
         label = self._label_of(message)
         body = {key: value for key, value in message.items() if key != LABEL}
@@ -163,7 +163,7 @@ class Opener:
         found: Any = message.get(LABEL)
         if isinstance(found, Tensor) and found.dtype == torch.int64 and tuple(found.shape) == (8,):
             label = Label.from_tensor(found)
-            if label.pool == self._pool:
+            if label.loader_id == self._loader_id:
                 return label
         raise RuntimeError(
             f"data_loader: found a message with keys {sorted(message)[:5]} in the channel, which no worker of this "

@@ -160,7 +160,7 @@ class ProcessPool(Pool):
             return Start(
                 worker=worker,
                 life=life,
-                pool=self._id,
+                loader_id=self._id,
                 connection=there,
                 chain=self._chain,
                 board=board,

@@ -33,7 +33,7 @@ class Start:
     Attributes:
         worker: its number, from 0.
         life: how often a worker with this number was started before.
-        pool: a random number that names the pool in messages.
+        loader_id: a random number that names the loader in messages.
         connection: the worker's end of its pipe.
         chain: (last stage before the cut, worker_init_fn).
         board: see board.py.
@@ -45,7 +45,7 @@ class Start:
 
     worker: int
     life: int
-    pool: int
+    loader_id: int
     connection: Connection
     chain: Packed | tuple[Any, ...]
     board: Packed

@@ -159,7 +159,7 @@ class _Sender:
             and self._tasks.channel is None
         ):
             # A dropped minibatch, which may be ready first, would make a channel too small for the others.
-            (message,) = to_messages(outcome, self._start.pool, self._start.life, self._stages, None)
+            (message,) = to_messages(outcome, self._start.loader_id, self._start.life, self._stages, None)
             _tell(self._start.connection, {"dropped": {name: part.tolist() for name, part in message.items()}})
             return
         if self._channel is None:
@@ -171,7 +171,7 @@ class _Sender:
         limit = channel.most_bytes_kept if isinstance(channel, ShmChannel) else None
         if limit is not None and self._start.explicit_size:
             outcome = _checked(outcome, limit)
-        for message in to_messages(outcome, self._start.pool, self._start.life, self._stages, limit):
+        for message in to_messages(outcome, self._start.loader_id, self._start.life, self._stages, limit):
             if isinstance(channel, ShmChannel) and self._start.own_channel:
                 channel.send(message, epoch=outcome.task.generation)
             else:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from torch import Tensor
 
+from datapipes.base.records import OptionalEdgeType, whole
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.graph.choice import UNIFORM, Choice
 
@@ -26,9 +27,9 @@ class Draw(NamedTuple):
         key: random key of the hop and edge type, uint64.
     """
 
-    edge_type: EdgeType | None
-    fanout: int
-    key: int
+    edge_type: OptionalEdgeType
+    fanout: Annotated[int, whole(-1, 2**62)]
+    key: Annotated[int, whole(0, 2**64 - 1)]
 
 
 @dataclass(frozen=True)

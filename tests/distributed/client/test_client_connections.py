@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from datapipes.base.errors import add_note
-from datapipes.distributed.client.connection_pool import Connections
+from datapipes.distributed.client.connection import Connections
 from datapipes.distributed.wire.refusals import OtherPartition
 
 WAIT_S = 60.0  # for what comes at once, on a busy machine

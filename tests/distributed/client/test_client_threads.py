@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from datapipes.distributed.client.connection_pool import Threads
+from datapipes.distributed.client.remote_part import Threads
 
 BOUND_S = 30.0
 

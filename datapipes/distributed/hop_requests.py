@@ -1,4 +1,4 @@
-"""HopsOverParts: what one minibatch asks of the parts, hop by hop, and what it makes of their answers. It does no
+"""HopRequests: what one minibatch asks of the parts, hop by hop, and what it makes of their answers. It does no
 I/O, so sync and async callers share it.
 """
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.base.types import ends_of
-from datapipes.distributed.asking_parts import Ask, GraphInParts
+from datapipes.distributed.asking_parts import Ask, AsksParts
 from datapipes.graph.choice import Keyed
 from datapipes.graph.graph import name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, by_type, sampled
 from datapipes.partition.native.requests import Draw, Drawn, DrawRequest
 
 
-class HopsOverParts:
+class HopRequests:
     """The hops of one minibatch over a graph in parts, with hash maps: memory grows by what the minibatch finds.
 
     `start` numbers the seeds and returns what hop 0 asks of the parts. `advance` takes the answers, aligned with what
@@ -35,7 +35,7 @@ class HopsOverParts:
 
     def __init__(
         self,
-        graph: GraphInParts,
+        graph: AsksParts,
         core: _core.GraphInParts,
         plan: HopPlan,
         seeds: Any,
@@ -133,7 +133,7 @@ def _array(where: str, name: str, given: Tensor, dtype: torch.dtype) -> Any:
     return given.contiguous().numpy()
 
 
-def core_graph(name: str, graph: GraphInParts, nodes: Sequence[Tensor]) -> _core.GraphInParts:
+def core_graph(name: str, graph: AsksParts, nodes: Sequence[Tensor]) -> _core.GraphInParts:
     """Return a graph in parts as the core takes it: its types, and views of the book's maps.
 
     Args:

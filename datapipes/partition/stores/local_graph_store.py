@@ -17,7 +17,7 @@ from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import PartRelation
 from datapipes.partition.pyg.pyg_read import Edges, PygFolder
 from datapipes.partition.stores.store_attrs import EdgeAttr, EdgeLayout, no_such
-from datapipes.partition.stores.store_books import book_of, choose_layout, given_maps, meta_of
+from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, meta_of, owners_of
 
 __all__ = ["LocalGraphStore"]
 
@@ -118,7 +118,7 @@ class EdgeStore:
         return self._edge_index.pop(self.key(edge_attr), None) is not None
 
 
-class LocalGraphStore(EdgeStore):
+class LocalGraphStore(StoreOfPart, EdgeStore):
     """The edges of one part, and which part owns each node and each edge.
 
     Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
@@ -134,37 +134,12 @@ class LocalGraphStore(EdgeStore):
         is_sorted: whether the edges ascend by destination; None until there are edges of a partition.
     """
 
-    _layouts: tuple[str, ...] = ("native", "pyg")  # which is read where both are there
+    node_pb = owners_of("nodes")
+    edge_pb = owners_of("edges")
 
     def __init__(self) -> None:
         super().__init__()
-        self.num_partitions, self.partition_idx = 1, 0
         self.is_sorted: bool | None = None
-        self._node_book: PartitionBook | None = None
-        self._edge_book: PartitionBook | None = None
-
-    # --- which part owns what
-
-    @property
-    def node_pb(self) -> Any:
-        """The part of each node: a tensor, or {node type: tensor}; None if it is not known.
-
-        May be set to those, with integers of any dtype, or to a PartitionBook.
-        """
-        return given_maps(self._node_book, "nodes")
-
-    @node_pb.setter
-    def node_pb(self, value: Any) -> None:
-        self._node_book = book_of("nodes", value)
-
-    @property
-    def edge_pb(self) -> Any:
-        """The part of each edge by its id, as `node_pb`; None if it is not known."""
-        return given_maps(self._edge_book, "edges")
-
-    @edge_pb.setter
-    def edge_pb(self, value: Any) -> None:
-        self._edge_book = book_of("edges", value)
 
     def get_partition_ids_from_nids(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return the part of each node, int64 [n].
@@ -175,7 +150,7 @@ class LocalGraphStore(EdgeStore):
             IndexError: An id is outside the graph; the message names the first one.
             ValueError: There is no such type, or `node_pb` is not set.
         """
-        return _known(self._node_book, "node_pb").get_partition_ids_from_nids(ids, node_type)
+        return self._book(_NAME, "nodes", "node_pb").get_partition_ids_from_nids(ids, node_type)
 
     def get_partition_ids_from_eids(self, eids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
         """Return the part of each edge by its id, int64 [n].
@@ -186,7 +161,7 @@ class LocalGraphStore(EdgeStore):
             IndexError: An id is outside the graph; the message names the first one.
             ValueError: There is no such type, `edge_pb` is not set, or the partition was made without an edge map.
         """
-        return _known(self._edge_book, "edge_pb").get_partition_ids_from_eids(eids, edge_type)
+        return self._book(_NAME, "edges", "edge_pb").get_partition_ids_from_eids(eids, edge_type)
 
     # --- made from
 
@@ -293,18 +268,12 @@ class LocalGraphStore(EdgeStore):
         return store
 
     def _set(self, num_parts: int, part: int, book: PartitionBook, meta: dict[str, Any]) -> None:
-        self.num_partitions, self.partition_idx, self.meta, self.is_sorted = num_parts, part, meta, True
-        self._node_book = self._edge_book = book
+        super()._set(num_parts, part, book, meta)
+        self.is_sorted = True
 
     def __repr__(self) -> str:
         of = f"part {self.partition_idx} of {self.num_partitions}"
         return f"{type(self).__name__}({of}, {len(self._edge_index)} edge types)"
-
-
-def _known(book: PartitionBook | None, name: str) -> PartitionBook:
-    if book is None:
-        raise ValueError(f"{_NAME}: {name} is not set, so parts are not known. Set it, or use from_partition.")
-    return book
 
 
 def _of_pairs(edges: Edges) -> Tensor:

@@ -14,6 +14,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from datapipes.partition.pyg.pyg_names import (
     TIME,
     check_file_names,
     map_file,
+    meta_of,
+    offsets_of,
     part_folder,
 )
 from datapipes.partition.pyg.scratch import filled, save, storing
@@ -66,7 +69,8 @@ def write_pyg(
     writer = _Writer(folder, source, book, times, progress)
     for part in range(book.num_parts):
         writer.write(part)
-    (folder / META).write_text(json.dumps(_meta(source, book)), encoding="utf-8")
+    meta = meta_of(book.num_parts, _num_nodes(source), source.edge_types)
+    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
 
 
 def check_pyg(source: Source, node_time_attr: str | None) -> Times:
@@ -113,28 +117,8 @@ def _all_parts(found: IdMap) -> Iterator[Tensor]:
         yield found.part_of(torch.arange(begin, min(begin + MOST_EDGES, found.num_ids)))
 
 
-def _meta(source: Source, book: PartitionBook) -> dict[str, Any]:
-    is_hetero = source.graph.is_heterogeneous
-    return {
-        "num_parts": book.num_parts,
-        "node_types": list(source.node_types) if is_hetero else None,
-        "edge_types": [list(each or ()) for each in source.edge_types] if is_hetero else None,
-        "node_offset": [*node_offsets(source).values()] if is_hetero else None,
-        "is_hetero": is_hetero,
-        "is_sorted": True,
-    }
-
-
-def node_offsets(source: Source) -> dict[NodeType | None, int]:
-    """Return what PyG adds to the ids of each node type, to number all nodes in one sequence."""
-    return _offsets({each: source.graph.num_nodes_of(each) for each in source.node_types})
-
-
-def _offsets(counts: Mapping[Any, int]) -> dict[Any, int]:
-    offsets, before = {}, 0
-    for key, count in counts.items():
-        offsets[key], before = before, before + count
-    return offsets
+def _num_nodes(source: Source) -> dict[NodeType | None, int]:
+    return {each: source.graph.num_nodes_of(each) for each in source.node_types}
 
 
 class _Writer:
@@ -144,7 +128,7 @@ class _Writer:
         self._folder, self._source, self._book, self._times = folder, source, book, times
         self._graph, self._progress = source.graph, progress
         counts = {each: self._graph.num_edges_of(each) for each in source.edge_types}
-        self._node_offsets, self._edge_offsets = node_offsets(source), _offsets(counts)
+        self._node_offsets, self._edge_offsets = offsets_of(_num_nodes(source)), offsets_of(counts)
         self._all_edges, self._done = sum(counts.values()), 0
 
     def write(self, part: int) -> None:
@@ -174,14 +158,14 @@ class _Writer:
         if order is None:
             sources, ids, places = rows.indices(), rows.edge_ids(), rows.positions
         else:
-            places = _Pieces(order)
+            places = partial(pieces, order, MOST_EDGES)
             sources = rows_at(relation.indices, places())
             ids = places() if relation.edge_ids is None else rows_at(relation.edge_ids, places())
         row = filled(self._folder, count, torch.int64, sources)
         edge_id = filled(self._folder, count, torch.int64, ids)
         offset = self._edge_offsets[edge_type]
         edges = {
-            "edge_id": filled(self._folder, count, torch.int64, (each + offset for each in _Pieces(edge_id)()))
+            "edge_id": filled(self._folder, count, torch.int64, (each + offset for each in pieces(edge_id, MOST_EDGES)))
             if offset
             else edge_id,
             "row": row,
@@ -248,17 +232,6 @@ class _Writer:
         if time is not None:
             found[TIME] = storing(stored_times(attributes[time]))  # of all nodes: PyG asks for those of other parts too
         return found
-
-
-class _Pieces:
-    """The rows of a tensor in pieces, as often as they are asked for."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._values = values
-
-    def __call__(self) -> Iterator[Tensor]:
-        for begin in range(0, self._values.shape[0], MOST_EDGES):
-            yield self._values[begin : begin + MOST_EDGES]
 
 
 def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.stores.feature_lookup import FeatureClient, ask, joined
 from datapipes.partition.stores.store_attrs import no_such
-from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, meta_of, owners_of
+from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, owners_of
 from datapipes.partition.stores.tensor_store import TensorStore
 
 __all__ = ["LocalFeatureStore"]
@@ -221,7 +221,7 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
     def from_part(cls: type[_Self], part: Part, *, client: FeatureClient | None = None) -> _Self:
         """Return a store of an open Part, whose memory it shares."""
         store = cls(client)
-        store._set(part.num_parts, part.part, part.book, meta_of(part))
+        store._set_part(part)
         for node_type in part.node_types:
             store._put_all(node_type, part.node_ids(node_type), part.node_attributes_of(node_type))
         for edge_type in part.edge_types:

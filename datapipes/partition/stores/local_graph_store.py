@@ -17,7 +17,7 @@ from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import PartRelation
 from datapipes.partition.pyg.pyg_read import Edges, PygFolder
 from datapipes.partition.stores.store_attrs import EdgeAttr, EdgeLayout, no_such
-from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, meta_of, owners_of
+from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, owners_of
 
 __all__ = ["LocalGraphStore"]
 
@@ -259,7 +259,7 @@ class LocalGraphStore(StoreOfPart, EdgeStore):
     def from_part(cls: type[_Self], part: Part) -> _Self:
         """Return a store of an open Part; it shares the part's memory until edges are asked for."""
         store = cls()
-        store._set(part.num_parts, part.part, part.book, meta_of(part))
+        store._set_part(part)
         for edge_type in part.edge_types:
             src, dst = ends_of(edge_type)
             attr = store._attr(edge_type, (part.num_nodes_of(src), part.num_nodes_of(dst)))

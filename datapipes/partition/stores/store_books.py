@@ -13,6 +13,7 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import MOST_PARTS, limits_of
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.part import Part
+from datapipes.partition.pyg.pyg_names import meta_of
 
 
 def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str:
@@ -75,6 +76,10 @@ class StoreOfPart:
         self.num_partitions, self.partition_idx, self.meta = num_parts, part, meta
         self._books = {"nodes": book, "edges": book}
 
+    def _set_part(self, part: Part) -> None:
+        num_nodes = {each: part.num_nodes_of(each) for each in part.node_types}
+        self._set(part.num_parts, part.part, part.book, meta_of(part.num_parts, num_nodes, part.edge_types))
+
     def _book(self, where: str, kind: str, name: str) -> PartitionBook:
         """Return the book of "nodes" or "edges"; `name` is what a user sets.
 
@@ -85,23 +90,6 @@ class StoreOfPart:
         if book is None:
             raise ValueError(f"{where}: {name} is not set, so parts are not known. Set it, or use from_partition.")
         return book
-
-
-def meta_of(part: Part) -> dict[str, Any]:
-    """Return what META.json of PyG's layout would say of a native partition; its types are sorted."""
-    is_hetero = None not in part.node_types
-    offsets, before = [], 0
-    for node_type in part.node_types:
-        offsets.append(before)
-        before += part.num_nodes_of(node_type)
-    return {
-        "num_parts": part.num_parts,
-        "node_types": list(part.node_types) if is_hetero else None,
-        "edge_types": [list(each or ()) for each in part.edge_types] if is_hetero else None,
-        "node_offset": offsets if is_hetero else None,
-        "is_hetero": is_hetero,
-        "is_sorted": True,
-    }
 
 
 def _book_of(kind: str, value: Any) -> PartitionBook | None:

@@ -26,14 +26,25 @@ _Self = TypeVar("_Self", bound="LocalGraphStore")
 _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
-class EdgeStore:
-    """Edges by type and layout.
+class LocalGraphStore(StoreOfPart):
+    """The edges of one part, and which part owns each node and each edge.
+
+    Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
+    of the whole graph, counted for each type. `get_edge_id` gives the ids by which edge features are looked up, where
+    PyG's class gives numbers over all edge types.
+
+    Edges are named as PyG names them: `store.get_edge_index(edge_type, "coo")`, with edge_type None without types.
 
     Attributes:
-        meta: {"is_hetero": whether there are edges of a type}, and whatever else was set.
+        num_partitions: number of parts.
+        partition_idx: the number of this part.
+        meta: what PyG's META.json says: "is_hetero", and after `from_partition` the rest of it.
+        is_sorted: whether the edges ascend by destination; None until there are edges of a partition.
     """
 
     _edge_attr_cls: Any = EdgeAttr
+    node_pb = owners_of("nodes")
+    edge_pb = owners_of("edges")
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,6 +52,31 @@ class EdgeStore:
         self._edge_attr: dict[tuple[Any, str], Any] = {}
         self._edge_id: dict[tuple[Any, str], Tensor] = {}
         self.meta: dict[str, Any] = {"is_hetero": False}
+        self.is_sorted: bool | None = None
+
+    def get_partition_ids_from_nids(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """Return the part of each node, int64 [n].
+
+        Args:
+            ids: int32 or int64 [n], in any order.
+        Raises:
+            IndexError: An id is outside the graph; the message names the first one.
+            ValueError: There is no such type, or `node_pb` is not set.
+        """
+        return self._book(_NAME, "nodes", "node_pb").get_partition_ids_from_nids(ids, node_type)
+
+    def get_partition_ids_from_eids(self, eids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
+        """Return the part of each edge by its id, int64 [n].
+
+        Args:
+            eids: int32 or int64 [n], in any order.
+        Raises:
+            IndexError: An id is outside the graph; the message names the first one.
+            ValueError: There is no such type, `edge_pb` is not set, or the partition was made without an edge map.
+        """
+        return self._book(_NAME, "edges", "edge_pb").get_partition_ids_from_eids(eids, edge_type)
+
+    # --- edges
 
     @staticmethod
     def key(attr: Any) -> tuple[Any, str]:
@@ -116,52 +152,6 @@ class EdgeStore:
     def _remove_edge_index(self, edge_attr: Any) -> bool:
         self._edge_attr.pop(self.key(edge_attr), None)
         return self._edge_index.pop(self.key(edge_attr), None) is not None
-
-
-class LocalGraphStore(StoreOfPart, EdgeStore):
-    """The edges of one part, and which part owns each node and each edge.
-
-    Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
-    of the whole graph, counted for each type. `get_edge_id` gives the ids by which edge features are looked up, where
-    PyG's class gives numbers over all edge types.
-
-    Edges are named as PyG names them: `store.get_edge_index(edge_type, "coo")`, with edge_type None without types.
-
-    Attributes:
-        num_partitions: number of parts.
-        partition_idx: the number of this part.
-        meta: what PyG's META.json says: "is_hetero", and after `from_partition` the rest of it.
-        is_sorted: whether the edges ascend by destination; None until there are edges of a partition.
-    """
-
-    node_pb = owners_of("nodes")
-    edge_pb = owners_of("edges")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_sorted: bool | None = None
-
-    def get_partition_ids_from_nids(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """Return the part of each node, int64 [n].
-
-        Args:
-            ids: int32 or int64 [n], in any order.
-        Raises:
-            IndexError: An id is outside the graph; the message names the first one.
-            ValueError: There is no such type, or `node_pb` is not set.
-        """
-        return self._book(_NAME, "nodes", "node_pb").get_partition_ids_from_nids(ids, node_type)
-
-    def get_partition_ids_from_eids(self, eids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
-        """Return the part of each edge by its id, int64 [n].
-
-        Args:
-            eids: int32 or int64 [n], in any order.
-        Raises:
-            IndexError: An id is outside the graph; the message names the first one.
-            ValueError: There is no such type, `edge_pb` is not set, or the partition was made without an edge map.
-        """
-        return self._book(_NAME, "edges", "edge_pb").get_partition_ids_from_eids(eids, edge_type)
 
     # --- made from
 

@@ -158,8 +158,8 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
             ValueError: `edge_attr` is given without `edge_id`.
         """
         of_edges = {} if edge_id is None else {EDGES: edge_id}
-        of_attr = {} if edge_attr is None else {EDGES: edge_attr}
-        return cls._of({None: node_id}, {"x": {None: x}, "y": {None: y}}, of_edges, of_attr)
+        given: tuple[Any, ...] = {None: node_id}, {None: x}, {None: y}, of_edges, {EDGES: edge_attr}
+        return cls.from_hetero_data(*given)
 
     @classmethod
     def from_hetero_data(
@@ -171,21 +171,12 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
         edge_attr_dict: Mapping[EdgeType, Tensor] | None = None,
     ) -> _Self:
         """Return a store of nodes and edges by type; see `from_data`."""
-        return cls._of(node_id_dict, {"x": x_dict or {}, "y": y_dict or {}}, edge_id_dict or {}, edge_attr_dict or {})
-
-    @classmethod
-    def _of(
-        cls: type[_Self],
-        node_ids: Mapping[Any, Tensor],
-        of_nodes: Mapping[str, Mapping[Any, Tensor | None]],
-        edge_ids: Mapping[Any, Tensor],
-        edge_attrs: Mapping[Any, Tensor],
-    ) -> _Self:
-        store = cls()
-        for group, ids in [*node_ids.items(), *edge_ids.items()]:
+        store, edge_ids = cls(), edge_id_dict or {}
+        for group, ids in [*node_id_dict.items(), *edge_ids.items()]:
             store.put_global_id(ids, group)
-        for name, by_group in [*of_nodes.items(), ("edge_attr", edge_attrs)]:
-            for group, values in by_group.items():
+        of_names: dict[str, Any] = {"x": x_dict, "y": y_dict, "edge_attr": edge_attr_dict}
+        for name, by_group in of_names.items():
+            for group, values in (by_group or {}).items():
                 if values is None:
                     continue
                 if name == "edge_attr" and group not in edge_ids:

@@ -279,7 +279,7 @@ def times_of(source: Source, node_time_attr: str | None) -> Times:
     for node_type in source.node_types:
         attributes = graph.node_attributes_of(node_type)
         if wanted in attributes and (are_times(attributes[wanted]) or node_time_attr):
-            _check_times(node_type, wanted, attributes)
+            _check_times("node", node_type, wanted, TIME, attributes)
             nodes[node_type] = wanted
     if node_time_attr is not None:
         if not nodes:
@@ -294,43 +294,26 @@ def times_of(source: Source, node_time_attr: str | None) -> Times:
         for edge_type in source.edge_types:
             attributes = graph.relation(edge_type).edge_attributes
             if edge_type not in edges and name in attributes and are_times(attributes[name]):
-                _check_edge_times(edge_type, name, attributes)
+                _check_times("edge", edge_type, name, EDGE_TIME, attributes)
                 edges[edge_type] = name
     return Times(nodes, edges, by_source=not edges)
 
 
-def _check_times(node_type: NodeType | None, name: str, attributes: Mapping[str, Tensor]) -> None:
-    of = "" if node_type is None else f" of {node_type!r}"
-    values = attributes[name]
+def _check_times(domain: str, type_: Any, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
+    """Refuse values that are no times, that int64 cannot hold, or whose name in the files another attribute has."""
+    of, values = "" if type_ is None else f" of {type_!r}", attributes[name]
+    what = f"the {domain} attribute {shown(name)}{of}"
     if not are_times(values):
         raise ValueError(
-            f"PyG's layout: the node attribute {shown(name)}{of} has dtype {values.dtype} and shape "
-            f"{list(values.shape)}; times are {TIMES} [num_nodes], floats of 16 bits or more. Correct node_time_attr."
+            f"PyG's layout: {what} has dtype {values.dtype} and shape {list(values.shape)}; times are {TIMES} "
+            f"[num_{domain}s], floats of 16 bits or more. Correct node_time_attr."
         )
-    _check_name(f"the nodes{of}", name, TIME, attributes)
-    _refuse_late(f"the node attribute {shown(name)}{of}", values)
-
-
-def _check_edge_times(edge_type: EdgeType | None, name: str, attributes: Mapping[str, Tensor]) -> None:
-    of = "" if edge_type is None else f" of {edge_type}"
-    _check_name(f"the edges{of}", name, EDGE_TIME, attributes)
-    _refuse_late(f"the edge attribute {shown(name)}{of}", attributes[name])
-
-
-def _check_name(of: str, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
-    """Refuse times that would be stored under the name of another attribute."""
     if name != stored and stored in attributes:
         raise ValueError(
-            f"PyG's layout: {of} have the attribute {stored!r} beside {shown(name)}, and PyG finds times under the "
-            f"name {stored!r} only. Rename it, {_OTHERWISE}"
+            f"PyG's layout: the {domain}s{of} have the attribute {stored!r} beside {shown(name)}, and PyG finds times "
+            f"under the name {stored!r} only. Rename it, {_OTHERWISE}"
         )
-
-
-def _refuse_late(what: str, times: Tensor) -> None:
-    """Refuse times that int64 cannot hold."""
-    if times.dtype != torch.uint64:
-        return
-    for piece in pieces(times, MOST_EDGES):
+    for piece in pieces(values, MOST_EDGES) if values.dtype == torch.uint64 else ():
         if bool((piece.view(torch.int64) < 0).any()):
             raise ValueError(
                 f"PyG's layout: {what} is uint64 and has a time of 2^63 or more; times are stored as int64. Make them "

@@ -14,9 +14,8 @@ from datapipes.base.types import NodeType
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows, choose_hot
 from datapipes.distributed.row_reader import RowReader, Wanted
-from datapipes.features.feature import Feature
+from datapipes.features.feature import Feature, check_out
 from datapipes.features.feature_store import FeatureRequest, FeatureStore, feature_text
-from datapipes.features.given_rows import check_out
 
 __all__ = ["DistFeatureStore"]
 

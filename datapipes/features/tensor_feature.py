@@ -24,8 +24,7 @@ from datapipes.device.gather import gather
 from datapipes.device.missing_ids import MissingIds
 from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.device.runtime import cuda
-from datapipes.features.feature import Feature
-from datapipes.features.given_rows import check_out
+from datapipes.features.feature import Feature, check_out
 from datapipes.features.stored_values import check_stored_as, decode, encode, take_decoded
 from datapipes.processes.mappings import contiguous_stride
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.sizes import check_memory
-from datapipes.base.types import EdgeType, NodeType, type_text
+from datapipes.base.types import NodeType, type_text
 from datapipes.features import Feature, FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.partition.source import TRAIN_MASK, Source
@@ -143,11 +143,7 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
         known: Any = nodes if domain == "node" else edges
         _refuse_unknown(where, domain, kind, name, known)
         text = f"the {domain} feature {name!r}{_of(kind)}"
-        rows = (
-            _of_nodes(where, text, graph, kind, feature)
-            if domain == "node"
-            else _of_edges(where, text, graph, kind, feature)
-        )
+        rows = _rows_of(where, text, graph, domain, kind, feature)
         if name in known[kind] and not _equal(known[kind][name], rows):
             raise ValueError(
                 f"{where}: {text} has the name of a {domain} attribute of the graph with other values. Rename one of "
@@ -189,28 +185,18 @@ def _refuse_unknown(where: str, domain: str, kind: Any, name: str, known: Any) -
         )
 
 
-def _of_nodes(where: str, text: str, graph: Any, kind: NodeType | None, feature: Feature) -> Tensor:
-    count = graph.num_nodes_of(kind)
-    _check_count(where, text, feature, count, "nodes")
-    if isinstance(feature, TensorFeature) and feature.stored_as is None:
-        return feature.tensor
-    return _read(where, text, feature, torch.arange(count))
-
-
-def _of_edges(where: str, text: str, graph: Any, kind: EdgeType | None, feature: Feature) -> Tensor:
-    ids = graph.relation(kind).edge_ids
-    _check_count(where, text, feature, graph.max_edge_id_of(kind) + 1, "edge ids")
-    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or _counts_up(ids)):
-        return feature.tensor
-    return _read(where, text, feature, torch.arange(graph.num_edges_of(kind)) if ids is None else ids)
-
-
-def _check_count(where: str, text: str, feature: Feature, count: int, of: str) -> None:
+def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature: Feature) -> Tensor:
+    """Return the rows of a feature as an attribute; those of edges, looked up by edge id, in the order of the graph."""
+    ids = None if domain == "node" else graph.relation(kind).edge_ids
+    count = graph.num_nodes_of(kind) if domain == "node" else graph.max_edge_id_of(kind) + 1
     if feature.count != count:
         raise ValueError(
-            f"{where}: {text} has {feature.count} rows for {count} {of}; it must have one row for each. Check that it "
-            "belongs to this graph."
+            f"{where}: {text} has {feature.count} rows for {count} {'nodes' if domain == 'node' else 'edge ids'}; it "
+            "must have one row for each. Check that it belongs to this graph."
         )
+    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or _counts_up(ids)):
+        return feature.tensor
+    return _read(where, text, feature, torch.arange(count) if ids is None else ids)
 
 
 def _counts_up(ids: Tensor) -> bool:

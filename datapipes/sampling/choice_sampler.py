@@ -23,7 +23,7 @@ from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling.fanouts import Fanout
 from datapipes.sampling.sampler import Sampler
-from datapipes.sampling.seed_trees import seed_trees
+from datapipes.sampling.seed_ids import seed_trees
 
 __all__: list[str] = []
 

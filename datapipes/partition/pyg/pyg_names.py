@@ -1,8 +1,9 @@
-"""Names in PyG's layout: of its files, and of the attributes that hold times."""
+"""Names and numbers in PyG's layout: of its files, of the attributes that hold times, and what META.json says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,24 @@ def part_folder(root: Path, part: int) -> Path:
 def map_file(root: Path, kind: str, of: NodeType | EdgeType | None) -> Path:
     """Return the file of the node map or edge map of a type; `kind` is "node_map" or "edge_map"."""
     return root / f"{kind}.pt" if of is None else root / kind / f"{_joined(of)}.pt"
+
+
+def offsets_of(counts: Mapping[Any, int]) -> dict[Any, int]:
+    """Return what PyG adds to the ids of each type, to number those of all types in one sequence."""
+    return dict(zip(counts, itertools.accumulate(counts.values(), initial=0), strict=False))
+
+
+def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[EdgeType | None]) -> dict[str, Any]:
+    """Return what META.json says of a partition with so many nodes of each type, {None: nodes} without types."""
+    is_hetero = None not in num_nodes
+    return {
+        "num_parts": num_parts,
+        "node_types": list(num_nodes) if is_hetero else None,
+        "edge_types": [list(each or ()) for each in edge_types] if is_hetero else None,
+        "node_offset": [*offsets_of(num_nodes).values()] if is_hetero else None,
+        "is_hetero": is_hetero,
+        "is_sorted": True,
+    }
 
 
 def check_file_names(types: Iterable[Any]) -> None:

@@ -41,6 +41,7 @@ from datapipes.partition.pyg.pyg_names import (
     TIME,
     check_file_names,
     map_file,
+    offsets_of,
     part_folder,
 )
 from datapipes.partition.pyg.torch_file import load_plain
@@ -100,8 +101,8 @@ class PygFolder:
             nodes = {each: self._map("node_map", each) for each in self.meta.node_types}
             edges = {each: self._map("edge_map", each) for each in self.meta.edge_types}
         self.book = PartitionBook(self.meta.num_parts, nodes, edges)
-        self._node_offsets = self._offsets({each: self.book.nodes(each).num_ids for each in self.meta.node_types})
-        self._edge_offsets = self._offsets({each: self.book.edges(each).num_ids for each in self.meta.edge_types})
+        self._node_offsets = offsets_of({each: self.book.nodes(each).num_ids for each in self.meta.node_types})
+        self._edge_offsets = offsets_of({each: self.book.edges(each).num_ids for each in self.meta.edge_types})
         self.meta.refuse_other_offsets(self._node_offsets)
 
     @contextmanager
@@ -125,13 +126,6 @@ class PygFolder:
         found = ids_in(path, kind, load_plain(path))
         refuse_others(path, kind, found, self.meta.num_parts)
         return found
-
-    @staticmethod
-    def _offsets(counts: Mapping[Any, int]) -> dict[Any, int]:
-        offsets, before = {}, 0
-        for key, count in counts.items():
-            offsets[key], before = before, before + count
-        return offsets
 
     def part(self, part: int) -> Path:
         """Return the folder of a part, "part_N" or "partN".

@@ -14,6 +14,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from datapipes.partition.pyg.pyg_names import (
     TIME,
     check_file_names,
     map_file,
+    meta_of,
+    offsets_of,
     part_folder,
 )
 from datapipes.partition.pyg.scratch import filled, save, storing
@@ -66,7 +69,8 @@ def write_pyg(
     writer = _Writer(folder, source, book, times, progress)
     for part in range(book.num_parts):
         writer.write(part)
-    (folder / META).write_text(json.dumps(_meta(source, book)), encoding="utf-8")
+    meta = meta_of(book.num_parts, _num_nodes(source), source.edge_types)
+    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
 
 
 def check_pyg(source: Source, node_time_attr: str | None) -> Times:
@@ -113,28 +117,8 @@ def _all_parts(found: IdMap) -> Iterator[Tensor]:
         yield found.part_of(torch.arange(begin, min(begin + MOST_EDGES, found.num_ids)))
 
 
-def _meta(source: Source, book: PartitionBook) -> dict[str, Any]:
-    is_hetero = source.graph.is_heterogeneous
-    return {
-        "num_parts": book.num_parts,
-        "node_types": list(source.node_types) if is_hetero else None,
-        "edge_types": [list(each or ()) for each in source.edge_types] if is_hetero else None,
-        "node_offset": [*node_offsets(source).values()] if is_hetero else None,
-        "is_hetero": is_hetero,
-        "is_sorted": True,
-    }
-
-
-def node_offsets(source: Source) -> dict[NodeType | None, int]:
-    """Return what PyG adds to the ids of each node type, to number all nodes in one sequence."""
-    return _offsets({each: source.graph.num_nodes_of(each) for each in source.node_types})
-
-
-def _offsets(counts: Mapping[Any, int]) -> dict[Any, int]:
-    offsets, before = {}, 0
-    for key, count in counts.items():
-        offsets[key], before = before, before + count
-    return offsets
+def _num_nodes(source: Source) -> dict[NodeType | None, int]:
+    return {each: source.graph.num_nodes_of(each) for each in source.node_types}
 
 
 class _Writer:
@@ -144,7 +128,7 @@ class _Writer:
         self._folder, self._source, self._book, self._times = folder, source, book, times
         self._graph, self._progress = source.graph, progress
         counts = {each: self._graph.num_edges_of(each) for each in source.edge_types}
-        self._node_offsets, self._edge_offsets = node_offsets(source), _offsets(counts)
+        self._node_offsets, self._edge_offsets = offsets_of(_num_nodes(source)), offsets_of(counts)
         self._all_edges, self._done = sum(counts.values()), 0
 
     def write(self, part: int) -> None:
@@ -174,14 +158,14 @@ class _Writer:
         if order is None:
             sources, ids, places = rows.indices(), rows.edge_ids(), rows.positions
         else:
-            places = _Pieces(order)
+            places = partial(pieces, order, MOST_EDGES)
             sources = rows_at(relation.indices, places())
             ids = places() if relation.edge_ids is None else rows_at(relation.edge_ids, places())
         row = filled(self._folder, count, torch.int64, sources)
         edge_id = filled(self._folder, count, torch.int64, ids)
         offset = self._edge_offsets[edge_type]
         edges = {
-            "edge_id": filled(self._folder, count, torch.int64, (each + offset for each in _Pieces(edge_id)()))
+            "edge_id": filled(self._folder, count, torch.int64, (each + offset for each in pieces(edge_id, MOST_EDGES)))
             if offset
             else edge_id,
             "row": row,
@@ -250,17 +234,6 @@ class _Writer:
         return found
 
 
-class _Pieces:
-    """The rows of a tensor in pieces, as often as they are asked for."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._values = values
-
-    def __call__(self) -> Iterator[Tensor]:
-        for begin in range(0, self._values.shape[0], MOST_EDGES):
-            yield self._values[begin : begin + MOST_EDGES]
-
-
 def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows with up to MOST_EDGES edges, or of one row; `ends` are the offsets of all rows."""
     first, count = 0, int(ends.shape[0]) - 1
@@ -306,7 +279,7 @@ def times_of(source: Source, node_time_attr: str | None) -> Times:
     for node_type in source.node_types:
         attributes = graph.node_attributes_of(node_type)
         if wanted in attributes and (are_times(attributes[wanted]) or node_time_attr):
-            _check_times(node_type, wanted, attributes)
+            _check_times("node", node_type, wanted, TIME, attributes)
             nodes[node_type] = wanted
     if node_time_attr is not None:
         if not nodes:
@@ -321,43 +294,26 @@ def times_of(source: Source, node_time_attr: str | None) -> Times:
         for edge_type in source.edge_types:
             attributes = graph.relation(edge_type).edge_attributes
             if edge_type not in edges and name in attributes and are_times(attributes[name]):
-                _check_edge_times(edge_type, name, attributes)
+                _check_times("edge", edge_type, name, EDGE_TIME, attributes)
                 edges[edge_type] = name
     return Times(nodes, edges, by_source=not edges)
 
 
-def _check_times(node_type: NodeType | None, name: str, attributes: Mapping[str, Tensor]) -> None:
-    of = "" if node_type is None else f" of {node_type!r}"
-    values = attributes[name]
+def _check_times(domain: str, type_: Any, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
+    """Refuse values that are no times, that int64 cannot hold, or whose name in the files another attribute has."""
+    of, values = "" if type_ is None else f" of {type_!r}", attributes[name]
+    what = f"the {domain} attribute {shown(name)}{of}"
     if not are_times(values):
         raise ValueError(
-            f"PyG's layout: the node attribute {shown(name)}{of} has dtype {values.dtype} and shape "
-            f"{list(values.shape)}; times are {TIMES} [num_nodes], floats of 16 bits or more. Correct node_time_attr."
+            f"PyG's layout: {what} has dtype {values.dtype} and shape {list(values.shape)}; times are {TIMES} "
+            f"[num_{domain}s], floats of 16 bits or more. Correct node_time_attr."
         )
-    _check_name(f"the nodes{of}", name, TIME, attributes)
-    _refuse_late(f"the node attribute {shown(name)}{of}", values)
-
-
-def _check_edge_times(edge_type: EdgeType | None, name: str, attributes: Mapping[str, Tensor]) -> None:
-    of = "" if edge_type is None else f" of {edge_type}"
-    _check_name(f"the edges{of}", name, EDGE_TIME, attributes)
-    _refuse_late(f"the edge attribute {shown(name)}{of}", attributes[name])
-
-
-def _check_name(of: str, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
-    """Refuse times that would be stored under the name of another attribute."""
     if name != stored and stored in attributes:
         raise ValueError(
-            f"PyG's layout: {of} have the attribute {stored!r} beside {shown(name)}, and PyG finds times under the "
-            f"name {stored!r} only. Rename it, {_OTHERWISE}"
+            f"PyG's layout: the {domain}s{of} have the attribute {stored!r} beside {shown(name)}, and PyG finds times "
+            f"under the name {stored!r} only. Rename it, {_OTHERWISE}"
         )
-
-
-def _refuse_late(what: str, times: Tensor) -> None:
-    """Refuse times that int64 cannot hold."""
-    if times.dtype != torch.uint64:
-        return
-    for piece in pieces(times, MOST_EDGES):
+    for piece in pieces(values, MOST_EDGES) if values.dtype == torch.uint64 else ():
         if bool((piece.view(torch.int64) < 0).any()):
             raise ValueError(
                 f"PyG's layout: {what} is uint64 and has a time of 2^63 or more; times are stored as int64. Make them "

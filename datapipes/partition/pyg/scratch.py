@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from datapipes.base.rows import bits_of
+
 _MOST_OVERHEAD = 2**20  # of a file of torch.save
-_AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -55,7 +55,7 @@ def storing(tensor: Tensor) -> Tensor:
 
     A view of the same memory if the values are adjacent there, else a copy.
     """
-    return _as_tensor(_viewed(tensor.contiguous()), tensor.dtype)
+    return torch.from_numpy(bits_of(tensor.contiguous()).numpy()).view(tensor.dtype)
 
 
 def save(value: Any, path: Path) -> None:
@@ -76,15 +76,3 @@ def _num_bytes(value: Any) -> int:
     if isinstance(value, dict):
         return sum(map(_num_bytes, value.values()))
     return value.nbytes if isinstance(value, Tensor) else 0
-
-
-def _viewed(tensor: Tensor) -> np.ndarray[Any, Any]:
-    try:
-        return tensor.numpy()
-    except TypeError:  # NumPy has no such dtype
-        return tensor.view(_AS_INTEGERS[tensor.element_size()]).numpy()
-
-
-def _as_tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> Tensor:
-    found = torch.from_numpy(array)
-    return found if found.dtype == dtype else found.view(dtype)

@@ -12,12 +12,11 @@ from torch.futures import Future
 
 from datapipes.base.checks import check_index_tensor, shown
 from datapipes.base.types import EdgeType, NodeType
-from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.stores.feature_lookup import FeatureClient, ask, joined
 from datapipes.partition.stores.store_attrs import no_such
-from datapipes.partition.stores.store_books import book_of, choose_layout, given_maps, meta_of
+from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, owners_of
 from datapipes.partition.stores.tensor_store import TensorStore
 
 __all__ = ["LocalFeatureStore"]
@@ -28,7 +27,7 @@ _Self = TypeVar("_Self", bound="LocalFeatureStore")
 EDGES = (None, None)  # the group of edges without types
 
 
-class LocalFeatureStore(TensorStore):
+class LocalFeatureStore(StoreOfPart, TensorStore):
     """The features of one part's nodes and edges, found by global id.
 
     Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
@@ -49,37 +48,14 @@ class LocalFeatureStore(TensorStore):
         meta: what PyG's META.json says; {} until there is a partition.
     """
 
-    _layouts: tuple[str, ...] = ("native", "pyg")  # which is read where both are there
+    node_feat_pb = owners_of("nodes")
+    edge_feat_pb = owners_of("edges")
 
     def __init__(self, client: FeatureClient | None = None) -> None:
         super().__init__()
         self.client = client
-        self.num_partitions, self.partition_idx = 1, 0
         self.labels: Any = None
         self.meta: dict[str, Any] = {}
-        self._node_book: PartitionBook | None = None
-        self._edge_book: PartitionBook | None = None
-
-    @property
-    def node_feat_pb(self) -> Any:
-        """The part of each node: a tensor, or {node type: tensor}; None if it is not known.
-
-        May be set to those, with integers of any dtype, or to a PartitionBook.
-        """
-        return given_maps(self._node_book, "nodes")
-
-    @node_feat_pb.setter
-    def node_feat_pb(self, value: Any) -> None:
-        self._node_book = book_of("nodes", value)
-
-    @property
-    def edge_feat_pb(self) -> Any:
-        """The part of each edge by its id, as `node_feat_pb`; None if it is not known."""
-        return given_maps(self._edge_book, "edges")
-
-    @edge_feat_pb.setter
-    def edge_feat_pb(self, value: Any) -> None:
-        self._edge_book = book_of("edges", value)
 
     def lookup_features(
         self, index: Tensor, is_node_feat: bool = True, input_type: Any = None, *, attr_name: str | None = None
@@ -139,7 +115,7 @@ class LocalFeatureStore(TensorStore):
 
     def _where_known(self, key: tuple[Any, Any], is_node_feat: bool, input_type: Any) -> dict[int, Tensor]:
         """Return {another part that has rows of a group of which this one has none: no places}."""
-        book = self._node_book if is_node_feat else self._edge_book
+        book = self._books["nodes" if is_node_feat else "edges"]
         assert book is not None
         owners = book.nodes(input_type) if is_node_feat else book.edges(input_type)
         part = int(owners.part_of(torch.zeros(1, dtype=torch.int64))) if owners.num_ids > 0 else self.partition_idx
@@ -148,12 +124,9 @@ class LocalFeatureStore(TensorStore):
         return {part: torch.empty(0, dtype=torch.int64)}
 
     def _owners(self, ids: Tensor, is_node_feat: bool, input_type: Any) -> Tensor:
-        book, name = (self._node_book, "node_feat_pb") if is_node_feat else (self._edge_book, "edge_feat_pb")
-        if book is None:
-            raise ValueError(f"{_NAME}: {name} is not set, so parts are not known. Set it, or use from_partition.")
         if is_node_feat:
-            return book.get_partition_ids_from_nids(ids, input_type)
-        return book.get_partition_ids_from_eids(ids, input_type)
+            return self._book(_NAME, "nodes", "node_feat_pb").get_partition_ids_from_nids(ids, input_type)
+        return self._book(_NAME, "edges", "edge_feat_pb").get_partition_ids_from_eids(ids, input_type)
 
     def _own_rows(self, key: tuple[Any, Any], ids: Tensor) -> Tensor | None:
         """Return the rows of own ids; None if this part has no row of the group, and so perhaps no tensor."""
@@ -185,8 +158,8 @@ class LocalFeatureStore(TensorStore):
             ValueError: `edge_attr` is given without `edge_id`.
         """
         of_edges = {} if edge_id is None else {EDGES: edge_id}
-        of_attr = {} if edge_attr is None else {EDGES: edge_attr}
-        return cls._of({None: node_id}, {"x": {None: x}, "y": {None: y}}, of_edges, of_attr)
+        given: tuple[Any, ...] = {None: node_id}, {None: x}, {None: y}, of_edges, {EDGES: edge_attr}
+        return cls.from_hetero_data(*given)
 
     @classmethod
     def from_hetero_data(
@@ -198,21 +171,12 @@ class LocalFeatureStore(TensorStore):
         edge_attr_dict: Mapping[EdgeType, Tensor] | None = None,
     ) -> _Self:
         """Return a store of nodes and edges by type; see `from_data`."""
-        return cls._of(node_id_dict, {"x": x_dict or {}, "y": y_dict or {}}, edge_id_dict or {}, edge_attr_dict or {})
-
-    @classmethod
-    def _of(
-        cls: type[_Self],
-        node_ids: Mapping[Any, Tensor],
-        of_nodes: Mapping[str, Mapping[Any, Tensor | None]],
-        edge_ids: Mapping[Any, Tensor],
-        edge_attrs: Mapping[Any, Tensor],
-    ) -> _Self:
-        store = cls()
-        for group, ids in [*node_ids.items(), *edge_ids.items()]:
+        store, edge_ids = cls(), edge_id_dict or {}
+        for group, ids in [*node_id_dict.items(), *edge_ids.items()]:
             store.put_global_id(ids, group)
-        for name, by_group in [*of_nodes.items(), ("edge_attr", edge_attrs)]:
-            for group, values in by_group.items():
+        of_names: dict[str, Any] = {"x": x_dict, "y": y_dict, "edge_attr": edge_attr_dict}
+        for name, by_group in of_names.items():
+            for group, values in (by_group or {}).items():
                 if values is None:
                     continue
                 if name == "edge_attr" and group not in edge_ids:
@@ -248,17 +212,13 @@ class LocalFeatureStore(TensorStore):
     def from_part(cls: type[_Self], part: Part, *, client: FeatureClient | None = None) -> _Self:
         """Return a store of an open Part, whose memory it shares."""
         store = cls(client)
-        store._set(part.num_parts, part.part, part.book, meta_of(part))
+        store._set_part(part)
         for node_type in part.node_types:
             store._put_all(node_type, part.node_ids(node_type), part.node_attributes_of(node_type))
         for edge_type in part.edge_types:
             relation = part.relation(edge_type)
             store._put_all(EDGES if edge_type is None else edge_type, relation.edge_ids, relation.edge_attributes)
         return store
-
-    def _set(self, num_parts: int, part: int, book: PartitionBook, meta: dict[str, Any]) -> None:
-        self.num_partitions, self.partition_idx, self.meta = num_parts, part, meta
-        self._node_book = self._edge_book = book
 
     def _put_all(self, group: Any, ids: Tensor, values: Mapping[str, Tensor]) -> None:
         self.put_global_id(ids, group)

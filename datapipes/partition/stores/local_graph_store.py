@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,22 +10,23 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from datapipes.base.checks import as_tensor, check_index_tensor, check_int, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import PartRelation
 from datapipes.partition.pyg.pyg_read import Edges, PygFolder
-from datapipes.partition.stores.edge_store import EdgeStore, checked_edges
-from datapipes.partition.stores.store_attrs import no_such
-from datapipes.partition.stores.store_books import book_of, choose_layout, given_maps, meta_of
+from datapipes.partition.stores.store_attrs import EdgeAttr, EdgeLayout, no_such
+from datapipes.partition.stores.store_books import StoreOfPart, choose_layout, owners_of
 
 __all__ = ["LocalGraphStore"]
 
 _NAME = "LocalGraphStore"
 _Self = TypeVar("_Self", bound="LocalGraphStore")
+_EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
-class LocalGraphStore(EdgeStore):
+class LocalGraphStore(StoreOfPart):
     """The edges of one part, and which part owns each node and each edge.
 
     Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
@@ -41,37 +42,17 @@ class LocalGraphStore(EdgeStore):
         is_sorted: whether the edges ascend by destination; None until there are edges of a partition.
     """
 
-    _layouts: tuple[str, ...] = ("native", "pyg")  # which is read where both are there
+    _edge_attr_cls: Any = EdgeAttr
+    node_pb = owners_of("nodes")
+    edge_pb = owners_of("edges")
 
     def __init__(self) -> None:
         super().__init__()
-        self.num_partitions, self.partition_idx = 1, 0
+        self._edge_index: dict[tuple[Any, str], _EdgeIndex | Callable[[], Tensor]] = {}
+        self._edge_attr: dict[tuple[Any, str], Any] = {}
+        self._edge_id: dict[tuple[Any, str], Tensor] = {}
+        self.meta: dict[str, Any] = {"is_hetero": False}
         self.is_sorted: bool | None = None
-        self._node_book: PartitionBook | None = None
-        self._edge_book: PartitionBook | None = None
-
-    # --- which part owns what
-
-    @property
-    def node_pb(self) -> Any:
-        """The part of each node: a tensor, or {node type: tensor}; None if it is not known.
-
-        May be set to those, with integers of any dtype, or to a PartitionBook.
-        """
-        return given_maps(self._node_book, "nodes")
-
-    @node_pb.setter
-    def node_pb(self, value: Any) -> None:
-        self._node_book = book_of("nodes", value)
-
-    @property
-    def edge_pb(self) -> Any:
-        """The part of each edge by its id, as `node_pb`; None if it is not known."""
-        return given_maps(self._edge_book, "edges")
-
-    @edge_pb.setter
-    def edge_pb(self, value: Any) -> None:
-        self._edge_book = book_of("edges", value)
 
     def get_partition_ids_from_nids(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """Return the part of each node, int64 [n].
@@ -82,7 +63,7 @@ class LocalGraphStore(EdgeStore):
             IndexError: An id is outside the graph; the message names the first one.
             ValueError: There is no such type, or `node_pb` is not set.
         """
-        return _known(self._node_book, "node_pb").get_partition_ids_from_nids(ids, node_type)
+        return self._book(_NAME, "nodes", "node_pb").get_partition_ids_from_nids(ids, node_type)
 
     def get_partition_ids_from_eids(self, eids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
         """Return the part of each edge by its id, int64 [n].
@@ -93,7 +74,84 @@ class LocalGraphStore(EdgeStore):
             IndexError: An id is outside the graph; the message names the first one.
             ValueError: There is no such type, `edge_pb` is not set, or the partition was made without an edge map.
         """
-        return _known(self._edge_book, "edge_pb").get_partition_ids_from_eids(eids, edge_type)
+        return self._book(_NAME, "edges", "edge_pb").get_partition_ids_from_eids(eids, edge_type)
+
+    # --- edges
+
+    @staticmethod
+    def key(attr: Any) -> tuple[Any, str]:
+        """Return the key of some edges: (edge type or None, layout)."""
+        return attr.edge_type, attr.layout.value
+
+    def put_edge_index(self, edge_index: Any, *args: Any, **kwargs: Any) -> bool:
+        """Keep edges, int64 or int32 [2, num_edges] or a pair of tensors, under the fields of an EdgeAttr."""
+        return self._put_edge_index(edge_index, self._edge_attr_cls.cast(*args, **kwargs))
+
+    def get_edge_index(self, *args: Any, **kwargs: Any) -> _EdgeIndex:
+        """Return edges as they were put; those of a partition as int64 [2, num_edges], sources and destinations.
+
+        Raises:
+            KeyError: There are none under this name; the message says which there are.
+            ValueError: The part that they come from is corrupt.
+        """
+        attr = self._edge_attr_cls.cast(*args, **kwargs)
+        found: _EdgeIndex | None = self._get_edge_index(attr)
+        if found is None:
+            raise no_such(_NAME, "edges", self.key(attr), self._edge_index)
+        return found
+
+    def remove_edge_index(self, *args: Any, **kwargs: Any) -> bool:
+        """Forget edges; return whether there were any."""
+        return self._remove_edge_index(self._edge_attr_cls.cast(*args, **kwargs))
+
+    def get_all_edge_attrs(self) -> list[Any]:
+        """Return an EdgeAttr for all edges that are there."""
+        return [self._edge_attr[key] for key in self._edge_index]
+
+    def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
+        """Keep the ids of edges, int32 or int64 [num_edges]."""
+        key = self.key(self._edge_attr_cls.cast(*args, **kwargs))
+        self._edge_id[key] = check_index_tensor(_NAME, "edge_id", edge_id)
+        return True
+
+    def get_edge_id(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """Return the ids of edges, or None if there are none under this name."""
+        return self._edge_id.get(self.key(self._edge_attr_cls.cast(*args, **kwargs)))
+
+    def remove_edge_id(self, *args: Any, **kwargs: Any) -> bool:
+        """Forget the ids of edges; return whether there were any."""
+        return self._edge_id.pop(self.key(self._edge_attr_cls.cast(*args, **kwargs)), None) is not None
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: Any) -> bool:
+        if not isinstance(edge_index, (tuple, list)):
+            edge_index = as_tensor(_NAME, "edge_index", edge_index)
+        if len(edge_index) != 2:
+            raise ValueError(
+                f"{_NAME}: edge_index must be [2, num_edges], or a pair, got {shown(edge_index)}. Pass both."
+            )
+        rows = [check_index_tensor(_NAME, "edge_index", each) for each in edge_index]
+        if edge_attr.layout.value == EdgeLayout.COO.value and rows[0].shape != rows[1].shape:
+            raise ValueError(
+                f"{_NAME}: edge_index has {rows[0].shape[0]} sources and {rows[1].shape[0]} destinations; pairs need "
+                "as many of both. Check the edges."
+            )
+        self._keep(edge_attr, edge_index)
+        return True
+
+    def _keep(self, edge_attr: Any, edges: Any) -> None:
+        if edge_attr.edge_type is not None:
+            self.meta = {**self.meta, "is_hetero": True}
+        self._edge_index[self.key(edge_attr)], self._edge_attr[self.key(edge_attr)] = edges, edge_attr
+
+    def _get_edge_index(self, edge_attr: Any) -> Any:
+        found = self._edge_index.get(self.key(edge_attr))
+        if callable(found):
+            found = self._edge_index[self.key(edge_attr)] = found()
+        return found
+
+    def _remove_edge_index(self, edge_attr: Any) -> bool:
+        self._edge_attr.pop(self.key(edge_attr), None)
+        return self._edge_index.pop(self.key(edge_attr), None) is not None
 
     # --- made from
 
@@ -191,7 +249,7 @@ class LocalGraphStore(EdgeStore):
     def from_part(cls: type[_Self], part: Part) -> _Self:
         """Return a store of an open Part; it shares the part's memory until edges are asked for."""
         store = cls()
-        store._set(part.num_parts, part.part, part.book, meta_of(part))
+        store._set_part(part)
         for edge_type in part.edge_types:
             src, dst = ends_of(edge_type)
             attr = store._attr(edge_type, (part.num_nodes_of(src), part.num_nodes_of(dst)))
@@ -200,18 +258,12 @@ class LocalGraphStore(EdgeStore):
         return store
 
     def _set(self, num_parts: int, part: int, book: PartitionBook, meta: dict[str, Any]) -> None:
-        self.num_partitions, self.partition_idx, self.meta, self.is_sorted = num_parts, part, meta, True
-        self._node_book = self._edge_book = book
+        super()._set(num_parts, part, book, meta)
+        self.is_sorted = True
 
     def __repr__(self) -> str:
         of = f"part {self.partition_idx} of {self.num_partitions}"
         return f"{type(self).__name__}({of}, {len(self._edge_index)} edge types)"
-
-
-def _known(book: PartitionBook | None, name: str) -> PartitionBook:
-    if book is None:
-        raise ValueError(f"{_NAME}: {name} is not set, so parts are not known. Set it, or use from_partition.")
-    return book
 
 
 def _of_pairs(edges: Edges) -> Tensor:
@@ -228,3 +280,42 @@ def _of_rows(edge_type: EdgeType | None, relation: PartRelation, node_ids: Tenso
             "partition again."
         )
     return torch.stack([relation.indices.long(), torch.repeat_interleave(node_ids, relation.indptr.diff())])
+
+
+def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return edges, [2, num_edges], and their ids, [num_edges], if they fit each other and the numbers of nodes.
+
+    Args:
+        edge_type: for messages.
+        size: numbers of source and destination nodes.
+    Raises:
+        TypeError: Something is no tensor of int32 or int64, or a number of nodes is no integer.
+        ValueError: The shapes do not fit.
+        IndexError: A source or destination is outside the graph.
+    """
+    of = "" if edge_type is None else f" of {shown(edge_type)}"
+    if isinstance(edge_index, (tuple, list)) and len(edge_index) == 2:
+        rows = [check_index_tensor(_NAME, f"edge_index{of}", each) for each in edge_index]
+        if rows[0].shape == rows[1].shape:
+            edge_index = torch.stack(rows)
+    edges = as_tensor(_NAME, f"edge_index{of}", edge_index).contiguous()
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise ValueError(
+            f"{_NAME}: edge_index{of} has the shape {tuple(edges.shape)}; [2, num_edges] is needed, sources and "
+            "destinations. Check the edges."
+        )
+    ids = check_index_tensor(_NAME, f"edge_id{of}", edge_id)
+    if ids.shape[0] != edges.shape[1]:
+        raise ValueError(
+            f"{_NAME}: edge_id{of} has {ids.shape[0]} ids for {edges.shape[1]} edges; each edge needs one. Pass the "
+            "ids of these edges."
+        )
+    for what, row, given in zip(("source", "destination"), edges, size, strict=True):
+        count = check_int(_NAME, f"the number of {what} nodes{of}", given, 0)
+        outside = (check_index_tensor(_NAME, f"edge_index{of}", row) < 0) | (row >= count)
+        if bool(outside.any()):
+            raise IndexError(
+                f"{_NAME}: the {what} {int(row[int(outside.nonzero()[0])])}{of} is outside the graph; ids are in "
+                f"[0, {count}). Check the edges and the number of nodes."
+            )
+    return edges, ids

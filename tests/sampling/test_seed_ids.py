@@ -5,7 +5,7 @@ import pytest
 import torch
 from pipelines import refused
 
-from datapipes.sampling.seed_trees import seed_trees
+from datapipes.sampling.seed_ids import seed_trees
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 

@@ -125,6 +125,7 @@ def test_two_thousand_minibatches_need_no_more_memory_than_fifty(kind, environme
         assert grown_blocks < MAX_GROWTH_BLOCKS
 
 
+@pytest.mark.full  # it tests the test above
 def test_a_stage_that_keeps_8_kb_of_each_minibatch_is_noticed():
     grown_bytes, grown_blocks = in_a_child(growth_of, "keeps_some")[-1]
     assert grown_bytes > MAX_GROWTH_BYTES

@@ -191,6 +191,7 @@ def as_if_replaced(weights: np.ndarray, fanout: int, replace: bool, trials: int)
     return np.stack(rows)
 
 
+@pytest.mark.full  # it tests the checks
 def test_the_checks_pass_a_right_recipe_and_find_wrong_ones():
     assert with_replacement(spread(50), by_slots(1)) > LEVEL > 1e-12 > with_replacement(spread(50), by_slots(1.02))
     weights = spread(9, 1)

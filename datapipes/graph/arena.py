@@ -22,6 +22,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import dtype_from_name, dtype_name, shown
@@ -228,25 +229,29 @@ def write_arena(
                 )
 
 
-def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> Tensor:
-    """Return all bytes of an arena as one tensor."""
+def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> NDArray[np.uint8]:
+    """Return all bytes of an arena."""
     if not mmap:
         check_memory(where, f"{path} with mmap=False", num_bytes, "Open it with mmap=True.")
     with readable(where, path, torch.uint8, (num_bytes,)), open_regular(path) as file:
         return bytes_of(file, num_bytes, mmap)
 
 
-def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> Tensor:
-    """Return all bytes of an arena whose file is open, as one tensor. Inside `readable`."""
+def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> NDArray[np.uint8]:
+    """Return all bytes of an arena whose file is open. Inside `readable`."""
     array = read_array(file, (num_bytes,), mmap)
     if array.dtype != np.uint8:
         raise ValueError(f"dtype {array.dtype}")
     if isinstance(array, np.memmap) and array.ctypes.data % ALIGNED:
         raise ValueError(f"the values begin at byte {array.offset}, and must at a multiple of {ALIGNED}")
-    return torch.from_numpy(array) if num_bytes > 0 else torch.empty(0, dtype=torch.uint8)
+    # An array without values has stride 0, which torch does not view as another dtype.
+    return np.asarray(array) if num_bytes > 0 else np.empty(1, np.uint8)[:0]
 
 
-def part_of(where: str, path: Path, whole: Tensor, entry: Entry, remedy: str = REMEDY) -> Tensor:
-    """Return the array at its place in the arena `whole`, which was read from `path`."""
+def part_of(where: str, path: Path, whole: NDArray[np.uint8], entry: Entry, remedy: str = REMEDY) -> Tensor:
+    """Return the array at its place in the arena `whole`, which was read from `path`.
+
+    Its storage has these bytes only: torch pickles and saves a storage as a whole.
+    """
     with readable(where, path, entry.dtype, entry.shape, remedy):
-        return whole[entry.offset : entry.end].view(entry.dtype).view(entry.shape)
+        return torch.from_numpy(whole[entry.offset : entry.end]).view(entry.dtype).view(entry.shape)

@@ -15,7 +15,8 @@ from datapipes.cli.command import FILE, WrongUsage, completes
 from datapipes.datasets import Dataset
 from datapipes.datasets.formats import UnknownFormat
 from datapipes.graph import CSCGraph, HeteroCSCGraph
-from datapipes.graph.storage import HEADER, HETERO_FORMAT, MOST_HEADER_BYTES
+from datapipes.graph.arena import MOST_HEADER_BYTES
+from datapipes.graph.storage import HEADER, HETERO_FORMAT
 from datapipes.partition.layouts import layout_of
 
 AnyGraph = CSCGraph | HeteroCSCGraph

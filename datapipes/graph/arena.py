@@ -1,147 +1,257 @@
-"""Arena: many arrays in one file, arrays.npy, so that they take one descriptor and one mapping.
+"""Arena: many arrays in one file, arrays.npy, so that they take one descriptor and one mapping; and how a header names
+them.
 
-The file is a NumPy array of bytes. A header beside it says where each array begins (a multiple of 64), its dtype and
-its shape. Arrays are written one after the other, in pieces if they are large. The reader trusts neither file, see
-npy.py: before it maps or reads the arena it has checked that all arrays lie within it and none overlaps another.
+The file is a NumPy array of bytes. A JSON header beside it says which arrays there are, their dtypes and shapes, and
+where each begins (a multiple of 64). Arrays are written one after the other, in pieces if they are large. The reader
+trusts neither file, see npy.py: before it maps or reads the arena it has checked that all arrays lie within it and none
+overlaps another. The header of a graph (storage.py), of a part and of a book (partition/native) has an `Arena`.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.checks import check_int, dtype_from_name, dtype_name, shown
+from datapipes.base.checks import dtype_from_name, dtype_name, shown
 from datapipes.base.files import open_regular
+from datapipes.base.records import OMITTED, Count, Form, list_of, plain, to_json, whole
 from datapipes.base.sizes import check_memory
-from datapipes.graph.npy import REMEDY, check_shape, read_array, readable, to_numpy
+from datapipes.graph.npy import REMEDY, read_array, readable, to_numpy
 
 ARRAYS = "arrays.npy"
 ALIGNED = 64  # bytes; a line of the cache, and NumPy's alignment of the values in a file
+MOST_HEADER_BYTES = 2**21  # of a header, 10,000 arrays or more; parsed, a hostile one takes 30 times as much memory
+_MOST_DIMENSIONS = 64  # of an array; NumPy has no more
+_SIZE = whole(0)
+_HEX = re.compile("[0-9a-f]{32}")
+
+Place = tuple[str, int, str]  # of an array: its kind, the number of its type, its name ("" if the kind has one only)
 
 
-class Form(NamedTuple):
-    """What an array is, and at which bytes of the arena it lies."""
+def _read_shape(name: str, value: Any) -> tuple[int, ...]:
+    return tuple([_SIZE.read("a size in a shape", size) for size in list_of(name, value, _MOST_DIMENSIONS)])
 
+
+_DTYPE = Form(dtype_from_name, dtype_name)
+_SHAPE = Form(_read_shape, list)
+_DIGEST = plain("32 hexadecimal digits", lambda value: isinstance(value, str) and bool(_HEX.fullmatch(value)))
+
+
+class Array(NamedTuple):
+    """An array that is to be written; the pieces are made while it is."""
+
+    place: Place
     dtype: torch.dtype
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-    def described(self) -> dict[str, Any]:
-        """Return what a header says of it."""
-        return {"dtype": dtype_name(self.dtype), "shape": list(self.shape), "offset": self.begin}
+    shape: Sequence[int]
+    pieces: Iterable[Tensor]
+    digest: str | None = None
 
 
-def planned(arrays: Iterable[tuple[torch.dtype, Sequence[int]]]) -> Iterator[Form]:
-    """Yield the places of arrays of these dtypes and shapes; the end of the last is the size of the arena."""
-    end = 0
-    for dtype, shape in arrays:
-        begin = -(-end // ALIGNED) * ALIGNED
-        end = begin + math.prod(shape) * dtype.itemsize
-        yield Form(dtype, tuple(shape), begin, end)
+@dataclass(frozen=True)
+class Entry:
+    """What a header says of an array.
 
-
-class ArenaWriter:
-    """Writes an arena: `write` gives the values of each array, in the order of `forms`.
-
-    Args:
-        path: the file; it is overwritten.
-        forms: as `planned` gives them.
-        told: called with all bytes of the file, in order, as they are written.
+    Attributes:
+        type: the number of its node type or edge type in the header.
+        offset: the byte of the arena at which it begins.
+        digest: its `array_digest`; None if the header has none.
     """
 
-    def __init__(self, path: Path, forms: Sequence[Form], told: Callable[[Any], None] | None = None) -> None:
-        self._left = [*reversed(forms)]
-        self._told = told
-        self._end = 0  # of the values written so far
-        self._file = path.open("wb")
-        header = io.BytesIO()
-        num_bytes = forms[-1].end if forms else 0
-        form = {"descr": "|u1", "fortran_order": False, "shape": (num_bytes,)}
-        np.lib.format.write_array_header_1_0(header, form)
-        self._put(header.getbuffer())
+    kind: str
+    type: Count
+    name: str
+    dtype: Annotated[torch.dtype, _DTYPE]
+    shape: Annotated[tuple[int, ...], _SHAPE]
+    offset: Count
+    digest: Annotated[Annotated[str, _DIGEST] | None, OMITTED] = None
 
-    def write(self, pieces: Iterable[Tensor]) -> None:
-        """Write the next array; its values in C order are those of the pieces, one after the other.
+    @property
+    def place(self) -> Place:
+        """Which array it is; only attributes have a name."""
+        return self.kind, self.type, self.name if self.kind.endswith("attributes") else ""
 
-        Raises:
-            ValueError: The pieces have more or fewer bytes than the array.
-        """
-        form = self._left.pop()
-        self._put(memoryview(bytes(form.begin - self._end)))
-        self._end = form.begin
-        for piece in pieces:
-            assert piece.dtype == form.dtype
-            values = to_numpy(piece).reshape(-1).view(np.uint8)
-            self._put(values.data)
-            self._end += values.nbytes
-        if self._end != form.end:
-            raise ValueError(
-                f"{self._file.name}: {self._end - form.begin} bytes for an array of {form.end - form.begin}. The "
-                "values changed while they were written; write them again."
-            )
-
-    def _put(self, values: memoryview) -> None:
-        self._file.write(values)
-        if self._told is not None:
-            self._told(values)
-
-    def __enter__(self) -> ArenaWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._file.close()
-        assert kind is not None or not self._left
+    @property
+    def end(self) -> int:
+        """The byte of the arena after its last one."""
+        return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
 
-def read_form(entry: Any, num_bytes: int, what: str, header: str) -> Form:
-    """Return the place of an array as a header gives it; ValueError if it is not within `num_bytes`."""
-    dtype = dtype_from_name(header, entry["dtype"])
-    shape, begin = check_shape(entry["shape"], header), check_int(header, "offset", entry["offset"], 0)
-    form = Form(dtype, shape, begin, begin + math.prod(shape) * dtype.itemsize)
-    if begin % ALIGNED or form.end > num_bytes:
+AnyEntry = TypeVar("AnyEntry", bound=Entry)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What a header says of the arrays in an arena.
+
+    Raises:
+        ValueError: An array is not within `num_bytes`, does not begin at a multiple of 64, or overlaps another.
+    """
+
+    num_bytes: Count
+    arrays: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        for entry in self.arrays:
+            if entry.offset % ALIGNED or entry.end > self.num_bytes:
+                raise ValueError(
+                    f"the array {shown(entry.kind)} {shown(entry.name)} at bytes [{entry.offset}, {shown(entry.end)}); "
+                    f"it must begin at a multiple of {ALIGNED} and lie within {self.num_bytes} bytes"
+                )
+        held = sorted((entry.offset, entry.end) for entry in self.arrays if entry.end > entry.offset)
+        for (begin, end), (other, _) in pairwise(held):
+            if other < end:
+                raise ValueError(f"the arrays at bytes {begin} and {other} overlap")
+
+
+def planned(arrays: Iterable[Array]) -> Arena:
+    """Return the arena that these arrays make, one after the other."""
+    entries: list[Entry] = []
+    end = 0
+    for array in arrays:
+        begin = -(-end // ALIGNED) * ALIGNED
+        entries.append(Entry(*array.place, array.dtype, tuple(array.shape), begin, array.digest))
+        end = entries[-1].end
+    return Arena(end, tuple(entries))
+
+
+def by_place(entries: Iterable[AnyEntry], kinds: Mapping[str, int]) -> dict[Place, AnyEntry]:
+    """Return {place: entry}, given {kind of array that is allowed: number of types that it may be of}.
+
+    Raises:
+        ValueError: An array is of another kind or type, or is named twice.
+    """
+    found: dict[Place, AnyEntry] = {}
+    for entry in entries:
+        if entry.kind not in kinds:
+            raise ValueError(f"unknown array {shown(entry.kind)} {shown(entry.name)}")
+        if entry.type >= kinds[entry.kind]:
+            types = kinds[entry.kind]
+            raise ValueError(f"{entry.type} is the number of a type of {entry.kind}, of which there are {types}")
+        if entry.place in found:
+            raise ValueError(f"the array {shown(entry.place)} is named more than once")
+        found[entry.place] = entry
+    return found
+
+
+def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list[dict[str, Tensor]]:
+    """Return {name: values} of each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
+    found: list[dict[str, Tensor]] = [{} for _ in range(count)]
+    for (of, number, name), values in arrays.items():
+        if of == kind:
+            found[number][name] = values
+    return found
+
+
+# --- headers
+
+
+def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) -> str:
+    """Return the text of the header `name`: other fields, then the arrays; refuse one that would not be opened."""
+    text = json.dumps({**fields, **to_json(arena)})
+    if len(text) > MOST_HEADER_BYTES:
         raise ValueError(
-            f"the array {what} at bytes [{begin}, {shown(form.end)}); it must begin at a multiple of {ALIGNED} "
-            f"and lie within {num_bytes} bytes"
+            f"{where}: the names and shapes of {len(arena.arrays)} arrays take {len(text)} bytes in {name}; at most "
+            f"{MOST_HEADER_BYTES} are allowed. Use fewer attributes, or shorter names."
         )
-    return form
+    return text
 
 
-def refuse_overlaps(forms: Iterable[Form]) -> None:
-    """Raise ValueError if two arrays share bytes."""
-    held = sorted((form for form in forms if form.end > form.begin), key=lambda form: form.begin)
-    for one, other in pairwise(held):
-        if other.begin < one.end:
-            raise ValueError(f"the arrays at bytes {one.begin} and {other.begin} overlap")
+@contextmanager
+def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
+    """Turn what a corrupt header may raise into one error."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{where}: {path} is not a valid header: {shown(error)}. {remedy}") from error
 
 
-def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> Tensor:
-    """Return all bytes of an arena as one tensor."""
+def refuse_other_format(header: Mapping[str, Any], wanted: str, versions: Sequence[int]) -> None:
+    """Raise ValueError if a header is of another format or version. Inside `valid_header`."""
+    found, version = header["format"], header["version"]
+    if found != wanted or type(version) is not int or version not in versions:
+        allowed = " or ".join(map(str, versions))
+        raise ValueError(f"format {shown(found)} version {shown(version)}, allowed {wanted!r} version {allowed}")
+
+
+# --- the file
+
+
+def write_arena(
+    path: Path,
+    arena: Arena,
+    arrays: Iterable[Iterable[Tensor]],
+    told: Callable[[memoryview], None] = lambda values: None,
+) -> None:
+    """Write an arena; a file that is there is overwritten.
+
+    Args:
+        arena: as `planned` gives it.
+        arrays: the pieces of each array; its values in C order are those of the pieces, one after the other.
+        told: called with all bytes of the file, in order, as they are written.
+    Raises:
+        ValueError: The pieces have more or fewer bytes than the array.
+    """
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (arena.num_bytes,)})
+    with path.open("wb") as file:
+
+        def put(values: memoryview) -> None:
+            file.write(values)
+            told(values)
+
+        put(header.getbuffer())
+        end = 0  # of the values written so far
+        for entry, pieces in zip(arena.arrays, arrays, strict=True):
+            put(memoryview(bytes(entry.offset - end)))
+            end = entry.offset
+            for piece in pieces:
+                assert piece.dtype == entry.dtype
+                values = to_numpy(piece).reshape(-1).view(np.uint8)
+                put(values.data)
+                end += values.nbytes
+            if end != entry.end:
+                raise ValueError(
+                    f"{path}: {end - entry.offset} bytes for an array of {entry.end - entry.offset}. The values "
+                    "changed while they were written; write them again."
+                )
+
+
+def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> NDArray[np.uint8]:
+    """Return all bytes of an arena."""
     if not mmap:
         check_memory(where, f"{path} with mmap=False", num_bytes, "Open it with mmap=True.")
     with readable(where, path, torch.uint8, (num_bytes,)), open_regular(path) as file:
         return bytes_of(file, num_bytes, mmap)
 
 
-def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> Tensor:
-    """Return all bytes of an arena whose file is open, as one tensor. Inside `readable`."""
+def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> NDArray[np.uint8]:
+    """Return all bytes of an arena whose file is open. Inside `readable`."""
     array = read_array(file, (num_bytes,), mmap)
     if array.dtype != np.uint8:
         raise ValueError(f"dtype {array.dtype}")
     if isinstance(array, np.memmap) and array.ctypes.data % ALIGNED:
         raise ValueError(f"the values begin at byte {array.offset}, and must at a multiple of {ALIGNED}")
-    return torch.from_numpy(array) if num_bytes > 0 else torch.empty(0, dtype=torch.uint8)
+    # An array without values has stride 0, which torch does not view as another dtype.
+    return np.asarray(array) if num_bytes > 0 else np.empty(1, np.uint8)[:0]
 
 
-def part_of(where: str, path: Path, whole: Tensor, form: Form, remedy: str = REMEDY) -> Tensor:
-    """Return the array at its place in the arena `whole`, which was read from `path`."""
-    with readable(where, path, form.dtype, form.shape, remedy):
-        return whole[form.begin : form.end].view(form.dtype).view(form.shape)
+def part_of(where: str, path: Path, whole: NDArray[np.uint8], entry: Entry, remedy: str = REMEDY) -> Tensor:
+    """Return the array at its place in the arena `whole`, which was read from `path`.
+
+    Its storage has these bytes only: torch pickles and saves a storage as a whole.
+    """
+    with readable(where, path, entry.dtype, entry.shape, remedy):
+        return torch.from_numpy(whole[entry.offset : entry.end]).view(entry.dtype).view(entry.shape)

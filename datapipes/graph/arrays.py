@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,29 +10,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.types import EdgeType
 
+class GraphArrays(NamedTuple):
+    """The arguments of a HeteroCSCGraph, unchecked; those of a CSCGraph with None for the one type of each."""
 
-class CSCArrays(NamedTuple):
-    """The arguments of CSCGraph, unchecked."""
-
-    indptr: Tensor
-    indices: Tensor
-    edge_ids: Tensor | None
-    node_attributes: Mapping[str, Any] | None
-    edge_attributes: Mapping[str, Any] | None
+    relations: Mapping[Any, tuple[Tensor, Tensor]]
+    num_nodes: Mapping[Any, int]
+    edge_ids: Mapping[Any, Tensor]
+    node_attributes: Mapping[Any, Any]
+    edge_attributes: Mapping[Any, Any]
     digests: Mapping[str, str] = {}  # by `array_name`: those that the folder has
 
-
-class HeteroArrays(NamedTuple):
-    """The arguments of HeteroCSCGraph, unchecked."""
-
-    relations: Mapping[EdgeType, tuple[Tensor, Tensor]]
-    num_nodes: Mapping[str, int]
-    edge_ids: Mapping[EdgeType, Tensor]
-    node_attributes: Mapping[str, Mapping[str, Any]]
-    edge_attributes: Mapping[EdgeType, Mapping[str, Any]]
-    digests: Mapping[str, str] = {}  # as those of CSCArrays
+    def each(self) -> Iterator[tuple[str, Any, str, Tensor]]:
+        """Yield kind, type, name ("" if the kind has one only) and values of each array, once all are checked."""
+        for of, (indptr, indices) in self.relations.items():
+            yield "indptr", of, "", indptr
+            yield "indices", of, "", indices
+            if of in self.edge_ids:
+                yield "edge_ids", of, "", self.edge_ids[of]
+            for name, values in self.edge_attributes[of].items():
+                yield "edge_attributes", of, name, values
+        for of in self.num_nodes:
+            for name, values in self.node_attributes[of].items():
+                yield "node_attributes", of, name, values
 
 
 @dataclass(frozen=True, slots=True)

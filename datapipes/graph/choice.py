@@ -52,12 +52,12 @@ class Attributed(Protocol):
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
 
-class Rows(Protocol):
-    """The in-edges of one edge type: those of all nodes of a graph, or of the nodes that a part owns."""
+class Edges(Protocol):
+    """In-edges along one edge type, by destination: those of all nodes of a graph, or of the nodes that a part owns."""
 
     @property
     def indptr(self) -> Tensor:
-        """int64 [num_rows + 1]."""
+        """int64 [num_rows + 1]; in a graph each node of the destination type has a row."""
 
     @property
     def indices(self) -> Tensor:
@@ -65,7 +65,11 @@ class Rows(Protocol):
 
     @property
     def edge_attributes(self) -> Mapping[str, Tensor]:
-        """{name: [num_edges, ...]}."""
+        """{name: [num_edges, ...]}, aligned with `indices`."""
+
+
+class Rows(Edges, Protocol):
+    """Edges, and what a choice reads beside them."""
 
     @property
     def node_ids(self) -> Tensor | None:

@@ -25,7 +25,7 @@ from datapipes.base.types import (
     known_edge_type,
     known_node_type,
 )
-from datapipes.graph.arrays import CSCArrays, HeteroArrays
+from datapipes.graph.arrays import GraphArrays
 from datapipes.graph.checks import MAX_NODES, check_mapping
 
 _WHERE = "from_edge_index"
@@ -37,7 +37,7 @@ def from_edge_index(
     num_nodes: int | None = None,
     node_attributes: Mapping[str, Any] | None = None,
     edge_attributes: Mapping[str, Any] | None = None,
-) -> CSCArrays:
+) -> GraphArrays:
     """See CSCGraph.from_edge_index."""
     if isinstance(edge_index, Mapping):
         raise TypeError(
@@ -51,7 +51,10 @@ def from_edge_index(
     least_bytes = 8 * (num_nodes + 1 + edges.shape[1]) + edges.shape[1] * edges.element_size()
     check_memory(_WHERE, f"a graph of num_nodes={num_nodes} nodes and {edges.shape[1]} edges", least_bytes, _REMEDY)
     indptr, indices, order = _sorted_by_destination(edges, num_nodes, num_nodes)
-    return CSCArrays(indptr, indices, order, node_attributes, _in_order(edge_attributes, order))
+    of_edges = _in_order(edge_attributes, order)
+    return GraphArrays(
+        {None: (indptr, indices)}, {None: num_nodes}, {None: order}, {None: node_attributes}, {None: of_edges}
+    )
 
 
 def _check_edge_index(name: str, value: Any) -> Tensor:
@@ -89,7 +92,7 @@ def _sorted_by_destination(columns: Tensor, num_src: int, num_dst: int) -> tuple
     return torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(order)
 
 
-def from_scipy(matrix: Any) -> CSCArrays:
+def from_scipy(matrix: Any) -> GraphArrays:
     """See CSCGraph.from_scipy."""
     if not hasattr(matrix, "tocoo") or len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         found = getattr(matrix, "shape", type(matrix).__name__)
@@ -99,7 +102,7 @@ def from_scipy(matrix: Any) -> CSCArrays:
     return from_edge_index(edges, int(matrix.shape[0]), edge_attributes={"weight": coo.data})
 
 
-def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes: tuple[str, ...]) -> CSCArrays:
+def from_networkx(graph: Any, node_attributes: tuple[str, ...], edge_attributes: tuple[str, ...]) -> GraphArrays:
     """See CSCGraph.from_networkx."""
     number = {node: i for i, node in enumerate(graph.nodes)}
     pairs = list(graph.edges(data=True))
@@ -127,7 +130,7 @@ def _attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
     return np.array([row[name] for row in rows])
 
 
-def from_pyg(data: Any) -> CSCArrays:
+def from_pyg(data: Any) -> GraphArrays:
     """See CSCGraph.from_pyg."""
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:
@@ -146,7 +149,7 @@ def hetero_from_edge_index(
     edge_attributes: Mapping[Any, Mapping[str, Any]] | None = None,
     *,
     infer_others: bool = False,
-) -> HeteroArrays:
+) -> GraphArrays:
     """See HeteroCSCGraph.from_edge_index. With `infer_others` the edges tell of types that `num_nodes` lacks."""
     form = "{edge type: edge_index}"
     given = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
@@ -164,7 +167,7 @@ def hetero_from_edge_index(
         indptr, indices, order = _sorted_by_destination(columns, counts[key[0]], counts[key[2]])
         relations[key], ids[key] = (indptr, indices), order
         moved[key] = _in_order(attributes.get(key), order, f" of {key}")
-    return HeteroArrays(relations, counts, ids, node_attributes or {}, moved)
+    return GraphArrays(relations, counts, ids, node_attributes or {}, moved)
 
 
 def _num_nodes(edges: Mapping[EdgeType, Tensor], given: Mapping[str, int], infer: bool) -> dict[str, int]:
@@ -200,7 +203,7 @@ def _check_ends(key: EdgeType, columns: Tensor, counts: Mapping[str, int]) -> No
         )
 
 
-def hetero_from_pyg(data: Any) -> HeteroArrays:
+def hetero_from_pyg(data: Any) -> GraphArrays:
     """See HeteroCSCGraph.from_pyg."""
     if not hasattr(data, "edge_types") or not hasattr(data, "node_types"):
         raise ValueError(
@@ -235,7 +238,7 @@ def hetero_from_networkx(
     edge_type: str,
     node_attributes: Mapping[str, tuple[str, ...]],
     edge_attributes: Mapping[Any, tuple[str, ...]],
-) -> HeteroArrays:
+) -> GraphArrays:
     """See HeteroCSCGraph.from_networkx."""
     nodes: dict[str, list[dict[str, Any]]] = {}  # of each type, in the order of graph.nodes: the attributes
     place: dict[Any, tuple[str, int]] = {}

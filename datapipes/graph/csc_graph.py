@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,19 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes import _core
-from datapipes.base.checks import check_bool, dtype_name, shown
+from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import EdgeType
-from datapipes.graph import convert, storage
-from datapipes.graph.arrays import CSCArrays, as_index_dtype, max_edge_id
-from datapipes.graph.checks import (
-    check_attributes,
-    check_csc,
-    check_edge_ids,
-    check_index_dtype,
-    refuse_negative_ids,
-)
+from datapipes.graph import convert
+from datapipes.graph.arrays import GraphArrays, max_edge_id
+from datapipes.graph.checks import check_attributes, check_csc, check_edge_ids
 from datapipes.graph.local_graph import LocalGraph
+from datapipes.graph.storage import FORMAT
 
 if TYPE_CHECKING:
     import networkx
@@ -54,6 +47,8 @@ class CSCGraph(LocalGraph):
     Raises:
         TypeError, ValueError: Shapes, dtypes or the ends of indptr do not fit; the message says what is allowed.
     """
+
+    saved_as = FORMAT
 
     def __init__(
         self,
@@ -104,10 +99,6 @@ class CSCGraph(LocalGraph):
         _refuse_types("node", node_type)
         return self.num_nodes
 
-    def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the number of edges; `edge_type` must be None."""
-        return self.relation(edge_type).num_edges
-
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
         """Return `max_edge_id`; `edge_type` must be None."""
         return self.relation(edge_type).max_edge_id
@@ -127,41 +118,12 @@ class CSCGraph(LocalGraph):
         edge_ids = None if self.edge_ids is None else self.edge_ids.numpy()
         return self.indptr.numpy(), self.indices.numpy(), edge_ids
 
-    def validate(self) -> CSCGraph:
-        """Check the whole graph and return it.
-
-        Raises:
-            ValueError: indptr descends, a neighbor is no node, or an edge id is negative. The message names the first
-                wrong entry. Or an array that came from a folder is not as `save` wrote it.
-        """
-        indptr, indices, edge_ids = self.arrays()
-        _core.validate_csc(indptr, indices)
-        if edge_ids is not None:
-            refuse_negative_ids(edge_ids)
-        self.refuse_damage("graph")
-        return self
-
-    def with_index_dtype(self, dtype: torch.dtype) -> CSCGraph:
-        """Return the graph with `indices` as int32 (half the memory and traffic) or int64; other arrays are shared.
-
-        Raises:
-            ValueError: The node ids do not fit into int32.
-        """
-        dtype = check_index_dtype(dtype, self.num_nodes)
-        return CSCGraph(
-            self.indptr,
-            as_index_dtype(self.indices, dtype),
-            node_attributes=self.node_attributes,
-            edge_attributes=self.edge_attributes,
-            edge_ids=self.edge_ids,
-        )
-
     @cached_property
     def max_edge_id(self) -> int:
         """Largest edge id, -1 without edges. Computed once; O(num_edges) if the graph has edge_ids, else O(1)."""
         return max_edge_id(self.edge_ids, self.num_edges)
 
-    # --- converters and storage, implemented in convert.py and storage.py
+    # --- converters, implemented in convert.py
 
     @classmethod
     def from_edge_index(
@@ -206,54 +168,15 @@ class CSCGraph(LocalGraph):
         """Return the graph of a PyG `Data`; its node-level and edge-level tensors become attributes."""
         return cls._of(convert.from_pyg(data))
 
-    def save(self, path: str | Path) -> None:
-        """Write the graph to the folder `path`: .npy files, and graph.json that names them.
-
-        Raises:
-            FileExistsError: The folder holds a graph already.
-        """
-        arrays = CSCArrays(self.indptr, self.indices, self.edge_ids, self.node_attributes, self.edge_attributes)
-        storage.save(arrays, Path(path))
-
     @classmethod
-    def open(cls, path: str | Path, mmap: bool = True, *, verify: bool = False) -> CSCGraph:
-        """Return the graph that `save` wrote to the folder `path`.
-
-        With `mmap` the arrays stay on disk and processes share their pages. Mapped files must keep their size while
-        they are in use: a read past the end of a truncated file kills the process (SIGBUS), and no library can turn
-        that into an error. Write a new folder instead of changing one, or use mmap=False.
-
-        Args:
-            mmap: leave the arrays on disk.
-            verify: read all arrays once, and compare them with the digests that `save` wrote; validate() does too.
-        Raises:
-            FileNotFoundError: There is no graph at `path`.
-            ValueError: A file is truncated, corrupt, no regular file, or does not fit the others; the message names it.
-            MemoryError: The arrays exceed the memory that is left (without `mmap`).
-            OSError: No descriptor is left. With `mmap` each array keeps one.
-        """
-        arrays, promised = storage.load(Path(path), mmap)
-        try:
-            graph = cls._of(arrays)
-            if (graph.num_nodes, graph.num_edges) != promised:
-                raise ValueError(f"{shown(graph)} in the files")
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"CSCGraph.open: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
-            ) from error
-        graph.came_with(arrays.digests)
-        if check_bool("CSCGraph.open", "verify", verify):
-            graph.refuse_damage("CSCGraph.open")
-        return graph
-
-    @classmethod
-    def _of(cls, arrays: CSCArrays) -> CSCGraph:
+    def _of(cls, arrays: GraphArrays) -> CSCGraph:
+        indptr, indices = arrays.relations[None]
         return cls(
-            arrays.indptr,
-            arrays.indices,
-            node_attributes=arrays.node_attributes,
-            edge_attributes=arrays.edge_attributes,
-            edge_ids=arrays.edge_ids,
+            indptr,
+            indices,
+            node_attributes=arrays.node_attributes[None],
+            edge_attributes=arrays.edge_attributes[None],
+            edge_ids=arrays.edge_ids.get(None),
         )
 
     def __repr__(self) -> str:

@@ -15,28 +15,16 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.types import EdgeType, NodeType, type_text
-from datapipes.graph.choice import Choice, Keyed
+from datapipes.graph.choice import Choice, Edges, Keyed
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
 
 
-class Relation(Protocol):
-    """The edges of one type, by destination."""
-
-    @property
-    def indptr(self) -> Tensor:
-        """int64 [num_nodes of the destination type + 1]."""
-
-    @property
-    def indices(self) -> Tensor:
-        """int32 or int64 [num_edges], the source of each in-edge."""
+class Relation(Edges, Protocol):
+    """The edges of one type of a graph."""
 
     @property
     def edge_ids(self) -> Tensor | None:
         """int64 [num_edges], or None where the id of an edge is its position."""
-
-    @property
-    def edge_attributes(self) -> dict[str, Tensor]:
-        """{name: [num_edges, ...]}, aligned with `indices`."""
 
 
 class Graph(ABC):

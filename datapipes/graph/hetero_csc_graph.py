@@ -8,18 +8,15 @@ constructor reads O(1) values of each relation; `validate()` reads the whole gra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from datapipes import _core
-from datapipes.base.checks import check_bool, dtype_name, shown
+from datapipes.base.checks import dtype_name
 from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, known_node_type
-from datapipes.graph import convert, storage
-from datapipes.graph.arena import ARRAYS
-from datapipes.graph.arrays import HeteroArrays, TypedRelation, as_index_dtype, max_edge_id
+from datapipes.graph import convert
+from datapipes.graph.arrays import GraphArrays, TypedRelation, max_edge_id
 from datapipes.graph.checks import (
     check_attributes,
     check_index_dtype,
@@ -28,9 +25,9 @@ from datapipes.graph.checks import (
     check_relation,
     of_known_edge_types,
     refuse_mixed_dtypes,
-    refuse_negative_ids,
 )
 from datapipes.graph.local_graph import LocalGraph
+from datapipes.graph.storage import HETERO_FORMAT
 from datapipes.processes.sharing import Together
 
 if TYPE_CHECKING:
@@ -74,6 +71,8 @@ class HeteroCSCGraph(LocalGraph):
         node_attributes: {node type: {name: tensor}}; each node type is there.
         edge_attributes: {edge type: {name: tensor}}; each edge type is there.
     """
+
+    saved_as = HETERO_FORMAT
 
     def __init__(
         self,
@@ -153,10 +152,6 @@ class HeteroCSCGraph(LocalGraph):
         """
         return self._num_nodes[known_node_type(_NAME, node_type, self._num_nodes)]
 
-    def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the number of edges of a type; errors as those of `relation`."""
-        return self.relation(edge_type).num_edges
-
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
         """Return the largest edge id of a type, -1 without edges; errors as those of `relation`.
 
@@ -180,41 +175,7 @@ class HeteroCSCGraph(LocalGraph):
         """Return the attributes of the nodes of a type; errors as those of `num_nodes_of`."""
         return self.node_attributes[known_node_type(_NAME, node_type, self._num_nodes)]
 
-    def validate(self) -> HeteroCSCGraph:
-        """Check the whole graph and return it.
-
-        Raises:
-            ValueError: indptr descends, a neighbor is no node of the source type, or an edge id is negative. The
-                message names the edge type and the first wrong entry. Or an array that came from a folder is not as
-                `save` wrote it.
-        """
-        for edge_type, relation in self._relations.items():
-            num_sources = self._num_nodes[edge_type[0]]
-            try:
-                _core.validate_csc(relation.indptr.numpy(), relation.indices.numpy(), num_sources=num_sources)
-            except ValueError as error:
-                raise ValueError(f"graph, edge type {edge_type}: {str(error).removeprefix('graph: ')}") from error
-            if relation.edge_ids is not None:
-                refuse_negative_ids(relation.edge_ids.numpy(), f" of {edge_type}")
-        self.refuse_damage("graph")
-        return self
-
-    def with_index_dtype(self, dtype: torch.dtype) -> HeteroCSCGraph:
-        """Return the graph with all `indices` as int32 (half the memory and traffic) or int64; other arrays are shared.
-
-        Raises:
-            ValueError: The node ids do not fit into int32.
-        """
-        dtype = check_index_dtype(dtype, max(self._num_nodes.values(), default=0))
-        return HeteroCSCGraph(
-            {key: (each.indptr, as_index_dtype(each.indices, dtype)) for key, each in self._relations.items()},
-            self._num_nodes,
-            node_attributes=self.node_attributes,
-            edge_attributes=self.edge_attributes,
-            edge_ids=self._edge_ids(),
-        )
-
-    # --- converters and storage, implemented in convert.py and storage.py
+    # --- converters, implemented in convert.py
 
     @classmethod
     def from_edge_index(
@@ -275,50 +236,8 @@ class HeteroCSCGraph(LocalGraph):
         """
         return cls._of(convert.hetero_from_pyg(data))
 
-    def save(self, path: str | Path) -> None:
-        """Write the graph to the folder `path`: arrays.npy, which holds all arrays, and graph.json, which names them.
-
-        Raises:
-            FileExistsError: The folder holds a graph already.
-            ValueError: graph.json would exceed 2 MiB, which 10,000 arrays or more take.
-        """
-        relations = {key: (each.indptr, each.indices) for key, each in self._relations.items()}
-        ids, nodes, edges = self._edge_ids(), self.node_attributes, self.edge_attributes
-        storage.save_hetero(HeteroArrays(relations, self._num_nodes, ids, nodes, edges), Path(path))
-
     @classmethod
-    def open(cls, path: str | Path, mmap: bool = True, *, verify: bool = False) -> HeteroCSCGraph:
-        """Return the graph that `save` wrote to the folder `path`.
-
-        With `mmap` the arrays stay on disk and processes share their pages; all arrays take one descriptor and one
-        mapping. As CSCGraph.open says, mapped files must keep their size while they are in use.
-
-        Args:
-            mmap: leave the arrays on disk.
-            verify: read all arrays once, and compare them with the digests that `save` wrote; validate() does too.
-        Raises:
-            FileNotFoundError: There is no graph at `path`.
-            ValueError: A file is truncated, corrupt, no regular file, or does not fit the other; the message names it.
-                Or the folder holds a CSCGraph.
-            MemoryError: The arrays exceed the memory that is left (without `mmap`).
-            OSError: No descriptor is left.
-        """
-        arrays, promised = storage.load_hetero(Path(path), mmap)
-        try:
-            graph = cls._of(arrays)
-            if graph.num_edges != promised:
-                raise ValueError(f"{shown(graph)} in {ARRAYS}")
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{_NAME}.open: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
-            ) from error
-        graph.came_with(arrays.digests)
-        if check_bool(f"{_NAME}.open", "verify", verify):
-            graph.refuse_damage(f"{_NAME}.open")
-        return graph
-
-    @classmethod
-    def _of(cls, arrays: HeteroArrays) -> HeteroCSCGraph:
+    def _of(cls, arrays: GraphArrays) -> HeteroCSCGraph:
         return cls(
             arrays.relations,
             arrays.num_nodes,
@@ -326,9 +245,6 @@ class HeteroCSCGraph(LocalGraph):
             edge_attributes=arrays.edge_attributes,
             edge_ids=arrays.edge_ids,
         )
-
-    def _edge_ids(self) -> dict[EdgeType, Tensor]:
-        return {key: each.edge_ids for key, each in self._relations.items() if each.edge_ids is not None}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with all tensors together, so that they reach workers in one memory."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -11,15 +13,21 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.array_digest import Hashed, array_digest, version_of
+from datapipes.base.checks import check_bool, shown
 from datapipes.base.threads import num_threads
-from datapipes.base.types import ends_of
+from datapipes.base.types import EdgeType, ends_of
 from datapipes.device.pinnable import Pinnable, without_pin
+from datapipes.graph import storage
+from datapipes.graph.arrays import GraphArrays, as_index_dtype
+from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Keyed, RowForm, forms_of
 from datapipes.graph.graph import Graph
 from datapipes.graph.graph_digest import TOPOLOGY, array_name, graph_digest
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees, by_type, sampled
 from datapipes.graph.kept_rows import Chosen, KeptRows
 from datapipes.processes.sharing import zeros_for_workers
+
+_Self = TypeVar("_Self", bound="LocalGraph")
 
 
 class GraphRows(NamedTuple):
@@ -48,10 +56,111 @@ class GraphRows(NamedTuple):
 
 
 class LocalGraph(Pinnable, Hashed, Graph):
-    """A graph whose arrays can be page-locked: those of its edges, and all attributes."""
+    """A graph whose arrays can be page-locked: those of its edges, and all attributes.
 
+    Attributes:
+        saved_as: the format of its folder.
+    """
+
+    saved_as: ClassVar[str]
     _kept_rows: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
+
+    @classmethod
+    @abstractmethod
+    def _of(cls: type[_Self], arrays: GraphArrays) -> _Self:
+        """Return the graph of these arrays, checked."""
+
+    def _arrays(self) -> GraphArrays:
+        relations = {of: self.relation(of) for of in self.edge_types}
+        return GraphArrays(
+            {of: (each.indptr, each.indices) for of, each in relations.items()},
+            {of: self.num_nodes_of(of) for of in self.node_types},
+            {of: each.edge_ids for of, each in relations.items() if each.edge_ids is not None},
+            {of: self.node_attributes_of(of) for of in self.node_types},
+            {of: each.edge_attributes for of, each in relations.items()},
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the graph to the folder `path`: arrays.npy, which holds all arrays, and graph.json, which names them.
+
+        Raises:
+            FileExistsError: The folder holds a graph already.
+            ValueError: graph.json would exceed 2 MiB, which 10,000 arrays or more take.
+        """
+        storage.save(self._arrays(), Path(path))
+
+    @classmethod
+    def open(cls: type[_Self], path: str | Path, mmap: bool = True, *, verify: bool = False) -> _Self:
+        """Return the graph that `save` wrote to the folder `path`.
+
+        With `mmap` the arrays stay on disk and processes share their pages; all arrays take one descriptor and one
+        mapping (one each in a folder of version 1, which has a file for each array). Mapped files must keep their size
+        while they are in use: a read past the end of a truncated file kills the process (SIGBUS), and no library can
+        turn that into an error. Write a new folder instead of changing one, or use mmap=False.
+
+        Args:
+            mmap: leave the arrays on disk.
+            verify: read all arrays once, and compare them with the digests that `save` wrote; validate() does too.
+        Raises:
+            FileNotFoundError: There is no graph at `path`.
+            ValueError: A file is truncated, corrupt, no regular file, or does not fit the other; the message names it.
+                Or the folder holds a graph of the other class.
+            MemoryError: The arrays exceed the memory that is left (without `mmap`).
+            OSError: No descriptor is left.
+        """
+        where = f"{storage.CLASSES[cls.saved_as]}.open"
+        arrays, promised = storage.load(Path(path), cls.saved_as, mmap)
+        try:
+            graph = cls._of(arrays)
+            num_nodes = {of: graph.num_nodes_of(of) for of in graph.node_types}
+            num_edges = {of: graph.num_edges_of(of) for of in graph.edge_types}
+            if (num_nodes, num_edges) != (promised.node_types, promised.edge_types):
+                raise ValueError(f"{shown(graph)} in the files")
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{where}: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
+            ) from error
+        graph.came_with(arrays.digests)
+        if check_bool(where, "verify", verify):
+            graph.refuse_damage(where)
+        return graph
+
+    def validate(self: _Self) -> _Self:
+        """Check the whole graph and return it.
+
+        Raises:
+            ValueError: indptr descends, a neighbor is no node of the source type, or an edge id is negative. The
+                message names the edge type and the first wrong entry. Or an array that came from a folder is not as
+                `save` wrote it.
+        """
+        for of in self.edge_types:
+            relation, num_sources = self.relation(of), self.num_nodes_of(ends_of(of)[0])
+            try:
+                _core.validate_csc(relation.indptr.numpy(), relation.indices.numpy(), num_sources=num_sources)
+            except ValueError as error:
+                if of is None:
+                    raise
+                raise ValueError(f"graph, edge type {of}: {str(error).removeprefix('graph: ')}") from error
+            if relation.edge_ids is not None:
+                refuse_negative_ids(relation.edge_ids.numpy(), "" if of is None else f" of {of}")
+        self.refuse_damage("graph")
+        return self
+
+    def with_index_dtype(self: _Self, dtype: torch.dtype) -> _Self:
+        """Return the graph with all `indices` as int32 (half the memory and traffic) or int64; other arrays are shared.
+
+        Raises:
+            ValueError: The node ids do not fit into int32.
+        """
+        arrays = self._arrays()
+        dtype = check_index_dtype(dtype, max(arrays.num_nodes.values(), default=0))
+        relations = {of: (each[0], as_index_dtype(each[1], dtype)) for of, each in arrays.relations.items()}
+        return self._of(arrays._replace(relations=relations))
+
+    def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
+        """Return the number of edges of a type; errors as those of `relation`."""
+        return int(self.relation(edge_type).indices.shape[0])
 
     def digest(self) -> str:
         """Return a digest of the topology, 32 hexadecimal digits; every byte counts, int32 ids as int64 ones.
@@ -71,10 +180,12 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def came_with(self, digests: Mapping[str, str]) -> None:
         """Take the digests that a folder has for the arrays, by `array_name`; `refuse_damage` compares them."""
-        named = {name: values for name, values, _ in self._named_arrays()}
+        arrays = [*self._named_arrays()]
+        named = {name: values for name, values, _ in arrays}
         self._written = {name: (named[name], version_of(named[name]), digest) for name, digest in digests.items()}
-        if {*digests} >= {*self.hashed_arrays()}:
-            self.take_digests([digests[name] for name in self.hashed_arrays()])
+        in_topology = [name for name, _, in_topology in arrays if in_topology]
+        if {*digests} >= {*in_topology}:
+            self.take_digests([digests[name] for name in in_topology])
 
     def refuse_damage(self, where: str) -> None:
         """Raise ValueError if an array that came from a folder is not that whose digest the folder has. Reads all."""
@@ -90,17 +201,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def _named_arrays(self) -> Iterator[tuple[str, Tensor, bool]]:
         """Yield name, values, and whether they belong to the topology, of all arrays."""
-        for edge_type in self.edge_types:
-            relation = self.relation(edge_type)
-            for kind in TOPOLOGY:
-                values = getattr(relation, kind)
-                if values is not None:
-                    yield array_name(kind, edge_type), values, True
-            for name, values in relation.edge_attributes.items():
-                yield array_name("edge_attributes", edge_type, name), values, False
-        for node_type in self.node_types:
-            for name, values in self.node_attributes_of(node_type).items():
-                yield array_name("node_attributes", node_type, name), values, False
+        for kind, of, name, values in self._arrays().each():
+            yield array_name(kind, of, name), values, kind in TOPOLOGY
 
     def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core. See Graph.hops."""

@@ -17,32 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_int, dtype_name, shown
+from datapipes.base.checks import dtype_name, shown
 from datapipes.processes.sharing import know_mapping
 
 REMEDY = "save the graph again"
-_MOST_DIMENSIONS = 64  # of an array; NumPy has no more
 
 _READ_HEADER = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-
-
-def check_shape(shape: Any, header: str) -> tuple[int, ...]:
-    """Return a shape that a header gives."""
-    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"shape {shown(shape)} is not a list of up to {_MOST_DIMENSIONS} sizes")
-    return tuple(check_int(header, "a size in a shape", size, 0) for size in shape)
-
-
-def refuse_repeats(*lists: tuple[str, list[Any]]) -> None:
-    """Refuse an array or a file that is named twice: each mapping takes a descriptor, so they would soon be used up."""
-    for what, named in lists:
-        if len(set(named)) < len(named):
-            seen: set[Any] = set()
-            twice = next(each for each in named if each in seen or seen.add(each))  # type: ignore[func-returns-value]
-            raise ValueError(f"the {what} {shown(twice)} is named more than once")
 
 
 @contextmanager

@@ -114,9 +114,12 @@ def test_verify_reads_everything(capsys, tmp_path):
     found = run(capsys, "inspect", folder, "--verify")
     assert (found.code, found.out.splitlines()[-1]) == (0, "all edges were read: they are valid")
     assert run(capsys, "inspect", folder, "--verify", "--json").json["verified"] is True
-    indices = np.load(folder / "indices.npy", mmap_mode="r+")
-    indices[3] = 9
-    indices.flush()
+    entry = next(
+        each for each in json.loads((folder / "graph.json").read_text())["arrays"] if each["kind"] == "indices"
+    )
+    arrays = np.load(folder / "arrays.npy", mmap_mode="r+")
+    arrays[entry["offset"] :].view(entry["dtype"])[3] = 9
+    arrays.flush()
     assert run(capsys, "inspect", folder).code == 0
     found = run(capsys, "inspect", folder, "--verify")
     assert (found.code, found.out) == (1, "")
@@ -146,9 +149,9 @@ def test_a_folder_of_something_else_is_refused(capsys, tmp_path):
 
 def test_a_truncated_file_is_named(capsys, tmp_path):
     folder = saved_graph(tmp_path / "g")
-    content = (folder / "indices.npy").read_bytes()
-    (folder / "indices.npy").write_bytes(content[:-1])
+    content = (folder / "arrays.npy").read_bytes()
+    (folder / "arrays.npy").write_bytes(content[:-1])
     found = run(capsys, "inspect", folder, "--json")
     assert found.code == 1
     assert json.loads(found.out)["error"]["type"] == "ValueError"
-    assert "indices.npy cannot be read" in found.err
+    assert "arrays.npy cannot be read" in found.err

@@ -1,14 +1,18 @@
 """The arena: arrays in one file, written in pieces, and found again at their places."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from amounts import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pipelines import refused
 
-from datapipes.graph.arena import ALIGNED, ArenaWriter, Form, part_of, planned, read_arena, read_form, refuse_overlaps
+from datapipes.base.records import from_json, to_json
+from datapipes.base.strict_json import parse_strict
+from datapipes.graph.arena import ALIGNED, Arena, Array, Entry, by_place, part_of, planned, read_arena, write_arena
 
 dtypes = st.sampled_from([torch.bool, torch.uint8, torch.bfloat16, torch.int32, torch.float64, torch.complex128])
 shapes = st.lists(st.integers(0, 5), min_size=0, max_size=3)
@@ -18,42 +22,65 @@ def values_of(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
     return (torch.arange(int(np.prod(shape))) % 2).to(dtype).reshape(shape)
 
 
+@example([(torch.int64, [0]), (torch.bfloat16, [2, 0])], 1, True)  # no bytes at all
+@example([(torch.int64, [0])], 1, False)
 @examples(50)
 @given(st.lists(st.tuples(dtypes, shapes), max_size=6), st.integers(1, 3), st.booleans())
 def test_arrays_written_in_pieces_come_back(tmp_path_factory, arrays, most, mmap):
     path = tmp_path_factory.getbasetemp() / "arena.npy"
-    forms, seen = [*planned(arrays)], bytearray()
-    tensors = [values_of(*each) for each in arrays]
-    with ArenaWriter(path, forms, seen.extend) as arena:
-        for tensor in tensors:
-            arena.write(tensor.split(most) if tensor.ndim else [tensor])
+    tensors, seen = [values_of(*each) for each in arrays], bytearray()
+    pieces = [tensor.split(most) if tensor.ndim else [tensor] for tensor in tensors]
+    arena = planned(Array(("x", i, ""), *form, pieces[i]) for i, form in enumerate(arrays))
+    write_arena(path, arena, pieces, seen.extend)
     assert path.read_bytes() == seen
-    assert [form.begin % ALIGNED for form in forms] == [0] * len(forms)
-    refuse_overlaps(forms)
-    whole = read_arena("here", path, forms[-1].end if forms else 0, mmap)
-    assert np.array_equal(np.load(path), whole.numpy())
-    for tensor, form in zip(tensors, forms, strict=True):
-        found = read_form(form.described(), whole.numel(), "it", "the header")
-        assert found == form
-        got = part_of("here", path, whole, found)
+    assert [entry.offset % ALIGNED for entry in arena.arrays] == [0] * len(arrays)
+    found = from_json(Arena, "the header", parse_strict(json.dumps(to_json(arena))))
+    assert found == arena
+    whole = read_arena("here", path, arena.num_bytes, mmap)
+    assert np.array_equal(np.load(path), whole)
+    entries = by_place(found.arrays, {"x": len(arrays)})
+    for number, tensor in enumerate(tensors):
+        got = part_of("here", path, whole, entries["x", number, ""])
         assert (got.dtype, got.shape) == (tensor.dtype, tensor.shape)
         assert torch.equal(got, tensor)
+        assert got.untyped_storage().nbytes() == tensor.nbytes
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_pieces_that_are_not_the_array_are_refused(tmp_path, count):
-    forms = [*planned([(torch.int64, [3])])]
-    with (
-        refused(
-            ValueError, stage=r"a\.npy", found=f"{8 * count} bytes", allowed="array of 24", remedy="write them again"
-        ),
-        ArenaWriter(tmp_path / "a.npy", forms) as arena,
+    pieces = [torch.arange(1), torch.arange(count - 1)]
+    arena = planned([Array(("x", 0, ""), torch.int64, [3], pieces)])
+    with refused(
+        ValueError, stage=r"a\.npy", found=f"{8 * count} bytes", allowed="array of 24", remedy="write them again"
     ):
-        arena.write([torch.arange(1), torch.arange(count - 1)])
+        write_arena(tmp_path / "a.npy", arena, [pieces])
+
+
+def entry(size: int, offset: int, kind: str = "x", number: int = 0, name: str = "") -> Entry:
+    return Entry(kind, number, name, torch.uint8, (size,), offset)
 
 
 def test_arrays_that_share_bytes_are_refused():
-    forms = [Form(torch.uint8, (65,), 0, 65), Form(torch.uint8, (0,), 64, 64), Form(torch.uint8, (1,), 64, 65)]
-    refuse_overlaps(forms[:2])
+    Arena(65, (entry(65, 0), entry(0, 64)))
     with pytest.raises(ValueError, match="the arrays at bytes 0 and 64 overlap"):
-        refuse_overlaps(forms)
+        Arena(65, (entry(65, 0), entry(0, 64), entry(1, 64)))
+
+
+@pytest.mark.parametrize("place", [entry(65, 0), entry(0, 8), entry(1, 64), entry(0, 128)])
+def test_arrays_outside_of_the_file_or_between_two_lines_are_refused(place):
+    with pytest.raises(ValueError, match=r"it must begin at a multiple of 64 and lie within 64 bytes"):
+        Arena(64, (place,))
+
+
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        ([entry(1, 0, "y")], "unknown array 'y' ''"),
+        ([entry(1, 0, number=2)], "2 is the number of a type of x, of which there are 2"),
+        ([entry(1, 0), entry(1, 64, name="other")], r"the array \('x', 0, ''\) is named more than once"),
+        ([entry(1, 0, "attributes", 0, "a")] * 2, r"the array \('attributes', 0, 'a'\) is named more than once"),
+    ],
+)
+def test_arrays_of_another_kind_or_type_or_named_twice_are_refused(entries, found):
+    with pytest.raises(ValueError, match=found):
+        by_place(entries, {"x": 2, "attributes": 1})

@@ -1,4 +1,7 @@
-"""A folder of unknown origin: what could make `CSCGraph.open` wait, or take endless time or memory, is an error."""
+"""A folder of unknown origin: what could make `CSCGraph.open` wait, or take endless time or memory, is an error.
+
+Most folders here have a file for each array, as version 1 had. test_hetero_storage.py has one file for all.
+"""
 
 import errno
 import json
@@ -12,21 +15,34 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
+from channels import num_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
+from old_folders import save_in_files
 from pipelines import ended, refused
 
 import datapipes as dp
 from datapipes.base import array_digest, sizes
 from datapipes.base.checks import dtype_from_name
-from datapipes.graph import storage
+from datapipes.graph import arena, storage
 from datapipes.processes import mappings, sharing
+
+FORMS = {"files": save_in_files, "arena": dp.CSCGraph.save}
+
+
+def circle() -> dp.CSCGraph:
+    return dp.CSCGraph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3, node_attributes={"x": torch.rand(3)})
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    graph = dp.CSCGraph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3, node_attributes={"x": torch.rand(3)})
-    graph.save(tmp_path / "graph")
+    save_in_files(circle(), tmp_path / "graph")
+    return tmp_path / "graph"
+
+
+@pytest.fixture
+def in_arena(tmp_path) -> Path:
+    circle().save(tmp_path / "graph")
     return tmp_path / "graph"
 
 
@@ -42,9 +58,11 @@ def write_header(folder: Path, header: dict | str) -> None:
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("name", ["graph.json", "indices.npy"])
+@pytest.mark.parametrize(("form", "name"), [("files", "graph.json"), ("files", "indices.npy"), ("arena", "arrays.npy")])
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
-def test_what_is_no_regular_file_is_refused_at_once(folder, name, kind, mmap):
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, form, name, kind, mmap):
+    folder = tmp_path / "graph"
+    FORMS[form](circle(), folder)
     path = folder / name
     path.unlink()
     {"fifo": os.mkfifo, "device": lambda to: to.symlink_to("/dev/null"), "folder": Path.mkdir}[kind](path)
@@ -74,6 +92,16 @@ def test_however_many_arrays_are_mapped_the_maps_of_the_process_are_not_searched
     monkeypatch.setattr(sharing, "_path_at", searched)
     graph = dp.CSCGraph.open(folder)
     assert mappings.mapping_of(graph.indices)[1].file.path == str(folder / "indices.npy")
+
+
+def test_all_arrays_that_are_written_today_take_one_descriptor_and_one_mapping(in_arena):
+    before = num_descriptors()
+    graph = dp.CSCGraph.open(in_arena)
+    assert num_descriptors() - before <= 1
+    arrays = [graph.indptr, graph.indices, graph.edge_ids, graph.node_attributes["x"]]
+    assert {mappings.mapping_of(each)[1].file.path for each in arrays} == {str(in_arena / "arrays.npy")}
+    assert sorted(path.name for path in in_arena.iterdir()) == ["arrays.npy", "graph.json"]
+    assert {each.data_ptr() % 64 for each in arrays} == {0}
 
 
 def test_a_file_replaced_while_it_is_mapped_is_not_taken_for_the_mapped_one(folder, monkeypatch):
@@ -148,15 +176,58 @@ def test_numbers_of_nodes_and_edges_that_are_none_are_refused(folder, promise):
         dp.CSCGraph.open(folder)
 
 
-extremes = st.sampled_from([0, -1, 2**31, 2**63, 10**19, 10**25, 1.5, True, None, "", "x", [], {}, [[]], "indices.npy"])
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"node_types": [[None, 2]]}, "do not fit graph.json"),
+        ({"node_types": []}, "the types are .*, for a CSCGraph"),
+        ({"node_types": [[None, 3], ["paper", 3]]}, "the types are .*, for a CSCGraph"),
+        ({"node_types": [["paper", 3]]}, "the types are .*, for a CSCGraph"),
+        ({"node_types": [["paper", 3]], "edge_types": [["paper", "cites", "paper", 3]]}, "for a CSCGraph"),
+        ({"edge_types": []}, "the types are .*, for a CSCGraph"),
+        ({"edge_types": [[None, None, None, 4]]}, "do not fit graph.json"),
+        ({"edge_types": [[None, 3]]}, "must have 4 entries"),
+        ({"edge_types": [[None, "cites", None, 3]]}, "found the edge type"),
+        ({"edge_types": [["paper", "cites", "paper", 3]]}, "the types are .*, for a CSCGraph"),
+        ({"arrays": []}, "names no indptr"),
+        ({"num_bytes": 2**40}, "arrays.npy cannot be read"),
+        ({"version": 1}, "not a valid header"),
+        ({"version": 3}, "version 3, allowed .* version 1 or 2"),
+        ({"version": True}, "version True, allowed .* version 1 or 2"),
+    ],
+    ids=str,
+)
+def test_a_header_that_does_not_fit_is_refused(in_arena, changes, found):
+    write_header(in_arena, {**header_of(in_arena), **changes})
+    with pytest.raises(ValueError, match=rf"^CSCGraph\.open: .*({found})"):
+        dp.CSCGraph.open(in_arena)
 
 
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize(
+    "changes",
+    [{"file": "indices.npy"}, {"type": 1}, {"offset": 0}, {"offset": 8}, {"shape": [4]}, {"dtype": "float64"}],
+)
+def test_an_entry_that_does_not_fit_is_refused(in_arena, changes, mmap):
+    header = header_of(in_arena)
+    header["arrays"][1].update(changes)
+    write_header(in_arena, header)
+    with pytest.raises(ValueError, match=r"^CSCGraph\.open: .*(graph\.json|do not fit)"):
+        dp.CSCGraph.open(in_arena, mmap=mmap)
+
+
+extremes = st.sampled_from(
+    [0, -1, 64, 2**31, 2**63, 10**19, 10**25, 1.5, True, None, "", "x", [], {}, [[]], [[None, 2]], "indices.npy"]
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
 @examples(100)
 @given(data=st.data())
-def test_any_change_of_a_header_ends_in_an_error_or_in_the_graph(tmp_path_factory, data):
-    folder = tmp_path_factory.getbasetemp() / "any_header"
+def test_any_change_of_a_header_ends_in_an_error_or_in_the_graph(tmp_path_factory, form, data):
+    folder = tmp_path_factory.getbasetemp() / f"any_header_{form}"
     if not folder.exists():
-        dp.CSCGraph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), 2).save(folder)
+        FORMS[form](dp.CSCGraph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), 2), folder)
         (folder / "kept.json").write_text((folder / "graph.json").read_text())
     header = json.loads((folder / "kept.json").read_text())
     target = data.draw(st.sampled_from([header, *header["arrays"]]))
@@ -167,7 +238,7 @@ def test_any_change_of_a_header_ends_in_an_error_or_in_the_graph(tmp_path_factor
 
 
 def test_a_header_that_open_would_refuse_is_not_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "MOST_HEADER_BYTES", 600)
+    monkeypatch.setattr(arena, "MOST_HEADER_BYTES", 600)
     graph = dp.CSCGraph(torch.tensor([0]), torch.zeros(0).long(), node_attributes={"x" * 500: torch.zeros(0)})
     with refused(ValueError, stage=r"CSCGraph\.save", found="3 arrays take", allowed="at most 600"):
         graph.save(tmp_path / "graph")
@@ -210,13 +281,15 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(folder, monk
         dp.CSCGraph.open(folder, mmap=False)
 
 
-def test_a_lack_of_descriptors_is_not_taken_for_a_corrupt_file(folder, monkeypatch):
+@pytest.mark.parametrize(("form", "reader"), [("files", storage), ("arena", arena)])
+def test_a_lack_of_descriptors_is_not_taken_for_a_corrupt_file(tmp_path, form, reader, monkeypatch):
     def refuse(path):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
-    monkeypatch.setattr(storage, "open_regular", refuse)
+    FORMS[form](circle(), tmp_path / "graph")
+    monkeypatch.setattr(reader, "open_regular", refuse)
     with pytest.raises(OSError, match=r"CSCGraph\.open: no descriptor is left .*ulimit -n") as caught:
-        dp.CSCGraph.open(folder)
+        dp.CSCGraph.open(tmp_path / "graph")
     assert caught.value.errno == errno.EMFILE
 
 
@@ -247,20 +320,27 @@ def graph_with_all(with_types: bool) -> dp.CSCGraph | dp.HeteroCSCGraph:
     )
 
 
+SAVES = pytest.mark.parametrize(
+    ("with_types", "save"),
+    [(False, save_in_files), (False, dp.CSCGraph.save), (True, dp.HeteroCSCGraph.save)],
+    ids=["in_files", "without_types", "with_types"],
+)
+
+
 @pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("with_types", [False, True])
-def test_the_digests_in_a_folder_are_not_taken_again(tmp_path, with_types, mmap, monkeypatch):
+@SAVES
+def test_the_digests_in_a_folder_are_not_taken_again(tmp_path, with_types, save, mmap, monkeypatch):
     graph = graph_with_all(with_types)
     expected = graph.digest()
-    graph.save(tmp_path / "graph")
+    save(graph, tmp_path / "graph")
     monkeypatch.setattr(array_digest, "array_digest", None)
     assert type(graph).open(tmp_path / "graph", mmap).digest() == expected
 
 
-@pytest.mark.parametrize("with_types", [False, True])
-def test_one_changed_byte_of_any_array_is_found_by_validate_and_verify(tmp_path, with_types):
+@SAVES
+def test_one_changed_byte_of_any_array_is_found_by_validate_and_verify(tmp_path, with_types, save):
     graph = graph_with_all(with_types)
-    graph.save(tmp_path / "graph")
+    save(graph, tmp_path / "graph")
     entries = header_of(tmp_path / "graph")["arrays"]
     assert len(entries) == 5
     kind = type(graph)
@@ -281,10 +361,10 @@ def test_one_changed_byte_of_any_array_is_found_by_validate_and_verify(tmp_path,
         path.write_bytes(content)
 
 
-@pytest.mark.parametrize("with_types", [False, True])
-def test_a_folder_without_digests_opens_with_a_note_and_is_hashed_anew(tmp_path, with_types, caplog):
+@SAVES
+def test_a_folder_without_digests_opens_with_a_note_and_is_hashed_anew(tmp_path, with_types, save, caplog):
     graph = graph_with_all(with_types)
-    graph.save(tmp_path / "graph")
+    save(graph, tmp_path / "graph")
     header = header_of(tmp_path / "graph")
     for entry in header["arrays"]:
         del entry["digest"]

@@ -20,6 +20,7 @@ from amounts import ranked
 from channels import BOUND_S, Child, num_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
+from old_folders import save_in_files
 from pipelines import refused
 from strategies import random_graph
 
@@ -224,9 +225,9 @@ def test_a_child_gets_equal_values_and_maps_what_its_parent_maps(method, tmp_pat
         found = child.result()
     assert found["differ"] == []
     assert found["graphs"] == [large_graph().digest()] * 2
-    files = {"indptr": "indptr.npy", "indices": "indices.npy", "weight": "edge_attributes-2.npy"}
-    assert found["opened"] == {name: str(tmp_path / "graph" / file) for name, file in files.items()}
-    assert found["made"] == dict.fromkeys(files, MEMFD)
+    names = ("indptr", "indices", "weight")
+    assert found["opened"] == dict.fromkeys(names, str(tmp_path / "graph" / "arrays.npy"))
+    assert found["made"] == dict.fromkeys(names, MEMFD)
     assert found["mapped array"] == str(tmp_path / "large.npy")
     assert (found["in use"], found["left"]) == (True, 0)
     del packed
@@ -344,7 +345,7 @@ def test_what_a_child_would_write_does_not_reach_the_file(tmp_path):
     large_graph().save(tmp_path / "graph")
     graph = dp.CSCGraph.open(tmp_path / "graph", mmap=True)
     got = pack(graph).unpack()
-    assert file_at(got.indices) == file_at(graph.indices) == str(tmp_path / "graph" / "indices.npy")
+    assert file_at(got.indices) == file_at(graph.indices) == str(tmp_path / "graph" / "arrays.npy")
     got.indices.zero_()
     assert same(graph.indices, large_graph().indices)
     assert same(dp.CSCGraph.open(tmp_path / "graph").indices, large_graph().indices)
@@ -451,8 +452,8 @@ CHANGES = pytest.mark.parametrize("change", [rewrite, replace, remove])
 
 @pytest.fixture
 def indices(tmp_path) -> Path:
-    """The file of a graph's indices."""
-    large_graph().save(tmp_path / "graph")
+    """The file of a graph's indices, in a folder with a file for each array."""
+    save_in_files(large_graph(), tmp_path / "graph")
     return tmp_path / "graph" / "indices.npy"
 
 
@@ -466,6 +467,17 @@ def test_a_file_changed_since_it_was_mapped_is_copied_as_this_process_sees_it(ch
     assert same(copied.indptr, graph.indptr)
     assert same(copied.indices, graph.indices)
     assert len(pack(graph.indices[:10]).data) < 10_000
+
+
+@CHANGES
+def test_all_arrays_of_a_file_changed_since_it_was_mapped_are_copied_as_this_process_sees_them(change, tmp_path):
+    large_graph().save(tmp_path / "graph")
+    graph = dp.CSCGraph.open(tmp_path / "graph", mmap=True)
+    change(tmp_path / "graph" / "arrays.npy")
+    packed = pack(graph)
+    assert sorted(map(len, packed.memories)) == sorted(each.nbytes for each in tensors_of(graph).values())
+    copied = packed.unpack()
+    assert all(same(each, tensors_of(graph)[name]) for name, each in tensors_of(copied).items())
 
 
 @CHANGES

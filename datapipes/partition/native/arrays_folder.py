@@ -2,43 +2,67 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_int, shown
-from datapipes.graph.arena import ARRAYS, ArenaWriter, Form, bytes_of, part_of, planned, read_form, refuse_overlaps
-from datapipes.graph.npy import readable, refuse_repeats
-from datapipes.partition.native.manifest import MOST_HEADER_BYTES, File, Manifest, check_hash, open_listed, read_header
+from datapipes.base.records import Count, from_json, to_json
+from datapipes.graph.arena import (
+    ARRAYS,
+    Arena,
+    Array,
+    Place,
+    by_place,
+    bytes_of,
+    header_text,
+    part_of,
+    planned,
+    write_arena,
+)
+from datapipes.graph.npy import readable
+from datapipes.partition.native.manifest import File, Manifest, check_hash, open_listed, read_header
 from datapipes.partition.native.native_header import AGAIN, VERSION, Identity, valid_header
 from datapipes.partition.native.piece_hash import PieceHash, hash_of_bytes
 
-Place = tuple[str, int, str]  # of an array: its kind, the number of its type, its name ("" if the kind has one only)
+
+@dataclass(frozen=True)
+class Own:
+    """How many nodes and edges of each type a part has."""
+
+    nodes: tuple[Count, ...]
+    edges: tuple[Count, ...]
 
 
-class Array(NamedTuple):
-    """An array that is to be written; the pieces are made while it is."""
+@dataclass(frozen=True)
+class PartFields:
+    """What part.json alone says."""
 
-    place: Place
-    dtype: torch.dtype
-    shape: Sequence[int]
-    pieces: Iterable[Tensor]
+    part: Count
+    own: Own
+
+
+@dataclass(frozen=True)
+class BookFields:
+    """What book.json alone says."""
+
+    has_edges: bool
 
 
 class Folder(NamedTuple):
-    """A kind of folder: the name of its header, and the format that the header states."""
+    """A kind of folder: the name of its header, the format that the header states, and the record of its own fields."""
 
     header: str
     format: str
+    fields: type[Any]
 
 
-PART = Folder("part.json", "datapipes-part")
+PART = Folder("part.json", "datapipes-part", PartFields)
 HOT = ("hot_ids", "hot_counts")  # kinds of arrays of a part
-BOOK = Folder("book.json", "datapipes-partition-book")
+BOOK = Folder("book.json", "datapipes-partition-book", BookFields)
 
 
 def write_folder(
@@ -46,7 +70,7 @@ def write_folder(
     name: str,
     kind: Folder,
     identity: Identity,
-    fields: Mapping[str, Any],
+    fields: PartFields | BookFields,
     arrays: Sequence[Array],
     told: Callable[[int, int], None],
 ) -> dict[str, File]:
@@ -56,30 +80,18 @@ def write_folder(
         fields: what the header says besides.
         told: called with the bytes of arrays.npy that are written, and all of them.
     """
-    forms = [*planned((array.dtype, array.shape) for array in arrays)]
-    size = forms[-1].end if forms else 0
-    entries = [
-        {"kind": array.place[0], "type": array.place[1], "name": array.place[2], **form.described()}
-        for array, form in zip(arrays, forms, strict=True)
-    ]
-    header = {"format": kind.format, "version": VERSION, **identity.described(), **fields}
-    text = json.dumps({**header, "num_bytes": size, "arrays": entries}).encode()
-    if len(text) > MOST_HEADER_BYTES:
-        raise ValueError(
-            f"partition: the names and shapes of {len(arrays)} arrays take {len(text)} bytes in {kind.header}; at most "
-            f"{MOST_HEADER_BYTES} are allowed. Use fewer attributes, or shorter names."
-        )
+    arena = planned(arrays)
+    header = {"format": kind.format, "version": VERSION, **identity.described(), **to_json(fields)}
+    text = header_text("partition", kind.header, header, arena).encode()
     folder = root / name
     folder.mkdir(exist_ok=True)  # the other layout may have made it
     digest = PieceHash()
 
     def update(values: Any) -> None:
         digest.update(values)
-        told(min(digest.size, size), size)
+        told(min(digest.size, arena.num_bytes), arena.num_bytes)
 
-    with ArenaWriter(folder / ARRAYS, forms, update) as arena:
-        for array in arrays:
-            arena.write(array.pieces)
+    write_arena(folder / ARRAYS, arena, [array.pieces for array in arrays], update)
     (folder / kind.header).write_bytes(text)
     return {
         f"{name}/{kind.header}": File(len(text), hash_of_bytes(text)),
@@ -89,8 +101,8 @@ def write_folder(
 
 def read_folder(
     where: str, manifest: Manifest, name: str, kind: Folder, kinds: Mapping[str, int], *, verify: bool
-) -> tuple[dict[str, Any], dict[Place, Tensor]]:
-    """Return the header and the arrays of the folder `name`, memory-mapped.
+) -> tuple[Any, dict[Place, Tensor]]:
+    """Return the header's own fields, `kind.fields`, and the arrays of the folder `name`, memory-mapped.
 
     Args:
         kinds: {kind of array that is allowed: number of types that it may be of}.
@@ -99,26 +111,16 @@ def read_folder(
         FileNotFoundError: A file is missing.
         ValueError: A file is truncated, changed, no regular file, of another partition or not valid.
     """
-    path = manifest.root / name
+    path, file_path = manifest.root / name / kind.header, manifest.root / name / ARRAYS
     header = read_header(where, manifest, f"{name}/{kind.header}", kind.format, verify=verify)
-    with valid_header(where, path / kind.header):
-        num_bytes = check_int(kind.header, "num_bytes", header["num_bytes"], 0)
-        forms = dict(entries := [_entry(entry, kinds, num_bytes, kind.header) for entry in header["arrays"]])
-        refuse_repeats(("array", [place for place, _ in entries]))
-        refuse_overlaps(forms.values())
+    with valid_header(where, path):
+        fields: Any = from_json(kind.fields, kind.header, header, others=True)
+        arena = from_json(Arena, kind.header, header, others=True)
+        entries = by_place(arena.arrays, kinds)
     with open_listed(where, manifest, f"{name}/{ARRAYS}") as file:
         if verify:
             check_hash(where, manifest, f"{name}/{ARRAYS}", file)
         # The file that was hashed is the one that is mapped, whatever its path names by now.
-        with readable(where, path / ARRAYS, torch.uint8, (num_bytes,), AGAIN):
-            whole = bytes_of(file, num_bytes)
-    return header, {place: part_of(where, path / ARRAYS, whole, form, AGAIN) for place, form in forms.items()}
-
-
-def _entry(entry: Any, kinds: Mapping[str, int], num_bytes: int, header: str) -> tuple[Place, Form]:
-    kind, name = entry["kind"], entry["name"]
-    if not isinstance(kind, str) or kind not in kinds or not isinstance(name, str):
-        raise ValueError(f"unknown array {shown(kind)} {shown(name)}")
-    number = check_int(header, "the number of a type", entry["type"], 0, kinds[kind] - 1)
-    place = kind, number, name if kind.endswith("attributes") else ""
-    return place, read_form(entry, num_bytes, f"{shown(kind)} {shown(name)}", header)
+        with readable(where, file_path, torch.uint8, (arena.num_bytes,), AGAIN):
+            whole = bytes_of(file, arena.num_bytes)
+    return fields, {place: part_of(where, file_path, whole, entry, AGAIN) for place, entry in entries.items()}

@@ -19,17 +19,18 @@ from datapipes.base.checks import shown
 from datapipes.base.log import logger
 from datapipes.base.records import Count, from_json, to_json
 from datapipes.base.strict_json import parse_strict
+from datapipes.graph.arena import MOST_HEADER_BYTES, refuse_other_format
 from datapipes.partition.layouts import MANIFEST, layout_of
 from datapipes.partition.native.native_header import (
     AGAIN,
     REMEDY,
     VERSION,
+    VERSIONS,
     Identity,
     IndexDtype,
     named_by_files,
     opened_file,
     read_identity,
-    refuse_other_format,
     refuse_other_hash,
     valid_header,
     with_own_hash,
@@ -38,7 +39,6 @@ from datapipes.partition.native.piece_hash import hash_of_bytes, hash_of_file
 
 FORMAT = "datapipes-partition"
 MOST_BYTES = 2**25  # of partition.json: two files for each of 2^15 parts, and a report with parts^2 numbers
-MOST_HEADER_BYTES = 2**21  # of part.json and book.json
 
 
 class File(NamedTuple):
@@ -164,7 +164,7 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
         content = file.read(size)
     with valid_header(where, path):
         header = parse_strict(content.decode("utf-8"), floats=True)
-        refuse_other_format(header, FORMAT)
+        refuse_other_format(header, FORMAT, VERSIONS)
         refuse_other_hash(content)
         own = from_json(_Own, MANIFEST, header, others=True)
         identity = named_by_files(header, read_identity(header), own.files)
@@ -195,7 +195,7 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
         raise _other_hash(where, path)
     with valid_header(where, path):
         header: dict[str, Any] = parse_strict(content.decode("utf-8"))
-        refuse_other_format(header, wanted)
+        refuse_other_format(header, wanted, VERSIONS)
         identity = named_by_files(header, read_identity(header), manifest.files)
     if identity.partition_id != manifest.identity.partition_id:
         raise ValueError(

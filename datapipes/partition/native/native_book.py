@@ -18,12 +18,12 @@ from torch import Tensor
 
 from datapipes.base.array_digest import array_digest
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.records import form_of
 from datapipes.base.types import EdgeType, NodeType
+from datapipes.graph.arena import Array, Place
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import DenseMap, IdMap, RangeMap, smallest_dtype
-from datapipes.partition.native.arrays_folder import BOOK, Array, Place, read_folder, write_folder
+from datapipes.partition.native.arrays_folder import BOOK, BookFields, read_folder, write_folder
 from datapipes.partition.native.manifest import File, Manifest, opened_manifest
 from datapipes.partition.native.native_header import Identity, valid_header
 
@@ -132,7 +132,7 @@ def write_book(
     for number, (edge_type, parts) in enumerate((edges or {}).items()):
         dtype = smallest_dtype(book.num_parts)
         arrays.append(Array(("parts of edges", number, ""), dtype, (identity.num_edges[edge_type],), parts))
-    return write_folder(root, NAME, BOOK, identity, {"has_edges": book.has_edges or bool(edges)}, arrays, told)
+    return write_folder(root, NAME, BOOK, identity, BookFields(book.has_edges or bool(edges)), arrays, told)
 
 
 def _array(of: str, number: int, each: IdMap) -> Array:
@@ -146,22 +146,21 @@ def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
     identity = manifest.identity
     counts = {"nodes": len(identity.num_nodes), "edges": len(identity.num_edges)}
     kinds = {f"{form} of {of}": count for form in ("parts", "ranges") for of, count in counts.items()}
-    header, arrays = read_folder(where, manifest, NAME, BOOK, kinds, verify=verify)
+    fields, arrays = read_folder(where, manifest, NAME, BOOK, kinds, verify=verify)
     with valid_header(where, manifest.root / NAME / BOOK.header):
-        has_edges = form_of(bool).read("has_edges", header["has_edges"])
         nodes = {
             node_type: _map(arrays, "nodes", number, identity.num_parts)
             for number, node_type in enumerate(identity.num_nodes)
         }
         edges = {
             edge_type: _map(arrays, "edges", number, identity.num_parts)
-            for number, edge_type in enumerate(identity.num_edges if has_edges else [])
+            for number, edge_type in enumerate(identity.num_edges if fields.has_edges else [])
         }
         _check_counts("nodes", nodes, identity.num_nodes)
         _check_counts("edges", edges, identity.num_edges)
         if len(arrays) != len(nodes) + len(edges):
             raise ValueError(f"{len(arrays)} maps for {len(nodes)} types of nodes and {len(edges)} of edges")
-        book = PartitionBook(identity.num_parts, nodes, edges if has_edges else None)
+        book = PartitionBook(identity.num_parts, nodes, edges if fields.has_edges else None)
     book.partition_id = identity.partition_id
     return book
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -17,11 +17,13 @@ from datapipes.base.files import open_regular
 from datapipes.base.records import Count, OptionalEdgeType, OptionalNodeType, dtype_among, from_json, to_json, whole
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import ends_of
+from datapipes.graph import arena
 from datapipes.graph.checks import MAX_NODES
 from datapipes.partition.id_maps import MOST_PARTS
 from datapipes.partition.native.piece_hash import hash_of_bytes
 
-VERSION = 2  # of version 1, whose names came from samples of large arrays, see `named_by_files`
+VERSION = 2
+VERSIONS = (1, VERSION)  # that are read; of version 1, whose names came from samples of arrays, see `named_by_files`
 AGAIN = "copy the partition again, or make it again"
 REMEDY = "Copy the partition again, or make it again."
 IndexDtype = Annotated[torch.dtype, dtype_among("int32", "int64")]
@@ -90,20 +92,9 @@ def named_by_files(header: Mapping[str, Any], identity: Identity, files: Mapping
     return replace(identity, **names)
 
 
-@contextmanager
-def valid_header(where: str, path: Path) -> Iterator[None]:
+def valid_header(where: str, path: Path) -> AbstractContextManager[None]:
     """Turn what a corrupt header may raise into one error."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{where}: {path} is not a valid header: {shown(error)}. {REMEDY}") from error
-
-
-def refuse_other_format(header: Mapping[str, Any], wanted: str) -> None:
-    """Raise ValueError if a header is of another format or version. Inside `valid_header`."""
-    found, version = header["format"], header["version"]
-    if found != wanted or version not in (1, VERSION) or isinstance(version, bool):
-        raise ValueError(f"format {shown(found)} version {shown(version)}, allowed {wanted!r} version 1 or {VERSION}")
+    return arena.valid_header(where, path, REMEDY)
 
 
 @contextmanager

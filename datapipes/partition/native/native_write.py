@@ -16,10 +16,11 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import NodeType
+from datapipes.graph.arena import Array
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.layouts import MANIFEST
-from datapipes.partition.native.arrays_folder import HOT, PART, Array, write_folder
+from datapipes.partition.native.arrays_folder import HOT, PART, Own, PartFields, write_folder
 from datapipes.partition.native.manifest import File, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import identity_of, write_book
 from datapipes.partition.native.native_header import Identity
@@ -119,11 +120,11 @@ def write_part(
             if column is not None:
                 arrays.append(_array(kind, number, column))
         arrays += [_array("edge_attributes", number, each, name) for name, each in edges.attributes.items()]
-    own = {
-        "nodes": [nodes.ids.shape[0] for nodes in part.nodes.values()],
-        "edges": [edges.num_edges for edges in part.edges.values()],
-    }
-    return write_folder(root, f"part_{part.part}", PART, identity, {"part": part.part, "own": own}, arrays, told)
+    own = Own(
+        tuple(nodes.ids.shape[0] for nodes in part.nodes.values()),
+        tuple(edges.num_edges for edges in part.edges.values()),
+    )
+    return write_folder(root, f"part_{part.part}", PART, identity, PartFields(part.part, own), arrays, told)
 
 
 def _known(kind: str, number: int, values: Tensor) -> Array:

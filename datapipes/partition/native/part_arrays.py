@@ -10,26 +10,18 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.records import Count, from_json
 from datapipes.base.rows import new_rows
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import NodeType, ends_of
+from datapipes.graph.arena import Place, attributes_of
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.native.arrays_folder import HOT, PART, Place, read_folder
+from datapipes.partition.native.arrays_folder import HOT, PART, read_folder
 from datapipes.partition.native.manifest import Manifest
 from datapipes.partition.native.native_header import valid_header
 
 _OF_NODES = ("node_ids", *HOT, "node_attributes")
 _OF_EDGES = ("indptr", "indices", "edge_ids", "edge_attributes", "source_times")
 _CHECKED = 2**18  # node ids looked at at a time
-
-
-@dataclass(frozen=True)
-class _Own:
-    """How many nodes and edges of each type a part has."""
-
-    nodes: tuple[Count, ...]
-    edges: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
@@ -99,12 +91,11 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
     identity = manifest.identity
     name = f"part_{part}"
     counts = dict.fromkeys(_OF_NODES, len(identity.num_nodes)) | dict.fromkeys(_OF_EDGES, len(identity.num_edges))
-    header, arrays = read_folder(where, manifest, name, PART, counts, verify=verify)
+    fields, arrays = read_folder(where, manifest, name, PART, counts, verify=verify)
     with valid_header(where, manifest.root / name / PART.header):
-        if header["part"] != part:
-            raise ValueError(f"it is that of part {shown(header['part'])}, not of part {part}")
-        counts_of = from_json(_Own, "own", header["own"])
-        own, edges = counts_of.nodes, counts_of.edges
+        if fields.part != part:
+            raise ValueError(f"it is that of part {fields.part}, not of part {part}")
+        own, edges = fields.own.nodes, fields.own.edges
         if (len(own), len(edges)) != (len(identity.num_nodes), len(identity.num_edges)):
             raise ValueError("own counts of other types")
         check = _Check(arrays)
@@ -148,15 +139,6 @@ def relations_of(arrays: Mapping[Place, Tensor], count: int) -> list[PartRelatio
         )
         for number, attributes in enumerate(attributes_of(arrays, "edge_attributes", count))
     ]
-
-
-def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list[dict[str, Tensor]]:
-    """Return {name: values} of each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
-    found: list[dict[str, Tensor]] = [{} for _ in range(count)]
-    for (of, number, name), values in arrays.items():
-        if of == kind:
-            found[number][name] = values
-    return found
 
 
 def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:

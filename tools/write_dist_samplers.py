@@ -10,14 +10,17 @@ Run: make stubs   (a test fails if the file differs from the registered construc
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import json
+import pkgutil
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import datapipes
+import datapipes.sampling
 from datapipes.chain.functional import registered_stages
 from datapipes.distributed.sampler_over_parts import OneHopSampler, SamplerOverParts
 from datapipes.sampling.choice_sampler import ChoiceSampler
@@ -34,6 +37,8 @@ from __future__ import annotations
 
 def module_text() -> str:
     """Return the text of dist_samplers.py."""
+    for module in pkgutil.iter_modules(datapipes.sampling.__path__, "datapipes.sampling."):
+        importlib.import_module(module.name)  # a new one is in no `__init__` yet
     samplers = {
         name: cls
         for name, cls in registered_stages().items()
@@ -76,7 +81,7 @@ def _class_text(name: str, cls: type, imports: dict[str, set[str]]) -> str:
         *(f"{each.name}: {each.annotation}" for each in positional),
         "*",
         "concurrency: int = CONCURRENCY",
-        *(f"{each.name}: {each.annotation} = {_literal(each.default)}" for each in options),
+        *(f"{each.name}: {each.annotation}{_default(each.default)}" for each in options),
     ]
     given = [source.name, "self._in_parts(dist_graph)"]
     given += [each.name for each in positional]
@@ -123,8 +128,10 @@ def _imported_by(cls: type) -> dict[str, str]:
     return {alias.name: str(node.module) for node in statements for alias in node.names}
 
 
-def _literal(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+def _default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return ""
+    return f" = {json.dumps(value) if isinstance(value, str) else repr(value)}"
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ from datapipes.distributed.wire.rows_codec import (
     rows_from_message,
     rows_to_message,
 )
-from datapipes.graph.choice import UNIFORM
+from datapipes.graph.choice import UNIFORM, Choice
 from datapipes.partition.native.requests import Drawn, DrawRequest, RowsRequest
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.neighbor_sampler import ByWeight
@@ -318,10 +318,10 @@ BY_NUMBER = {"by": "number", "dependency": 4, "until_next": 2, "keys": [[1, 2], 
     ("choice", "text"),
     [
         (None, "must have exactly"),
-        ("time", "choice is 'time', it must be an object, by number or time or weight"),
+        ("time", "choice is 'time', it must be an object, by ALL"),
         ({}, "choice is {}, it must be an object"),
         ({"by": ["time"]}, "it must be an object"),
-        ({**BY_TIME, "by": "chance"}, "it must be an object, by number or time or weight"),
+        ({**BY_TIME, "by": "chance"}, "it must be an object, by ALL"),
         ({"by": "weight"}, "it must have exactly"),
         ({"by": "number"}, "it must have exactly"),
         ({**BY_NUMBER, "dependency": 0}, "dependency is 0"),
@@ -348,6 +348,7 @@ BY_NUMBER = {"by": "number", "dependency": 4, "until_next": 2, "keys": [[1, 2], 
     ids=str,
 )
 def test_what_is_no_choice_is_refused(choice, text):
+    text = text.replace("by ALL", f"by {' or '.join(sorted(each.by for each in Choice.__subclasses__() if each.by))}")
     message = changed(draw_to_message(a_draw_by_time(), MEANT), choice=choice)
     with pytest.raises(BadRequest, match=re.escape(text)):
         draw_from_message("server", message)

@@ -3,7 +3,8 @@
 * `Annotated[X, form]`: what the form says, such as `whole(low, high)` or `one_of("node", "edge")`;
 * `bool`, `str`, `float`: true or false, a text, a finite number; `X | None`: null, or that of X;
 * `tuple[X, ...]`: a list of up to 65,536; `tuple[X, Y]` or a NamedTuple: a list of as many values;
-* `Mapping[str, X]`: an object; `Mapping[K, X]`: a list of entries [K, X], a tuple's values in the entry itself;
+* `Mapping[str, X]`: an object; `Mapping[K, X]`: a list of up to 262,144 entries [K, X], where a tuple's values stand in
+  the entry itself;
 * a dataclass: an object that has exactly its fields; it lacks one of `Annotated[X | None, OMITTED]` that is None.
 
 The reader takes values that `parse_strict` returned, of unknown origin. It bounds each number and list; a text or an
@@ -17,6 +18,7 @@ name in the module. Reading takes a few microseconds more than code by hand; a l
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -28,6 +30,7 @@ from datapipes.base.checks import INT64_MAX, dtype_from_name, dtype_name, shown
 from datapipes.base.types import MOST_CHARACTERS, EdgeType, NodeType
 
 MOST_ENTRIES = 2**16  # of a list
+MOST_KEYS = 2**18  # of an object that is a list of entries; a header of 2 MiB has room for no more
 OMITTED = object()
 Record = TypeVar("Record")
 
@@ -121,7 +124,7 @@ def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
 def whole(low: int, high: int = INT64_MAX) -> Form:
     """Return the form of whole numbers in [low, high]."""
     form = plain(f"whole numbers in [{low}, {high}]", lambda value: type(value) is int and low <= value <= high)
-    return form._replace(write=int)  # NumPy's are no JSON
+    return form._replace(write=operator.index)  # NumPy's numbers are no JSON
 
 
 def one_of(*texts: str) -> Form:
@@ -210,10 +213,12 @@ def _fixed_list_of(name: str, value: Any, length: int) -> list[Any]:
 
 def _listed(one: Form) -> Form:
     read, write, _ = one
-    return Form(
-        lambda name, value: tuple([read(name, each) for each in list_of(name, value)]),
-        lambda values: [write(each) for each in values],
-    )
+
+    def read_all(name: str, value: Any) -> tuple[Any, ...]:
+        entry = f"an entry of {name}"
+        return tuple([read(entry, each) for each in list_of(name, value)])
+
+    return Form(read_all, lambda values: [write(each) for each in values])
 
 
 def _row(names: Sequence[str], forms: Sequence[Form], make: Callable[[Any], Any]) -> Form:
@@ -244,8 +249,8 @@ def _entries(key: Form, value: Form) -> Form:
 
     def read(name: str, given: Any) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        for entry in list_of(name, given):
-            values = _fixed_list_of(name, entry, length)
+        for entry in list_of(name, given, MOST_KEYS):
+            values = _fixed_list_of(f"an entry of {name}", entry, length)
             of = key.read(name, values[:cut] if key.width else values[0])
             if of in found:
                 raise ValueError(f"{name} has {shown(of)} twice")

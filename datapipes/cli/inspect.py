@@ -90,6 +90,8 @@ def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[s
         if book is not None:
             _refuse_other_book(root, book, folder.book)
         report = _report_of(folder) if verify else None
+        if facts and facts["report"] is None and report is not None:
+            facts["report"] = report.to_json()  # the native layout has none where it was made before there were any
         facts = facts or {
             "fingerprint": None,
             "partition_id": None,

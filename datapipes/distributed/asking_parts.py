@@ -77,7 +77,7 @@ class AsksParts(Graph):
         """Return the answer of each part, in their order; all are asked at once."""
         waiting = {}
         for part in range(self.facts.num_parts):
-            if not self._is_here(part):
+            if not self.is_here(part):
                 with _noting_part(part):
                     waiting[part] = self.peers.digests(part, request)
         answers = []
@@ -90,13 +90,14 @@ class AsksParts(Graph):
                     answers.append(answer_digests(self.local_part, request))
         return answers
 
-    def _is_here(self, part: int) -> bool:
+    def is_here(self, part: int) -> bool:
+        """Return whether a part is that of this process, which is read without a request."""
         return self.local_part is not None and self.local_part.part == part
 
     def _request(self, asked: list[Ask]) -> dict[int, Future[list[Drawn]]]:
         waiting = {}
         for ask in asked:
-            if not self._is_here(ask.part):
+            if not self.is_here(ask.part):
                 with _noting_part(ask.part):
                     waiting[ask.part] = self.peers.draw(ask.part, ask.request)
         return waiting
@@ -112,7 +113,7 @@ class ChosenOverParts:
     """
 
     def __init__(self, graph: AsksParts, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
-        self._graph, self._where, self._reads, self._edge_types = graph, where, choice.reads, tuple(edge_types)
+        self.graph, self._where, self._reads, self._edge_types = graph, where, choice.reads, tuple(edge_types)
         if self._reads is not None:
             self._reads.check(where, graph, edge_types)
             if graph.local_part is not None:
@@ -121,8 +122,8 @@ class ChosenOverParts:
 
     def refuse_change(self) -> None:
         """Raise ValueError if an array of the part in this process was changed in place."""
-        if self._reads is not None and self._graph.local_part is not None:
-            self._graph.local_part.refuse_change()
+        if self._reads is not None and self.graph.local_part is not None:
+            self.graph.local_part.refuse_change()
 
     def digests(self) -> dict[Any, list[str] | None]:
         """Return the sums of the digests of all parts. They are asked at once, when this is called first.
@@ -135,9 +136,9 @@ class ChosenOverParts:
         """
         if self._reads is None:
             return {}
-        kept, request = self._graph.kept_digests, DigestRequest(self._edge_types, self._reads)
+        kept, request = self.graph.kept_digests, DigestRequest(self._edge_types, self._reads)
         if request not in kept:
-            by_edge_type = zip(*self._graph._digests_of_parts(request), strict=True)
+            by_edge_type = zip(*self.graph._digests_of_parts(request), strict=True)
             kept[request] = {of: self._sum(of, each) for of, each in zip(self._edge_types, by_edge_type, strict=True)}
         return kept[request]
 

@@ -148,8 +148,8 @@ class DistGraph(AsksParts):
             TypeError, ValueError: A part answered what was not asked for.
             What the requests raise, see `connect`. A note names the part.
         """
-        plan.chosen.refuse_change()
-        hops = HopRequests(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
+        checked = plan.checked(self, seeds, keyed, trees)
+        hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keyed, trees)
         asked: list[Ask] | None = hops.start()
         while asked is not None:
             asked = hops.advance(self._answers(asked))
@@ -157,8 +157,8 @@ class DistGraph(AsksParts):
 
     async def hops_async(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
         """Return what `hops` does; the event loop goes on meanwhile."""
-        plan.chosen.refuse_change()
-        hops = HopRequests(self, self._core_graph(plan.name), plan, seeds, keyed, trees)
+        checked = plan.checked(self, seeds, keyed, trees)
+        hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keyed, trees)
         asked: list[Ask] | None = await off_loop(hops.start)
         while asked is not None:
             asked = await off_loop(hops.advance, await self._awaited_answers(asked))

@@ -4,7 +4,7 @@ I/O, so sync and async callers share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from datapipes.base.types import ends_of
 from datapipes.distributed.asking_parts import Ask, AsksParts
 from datapipes.graph.choice import Keyed
 from datapipes.graph.graph import name_of
-from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, by_type, sampled
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, sampled
 from datapipes.partition.native.requests import Draw, Drawn, DrawRequest
 
 
@@ -29,6 +29,7 @@ class HopRequests:
 
     Args:
         core: the graph as the core takes it.
+        seeds: as `HopPlan.checked` returns them.
         keyed: what the minibatch draws with.
         trees: the groups of the seeds, where these have nodes of their own.
     """
@@ -38,12 +39,12 @@ class HopRequests:
         graph: AsksParts,
         core: _core.GraphInParts,
         plan: HopPlan,
-        seeds: Any,
+        seeds: Mapping[Any, Tensor],
         keyed: Keyed,
         trees: SeedTrees | None,
     ) -> None:
         self._graph, self._plan, self._keyed = graph, plan, keyed
-        self._seeds, self._has_groups = by_type(seeds), trees is not None
+        self._seeds, self._has_groups = seeds, trees is not None
         self._hops = _core.HopsOverParts(
             core,
             groups=None if trees is None else trees.core(self._seeds),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.checks import check_index_tensor, shown
 from datapipes.base.rng import RngKey
 from datapipes.base.types import ends_of
 from datapipes.graph.choice import Choice, Keyed
@@ -63,6 +64,8 @@ class SeedTrees(NamedTuple):
 
 class ChosenEdges(Protocol):
     """What a choice reads of the edge types that a stage samples; `Graph.choose` makes it when the stage is built."""
+
+    graph: Any  # the Graph that made it
 
     def refuse_change(self) -> None:
         """Raise ValueError if the graph has other values now."""
@@ -136,10 +139,30 @@ class HopPlan:
         """Return what a minibatch draws with; `rng` is the stage's random key at it."""
         return self.choice.keyed(rng, len(self.fanouts), self.edge_numbers, self.source_numbers)
 
+    def checked(self, graph: Any, seeds: Any, keyed: Keyed, trees: SeedTrees | None) -> Mapping[Any, Tensor]:
+        """Return the seeds of a minibatch as {node type: ids}, of None without types.
 
-def by_type(seeds: Any) -> Mapping[Any, Tensor]:
-    """Return {node type: ids}, of None without types."""
-    return seeds if isinstance(seeds, Mapping) else {None: seeds}
+        Raises:
+            TypeError: Seeds are no ids.
+            ValueError: The plan is of another graph, `keyed` of another choice, seeds of a type that there is not, or
+                without the times that they need; or values that the choice reads have changed.
+        """
+        if self.chosen.graph is not graph:
+            raise ValueError(f"{self.name}: found the plan of another graph. Make a plan for this one, see HopPlan.of.")
+        if keyed.choice.reads != self.choice.reads:
+            raise ValueError(
+                f"{self.name}: the keys are for {keyed.choice}, the plan is for {self.choice}. Pass plan.keyed(rng)."
+            )
+        if self.choice.of_times and (trees is None or trees.times is None):
+            raise ValueError(f"{self.name}: found seeds without times; each needs one. Pass trees that have times.")
+        self.chosen.refuse_change()
+        typed = seeds if isinstance(seeds, Mapping) else {None: seeds}
+        for of, ids in typed.items():
+            if of not in self.node_numbers:
+                allowed = shown([*self.node_numbers])
+                raise ValueError(f"{self.name}: found seeds of the type {shown(of)}, allowed are {allowed}.")
+            check_index_tensor(self.name, "seeds", ids)
+        return typed
 
 
 def sampled(

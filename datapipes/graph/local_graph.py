@@ -23,7 +23,7 @@ from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Keyed, RowForm, forms_of
 from datapipes.graph.graph import Graph
 from datapipes.graph.graph_digest import TOPOLOGY, array_name, graph_digest
-from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees, by_type, sampled
+from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees, sampled
 from datapipes.graph.kept_rows import Chosen, KeptRows
 from datapipes.processes.sharing import zeros_for_workers
 
@@ -110,7 +110,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
             OSError: No descriptor is left.
         """
         where = f"{storage.CLASSES[cls.saved_as]}.open"
-        arrays, promised = storage.load(Path(path), cls.saved_as, mmap)
+        arrays, promised = storage.load(Path(path), cls.saved_as, check_bool(f"{cls.__name__}.open", "mmap", mmap))
         try:
             graph = cls._of(arrays)
             num_nodes = {of: graph.num_nodes_of(of) for of in graph.node_types}
@@ -206,9 +206,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def hops(self, plan: HopPlan, seeds: Any, keyed: Keyed, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core. See Graph.hops."""
-        assert isinstance(plan.chosen, _ChosenEdges)
-        plan.chosen.refuse_change()
-        typed = by_type(seeds)
+        typed = plan.checked(self, seeds, keyed, trees)
+        assert isinstance(plan.chosen, _ChosenEdges)  # this graph has made it
         nodes, local_seeds, hops, groups = _core.sample_neighbors(
             self.topology(),
             [(plan.node_numbers[of], ids.numpy().astype(np.int64, copy=False)) for of, ids in typed.items()],
@@ -255,7 +254,7 @@ class _ChosenEdges:
     """What a stage reads of the edge types that it samples; see ChosenEdges."""
 
     def __init__(self, graph: LocalGraph, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
-        self._graph, self._where, self._reads = graph, where, choice.reads
+        self.graph, self._where, self._reads = graph, where, choice.reads
         self.edges: dict[Any, Chosen] = {}
         reads = choice.reads
         if reads is not None:
@@ -267,7 +266,7 @@ class _ChosenEdges:
     def refuse_change(self) -> None:
         for of, each in self.edges.items():
             assert self._reads is not None
-            each.refuse_change(self._where, self._reads.attributes(self._graph.rows(of)))
+            each.refuse_change(self._where, self._reads.attributes(self.graph.rows(of)))
 
     def digests(self) -> dict[Any, list[str] | None]:
         self.refuse_change()

@@ -41,7 +41,7 @@ def check_aligned(stage: Named, minibatch: MiniBatch, given: MiniBatch) -> None:
                 rows = getattr(minibatch, name)
                 if rows is not None:
                     _compare(stage, (name,), rows, seeds, "seeds")
-        if minibatch.extra:  # a dict, which may have been changed in place
+        if minibatch.extra is not None:  # a dict, which may have been changed in place
             for name, rows in minibatch.extra.items():
                 _compare(stage, ("extra", name), rows, seeds, "seeds")
         compacted = minibatch.compacted_seeds
@@ -92,11 +92,10 @@ def _check_edge_features(stage: Named, edge_features: list[Any], blocks: list[An
     """Check the features of edges, which belong to the edges of their hop: a Block, or a dict of them."""
     if len(edge_features) != len(blocks):
         raise _misaligned(stage, ("edge_features",), len(edge_features), f"{len(blocks)} blocks")
-    for hop, features in enumerate(edge_features):
-        block = blocks[hop]
+    for hop, block in enumerate(blocks):
         if not isinstance(block, form):
             _check_is(stage, ("blocks", hop), block, form)
-        for key, rows in features.items():
+        for key, rows in edge_features[hop].items():
             of_key = block if form is Block else _named_by(stage, ("edge_features", hop), key, f"blocks[{hop}]", block)
             _compare_rows(stage, ("edge_features", hop, key), rows, of_key.num_edges, "edges of its block")
 

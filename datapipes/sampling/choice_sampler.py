@@ -88,12 +88,14 @@ class ChoiceSampler(Sampler):
         Raises:
             ValueError: The seeds need times and have none; or values of the graph that it draws by were changed.
         """
-        return self.graph.hops(self.plan, seeds, self.plan.keyed(rng), self._checked_trees(trees))
+        return self.graph.hops(self.plan, seeds, self.plan.keyed(rng), trees)
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return what `sample` does, over a graph in parts."""
+        """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
         graph: Any = self.graph
-        found: Sampled = await graph.hops_async(self.plan, seeds, self.plan.keyed(rng), self._checked_trees(trees))
+        if not graph.in_parts:
+            return self.sample(seeds, rng, *(() if trees is None else (trees,)))
+        found: Sampled = await graph.hops_async(self.plan, seeds, self.plan.keyed(rng), trees)
         return found
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
@@ -141,7 +143,8 @@ class ChoiceSampler(Sampler):
         return super().__reduce__()
 
     def _checked_concurrency(self, given: Any) -> int:
-        number = CONCURRENCY if given is None else check_int(self.name, "concurrency", given, 1)
+        of_class = getattr(type(self), "concurrency", CONCURRENCY)
+        number = check_int(self.name, "concurrency", of_class if given is None else given, 1)
         if self.asynchronous:
             return number
         if given is not None and not self.graph.in_parts:
@@ -149,17 +152,12 @@ class ChoiceSampler(Sampler):
                 f"{self.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
                 "wait for answers. Leave it out; num_workers of a DataLoader makes several minibatches at once."
             )
-        if number not in (1, CONCURRENCY):  # the default of the samplers that take a graph in parts only
+        if self.graph.in_parts and number not in (1, CONCURRENCY):  # the default of the `dist_` names
             raise ValueError(
                 f"{self.name}: concurrency is {number}, but {type(self).__name__} has a sample or transform method of "
                 "its own, which is called for one minibatch at a time. Leave it out, or define transform_async too."
             )
         return 1
-
-    def _checked_trees(self, trees: SeedTrees | None) -> SeedTrees | None:
-        if self.choice.of_times and (trees is None or trees.times is None):
-            raise ValueError(f"{self.name}: found seeds without times; each needs one. Pass trees that have times.")
-        return trees
 
     def _filled(self, minibatch: MiniBatch, found: Sampled, trees: SeedTrees | None) -> MiniBatch:
         filled = self.filled(minibatch, found)

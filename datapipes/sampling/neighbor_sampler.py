@@ -58,7 +58,7 @@ class ByWeight(Choice):
         forms = graph.forms()
         for of in edge_types:
             known = [name for domain, kind, name in forms if (domain, kind) == ("edge", of)]
-            self._refuse_missing(where, known, of)
+            self._refuse_missing(where, known, of, graph.anew)
             dtype, shape = forms["edge", of, self.prob_name]
             what = self._what(where, of)
             refuse_no_tensor(what, dtype)
@@ -105,7 +105,7 @@ class ByWeight(Choice):
         found = {of: each[0] for of, each in digests.items() if each is not None}
         return {"weights_digest": found[None] if None in found else {join_key(of): each for of, each in found.items()}}
 
-    def _refuse_missing(self, where: str, known: Collection[str], edge_type: Any) -> None:
+    def _refuse_missing(self, where: str, known: Collection[str], edge_type: Any, anew: str) -> None:
         if not isinstance(self.prob_name, str):
             raise TypeError(
                 f"{where}: prob_name must be a str, the name of an edge attribute, got {shown(self.prob_name)}. Pass "
@@ -115,7 +115,7 @@ class ByWeight(Choice):
             raise ValueError(
                 f"{where}: no edge attribute {shown(self.prob_name)}{_of(edge_type)}, as prob_name says; there are "
                 f"{shown(sorted(known))}. Add it to edge_attributes of the graph; equal weights, such as ones, give "
-                "each in-edge the same probability."
+                f"each in-edge the same probability.{anew}"
             )
 
     def _what(self, where: str, edge_type: Any) -> str:

@@ -262,7 +262,7 @@ def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:
 def _remedy(graph: Any) -> str:
     """Return what to do with a value that is no graph."""
     if callable(getattr(graph, "draw", None)):  # a Part; its folder stands above this one
-        return "A stage samples a whole graph only; draw from this with its own method draw, or pass the graph."
+        return "One part does not answer for a chain: pass DistGraph.connect(...), or draw from it by its method draw."
     return "Convert it, see CSCGraph.from_*."
 
 

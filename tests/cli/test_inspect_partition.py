@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,3 +203,11 @@ def test_verify_compares_the_report_with_the_parts(capsys, tmp_path, nodes, edge
     found = run(capsys, "inspect", root, "--verify")
     assert (found.code, found.out) == (1, "")
     assert said in found.err
+
+
+def test_verify_counts_what_a_partition_of_before_there_were_reports_does_not_say(capsys):
+    old = Path(__file__).parents[1] / "corpus" / "folders" / "plain-parts"
+    assert "--verify counts" in run(capsys, "inspect", old).out
+    found = run(capsys, "inspect", old, "--verify")
+    assert found.code == 0
+    assert "--verify counts" not in found.out

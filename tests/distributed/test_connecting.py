@@ -19,6 +19,7 @@ from datapipes.distributed import (
     PartitionBook,
     TLSConfig,
     connect,
+    connecting,
     open_book,
     publish_address,
 )
@@ -89,6 +90,20 @@ def test_the_client_of_servers_tells_and_fetches(graph, root, namebook):
             client.fetch(1, ids[:1], is_node_feat=True, input_type="paper", attr_name="x")
         with pytest.raises(ValueError, match="part 7 has no server in the namebook"):
             client.health(7)
+
+
+def test_a_namebook_is_read_once(tmp_path, namebook, monkeypatch):
+    path = tmp_path / "namebook.json"
+    path.write_text(json.dumps(namebook))
+    ask = connecting.ask_facts
+
+    def changes_the_file(*args, **options):
+        path.write_text(json.dumps(dict.fromkeys(namebook, "127.0.0.1:1")))
+        return ask(*args, **options)
+
+    monkeypatch.setattr(connecting, "ask_facts", changes_the_file)
+    with connect(path) as client:
+        assert client.addresses == namebook
 
 
 def test_two_servers_with_different_content_are_refused_with_both(tmp_path, root, namebook):

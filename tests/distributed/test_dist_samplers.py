@@ -219,6 +219,44 @@ def test_a_subclass_without_an_awaitable_form_has_no_concurrency_and_one_with_it
         assert digests(pipe) == expected
 
 
+class Around(dp.NeighborSampler):
+    async def transform_async(self, minibatch):
+        return await super().transform_async(minibatch)
+
+
+class Three(dp.NeighborSampler):
+    concurrency = 3
+
+
+def test_a_subclass_may_await_what_it_overrides_over_any_graph_and_its_class_may_say_the_concurrency():
+    expected = digests(items().sample_neighbor(small_graph(), [3, 2]))
+    for graph in (small_graph(), small_parts()):
+        assert digests(Around(items(), graph, [3, 2], concurrency=4)) == expected
+    assert (Three(items(), small_parts(), [2]).concurrency, Three(items(), small_graph(), [2]).concurrency) == (3, 1)
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "parts"])
+def test_hops_refuse_what_does_not_belong_together(is_whole):
+    plain = small_graph()
+    attributes = {name: torch.ones(plain.num_edges, dtype=torch.int64) for name in ("weight", "time")}
+    attributes["weight"] = attributes["weight"].float()
+    whole = dp.CSCGraph(plain.indptr, plain.indices, edge_attributes=attributes)
+    graph, rng = whole if is_whole else small_parts(graph=whole), dp.RngKey(1, 0, 0, 1)
+    stage, other = dp.NeighborSampler(items(), graph, [2]), dp.NeighborSampler(items(), small_parts(), [2])
+    weighted = dp.NeighborSampler(items(), graph, [2], prob_name="weight")
+    timed = dp.TemporalNeighborSampler(items(), graph, [2], edge_time_attr="time")
+    ids = torch.arange(3)
+    for plan, keyed, seeds, error, text in (
+        (other.plan, other.plan.keyed(rng), ids, ValueError, "the plan of another graph"),
+        (weighted.plan, stage.plan.keyed(rng), ids, ValueError, "the keys are for .* the plan is for ByWeight"),
+        (timed.plan, timed.plan.keyed(rng), ids, ValueError, "found seeds without times"),
+        (stage.plan, stage.plan.keyed(rng), ids + 0.5, TypeError, "seeds must be int32 or int64, got float32"),
+        (stage.plan, stage.plan.keyed(rng), {"paper": ids}, ValueError, "seeds of the type 'paper', allowed"),
+    ):
+        with pytest.raises(error, match=text):
+            graph.hops(plan, seeds, keyed)
+
+
 @pytest.mark.parametrize("method", ["sample", "transform"])
 def test_a_method_that_a_subclass_overrides_is_called_over_parts(method):
     class Noting(dp.NeighborSampler):

@@ -373,3 +373,9 @@ def test_flipped_bytes_end_in_an_error_or_in_another_graph(tmp_path_factory, dat
         pass
     finally:
         path.write_bytes(whole)
+
+
+def test_as_many_node_types_as_a_header_has_room_for_are_read_again(tmp_path):
+    num_nodes = {f"n{number}": number % 3 for number in range(70_000)}
+    dp.HeteroCSCGraph({}, num_nodes).save(tmp_path / "graph")
+    assert dp.HeteroCSCGraph.open(tmp_path / "graph").num_nodes == num_nodes

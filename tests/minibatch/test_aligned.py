@@ -98,3 +98,14 @@ def test_a_further_field_that_is_changed_in_place_is_checked_too():
     start = dp.ItemSampler(dp.ItemSet((torch.arange(4), torch.arange(4)), names=("seeds", "weight")), 2)
     with refused(ValueError, stage="transform", found=r"extra\['weight'\] \(\[1\]\)", allowed="2 seeds"):
         next(iter(start.transform(shorten)))
+
+
+def test_blocks_by_type_without_typed_nodes_and_a_field_of_no_names_are_refused():
+    def of_types(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        blocks = {("a", "x", "b"): minibatch.blocks[0]}
+        return minibatch.replace(input_nodes=None, node_features=None, blocks=blocks, edge_features=[{}])
+
+    with refused(TypeError, stage="transform", found=r"blocks\[0\] is a tuple", allowed="a Block"):
+        next(iter(fetched().transform(of_types)))
+    with pytest.raises(AttributeError):  # no dict
+        next(iter(dp.ItemSampler(dp.ItemSet(4), 4).transform(lambda minibatch: minibatch.replace(extra=[]))))

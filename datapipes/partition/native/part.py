@@ -120,6 +120,7 @@ class Part:
             OSError: No descriptor is left. A part keeps one, a book too.
         """
         wanted, mmap = digest_of(_OPEN, fingerprint), check_bool(_OPEN, "mmap", mmap)
+        check_bool(_OPEN, "verify", verify)
         with opened_manifest(_OPEN, root) as manifest:
             check_int(_OPEN, "part", part, 0, manifest.identity.num_parts - 1)
             if wanted is not None and wanted != manifest.identity.fingerprint:

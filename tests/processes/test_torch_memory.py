@@ -92,6 +92,7 @@ def test_any_part_of_it_is_found_by_handles():
 
 
 def test_memory_and_descriptors_go_with_the_last_tensor():
+    gc.collect()  # what other tests have left
     before = num_descriptors()
     tensor = shared_empty((1000, 10), torch.float32, "test")
     part = tensor[5:]
@@ -163,6 +164,7 @@ def test_memory_that_torch_shares_as_a_file_is_copied(monkeypatch):
 
 
 def test_memory_goes_though_torch_remembers_what_it_passed_on():
+    gc.collect()
     before = num_descriptors()
     tensor = shared_empty(SHAPE, torch.float32, "test")
     passed_on = reduce_tensor(tensor)

@@ -260,7 +260,7 @@ def test_a_stage_cannot_sample_from_a_part(root):
         stage="sample_neighbor",
         found="got Part",
         allowed="CSCGraph, a HeteroCSCGraph or a DistGraph",
-        remedy="draw from this with its own method draw",
+        remedy="DistGraph.connect.*, or draw from it by its method draw",
     ) as caught:
         source.sample_neighbor(Part.open(root, 0), [1])
     assert "Convert it" not in str(caught.value)

@@ -11,7 +11,7 @@ from datapipes.distributed.address import Address
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.client.greeting import ask_facts
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.distributed.namebook import TORCHRUN, addresses_in, check_complete
+from datapipes.distributed.namebook import addresses_in, check_complete, is_published
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.distributed.wire.peers import Peers
 from datapipes.distributed.wire.refusals import OtherPartition
@@ -71,7 +71,7 @@ def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeer
     refuse_all_plain(where, addresses, security)
     part, address = next(iter(addresses.items()))
     facts = ask_facts(where, part, address, tls=security.tls, deadline=security.deadline)
-    if isinstance(namebook, str) and namebook == TORCHRUN:  # of others all addresses are known
+    if is_published(namebook):
         addresses = addresses_in(where, namebook, range(facts.num_parts), security.deadline)
         refuse_all_plain(where, addresses, security)
     addresses = check_complete(where, addresses, facts.num_parts)

@@ -16,7 +16,7 @@ from datapipes.partition.id_maps import MOST_PARTS
 
 __all__ = ["publish_address"]
 
-TORCHRUN = "torchrun"
+_TORCHRUN = "torchrun"
 _FORMS = '{0: "host:port", 1: ...}, the path of a JSON file of this form, or "torchrun"'
 _PUBLISH = "publish_address"
 _KEY = "datapipes/address/{}"
@@ -24,9 +24,14 @@ _STORE_S = 30.0  # for one question to the store
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
+def is_published(namebook: Any) -> bool:
+    """Return whether addresses are those that servers publish; other namebooks have all at once."""
+    return isinstance(namebook, str) and namebook == _TORCHRUN
+
+
 def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Address]:
     """Return the addresses that a namebook of any form has; of "torchrun" those of `parts`, see published_addresses."""
-    if isinstance(namebook, str) and namebook == TORCHRUN:
+    if is_published(namebook):
         return published_addresses(where, parts, timeout)
     return read_namebook(where, namebook)
 

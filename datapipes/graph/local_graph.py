@@ -110,7 +110,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
             OSError: No descriptor is left.
         """
         where = f"{storage.CLASSES[cls.saved_as]}.open"
-        arrays, promised = storage.load(Path(path), cls.saved_as, check_bool(f"{cls.__name__}.open", "mmap", mmap))
+        mmap, verify = check_bool(where, "mmap", mmap), check_bool(where, "verify", verify)
+        arrays, promised = storage.load(Path(path), cls.saved_as, mmap)
         try:
             graph = cls._of(arrays)
             num_nodes = {of: graph.num_nodes_of(of) for of in graph.node_types}
@@ -122,7 +123,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
                 f"{where}: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
             ) from error
         graph.came_with(arrays.digests)
-        if check_bool(where, "verify", verify):
+        if verify:
             graph.refuse_damage(where)
         return graph
 

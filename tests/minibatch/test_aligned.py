@@ -107,5 +107,5 @@ def test_blocks_by_type_without_typed_nodes_and_a_field_of_no_names_are_refused(
 
     with refused(TypeError, stage="transform", found=r"blocks\[0\] is a tuple", allowed="a Block"):
         next(iter(fetched().transform(of_types)))
-    with pytest.raises(AttributeError):  # no dict
+    with refused(TypeError, stage="transform", found="extra is a list", allowed="a dict"):
         next(iter(dp.ItemSampler(dp.ItemSet(4), 4).transform(lambda minibatch: minibatch.replace(extra=[]))))

@@ -1,5 +1,5 @@
-"""Threads that make minibatches: how many work on one, which are as many as torch uses or a worker's share of them; and
-that none of them takes the core of the thread that wakes it.
+"""Threads that make minibatches: how many work on one, which are as many as torch uses or a worker's share of them;
+that none of them takes the core of the thread that wakes it; and how they are joined.
 """
 
 from __future__ import annotations
@@ -7,12 +7,38 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 _here = threading.local()
+_LAST_STEPS_S = 0.1
+
+
+class EndingThread(threading.Thread):
+    """A daemon thread that a finalizer may join.
+
+    The garbage collector may run a finalizer inside `threading`, which holds a lock that each thread needs for its last
+    steps. So `join` waits until `target` has returned, and for these steps a moment only.
+    """
+
+    def __init__(self, target: Callable[..., Any], args: Sequence[Any] = (), *, name: str) -> None:
+        super().__init__(target=target, args=args, name=name, daemon=True)
+        self._returned = threading.Event()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self._returned.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        if not self.is_alive() or self is threading.current_thread():
+            super().join(timeout)  # which refuses a thread that was not started, and one that would wait for itself
+        elif self._returned.wait(timeout):
+            super().join(_LAST_STEPS_S)
 
 
 def num_threads() -> int:
@@ -40,7 +66,7 @@ def add_thread(threads: list[threading.Thread], name: str, main: Callable[[], No
     Raises:
         RuntimeError: None can be started, and the list is empty.
     """
-    thread = threading.Thread(target=main, name=f"{name}-{len(threads)}", daemon=True)
+    thread = EndingThread(main, name=f"{name}-{len(threads)}")
     try:
         thread.start()
     except RuntimeError:

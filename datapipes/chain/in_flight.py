@@ -21,7 +21,7 @@ from contextvars import Context, copy_context
 from typing import Any, NamedTuple, TypeVar
 
 from datapipes.base.outcome import as_error
-from datapipes.base.threads import add_thread, share_here, threads_of_kernels
+from datapipes.base.threads import EndingThread, add_thread, share_here, threads_of_kernels
 from datapipes.processes.clone import end_if_clone
 
 T = TypeVar("T")
@@ -39,9 +39,7 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._process = os.getpid()
         self._beside = OffLoopThreads(self._loop, share_here())
-        self._thread = threading.Thread(
-            target=run_loop, args=(self._loop, self._beside, share_here()), name="datapipes-async", daemon=True
-        )
+        self._thread = EndingThread(run_loop, (self._loop, self._beside, share_here()), name="datapipes-async")
         try:
             self._thread.start()
         except RuntimeError:  # the process may have no more threads

@@ -19,7 +19,7 @@ from datapipes.base.array_digest import Hashed
 from datapipes.base.clock import StageClock
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_seen_by_consumer
-from datapipes.base.threads import preempt_nobody, threads_of_kernels
+from datapipes.base.threads import EndingThread, preempt_nobody, threads_of_kernels
 from datapipes.chain.asynchronous import async_window, concurrency_of, is_async
 from datapipes.chain.epoch import Calls, EpochContext, Position
 from datapipes.chain.evaluator import Evaluator
@@ -259,9 +259,7 @@ class HashAhead:
         if left:
             # It runs before the first minibatch. To start a thread after it can take 4 or 8 ms: threads of OpenMP then
             # still spin on the other cores.
-            thread = threading.Thread(
-                target=_take_digests, args=(left, self._begin, self._stopped), name="datapipes-digests", daemon=True
-            )
+            thread = EndingThread(_take_digests, (left, self._begin, self._stopped), name="datapipes-digests")
             with contextlib.suppress(RuntimeError):  # no thread can start: a state takes the digests itself
                 thread.start()
                 self._thread = thread

@@ -18,7 +18,7 @@ import torch
 from datapipes.base.checks import check_int, check_positive_timeout
 from datapipes.base.errors import LoaderTimeoutError
 from datapipes.base.outcome import as_error
-from datapipes.base.threads import preempt_nobody
+from datapipes.base.threads import EndingThread, preempt_nobody
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.run import close_stream
@@ -172,9 +172,7 @@ class _Reader(Iterator[MiniBatch]):
         self._timeout = timeout
         self._context = context
         self._waiting = waiting
-        self._thread = threading.Thread(
-            target=_make_minibatches, args=(open_stream, streams, self._queue), name=thread_name, daemon=True
-        )
+        self._thread = EndingThread(_make_minibatches, (open_stream, streams, self._queue), name=thread_name)
         self._thread.start()
         self.close = weakref.finalize(
             self, _stop, self._process, self._queue, self._thread, context.stopped

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torchdata.nodes
 from pipelines import BOUND_S, as_it_is, digests, fetched, items, keep_most, refused, sampled, wait_until
+from scripts import run_script
 
 import datapipes as dp
 from datapipes.chain.run import Run
@@ -333,3 +334,31 @@ def test_the_rest_of_an_epoch_may_be_dropped():
     resumed = fetched().transform(keep_first)
     resumed.load_state_dict(stage.state_dict())
     assert list(resumed) == []
+
+
+COLLECTED = """
+import gc, threading
+import datapipes as dp
+from pipelines import fetched
+
+class Awaits(dp.MiniBatchTransformer):
+    async def transform_async(self, minibatch):
+        return minibatch
+
+kinds = [lambda: fetched(), lambda: fetched().prefetch(2), lambda: Awaits(fetched())]
+epochs = [iter(kind()) for kind in kinds]
+for epoch in epochs:
+    next(epoch)
+del epoch
+names = sorted(each.name for each in threading.enumerate() if each.name.startswith("datapipes"))
+with threading._active_limbo_lock:  # threading.enumerate, for example, makes objects while it has this lock
+    epochs.clear()
+    gc.collect()
+print(names)
+"""
+
+
+def test_an_epoch_may_be_collected_inside_threading():
+    ended = run_script(COLLECTED)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "datapipes-async" in ended.stdout

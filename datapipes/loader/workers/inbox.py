@@ -14,6 +14,7 @@ import torch
 from datapipes.base.codec import Message
 from datapipes.base.errors import PeerDied, QueueTimeoutError
 from datapipes.base.log import logger
+from datapipes.base.threads import EndingThread
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
 
 LOOK_S = 0.5  # seconds between two checks of a listening thread that it should go on
@@ -58,12 +59,7 @@ class ThreadInbox(Inbox):
         """Receive messages from one more channel; if it has one `sender`, a process, until that process has ended."""
         if sender is None:
             self._channels.append(channel)
-        thread = threading.Thread(
-            target=_listen,
-            args=(channel, self._arrived, self._ended, sender),
-            name="datapipes-inbox",
-            daemon=True,
-        )
+        thread = EndingThread(_listen, (channel, self._arrived, self._ended, sender), name="datapipes-inbox")
         self._threads = [each for each in self._threads if each.is_alive()]
         self._threads.append(thread)
         thread.start()

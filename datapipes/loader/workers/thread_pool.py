@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from datapipes.base.log import logger
 from datapipes.base.outcome import as_error
-from datapipes.base.threads import preempt_nobody, share_of, threads_of_kernels
+from datapipes.base.threads import EndingThread, preempt_nobody, share_of, threads_of_kernels
 from datapipes.chain.stage import Stage
 from datapipes.device.handover import leave
 from datapipes.device.runtime import Stream
@@ -69,11 +69,10 @@ class ThreadPool(Pool):
             return
         logger.info("data_loader: %d worker threads", self.num_workers)
         for worker in range(self.num_workers):
-            thread = threading.Thread(
-                target=_run,
-                args=(worker, self._root, self._state, self._init, share_of(self.num_workers), self._streams),
+            thread = EndingThread(
+                _run,
+                (worker, self._root, self._state, self._init, share_of(self.num_workers), self._streams),
                 name=f"datapipes-worker-{worker}",
-                daemon=True,
             )
             self._threads.append(thread)
             thread.start()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from channels import num_descriptors
+from channels import descriptors_from_now
 from hypothesis import given
 from hypothesis import strategies as st
 from old_folders import save_in_files
@@ -95,9 +95,9 @@ def test_however_many_arrays_are_mapped_the_maps_of_the_process_are_not_searched
 
 
 def test_all_arrays_that_are_written_today_take_one_descriptor_and_one_mapping(in_arena):
-    before = num_descriptors()
+    opened = descriptors_from_now()
     graph = dp.CSCGraph.open(in_arena)
-    assert num_descriptors() - before <= 1
+    assert opened() <= 1
     arrays = [graph.indptr, graph.indices, graph.edge_ids, graph.node_attributes["x"]]
     assert {mappings.mapping_of(each)[1].file.path for each in arrays} == {str(in_arena / "arrays.npy")}
     assert sorted(path.name for path in in_arena.iterdir()) == ["arrays.npy", "graph.json"]

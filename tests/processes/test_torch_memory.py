@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from amounts import SPAWN
-from channels import num_descriptors
+from channels import descriptors_from_now
 from torch.multiprocessing.reductions import reduce_tensor
 
 import datapipes as dp
@@ -78,10 +78,10 @@ def test_a_new_tensor_is_zero_contiguous_and_shared():
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 7)])
 def test_a_tensor_without_values_is_an_ordinary_one(shape):
-    before = num_descriptors()
+    opened = descriptors_from_now()
     tensor = shared_empty(shape, torch.int64, "test")
     assert tensor.shape == shape
-    assert num_descriptors() == before
+    assert opened() == 0
 
 
 def test_any_part_of_it_is_found_by_handles():
@@ -92,20 +92,19 @@ def test_any_part_of_it_is_found_by_handles():
 
 
 def test_memory_and_descriptors_go_with_the_last_tensor():
-    gc.collect()  # what other tests have left
-    before = num_descriptors()
+    opened = descriptors_from_now()
     tensor = shared_empty((1000, 10), torch.float32, "test")
     part = tensor[5:]
     part += 1
     del tensor
     gc.collect()
-    assert num_descriptors() > before
+    assert opened() > 0
     found = mapping_of(part)
     assert found is not None
     assert torch.equal(pack(part).unpack(), part)
     del found, part
     gc.collect()
-    assert num_descriptors() == before
+    assert opened() == 0
 
 
 def in_a_file(shared: bool) -> torch.Tensor:
@@ -164,13 +163,12 @@ def test_memory_that_torch_shares_as_a_file_is_copied(monkeypatch):
 
 
 def test_memory_goes_though_torch_remembers_what_it_passed_on():
-    gc.collect()
-    before = num_descriptors()
+    opened = descriptors_from_now()
     tensor = shared_empty(SHAPE, torch.float32, "test")
     passed_on = reduce_tensor(tensor)
     del tensor, passed_on
     gc.collect()
-    assert num_descriptors() == before
+    assert opened() == 0
     others = [shared_empty(SHAPE, torch.float32, "test") for _ in range(3)]  # some at the address of the first
     memories = [memory_of(each) for each in others]
     assert len({os.fstat(memory.descriptor).st_ino for memory in memories}) == len(others)

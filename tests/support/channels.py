@@ -1,5 +1,6 @@
 """Helpers of the channel tests, and the functions of their child processes; a spawned child imports this module."""
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -190,3 +191,10 @@ def num_mappings() -> int:
 
 def num_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def descriptors_from_now() -> Callable[[], int]:
+    """Return a function that tells how many descriptors more are open than now; garbage of other tests goes first."""
+    gc.collect()
+    before = num_descriptors()
+    return lambda: num_descriptors() - before

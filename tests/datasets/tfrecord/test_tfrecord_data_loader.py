@@ -12,7 +12,7 @@ import pytest
 import slow_tfrecord as twin
 import torch
 from amounts import examples
-from channels import num_descriptors
+from channels import descriptors_from_now
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import BOUND_S, refused
@@ -295,11 +295,11 @@ def test_the_tensors_lie_in_memory_that_torch_and_our_handles_pass_on(folders):
 
 
 def test_descriptors_go_with_the_tensors(folders):
-    before = num_descriptors()
+    opened = descriptors_from_now()
     loaded = load(node_info(folders[0]))
-    assert num_descriptors() > before
+    assert opened() > 0
     del loaded
-    assert num_descriptors() == before
+    assert opened() == 0
 
 
 def test_a_result_larger_than_the_memory_is_refused(tmp_path):

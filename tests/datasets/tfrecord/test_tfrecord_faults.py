@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import slow_tfrecord as twin
 import torch
-from channels import num_descriptors
+from channels import descriptors_from_now
 from pipelines import BOUND_S, refused
 from record_files import edge_info, edges, node_info, nodes, spec, write_file, write_files
 
@@ -352,10 +352,10 @@ def test_at_an_error_the_other_threads_stop(tmp_path, monkeypatch):
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_with_the_error_the_memory_of_the_result_goes(tmp_path, num_threads):
     with_example(tmp_path, wide=None)
-    before, failed = num_descriptors(), False
+    opened, failed = descriptors_from_now(), False
     try:
         load(node_info(tmp_path), use_interleave=False, num_parallel_file_reads=num_threads)
     except DatasetFormatError:
         failed = True
     assert failed
-    assert num_descriptors() == before
+    assert opened() == 0

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 
-from channels import num_descriptors
+from channels import descriptors_from_now
 from plain_clients import PlainClient, in_parts, plain_graph
 from ticket_fuzz import TOLD, TicketFuzz
 
@@ -20,7 +20,7 @@ def test_malformed_requests_have_typed_errors_and_leave_nothing(tmp_path, caplog
         fuzz, outcomes = TicketFuzz(ids, client.meant, 0), Counter()
         for ticket in fuzz.tickets:
             client.ask_bytes(ticket)
-        threads, files = threading.active_count(), num_descriptors()
+        threads, opened = threading.active_count(), descriptors_from_now()
         for _ in range(TICKETS):
             try:
                 client.ask_bytes(fuzz.next())
@@ -30,7 +30,7 @@ def test_malformed_requests_have_typed_errors_and_leave_nothing(tmp_path, caplog
         for ticket in fuzz.tickets:
             client.ask_bytes(ticket)
         assert threading.active_count() == threads
-        assert num_descriptors() == files
+        assert opened() == 0
         numbers = server.statistics()
         assert (numbers["waiting"], numbers["working"], numbers["bytes_in_flight"]) == (0, 0, 0)
     assert {"answered", "BadRequest", "OtherPartition", "IndexError"} <= {*outcomes}, outcomes

@@ -5,7 +5,7 @@ import os
 import socket
 
 import pytest
-from channels import num_descriptors
+from channels import descriptors_from_now
 
 from datapipes.distributed.server.connections import end_all_connections, end_connections
 
@@ -25,9 +25,9 @@ def test_only_the_named_connection_is_ended(host):
         accepted, kept = (stack.enter_context(listens.accept()[0]) for _ in range(2))
         port = one.getsockname()[1]
         name = f"ipv6:%5B::1%5D:{port}" if host == "::1" else f"ipv4:127.0.0.1:{port}"
-        before = num_descriptors()
+        opened = descriptors_from_now()
         assert end_connections({name, "ipv4:127.0.0.1:1"}) == 1
-        assert num_descriptors() == before
+        assert opened() == 0
         assert accepted.recv(1) == one.recv(1) == b""
         other.sendall(b"x")
         assert kept.recv(1) == b"x"
@@ -40,6 +40,6 @@ def test_only_the_named_connection_is_ended(host):
 def test_what_is_no_connection_is_passed_over():
     one, other = socket.socketpair()
     with one, other, socket.socket(), open(os.devnull, "rb"):
-        before = num_descriptors()
+        opened = descriptors_from_now()
         assert end_connections({"ipv4:127.0.0.1:1"}) == 0
-        assert num_descriptors() == before
+        assert opened() == 0

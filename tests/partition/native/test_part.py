@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 from amounts import examples, ranked
-from channels import Child, num_descriptors
+from channels import Child, descriptors_from_now
 from hetero_graphs import AGAIN, CITES, WRITES, full_library, library
 from hypothesis import given
 from hypothesis import strategies as st
@@ -297,17 +297,17 @@ def test_one_part_can_lie_alone_beside_book_and_header(root):
 
 
 def test_a_part_takes_two_descriptors(root):
-    before = num_descriptors()
+    opened = descriptors_from_now()
     part = Part.open(root, 0)
-    assert num_descriptors() - before <= 2
+    assert opened() <= 2
     assert {values.data_ptr() % 64 for values in part.node_attributes_of("paper").values() if values.numel()} == {0}
 
 
 def test_a_part_in_memory_keeps_no_file_of_its_own_and_has_the_same_values(root):
     book = open_book(root)
-    before = num_descriptors()
+    opened = descriptors_from_now()
     part, mapped = Part.open(root, 0, book=book, mmap=False), Part.open(root, 0, book=book)
-    assert num_descriptors() - before == 1  # that of the mapped one
+    assert opened() == 1  # that of the mapped one
     expect_same_values(content_of(part), content_of(mapped))
     expect_same_values(content_of(pickle.loads(pickle.dumps(part))), content_of(mapped))
 

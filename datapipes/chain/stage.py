@@ -7,7 +7,8 @@ resumed, and can stand in a torchdata `Loader`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from torchdata.nodes import BaseNode
@@ -15,6 +16,7 @@ from torchdata.nodes import BaseNode
 from datapipes.base.checks import check_bool
 from datapipes.base.rng import RngKey, check_epoch
 from datapipes.chain.epoch import Position
+from datapipes.chain.explain import as_svg, as_text, line_of
 from datapipes.chain.functional import FunctionalForms, register_stage
 from datapipes.chain.run import Run
 from datapipes.chain.stage_base import CarrierBase, SeedBase, StageBase, TransformerBase
@@ -68,6 +70,22 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         """
         graph: StageGraph[Stage] = StageGraph(self)
         return graph.replace_each(cls, fn).root
+
+    def explain(self) -> str:
+        """Return the chain as text: which stage runs where. A DataLoader shows the chain as it was rewritten."""
+        return as_text(*self._shown())
+
+    def to_svg(self, path: str | Path) -> None:
+        """Write what `explain` says as an SVG picture."""
+        Path(path).write_text(as_svg(*self._shown()), encoding="utf-8")
+
+    def _shown(self) -> tuple[str, Iterable[Stage]]:
+        """Return the title and the stages that `explain` shows."""
+        return "the chain as built", StageGraph(self)
+
+    def __str__(self) -> str:
+        """The chain, a line for each stage."""
+        return "\n".join(line_of(stage) for stage in StageGraph(self))
 
     def __len__(self) -> int:
         """Number of minibatches in an epoch, before any are dropped."""

@@ -219,6 +219,11 @@ class CarrierBase(StageBase):
     draws = False
     window: int = 1
 
+    @property
+    def lane(self) -> str:
+        """What runs the stages before this one, in words, if not the reader of this stage; else ""."""
+        return ""
+
     @abstractmethod
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         """Return an iterator over the epoch from step `context.start` on.

@@ -157,7 +157,7 @@ ATTRIBUTES: Table = {
         "buffer": "pipe.prefetch(depth)",
         "wait": "leave it out",
         "mark_end": "leave it out",
-        "to_graph": "dp.DataLoader(pipe) has to_svg(path) and explain()",
+        "to_graph": "pipe and dp.DataLoader(pipe) have to_svg(path) and explain()",
     },
     "ItemSet": {
         "items": "item_set.take(positions)",

@@ -203,5 +203,7 @@ class DistGraph(AsksParts):
 
     def __repr__(self) -> str:
         here = "all behind servers" if self.local_part is None else f"part {self.local_part.part} is here"
-        counts = f"{self.num_nodes} nodes, {self.num_edges} edges"
+        nodes, edges = self.facts.num_nodes, self.facts.num_edges
+        types = "" if None in nodes else f"{len(nodes)} node types, {len(edges)} edge types, "
+        counts = f"{types}{sum(nodes.values())} nodes, {sum(edges.values())} edges"
         return f"DistGraph({self.facts.num_parts} parts, {here}, {counts})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from datapipes.chain.run import stream_of
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
-from datapipes.loader.explain import as_svg, as_text
 from datapipes.loader.gpu_passes import fetch_behind_copy
 from datapipes.loader.graphs import copies_to_gpu
 from datapipes.loader.options import LoaderOptions
@@ -146,13 +145,8 @@ class DataLoader(StreamStage):
             wait_for_all(waits_of(graph))
         return minibatch
 
-    def explain(self) -> str:
-        """Return the rewritten chain as text: which stage runs where."""
-        return as_text(repr(self), self._plan)
-
-    def to_svg(self, path: str | Path) -> None:
-        """Write the rewritten chain as an SVG picture."""
-        Path(path).write_text(as_svg(repr(self), self._plan), encoding="utf-8")
+    def _shown(self) -> tuple[str, Iterable[Stage]]:
+        return repr(self), self._plan  # the chain as it was rewritten
 
     def stats(self) -> dict[str, dict[str, float]]:
         """Return {"1 sample_neighbor": {"calls": n, "seconds": s}, ...} since the loader was built, all processes

@@ -81,6 +81,12 @@ class Prefetcher(StreamStage):
         """The CUDA devices that stages before it copy to; the thread has a stream of its own on each."""
         return gpus_of(StageGraph(self.source))
 
+    @property
+    def lane(self) -> str:
+        number = len(StageGraph(self.source).find(Prefetcher)) + 1
+        on_gpu = ", on a GPU stream of its own" if self.gpus else ""
+        return f"thread {number} ({self.thread_name}), up to {self.depth} minibatches ahead{on_gpu}"
+
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}
 

@@ -386,3 +386,13 @@ def test_a_local_part_that_is_changed_in_place_has_no_state():
         pipe.state_dict()
     with pytest.raises(ValueError, match=r"^Part: an array of part 1 was changed in place"):
         copy.deepcopy(graph.local_part)
+
+
+def test_the_repr_of_a_graph_in_parts_counts_its_types():
+    graph = typed_graph()
+    types = f"{len(graph.node_types)} node types, {len(graph.edge_types)} edge types"
+    counts = f"{sum(graph.num_nodes.values())} nodes, {sum(graph.num_edges.values())} edges"
+    assert repr(typed_parts(3)) == f"DistGraph(3 parts, part 1 is here, {types}, {counts})"
+    plain = small_graph()
+    counts = f"{plain.num_nodes} nodes, {plain.num_edges} edges"
+    assert repr(small_parts(2, None)) == f"DistGraph(2 parts, all behind servers, {counts})"

@@ -211,6 +211,21 @@ def test_the_plan_names_each_stage_and_its_thread():
     assert lines[7:] == ["  caller's thread", "    takes the minibatches from there"]
 
 
+def test_a_chain_without_a_loader_shows_itself(tmp_path):
+    chain = sampled().prefetch(5).transform(keep_most)
+    names = ["item_sampler: ItemSampler(", "sample_neighbor: NeighborSampler(", "prefetch: Prefetcher(depth=5)",
+             "transform: MiniBatchTransformer("]  # fmt: skip
+    assert [line.startswith(name) for line, name in zip(str(chain).splitlines(), names, strict=True)] == [True] * 4
+    lines = chain.explain().splitlines()
+    assert lines[:2] == ["the chain as built", "  thread 1 (datapipes-prefetch-1), up to 5 minibatches ahead"]
+    assert [line.split(":")[0].strip() for line in lines[2:]] == [
+        "item_sampler", "sample_neighbor", "caller's thread", "transform"]  # fmt: skip
+    chain.to_svg(tmp_path / "chain.svg")
+    assert xml.etree.ElementTree.parse(tmp_path / "chain.svg").getroot().tag.endswith("svg")
+    loader = dp.DataLoader(chain)
+    assert str(loader).splitlines() == [*str(chain).splitlines(), f"data_loader: {loader!r}"]
+
+
 def test_without_overlap_all_runs_in_the_callers_thread():
     text = dp.DataLoader(fetched(), overlap=False).explain()
     assert "datapipes-prefetch" not in text

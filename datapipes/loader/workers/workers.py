@@ -13,6 +13,7 @@ from datapipes.base.errors import LoaderTimeoutError
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.stage import SeedStage, Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
+from datapipes.channel import ChannelBase
 from datapipes.device.side_streams import SideStreams
 from datapipes.loader.graphs import gpus_of
 from datapipes.loader.options import LoaderOptions
@@ -116,6 +117,18 @@ class Workers(StreamStage):
     def with_timeout(self, timeout: float | None) -> Workers:
         """Return this stage with another timeout."""
         return Workers(self.source, self.options, pin=self.pin, timeout=timeout)
+
+    @property
+    def lane(self) -> str:
+        options = self.options
+        order = "in order" if options.in_order else "as made"
+        ahead = f"each up to {options.prefetch_factor} minibatches ahead, {order}"
+        if self.context is None:
+            return f"{options.num_workers} worker threads (datapipes-worker-0 ...), {ahead}"
+        channel = options.channel
+        through = f"{type(channel).__name__} (yours)" if isinstance(channel, ChannelBase) else channel
+        start = self.context.get_start_method()
+        return f"{options.num_workers} worker processes ({start}), {ahead}, through channel {through}"
 
     def describe(self) -> dict[str, Any]:
         options = self.options

@@ -1,20 +1,17 @@
-"""Show where each stage of a rewritten chain runs: as text, and as a picture.
+"""Show where each stage of a chain runs: as text, and as a picture.
 
-A lane is one thread, or several workers that do the same. A Prefetcher or a Workers stage ends a lane: the stages
-before it run in a thread or in workers of their own.
+A lane is one thread, or several workers that do the same. A stage that reads ahead ends a lane: the stages before it
+run in a thread or in workers of their own.
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from datapipes.chain.stage import Stage
-from datapipes.chain.stage_graph import StageGraph
-from datapipes.channel import ChannelBase
-from datapipes.loader.prefetcher import Prefetcher
-from datapipes.loader.workers.workers import Workers
+from datapipes.chain.stage_base import CarrierBase, StageBase
 
 
 @dataclass
@@ -22,45 +19,32 @@ class Lane:
     """Stages that run one after the other in one thread."""
 
     title: str
-    stages: list[Stage] = field(default_factory=list)
+    stages: list[StageBase] = field(default_factory=list)
 
 
-def lanes(graph: StageGraph[Stage]) -> list[Lane]:
-    """Return the lanes of a plan in the direction of the minibatches; the last one is the caller's thread."""
+def lanes(stages: Iterable[StageBase]) -> list[Lane]:
+    """Return the lanes of a chain in the direction of the minibatches; the last one is the caller's thread."""
     found = [Lane("caller's thread")]
-    threads = 0
-    for stage in graph:
-        if isinstance(stage, Prefetcher):
-            threads += 1
-            on_gpu = ", on a GPU stream of its own" if stage.gpus else ""
-            found[-1].title = f"thread {threads} ({stage.thread_name}), up to {stage.depth} minibatches ahead{on_gpu}"
-            found.append(Lane("caller's thread"))
-        elif isinstance(stage, Workers):
-            found[-1].title = _title_of(stage)
+    for stage in stages:
+        if isinstance(stage, CarrierBase) and stage.lane:
+            found[-1].title = stage.lane
             found.append(Lane("caller's thread"))
         else:
             found[-1].stages.append(stage)
     return found
 
 
-def _title_of(workers: Workers) -> str:
-    options = workers.options
-    order = "in order" if options.in_order else "as made"
-    ahead = f"each up to {options.prefetch_factor} minibatches ahead, {order}"
-    if workers.context is None:
-        return f"{options.num_workers} worker threads (datapipes-worker-0 ...), {ahead}"
-    channel = options.channel
-    through = f"{type(channel).__name__} (yours)" if isinstance(channel, ChannelBase) else channel
-    start = workers.context.get_start_method()
-    return f"{options.num_workers} worker processes ({start}), {ahead}, through channel {through}"
+def line_of(stage: StageBase) -> str:
+    """Return a stage in a line: its name and its arguments."""
+    return f"{stage.name}: {stage!r}"
 
 
-def as_text(title: str, graph: StageGraph[Stage]) -> str:
-    """Return the plan as indented text."""
+def as_text(title: str, stages: Iterable[StageBase]) -> str:
+    """Return the chain as indented text."""
     lines = [title]
-    for lane in lanes(graph):
+    for lane in lanes(stages):
         lines.append(f"  {lane.title}")
-        lines.extend(f"    {stage.name}: {stage!r}" for stage in lane.stages)
+        lines.extend(f"    {line_of(stage)}" for stage in lane.stages)
         if not lane.stages:
             lines.append("    takes the minibatches from there")
     return "\n".join(lines)
@@ -73,13 +57,13 @@ CHARACTERS = 36  # of the details that fit into a line of a box
 CONSUMER = ("minibatches", "ready for the consumer", "")
 
 
-def _box(stage: Stage) -> tuple[str, str, str]:
+def _box(stage: StageBase) -> tuple[str, str, str]:
     return stage.name, ", ".join(f"{key}={value!r}" for key, value in stage.describe().items()), repr(stage)
 
 
-def as_svg(title: str, graph: StageGraph[Stage]) -> str:
-    """Return the plan as an SVG document: a row of boxes for each lane, arrows in the direction of the minibatches."""
-    rows = [(lane.title, [_box(stage) for stage in lane.stages] or [CONSUMER]) for lane in lanes(graph)]
+def as_svg(title: str, stages: Iterable[StageBase]) -> str:
+    """Return the chain as an SVG document: a row of boxes for each lane, arrows in the direction of the minibatches."""
+    rows = [(lane.title, [_box(stage) for stage in lane.stages] or [CONSUMER]) for lane in lanes(stages)]
     width = 2 * MARGIN + max(len(boxes) for _, boxes in rows) * (BOX_WIDTH + GAP)
     row_height = TITLE + BOX_HEIGHT + GAP
     height = MARGIN + TITLE + len(rows) * row_height + MARGIN

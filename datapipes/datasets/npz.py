@@ -83,7 +83,7 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
         path.name,
         f"the arrays {sorted(arrays.keys)}",
         f"one of the layouts: {known}",
-        "Write the file in one of these, or make a RawDataset of its arrays yourself.",
+        "Write the file in one of these, or make a datapipes.datasets.raw.RawDataset of its arrays yourself.",
     )
 
 

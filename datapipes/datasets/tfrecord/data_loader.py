@@ -20,6 +20,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_int, dtype_name, shown
+from datapipes.base.log import logger
 from datapipes.base.threads import num_threads
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo, check_entity_key, check_features
 from datapipes.datasets.tfrecord.reading import Reader, Table
@@ -163,6 +164,9 @@ def load_entity(
     )
     own = _share_of_rank(files, rank, world_size)
     counts = reader.counts(own)
+    if empty := [file.name for file, count in zip(own, counts, strict=True) if count == 0]:
+        found = len(empty), len(own), shown(empty[0])
+        logger.warning("%s: %d of %d files to load have no records, such as %s", where, *found)
     ids, features, labels, tables = columns.tables(sum(counts), where)
     if tables:
         reader.parse(columns.parser(), own, counts, tables)
@@ -302,6 +306,7 @@ class TFRecordDataLoader:
         """Return the ids, features and labels of the rank's files.
 
         Plain files and those packed by gzip (the name ends in .gz) may be mixed; a file without bytes has no records.
+        A warning in the log says how many files have none.
         Every checksum is checked. The order of rows is that of the files by name and of the records in them. The files
         are read twice: first they are counted, then each record is written to its place. So the memory needed is that
         of the result and one buffer for each thread (see `TFDatasetOptions.file_buffer_size`).

@@ -112,10 +112,14 @@ def test_broken_gzip(tmp_path, change, told):
 
 
 @pytest.mark.parametrize("content", [b"", gzip.compress(b"", mtime=0), gzip.compress(b"", mtime=0) * 2])
-def test_packed_files_without_records(tmp_path, content):
+def test_packed_files_without_records(tmp_path, content, caplog):
     write_file(tmp_path, 0, 2, nodes(3))
+    assert len(load(node_info(tmp_path)).ids) == 3
+    assert caplog.records == []
     (tmp_path / "data-00001-of-00002.tfrecord.gz").write_bytes(content)
     assert len(load(node_info(tmp_path)).ids) == 3
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert told.endswith("1 of 2 files to load have no records, such as 'data-00001-of-00002.tfrecord.gz'")
 
 
 def test_zeros_after_gzip_are_skipped(tmp_path):

@@ -37,6 +37,7 @@ class Verdict(NamedTuple):
     slow: bool = False
 
 
+OTHER = Verdict(FEW, True, RemoteError, "an error that a partition server does not send", True)
 # By the name of the class, since pyarrow is imported by few. Bases count, the first that is named.
 TABLE = {
     "FlightUnavailableError": Verdict(None, True, None, "no connection: the server is away, or the network cut it"),
@@ -55,8 +56,14 @@ TABLE = {
     "FlightUnauthenticatedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "FlightUnauthorizedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "ArrowNotImplementedError": Verdict(0, True, ConnectionError, "what listens there is no partition server"),
+    "ArrowMemoryError": Verdict(0, False, MemoryError, "too little memory is left here"),
+    "FlightError": OTHER,
+    "ArrowException": OTHER,
 }
-# By its text: gRPC has no code for it. The other side's refusal of our certificate looks like a cut connection.
+# These two by their text. pyarrow has no class for gRPC's RESOURCE_EXHAUSTED.
+EXHAUSTED = "resource exhausted"
+NO_ROOM = Verdict(None, True, None, "the server has no thread or memory left for a request")
+# gRPC has no code for it. The other side's refusal of our certificate looks like a cut connection.
 HANDSHAKE = "handshake failed"
 NOT_TRUSTED = Verdict(FEW, True, PermissionError, "TLS: the other side has no certificate of our authority, or no TLS")
 FINAL = Verdict(0, False, None, "an answer: the request is wrong, or what came is no answer to it")
@@ -68,6 +75,8 @@ def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
     verdict = next((TABLE[name] for name in names if name in TABLE), FINAL)
     if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
         verdict = NOT_TRUSTED
+    elif "ArrowException" in names and EXHAUSTED in text_of(failure).lower():
+        verdict = NO_ROOM
     if verdict.raised is not None:
         return verdict, verdict.raised(f"{where}: {verdict.why}: {reason(failure)}")
     if where not in text_of(failure):

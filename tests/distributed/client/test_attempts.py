@@ -2,10 +2,12 @@
 
 from concurrent.futures import Future
 
+import pyarrow
 import pyarrow.flight as flight
 import pytest
 
 import datapipes as dp
+from datapipes.base.errors import text_of
 from datapipes.distributed.address import parse_address
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.wire.arrow_message import Message
@@ -41,6 +43,10 @@ def asked():
     yield ask
     for each in made:
         each.close()
+
+
+def all_subclasses(kind):
+    return {kind, *(each for direct in kind.__subclasses__() for each in all_subclasses(direct))}
 
 
 def raised(error):
@@ -94,6 +100,28 @@ def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_why_the_others_fa
 
     with pytest.raises(dp.ServerUnavailable, match="the last attempt ended with: it is full"):
         asked(lambda timeout: MadeUp(answer), deadline).result(WAIT_S)
+
+
+NO_ROOM = "gRPC returned resource exhausted error, with message: Server Threadpool Exhausted. gRPC client"
+ALL_OF_ARROW = sorted({*all_subclasses(pyarrow.ArrowException), flight.FlightError}, key=lambda each: each.__name__)
+
+
+@pytest.mark.parametrize("kind", ALL_OF_ARROW, ids=lambda kind: kind.__name__)
+def test_every_error_of_arrow_ends_as_one_with_a_meaning(asked, kind):
+    def fail(timeout):
+        raise kind("told by gRPC", *([1, 2] if kind is flight.FlightWriteSizeExceededError else []))
+
+    typed = dp.ServerUnavailable, dp.RemoteError, PermissionError, ConnectionError, MemoryError
+    with pytest.raises(typed) as caught:
+        asked(lambda timeout: MadeUp(fail), SHORT_S).result(WAIT_S)
+    assert "part 1 at 127.0.0.1:1" in text_of(caught.value)
+
+
+def test_a_server_without_room_is_asked_again_until_the_deadline(asked):
+    steps = [*[lambda timeout: raised(pyarrow.ArrowInvalid(NO_ROOM))] * 6, lambda timeout: ANSWER]
+    assert asked(lambda timeout: MadeUp(steps.pop(0))).result(WAIT_S) is ANSWER
+    with pytest.raises(dp.ServerUnavailable, match=r"part 1 at .* Server Threadpool Exhausted"):
+        asked(lambda timeout: MadeUp(lambda timeout: raised(pyarrow.ArrowInvalid(NO_ROOM))), SHORT_S).result(WAIT_S)
 
 
 def test_a_stream_that_every_new_connection_resets_is_given_up(asked):

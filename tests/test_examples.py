@@ -8,15 +8,13 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from amounts import ranked
+from example_data import EXAMPLES, write_ring
 from scripts import processes_with, run_program
 
 import datapipes as dp
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def output_of(name: str, *arguments: str, **how: bool) -> str:
@@ -65,26 +63,6 @@ def training(monkeypatch):
     import training
 
     return training
-
-
-def write_ring(path: Path, num_nodes: int) -> Path:
-    """Write a gnn-benchmark file: node i has edges to i + 1 and i + 2, its class is in its words, as 1 of 100."""
-    nodes = np.arange(num_nodes)
-    labels = nodes * 2 // num_nodes  # so that nearly all neighbors have the class of a node
-    words = np.stack([labels, *(2 + (nodes + shift) % 198 for shift in range(99))], axis=1)
-    arrays = {
-        "adj_data": np.ones(2 * num_nodes),
-        "adj_indices": ((nodes[:, None] + [1, 2]) % num_nodes).ravel(),
-        "adj_indptr": np.arange(0, 2 * num_nodes + 1, 2),
-        "adj_shape": np.array([num_nodes, num_nodes]),
-        "attr_data": np.ones(words.size),
-        "attr_indices": words.ravel(),
-        "attr_indptr": np.arange(0, words.size + 1, 100),
-        "attr_shape": np.array([num_nodes, 200]),
-        "labels": labels,
-    }
-    np.savez(path, **arrays)
-    return path
 
 
 def test_node_classification_trains_on_a_file_and_prints_the_chosen_metric(tmp_path):

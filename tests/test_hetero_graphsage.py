@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from example_data import EXAMPLES
 
 import datapipes as dp
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 EDGE_TYPES = [("a.x", "to", "b"), ("b", "rev_to", "a.x"), ("b", "self", "b"), ("c", "to", "b")]
 WIDTH = 4
 

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ LAYERS = [
     "cli",
 ]
 
-CSRC = Path(__file__).parents[1] / "csrc"
+TESTS = Path(__file__).parent
+CSRC = TESTS.parent / "csrc"
 imports = functools.cache(all_imports)
 MOST_LINES = 400  # of a module, so that it can be read in one sitting
 
@@ -196,3 +198,16 @@ def test_no_module_seeds_a_global_generator():
             if isinstance(node, ast.ImportFrom) and node.module in ("random", "numpy.random", "torch.random"):
                 wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno}: from {node.module}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("soak", sorted((TESTS / "soak").glob("*.py")), ids=lambda path: path.stem)
+def test_a_soak_imports_only_what_its_command_finds(soak):
+    others = [path for path in sys.path if not Path(path).is_relative_to(TESTS)]
+    names = set()
+    for node in ast.walk(ast.parse(soak.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module)
+    tops = {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names, "datapipes"}
+    assert [each for each in tops if PathFinder.find_spec(each, [str(TESTS / "support"), *others]) is None] == []

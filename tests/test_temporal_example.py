@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from example_data import EXAMPLES
 
 import datapipes as dp
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from example_data import EXAMPLES, write_ring
 from scripts import processes_with
-from test_examples import EXAMPLES, write_ring
 
 BOUND_S = 120.0  # for the launcher to end
 MOST_KILLS = 3

@@ -73,8 +73,11 @@ class Prefetcher(StreamStage):
     @property
     def thread_name(self) -> str:
         """Return the name of the thread, unique within the chain."""
-        before = len(StageGraph(self.source).find(Prefetcher))
-        return f"{THREADS}-{before + 1}"
+        return f"{THREADS}-{self._number}"
+
+    @property
+    def _number(self) -> int:
+        return len(StageGraph(self.source).find(Prefetcher)) + 1
 
     @property
     def gpus(self) -> list[torch.device]:
@@ -83,9 +86,8 @@ class Prefetcher(StreamStage):
 
     @property
     def lane(self) -> str:
-        number = len(StageGraph(self.source).find(Prefetcher)) + 1
         on_gpu = ", on a GPU stream of its own" if self.gpus else ""
-        return f"thread {number} ({self.thread_name}), up to {self.depth} minibatches ahead{on_gpu}"
+        return f"thread {self._number} ({self.thread_name}), up to {self.depth} minibatches ahead{on_gpu}"
 
     def describe(self) -> dict[str, int]:
         return {"depth": self.depth}

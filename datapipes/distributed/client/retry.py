@@ -37,7 +37,8 @@ class Verdict(NamedTuple):
     slow: bool = False
 
 
-OTHER = Verdict(FEW, True, RemoteError, "an error that a partition server does not send", True)
+RESET = Verdict(FEW, True, RemoteError, "the stream was reset, the server died, or no partition server is there", True)
+FULL = Verdict(None, False, None, "the server answers, but is full or stops")
 # By the name of the class, since pyarrow is imported by few. Bases count, the first that is named.
 TABLE = {
     "FlightUnavailableError": Verdict(None, True, None, "no connection: the server is away, or the network cut it"),
@@ -49,21 +50,18 @@ TABLE = {
         slow=True,
     ),
     "FlightCancelledError": Verdict(None, True, None, "a server that stops drops what it has not answered"),
-    "Unavailable": Verdict(None, False, None, "the server answers, but is full or stops"),
+    "Unavailable": FULL,
     "TimeoutError": Verdict(None, False, None, "another thread connects, and has not come to an end"),
-    "FlightInternalError": Verdict(FEW, True, RemoteError, "the stream was reset, or a bug of gRPC", True),
-    "FlightServerError": Verdict(FEW, True, RemoteError, "ended without a reason: a server that dies, or a bug", True),
     "FlightUnauthenticatedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "FlightUnauthorizedError": Verdict(0, False, PermissionError, "the server refuses this client, also later"),
     "ArrowNotImplementedError": Verdict(0, True, ConnectionError, "what listens there is no partition server"),
     "ArrowMemoryError": Verdict(0, False, MemoryError, "too little memory is left here"),
-    "FlightError": OTHER,
-    "ArrowException": OTHER,
+    "FlightError": RESET,
+    "ArrowException": RESET,
 }
-# These two by their text. pyarrow has no class for gRPC's RESOURCE_EXHAUSTED.
+# By its text: pyarrow has no class for it. The connection is good; the server has no thread or memory for a request.
 EXHAUSTED = "resource exhausted"
-NO_ROOM = Verdict(None, True, None, "the server has no thread or memory left for a request")
-# gRPC has no code for it. The other side's refusal of our certificate looks like a cut connection.
+# By its text: gRPC has no code for it. The other side's refusal of our certificate looks like a cut connection.
 HANDSHAKE = "handshake failed"
 NOT_TRUSTED = Verdict(FEW, True, PermissionError, "TLS: the other side has no certificate of our authority, or no TLS")
 FINAL = Verdict(0, False, None, "an answer: the request is wrong, or what came is no answer to it")
@@ -76,7 +74,7 @@ def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
     if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
         verdict = NOT_TRUSTED
     elif "ArrowException" in names and EXHAUSTED in text_of(failure).lower():
-        verdict = NO_ROOM
+        verdict = FULL
     if verdict.raised is not None:
         return verdict, verdict.raised(f"{where}: {verdict.why}: {reason(failure)}")
     if where not in text_of(failure):

@@ -138,8 +138,9 @@ class Rank:
         self.chains: dict[str, dp.Stage] = {}
         for name, side in sides.items():
             own = dp.ItemSet(distributed.Part.open(root, rank, verify=False).node_ids())
+            steps = -(-len(own) // BATCH_SIZE)
             items = dp.DistributedItemSampler(
-                own, BATCH_SIZE, rank=rank, world_size=ranks, local_items=True, shuffle=True, seed=1
+                own, BATCH_SIZE, rank=rank, world_size=ranks, local_items=True, num_steps=steps, shuffle=True, seed=1
             )
             store: dp.FeatureStore
             if side is None:

@@ -60,9 +60,9 @@ def train(args: argparse.Namespace, rank: int, world_size: int, graph: DistGraph
     data = data_of(graph, DistFeatureStore(graph, cache_bytes=args.cache or 0))
     settings = dataclasses.replace(Settings(), **{name: getattr(args, name) for name in vars(Settings())})
     batch_size = max(settings.batch_size // world_size, 1)
-    num_steps = agreed(-(-len(data.train_set) // batch_size), dist.ReduceOp.MAX)
+    seeds = dp.DistributedItemSampler(data.train_set, batch_size, shuffle=True, seed=args.seed, local_items=True)
     if rank == 0:
-        say(f"{graph}, {data.num_classes} classes, {num_steps} steps; {settings}")
+        say(f"{graph}, {data.num_classes} classes, {len(seeds)} steps; {settings}")
     say(f"rank {rank}: {len(data.train_set)} training nodes of its own")
 
     torch.manual_seed(args.seed)  # equal first weights on all ranks
@@ -71,12 +71,9 @@ def train(args: argparse.Namespace, rank: int, world_size: int, graph: DistGraph
     torch.manual_seed(args.seed + rank)  # for dropout
     optimizer = torch.optim.AdamW(trained.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, settings.learning_rate, total_steps=settings.epochs * num_steps
+        optimizer, settings.learning_rate, total_steps=settings.epochs * len(seeds)
     )
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(settings.averaging))
-    seeds = dp.DistributedItemSampler(
-        data.train_set, batch_size, shuffle=True, seed=args.seed, local_items=True, num_steps=num_steps
-    )
     best, best_validation = model, -1.0
     with dp.DataLoader(chain(data, seeds, settings.fanouts), num_workers=args.workers) as loader:
         if rank == 0:
@@ -105,17 +102,13 @@ def data_of(graph: DistGraph, features: DistFeatureStore) -> dp.datasets.Dataset
     """
     if graph.is_heterogeneous:
         raise ValueError("this example is for graphs without types; with types the chain is the same, with dicts.")
-    attributes, own = graph.local_part.node_attributes_of(), graph.local_part.node_ids()
-    labels = attributes["y"]
-    sets = [dp.ItemSet((own[mask], labels[mask])) for mask in (attributes[f"{name}_mask"] for name in _MASKS)]
+    sets = [graph.local_items(f"{name}_mask") for name in ("train", "val", "test")]
     if agreed(len(sets[0]), dist.ReduceOp.MIN) == 0:
         raise ValueError("a part has no training nodes. Partition in fewer parts, or with method='random'.")
+    labels = graph.local_part.node_attributes_of()["y"]
     num_classes = agreed(int(labels.max()) + 1, dist.ReduceOp.MAX)
     names = tuple(map(str, range(num_classes)))
     return dp.datasets.Dataset("graph in parts", graph, features, *sets, num_classes, names)
-
-
-_MASKS = ("train", "val", "test")
 
 
 def chain(data: dp.datasets.Dataset, seeds: dp.Stage, fanouts: tuple[int, ...]) -> dp.Stage:

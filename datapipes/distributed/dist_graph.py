@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, NodeType, type_in
 from datapipes.chain.asynchronous import off_loop
 from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts
@@ -25,6 +26,8 @@ from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import refuse_other_times
+from datapipes.partition.source import TRAIN_MASK
+from datapipes.seeds import HeteroItemSet, ItemSet
 
 __all__ = ["DistGraph"]
 
@@ -163,6 +166,45 @@ class DistGraph(AsksParts):
         while asked is not None:
             asked = await off_loop(hops.advance, await self._awaited_answers(asked))
         return hops.sampled()
+
+    def local_items(self, mask: str = TRAIN_MASK, label: str | None = "y") -> ItemSet | HeteroItemSet:
+        """Return the seeds of the local part: its own nodes where `mask` is True, with their labels.
+
+        They are what `DistributedItemSampler(..., local_items=True)` takes. The partitioner stores the item sets of a
+        data set as "train_mask", "val_mask" and "test_mask", and labels as "y".
+
+        Args:
+            mask: a node attribute, bool [own nodes]; node types without it, or without a node of it here, are left out.
+            label: the node attribute that becomes `labels`; None for seeds alone.
+        Returns:
+            Of a graph without types an ItemSet, which is empty where the part has no such node; else a HeteroItemSet.
+        Raises:
+            ValueError: No part is local, no node type has such a mask or the type of the mask no such label, or the
+                part has no such node of any type.
+        """
+        where, part = "DistGraph.local_items", self.local_part
+        if part is None:
+            raise ValueError(f"{where}: all parts are behind servers. Connect with local_part=, the part of this rank.")
+        found: dict[Any, ItemSet] = {}
+        for kind in part.node_types:
+            attributes = part.node_attributes_of(kind)
+            chosen = attributes.get(mask)
+            if chosen is None or chosen.dtype != torch.bool or chosen.ndim != 1:
+                continue
+            if label is not None and label not in attributes:
+                of = "" if kind is None else f" of {shown(kind)}"
+                raise ValueError(
+                    f"{where}: the nodes{of} have no attribute {shown(label)}; they have {sorted(attributes)}. Name "
+                    "the attribute of their labels, or pass label=None."
+                )
+            ids = part.node_ids(kind)[chosen]
+            found[kind] = ItemSet(ids if label is None else (ids, attributes[label][chosen]))
+        filled = {kind: items for kind, items in found.items() if len(items) > 0}
+        if not found or not (filled or None in found):
+            known = sorted({name for kind, _, name in self.forms() if kind == "node"})
+            what = f"has no node where {shown(mask)} is True" if found else f"has no mask {shown(mask)} of its nodes"
+            raise ValueError(f"{where}: part {part.part} {what}; node attributes are {known}. Name another mask.")
+        return found[None] if None in found else HeteroItemSet(filled)
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
         """Return what a choice reads of the edge types; the part in this process makes what it draws by."""

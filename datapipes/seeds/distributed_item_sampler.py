@@ -13,6 +13,7 @@ import torch.distributed
 
 from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.chain.stage_base import Fingerprint
+from datapipes.processes.ranks import Ranks, group_timeout_s
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import HeteroItemSet, ItemSet
 
@@ -20,35 +21,30 @@ __all__ = ["DistributedItemSampler"]
 
 
 class DistributedItemSampler(ItemSampler):
-    """Start this rank's share of the minibatches; every rank gets the same number, except with `local_items`.
+    """Start this rank's share of the minibatches; every rank gets the same number.
 
     Args:
         rank, world_size: the number of this process, and how many processes there are; pass both or neither. Default:
             those of the default process group of torch.distributed, which must then be initialised.
         drop_uneven: leave out the last round if it has no new minibatch for some rank. Otherwise these ranks get
-            minibatches from the start of the order again, under a new index.
+            minibatches from the start of the order again, under a new index. With `local_items`, it is the rank with
+            the fewest minibatches that decides how many all have, and not the one with the most.
         local_items: whether `item_set` is this rank's alone, such as the training nodes of its part, and the others
             have others. Step i of rank r is minibatch i * world_size + r, and each rank shuffles in an order of its
-            own. The state names rank, world size and items, so each rank saves and loads its own; another number of
-            ranks cannot go on with it.
-        num_steps: minibatches of an epoch on each rank, with `local_items` only; by default as many as the items of
-            this rank give. A rank that has fewer begins its order again, under new indices; one that has more leaves
-            the rest out, of another order in each epoch if it shuffles.
+            own. The state names rank, world size, steps and items, so each rank saves and loads its own; another number
+            of ranks cannot go on with it.
+        num_steps: minibatches of an epoch on each rank, with `local_items` only, the same on all ranks. By default the
+            ranks agree on it here, through the store of the default process group, so all of them must build the
+            sampler; they wait for each other as long as that group's `timeout`. A rank that has fewer minibatches
+            begins its order again, under new indices; one that has more leaves the rest out, of another order in each
+            epoch if it shuffles. Once the ranks have agreed, the sampler is as if `num_steps` had been given.
         The other arguments are those of ItemSampler.
 
-    Ranks with items of their own know nothing of each other, so their epochs differ in length unless all are given the
-    same `num_steps`. DistributedDataParallel needs equal lengths: agree on one and build the sampler with it,
-
-        steps = torch.tensor(-(-len(items) // batch_size))
-        torch.distributed.all_reduce(steps, torch.distributed.ReduceOp.MIN)  # or MAX, to visit all items
-        dp.DistributedItemSampler(items, batch_size, local_items=True, num_steps=int(steps))
-
-    or train inside `torch.distributed.algorithms.Join`.
-
     Raises:
-        ValueError: No rank is given and there is no process group; drop_uneven=True leaves nothing, or is given with
-            local_items=True, where the lengths of the other ranks are not known; num_steps is given without
-            local_items=True; or what ItemSampler refuses, such as an empty item set.
+        ValueError: No rank is given and there is no process group; drop_uneven=True leaves nothing; num_steps is given
+            without local_items=True, or with drop_uneven=True; local_items=True with several ranks has neither
+            num_steps nor a process group of these ranks; or what ItemSampler refuses, such as an empty item set.
+        RankError: Another rank could not build its sampler, or did not come in time; a ValueError that names it.
     """
 
     def __init__(
@@ -65,45 +61,60 @@ class DistributedItemSampler(ItemSampler):
         seed: int = 0,
         num_steps: int | None = None,
     ) -> None:
-        super().__init__(item_set, batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed)
         if (rank is None) != (world_size is None):
             raise ValueError(
                 f"{self.name}: got rank={shown(rank)} and world_size={shown(world_size)}; pass both, or neither."
             )
+        group = torch.distributed if torch.distributed.is_available() and torch.distributed.is_initialized() else None
         if rank is None or world_size is None:
-            if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            if group is None:
                 raise ValueError(
                     f"{self.name}: no rank and world_size given, and torch.distributed has no process group to ask. "
                     "Pass both, or call torch.distributed.init_process_group first."
                 )
-            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            rank, world_size = group.get_rank(), group.get_world_size()
             self._arguments[1].update(rank=rank, world_size=world_size)  # a rebuilt or pickled copy stays on this rank
         self.world_size = check_int(self.name, "world_size", world_size, 1)
         self.rank = check_int(self.name, "rank", rank, 0, self.world_size - 1)
         self.drop_uneven = check_bool(self.name, "drop_uneven", drop_uneven)
         self.local_items = check_bool(self.name, "local_items", local_items)
-        if self.local_items and self.drop_uneven:
-            raise ValueError(
-                f"{self.name}: drop_uneven=True is given with local_items=True, where the lengths of the other ranks "
-                "are not known; only num_steps makes them even. Give all ranks the same num_steps instead."
+        if num_steps is not None and (self.drop_uneven or not self.local_items):
+            found, why = (
+                ("with drop_uneven=True", "which asks the ranks to agree on a number")
+                if self.local_items
+                else ("without local_items=True", "and ranks that share an item set have equally many steps")
             )
-        if num_steps is not None and not self.local_items:
-            raise ValueError(
-                f"{self.name}: num_steps={shown(num_steps)} is given without local_items=True; ranks that share an "
-                "item set have equally many steps. Leave it out."
-            )
+            raise ValueError(f"{self.name}: num_steps={shown(num_steps)} is given {found}, {why}. Leave one out.")
         self._num_steps = None if num_steps is None else check_int(self.name, "num_steps", num_steps, 1)
+        cut: dict[str, Any] = {"shuffle": shuffle, "drop_last": drop_last, "seed": seed}
+        if self.local_items and self._num_steps is None and self.world_size > 1:
+            if group is None or (group.get_rank(), group.get_world_size()) != (self.rank, self.world_size):
+                raise ValueError(self._cannot_agree(group))
+            with Ranks(self.name, group_timeout_s(), failed="could not build its sampler") as ranks:
+                super().__init__(item_set, batch_size, **cut)  # inside: what is wrong here ends the others too
+                self._num_steps = ranks.agreed(self._num_cut, min if self.drop_uneven else max)
+            self.drop_uneven = False  # in the state, and in copies, the number says it all
+            self._arguments[1].update(num_steps=self._num_steps, drop_uneven=False)
+        else:
+            super().__init__(item_set, batch_size, **cut)
         if self.num_steps == 0:
             raise ValueError(
                 f"{self.name}: drop_uneven=True leaves nothing of {self.num_batches} minibatches for "
                 f"{self.world_size} ranks; one round is needed. Lower batch_size or keep the last round."
             )
 
+    def _cannot_agree(self, group: Any) -> str:
+        found = "no process group" if group is None else f"rank {group.get_rank()} of {group.get_world_size()}"
+        return (
+            f"{self.name}: local_items=True is given for rank {self.rank} of {self.world_size}, and torch.distributed "
+            f"has {found}, so these ranks cannot agree on the number of steps; with unequal numbers "
+            "DistributedDataParallel waits without end. Pass the same num_steps on all ranks, or call "
+            "torch.distributed.init_process_group in all of them first."
+        )
+
     @property
     def num_batches(self) -> int:
-        """Number of minibatches in an epoch over all ranks, padding left out; with `local_items`, as if each rank had
-        as many as this one.
-        """
+        """Number of minibatches in an epoch over all ranks; padding is left out, but counts with `local_items`."""
         return self.num_steps * self.world_size if self.local_items else self._num_cut
 
     @property
@@ -135,6 +146,7 @@ class DistributedItemSampler(ItemSampler):
         return {**super().fingerprint(), **own}
 
     def describe(self) -> dict[str, Any]:
-        shares = {"local_items": True, "num_steps": self.num_steps} if self.local_items else {}
-        own = {"rank": self.rank, "world_size": self.world_size, "drop_uneven": self.drop_uneven}
-        return {**super().describe(), **own, **shares}
+        how: dict[str, Any] = {"drop_uneven": self.drop_uneven}
+        if self.local_items:
+            how = {"local_items": True, "num_steps": self.num_steps}
+        return {**super().describe(), "rank": self.rank, "world_size": self.world_size, **how}

@@ -1,12 +1,14 @@
 """DistributedItemSampler: the ranks together make what one process makes alone."""
 
 import pickle
+import re
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import digests, refused, sampled, start_at
+from rank_group import RankGroup
 
 import datapipes as dp
 
@@ -117,7 +119,14 @@ def test_without_a_process_group_the_rank_must_be_given():
         ({"world_size": True}, TypeError, "True", "an int"),
         ({"drop_uneven": 1}, TypeError, "got 1", "True or False"),
         ({"local_items": 1}, TypeError, "got 1", "True or False"),
-        ({"local_items": True, "drop_uneven": True}, ValueError, "drop_uneven=True.*lengths", "only num_steps"),
+        ({"local_items": True}, ValueError, "rank 1 of 2.*no process group", "same num_steps"),
+        ({"local_items": True, "drop_uneven": True}, ValueError, "rank 1 of 2.*no process group", "same num_steps"),
+        (
+            {"local_items": True, "drop_uneven": True, "num_steps": 3},
+            ValueError,
+            "num_steps=3.*drop_uneven",
+            "agree on",
+        ),
         ({"num_steps": 3}, ValueError, "num_steps=3 is given without", "equally many"),
         ({"num_steps": 0, "local_items": True}, ValueError, "got 0", "1 or more"),
     ],
@@ -187,8 +196,12 @@ def own_items(rank: int, num_items: int | None = None) -> dp.ItemSet:
 
 
 def local(rank: int, items: dp.ItemSet | None = None, **arguments) -> dp.DistributedItemSampler:
+    """Make the sampler of a rank that has as many steps as minibatches, if `num_steps` says no other number."""
+    items = own_items(rank) if items is None else items
     given = {"rank": rank, "world_size": 3, "shuffle": True, "seed": 9, "local_items": True, **arguments}
-    return dp.DistributedItemSampler(own_items(rank) if items is None else items, 4, **given)
+    if given["local_items"] and given.get("num_steps") is None:
+        given["num_steps"] = max(-(-len(items) // 4), 1)
+    return dp.DistributedItemSampler(items, 4, **given)
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=4), st.integers(1, 6), st.booleans(), st.integers(0, 3))
@@ -197,6 +210,7 @@ def test_each_rank_visits_its_own_items_once_under_indices_of_its_own(lengths, b
     for rank, length in enumerate(lengths):
         items = own_items(0, length)
         own = {"rank": rank, "world_size": len(lengths), "shuffle": shuffle, "local_items": True}
+        own["num_steps"] = -(-length // batch_size)
         sampler = dp.DistributedItemSampler(items, batch_size, **own)
         made = list(start_at(sampler, epoch))
         assert len(sampler) == len(made) == -(-length // batch_size)
@@ -239,7 +253,7 @@ def test_a_given_number_of_steps_makes_the_epochs_of_all_ranks_as_long(num_steps
 
 
 def test_a_short_last_minibatch_is_dropped_on_request():
-    assert [minibatch.seeds.shape[0] for minibatch in local(0, drop_last=True)] == [4, 4]
+    assert [minibatch.seeds.shape[0] for minibatch in local(0, drop_last=True, num_steps=2)] == [4, 4]
     with refused(ValueError, stage="distributed_item_sampler", found="of 1 items", allowed="one whole minibatch"):
         local(2, drop_last=True)
 
@@ -300,3 +314,47 @@ def test_a_copy_keeps_its_own_items():
     copied = pickle.loads(pickle.dumps(local(1, num_steps=5)))
     assert digests(copied) == digests(local(1, num_steps=5))
     assert copied.describe()["local_items"] is True
+
+
+# --- ranks that agree on the number of steps
+
+
+def built(pipe, num_items: int, options: dict) -> dict:
+    """Build the sampler of this rank of a process group; return what a test looks at."""
+    rank = torch.distributed.get_rank()
+    own = {"local_items": True, "shuffle": True, "seed": 9}
+    sampler = dp.DistributedItemSampler(own_items(0, num_items), 4, **own, **options)
+    told = dp.DistributedItemSampler(own_items(0, num_items), 4, **own, num_steps=sampler.num_steps)
+    copied = pickle.loads(pickle.dumps(sampler))  # a copy, as a worker has it, asks nobody
+    state = sampler.state_dict()
+    told.load_state_dict(state)
+    return {
+        "indices": [minibatch.index - rank for minibatch in sampler],
+        "as told": digests(told) == digests(copied) == digests(start_at(sampler, 0)),
+        "steps": state["fingerprint"]["0.item_sampler.num_steps"],
+    }
+
+
+def test_ranks_agree_on_the_number_of_steps_where_they_have_a_process_group():
+    with RankGroup(3) as group:
+
+        def answers(ranks, lengths, **options):
+            for rank, length in zip(ranks, lengths, strict=True):
+                group.order([rank], built, length, options)
+            return [group.answer(rank) for rank in ranks]
+
+        ranks = range(3)
+        for options, steps in [({}, 8), ({"drop_uneven": True}, 1), ({"num_steps": 5}, 5)]:
+            found = answers(ranks, LENGTHS, **options)
+            assert found == [{"indices": [3 * at for at in range(steps)], "as told": True, "steps": steps}] * 3
+
+        # a rank that cannot build its sampler ends the others, which name it
+        *others, empty = answers(ranks, [9, 30, 0])
+        assert type(empty) is ValueError
+        for error in others:
+            assert isinstance(error, ValueError)
+            assert re.search("rank 2 could not build its sampler.*0 items", str(error), re.DOTALL)
+        # ranks of the caller's own counting are not those of the group
+        for error in answers([0, 1], [9, 30], rank=0, world_size=2):
+            assert re.search("rank 0 of 2.*rank [01] of 3.*same num_steps", str(error))
+        assert [found["steps"] for found in answers(ranks, LENGTHS)] == [8] * 3

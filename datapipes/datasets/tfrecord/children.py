@@ -40,10 +40,10 @@ from datapipes.datasets.tfrecord.data_loader import files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, load_entity
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.tensor_passing import Form, receive_tensors, send_descriptors, shared_forms
-from datapipes.partition.across_ranks.ranks import shortened
 from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
 from datapipes.processes.endings import how_it_exited
 from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
+from datapipes.processes.ranks import shortened
 from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.start import Context, context_of, prepare_server, require_descriptors
 

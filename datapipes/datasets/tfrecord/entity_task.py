@@ -19,7 +19,7 @@ from datapipes.base.log import logger
 from datapipes.base.types import type_text
 from datapipes.datasets.tfrecord.data_loader import TFDatasetOptions
 from datapipes.datasets.tfrecord.info import SerializedTFRecordInfo
-from datapipes.partition.across_ranks.ranks import RankError
+from datapipes.processes.ranks import RankError
 
 __all__ = ["TFRecordLoadError"]
 

@@ -16,7 +16,7 @@ from datapipes.datasets.tfrecord.graph_tensors import DEFAULT_HOMOGENEOUS_EDGE_T
 from datapipes.datasets.tfrecord.info import SerializedGraphMetadata, SerializedTFRecordInfo
 from datapipes.datasets.tfrecord.loaded import LoadedGraphTensors
 from datapipes.datasets.tfrecord.spec import key_spec
-from datapipes.partition.across_ranks.ranks import Ranks
+from datapipes.processes.ranks import Ranks
 
 __all__ = ["load_torch_tensors_from_tf_record"]
 

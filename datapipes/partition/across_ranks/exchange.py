@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from datapipes.base.errors import text_of
-from datapipes.partition.across_ranks.ranks import RankError, Ranks, beat_key
+from datapipes.processes.ranks import RankError, Ranks, beat_key
 
 _LOOKS = 10  # in the time of a heartbeat, once a connection is broken
 

@@ -6,8 +6,8 @@ import select
 
 import torch
 from amounts import amount
+from rank_group import BOUND_S, RankGroup
 from tfrecord_loaders import Columns, Faulty, edges, info, make_pipes, pid_of
-from tfrecord_ranks import BOUND_S, RankGroup
 
 from datapipes.datasets import SerializedGraphMetadata, TFRecordLoadError, load_torch_tensors_from_tf_record
 from datapipes.processes.endings import runs

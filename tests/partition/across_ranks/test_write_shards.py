@@ -10,8 +10,8 @@ import time
 import pytest
 import torch.distributed as dist
 from amounts import ranked
+from rank_group import run_ranks
 from shards import cut, files_of, graph_with_types, graph_without_types, in_threads, write_whole
-from tfrecord_ranks import run_ranks
 
 from datapipes.datasets import TFRecordLoadError
 from datapipes.partition.across_ranks import write_shards

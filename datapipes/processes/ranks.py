@@ -10,12 +10,15 @@ Only that thread calls the store: where its process is stopped, a call may never
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import json
 import math
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
@@ -34,7 +37,7 @@ _BEAT_S = 1.0  # between two heartbeats, at most; who waits looks as rarely, in 
 _PAUSE_S = 0.0002  # between the first two looks
 _LATER = 0.05  # a pause is as long as this part of the time waited
 _HOLDER = "the process that holds it, mostly rank 0,"
-_calls: dict[str, tuple[int, int]] = {}  # {where: (failed calls of all ranks, calls since the last of them)}
+_calls: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = weakref.WeakKeyDictionary()  # by store and `where`
 _R = TypeVar("_R", bound="Ranks")
 _E = TypeVar("_E", bound="RankError")
 _MOST_TEXT = 10_000  # characters of each end of a text that goes to another process
@@ -103,7 +106,6 @@ class Ranks:
         self.beat_s = min(self.timeout_s / _BEATS, _BEAT_S)
         self._failed, self._absent, self._error = failed, absent, error
         self._store: _StoreThread | None = None
-        self._of_all_calls: Any = None  # a store
         self._answer_s = self.timeout_s  # that the store may take
         self._votes = 0
         self._known: dict[int, str] = {}  # the failure that counts, once this rank has told one
@@ -111,13 +113,29 @@ class Ranks:
 
     def __enter__(self: _R) -> _R:
         if self.size > 1:
-            store = dist.distributed_c10d._get_default_store()
-            self._of_all_calls = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}", store)
-            key = self._key_of_call()
-            store = dist.distributed_c10d.PrefixStore(key, self._of_all_calls)
-            self._store = _StoreThread(store, self.rank, self.beat_s)
+            default = dist.distributed_c10d._get_default_store()
+            calls = _calls.setdefault(default, collections.Counter())
+            while self._store is None:
+                calls[self.where] += 1
+                store = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}/{calls[self.where]}", default)
+                self._store = _StoreThread(store, self.rank, self.beat_s)
+                if self._has_missed_it():
+                    self._store.close()
+                    self._store = None
             self._seen_at = time.monotonic()
         return self
+
+    def _has_missed_it(self) -> bool:
+        """Return whether the call has failed because this rank did not come; the next call is its own then.
+
+        A call that has failed otherwise is this rank's: it comes late, and hears of the failure in its first vote.
+        """
+        assert self._store is not None
+        try:
+            return self._add("ready", 0) >= _FAILED and self.rank in self._told_failure()
+        except RankError:
+            self._store.close()
+            raise
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
@@ -130,21 +148,6 @@ class Ranks:
             raise
         finally:
             self._leave()
-
-    def _key_of_call(self) -> str:
-        """Return the key that this call has on all ranks: how many calls have failed, and its number since then.
-
-        So a rank that missed a call, which then failed on the others, is with them again in the next.
-        """
-        self._store = _StoreThread(self._of_all_calls, self.rank, self.beat_s)
-        try:
-            failures = self._add("failures", 0)
-        finally:
-            self._store.close()
-        before, calls = _calls.get(self.where, (failures, 0))
-        calls = calls + 1 if before == failures else 1
-        _calls[self.where] = failures, calls
-        return f"{failures}/{calls}"
 
     def vote(self) -> None:
         """Wait until all ranks have come here, however long they work.
@@ -161,6 +164,19 @@ class Ranks:
             self._watch()
             time.sleep(min(max(_LATER * (time.monotonic() - began), _PAUSE_S), self.beat_s))
             count = self._ready(0)
+
+    def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
+        """Return what `choose`, such as `max`, makes of the numbers of all ranks; it waits and raises as `vote`."""
+        if self._store is None:
+            return choose([number])
+        given = f"number/{self._votes}"
+        self._ask(lambda store: store.set(f"{given}/{self.rank}", str(number)))
+        self.vote()
+        if self.rank == 0:
+            numbers = [int(self._ask(functools.partial(_get, f"{given}/{rank}"))) for rank in range(self.size)]
+            self._ask(lambda store: store.set(given, str(choose(numbers))))
+        self.vote()
+        return int(self._ask(functools.partial(_get, given)))
 
     def go_on(self) -> None:
         """Return if nobody is known to have failed; errors as those of `vote`. Other ranks need not call it.
@@ -187,8 +203,6 @@ class Ranks:
         with contextlib.suppress(RankError):
             told = json.dumps(self._known)
             self._known = _failure_in(self._ask(lambda store: store.compare_set("failure", "", told)))
-            if self._add("told", 1) == 1:
-                self._ask(lambda _: self._of_all_calls.add("failures", 1))
             self._add("ready", _FAILED)
 
     def _leave(self) -> None:
@@ -211,8 +225,11 @@ class Ranks:
         """Add to the votes and return how many there are; raise if a rank has failed."""
         count = self._add("ready", votes)
         if count >= _FAILED:
-            raise self._failure(_failure_in(self._ask(lambda store: store.get("failure"))))
+            raise self._failure(self._told_failure())
         return count
+
+    def _told_failure(self) -> dict[int, str]:
+        return _failure_in(self._ask(lambda store: store.get("failure")))
 
     def _watch(self) -> None:
         """Look at the heartbeat of the next rank. If ranks are dead, the rank before one of them lives."""
@@ -221,8 +238,10 @@ class Ranks:
         if beats != self._seen:
             self._seen, self._seen_at = beats, now
         elif now - self._seen_at > self.timeout_s:
-            found = "has given no sign of life" if beats > 0 else self._absent
-            raise self._failure({watched: f"it {found} for {self.timeout_s:g} s"})
+            found, dead = "has given no sign of life", [watched]
+            if beats == 0:
+                found, dead = self._absent, [each for each in range(self.size) if self._add(beat_key(each), 0) == 0]
+            raise self._failure(dict.fromkeys(dead, f"it {found} for {self.timeout_s:g} s"))
 
     def _failure(self, failed: dict[int, str]) -> RankError:
         return self._error.of_ranks(self.rank, failed, self.where, self._failed)
@@ -243,6 +262,10 @@ class Ranks:
         except RuntimeError as error:  # DistNetworkError, DistStoreError
             found = f"is gone ({text_of(error).partition(chr(10))[0]}); {_HOLDER} has probably ended"
             raise self._failure({0: f"the store of torch.distributed {found}"}) from error
+
+
+def _get(key: str, store: Any) -> Any:
+    return store.get(key)
 
 
 def _failure_in(told: bytes) -> dict[int, str]:
@@ -295,6 +318,12 @@ class _StoreThread:
                 future.set_result(call(self._store))
             except BaseException as error:
                 future.set_exception(error)
+
+
+def group_timeout_s() -> float:
+    """Return the `timeout` of init_process_group, in seconds; there must be a process group."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    return float(store.timeout.total_seconds())
 
 
 def beat_key(rank: int) -> str:

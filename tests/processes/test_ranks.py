@@ -6,9 +6,9 @@ import signal
 
 import pytest
 from amounts import amount, ranked
-from tfrecord_ranks import RankGroup, work
+from rank_group import RankGroup, work
 
-from datapipes.partition.across_ranks.ranks import Ranks
+from datapipes.processes.ranks import Ranks
 
 LONG_S, SHORT_S = 60.0, amount(4.0, 2.0)
 SILENT = r"it has (given no sign of life|not begun this load) for \d+ s"  # a rank may die before its first heartbeat
@@ -33,6 +33,13 @@ def test_three_ranks_hear_of_each_other_through_a_store_that_outlives_them():
         began(group, [0, 1], SHORT_S)
         for rank in range(2):
             assert "rank 2: it has not begun this load for" in str(group.answer(rank))
+        began(group, [0, 1], LONG_S)
+        group.tell(1, "fail")
+        assert group.answer(1).failed_ranks == {}
+        group.order([2], work, LONG_S)  # one that comes when another has left is told why
+        assert group.answer(2) == "began"
+        for rank in (0, 2):
+            assert group.answer(rank).failed_ranks == {1: "TFRecordLoadError: node could not be loaded"}
         began(group, [0, 1, 2], LONG_S)  # the rank that missed a call is with them again
         for rank in range(3):
             group.tell(rank, "done")

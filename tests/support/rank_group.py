@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed for the tests of TFRecords: children of the fork server that do what the test orders."""
+"""Ranks of torch.distributed: children of the fork server that do what the test orders."""
 
 import contextlib
 import datetime
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from datapipes.datasets import TFRecordLoadError
-from datapipes.partition.across_ranks.ranks import Ranks
+from datapipes.processes.ranks import Ranks
 
 BOUND_S = 60
 _CONTEXT = multiprocessing.get_context("forkserver")

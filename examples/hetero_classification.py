@@ -21,7 +21,7 @@ import dataclasses
 import os
 
 import torch
-from node_classification import print_stage_rates, train
+from node_classification import train
 from training import Settings, evaluate, make_model, pipeline, settings_for
 
 import datapipes as dp
@@ -56,7 +56,7 @@ def run(data: dp.datasets.Dataset, settings: Settings, part: str, seed: int, num
     with dp.DataLoader(pipe, num_workers=num_workers) as loader:
         _, best = train(model, data, loader, settings, "accuracy")
         score = evaluate(best, data, data.test_set if part == "test" else data.validation_set, part)
-        print_stage_rates(loader)
+        print(loader.stats())
     return score
 
 

@@ -52,7 +52,7 @@ def main() -> None:
         print(loader.explain())
         history, best = train(model, data, loader, settings, args.metric)
         test_score = evaluate(best, data, data.test_set, "test", args.metric)
-        print_stage_rates(loader)
+        print(loader.stats())
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)
             loader.to_svg(args.out / "pipeline.svg")
@@ -99,19 +99,6 @@ def train(
         if not validation < best_validation:  # so written for nan
             best, best_validation = copy.deepcopy(averaged.module), validation
     return history, best
-
-
-def print_stage_rates(loader: dp.DataLoader) -> None:
-    """Print the time per minibatch in each stage of the training loader, and how long the model waited for one."""
-    print("stage                            ms a minibatch   minibatches/s")
-    stats = loader.stats()
-    channel = stats.pop("channel", None)
-    for stage, spent in stats.items():
-        each = spent["seconds"] / spent["calls"]
-        print(f"{stage:31s} {each * 1e3:14.2f} {1 / each if each > 0 else float('inf'):15.0f}")
-    if channel is not None:
-        waits = ", ".join(f"{channel[name]:.0f} {name}" for name in ("send_waits", "recv_waits", "copied_out"))
-        print(f"channel: {channel['messages']:.0f} messages, {channel['bytes'] / 1e6:.0f} MB, {waits}")
 
 
 def draw_learning_curve(history: list[dict[str, float]], name: str, metric: str, test_score: float, path: Path) -> None:

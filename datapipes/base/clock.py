@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -28,6 +29,17 @@ class CallRecord(NamedTuple):
     minibatch: int
 
 
+class _Folded(NamedTuple):
+    """The time in which each stage was at work, in the calls before `number`.
+
+    Attributes:
+        spans: {number of a stage's name: (seconds, the end of its last call)}.
+    """
+
+    number: float
+    spans: dict[float, tuple[float, float]]
+
+
 class StageClock:
     """Adds up the calls and seconds of each stage over a run, and keeps the last calls. Can be read during the run."""
 
@@ -38,6 +50,7 @@ class StageClock:
         self._number = itertools.count()
         self._names: dict[str, int] = {}
         self._next_name = itertools.count()
+        self._folded = _Folded(0, {})
 
     def add(self, stage: str, began: float, index: int) -> None:
         """Count one call that ends now."""
@@ -52,6 +65,8 @@ class StageClock:
         if self._kept is None:
             self._kept = np.zeros((KEPT_CALLS, 7))
         number = next(self._number)
+        if number > 0 and number % (KEPT_CALLS // 2) == 0:
+            self._folded = self._folded_until(number)
         stage, thread = (self._number_of(name) for name in (call.stage, call.thread))
         self._kept[number % KEPT_CALLS] = (
             *(number + 1, stage, call.began, call.seconds, call.process, thread, call.minibatch),
@@ -72,11 +87,42 @@ class StageClock:
             for _, stage, began, seconds, process, thread, minibatch in rows[rows[:, 0].argsort()].tolist()
         ]
 
+    def _folded_until(self, number: float) -> _Folded:
+        """Return the seconds of each stage in the calls before `number`, added to those that were folded before.
+
+        A call that reaches further back than the calls folded before it counts from their end on.
+        """
+        folded = self._folded
+        if self._kept is None:
+            return folded
+        rows = self._kept[(self._kept[:, 0] > folded.number) & (self._kept[:, 0] <= number)]
+        spans = dict(folded.spans)
+        for stage in np.unique(rows[:, 1]).tolist():
+            of_stage = rows[rows[:, 1] == stage]
+            of_stage = of_stage[of_stage[:, 2].argsort()]
+            seconds, until = spans.get(stage, (0.0, 0.0))
+            ends = np.maximum.accumulate(np.append(until, of_stage[:, 2] + of_stage[:, 3]))
+            began = np.maximum(of_stage[:, 2], ends[:-1])
+            spans[stage] = (seconds + float(np.maximum(ends[1:] - began, 0).sum()), float(ends[-1]))
+        return _Folded(number, spans)
+
     def stats(self) -> dict[str, dict[str, float]]:
-        """Return {stage: {"calls": n, "seconds": s}}."""
-        shown: dict[str, dict[str, float]] = {}
+        """Return {stage: {"calls": n, "seconds": s, "concurrent_seconds": c}}.
+
+        `seconds` is the time in which at least one call of the stage ran, in any thread or process;
+        `concurrent_seconds` adds up the calls, also those that ran at the same time.
+        """
+        spent: dict[str, list[float]] = {}
         for (stage, _), (calls, seconds) in list(self._spent.items()):
-            entry = shown.setdefault(stage, {"calls": 0.0, "seconds": 0.0})
-            entry["calls"] += calls
-            entry["seconds"] += seconds
-        return shown
+            entry = spent.setdefault(stage, [0.0, 0.0])
+            entry[0] += calls
+            entry[1] += seconds
+        spans = self._folded_until(math.inf).spans
+        return {
+            stage: {
+                "calls": calls,
+                "seconds": spans[self._number_of(stage)][0],
+                "concurrent_seconds": concurrent,
+            }
+            for stage, (calls, concurrent) in spent.items()
+        }

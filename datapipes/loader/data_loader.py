@@ -25,6 +25,7 @@ from datapipes.loader.gpu_passes import fetch_behind_copy
 from datapipes.loader.graphs import copies_to_gpu
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
+from datapipes.loader.stats import Delivered, LoaderStats
 from datapipes.loader.wait_for_gpu import wait_for_all, waits_of
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
@@ -114,7 +115,7 @@ class DataLoader(StreamStage):
             overlap=overlap,
         )
         self._plan = rewrite(StageGraph(self.source), self.options)
-        self._clock = StageClock()
+        self._clock, self._epochs = StageClock(), {"calls": 0.0, "seconds": 0.0}
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
         self.options.log_unused()
 
@@ -124,7 +125,7 @@ class DataLoader(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         calls = Calls(self._plan.numbering, self._clock)
-        return stream_of(self._plan.root, context.of_chain(calls))
+        return Delivered(stream_of(self._plan.root, context.of_chain(calls)), self._clock, self._epochs)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
         """Make the minibatch of an epoch and a global index again and return it, or None if a stage drops it.
@@ -148,9 +149,14 @@ class DataLoader(StreamStage):
     def _shown(self) -> tuple[str, Iterable[Stage]]:
         return repr(self), self._plan  # the chain as it was rewritten
 
-    def stats(self) -> dict[str, dict[str, float]]:
-        """Return {"1 sample_neighbor": {"calls": n, "seconds": s}, ...} since the loader was built, all processes
-        together.
+    def stats(self) -> LoaderStats:
+        """Return {"1 sample_neighbor": {"calls": n, "seconds": s, "concurrent_seconds": c}, ...} since the loader was
+        built, all processes together; {} before the first minibatch. `print` shows a table, with the bottleneck.
+
+        `seconds` is wall time in which at least one call ran. `concurrent_seconds` adds up the calls: it is larger
+        where several ran at once, in workers or in one event loop. "epochs" counts the minibatches that were
+        delivered, and the seconds from asking for the first to the end. "consumer" is the time between two minibatches
+        that the consumer spent on the first.
 
         "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
         consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for sampling.
@@ -158,7 +164,9 @@ class DataLoader(StreamStage):
         many `send_waits` mean that the workers are faster than the stages after them, many `recv_waits` that they are
         slower. Workers that are not persistent get a new channel each epoch.
         """
-        shown = self._clock.stats()
+        shown = LoaderStats(self._clock.stats())
+        if self._epochs["calls"] > 0:
+            shown["epochs"] = {**self._epochs, "concurrent_seconds": self._epochs["seconds"]}
         for stage in self._plan.find(Workers):
             if counts := stage.stats():
                 shown["channel"] = counts

@@ -257,8 +257,15 @@ def test_calls_and_drops_of_synchronous_stages_are_counted():
     chain = Waiting(items().transform(lambda minibatch: minibatch if minibatch.index > 2 else None), concurrency=6)
     loader = dp.DataLoader(chain.transform(lambda minibatch: minibatch))
     assert len(list(loader)) == 7
-    calls = {label: shown["calls"] for label, shown in loader.stats().items() if not label.startswith("waiting for")}
+    calls = {label: shown["calls"] for label, shown in loader.stats().items() if label[0].isdigit()}
     assert calls == {"0 item_sampler": 10, "1 transform": 10, "2 waiting": 7, "3 transform": 7}
+
+
+def test_calls_in_flight_at_once_have_less_wall_time_than_they_add_up_to():
+    with dp.DataLoader(Waiting(items(), concurrency=3, meet=True)) as loader:
+        assert len(list(loader)) == NUM_ITEMS // BATCH_SIZE
+        row = loader.stats()["1 waiting"]
+    assert 0 < row["seconds"] < row["concurrent_seconds"]
 
 
 def test_an_epoch_of_which_all_is_dropped_beside_the_loop_names_the_stage():

@@ -1,5 +1,6 @@
 """DataLoader: the same minibatches with and without overlap, replay, plan, picture and counts."""
 
+import json
 import re
 import xml.etree.ElementTree
 
@@ -8,6 +9,7 @@ import torch
 from pipelines import digests, distributed_chain, fetched, items, keep_most, refused, sampled, small_store, start_at
 
 import datapipes as dp
+from datapipes.loader.stats import LoaderStats
 
 
 @pytest.mark.parametrize(
@@ -281,8 +283,36 @@ def test_the_counts_say_how_often_each_stage_ran():
         stats = loader.stats()
         calls = {name: entry["calls"] for name, entry in stats.items()}
         assert calls.pop("waiting for 1 sample_neighbor") == calls.pop("waiting for 2 fetch_feature") == 6 * epochs
+        assert calls.pop("consumer") == calls.pop("epochs") == 6 * epochs
         assert calls == {"0 item_sampler": 6 * epochs, "1 sample_neighbor": 6 * epochs, "2 fetch_feature": 6 * epochs}
-        assert all(entry["seconds"] >= 0 for entry in stats.values())
+        assert all(0 <= entry["seconds"] <= entry["concurrent_seconds"] + 1e-9 for entry in stats.values())
+        assert json.loads(json.dumps(stats)) == stats
+
+
+def spent(calls: int, seconds: float, at_once: float = 1.0) -> dict[str, float]:
+    return {"calls": calls, "seconds": seconds, "concurrent_seconds": seconds * at_once}
+
+
+def test_the_counts_print_as_a_table_that_names_the_bottleneck():
+    stats = LoaderStats(
+        {
+            "1 dist_sample_neighbor": spent(1000, 20.0, at_once=6.2),
+            "waiting for 1 dist_sample_neighbor": spent(1000, 21.0),
+            "consumer": spent(1000, 2.5),
+            "epochs": spent(1000, 22.0),
+        }
+    )
+    assert str(stats).splitlines() == [
+        "stage                                   calls  ms/minibatch   busy  at once",
+        "1 dist_sample_neighbor                   1000        20.000    91%      6.2",
+        "waiting for 1 dist_sample_neighbor       1000        21.000    95%      1.0",
+        "consumer                                 1000         2.500    11%      1.0",
+        "1000 minibatches in 22.00 s: 22.000 ms/minibatch, 45.5 minibatches/s",
+        "bottleneck: 1 dist_sample_neighbor, busy 91% of the time",
+    ]
+    slow_model = LoaderStats({**stats, "consumer": spent(1000, 21.5)})
+    assert "bottleneck: consumer, busy 98% of the time" in str(slow_model)
+    assert str(dp.DataLoader(fetched()).stats()) == "no minibatches yet"
 
 
 def test_without_overlap_nothing_is_waited_for():

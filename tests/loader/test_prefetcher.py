@@ -123,7 +123,8 @@ def test_a_thread_that_waits_for_room_frees_the_minibatch_that_the_consumer_drop
     stage, freed_by = stage(), queue.SimpleQueue()
     iterator = iter(stage)
     kept = next(iterator)
-    ready = stage._run._stream._queue
+    stream = stage._run._stream
+    ready = getattr(stream, "_stream", stream)._queue  # a loader times its consumer around the reader
     wait_until(lambda: ready.is_full and ready.ready)
     weakref.finalize(kept, lambda: freed_by.put(threading.current_thread()))
     with ready.changed:  # the thread goes on only after the consumer has dropped the minibatch
@@ -149,7 +150,8 @@ def test_at_most_one_minibatch_waits_to_be_freed():
     stage = items(60).prefetch(2)
     iterator = iter(stage)
     kept = next(iterator)
-    ready = stage._run._stream._queue
+    stream = stage._run._stream
+    ready = getattr(stream, "_stream", stream)._queue  # a loader times its consumer around the reader
     wait_until(lambda: ready.is_full and len(ready.ready) == 2)
     with ready.changed:  # the thread has no chance to free anything
         first = weakref.finalize(kept, lambda: None)
@@ -165,7 +167,8 @@ def test_a_minibatch_that_the_consumer_has_dropped_is_kept_by_nobody():
     stage = fetched().prefetch(1)
     iterator = iter(stage)
     kept = next(iterator)
-    ready = stage._run._stream._queue
+    stream = stage._run._stream
+    ready = getattr(stream, "_stream", stream)._queue  # a loader times its consumer around the reader
     wait_until(lambda: ready.is_full and ready.ready)
     dropped = weakref.finalize(kept, lambda: None)
     del kept

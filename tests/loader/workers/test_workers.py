@@ -77,7 +77,7 @@ def test_the_workers_make_what_stands_before_the_cut_and_the_caller_the_rest(met
     with dp.DataLoader(chain, **way(method)) as loader:
         here, there = ws.made_by(dp.DataLoader(chain)), ws.made_by(loader)
         assert (here == there) == (method == "thread")
-        calls = {name: entry["calls"] for name, entry in loader.stats().items() if name != "channel"}
+        calls = {name: entry["calls"] for name, entry in loader.stats().items() if name[0].isdigit() or "wait" in name}
     assert calls == {
         "0 item_sampler": 6,
         "1 sample_neighbor": 6,

@@ -1,0 +1,65 @@
+"""LoaderStats: what a loader's stages and its consumer have spent, as a dict that prints as a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from datapipes.base.clock import StageClock
+from datapipes.chain.run import close_stream
+from datapipes.minibatch import MiniBatch
+
+CONSUMER = "consumer"
+
+
+class LoaderStats(dict[str, dict[str, float]]):
+    """What `DataLoader.stats()` returns. `print` shows it as a table, `json.dumps` takes it as a dict."""
+
+    def __str__(self) -> str:
+        rows = {name: row for name, row in self.items() if name not in ("epochs", "channel")}
+        epochs = self.get("epochs", {"calls": 0.0, "seconds": 0.0})
+        if epochs["calls"] == 0 or epochs["seconds"] == 0:
+            return "no minibatches yet"
+        count, total = epochs["calls"], epochs["seconds"]
+        width = max(len("stage"), *map(len, rows))
+        lines = [f"{'stage':{width}}  {'calls':>9}  {'ms/minibatch':>12}  {'busy':>5}  {'at once':>7}"]
+        for name, row in rows.items():
+            at_once = row["concurrent_seconds"] / row["seconds"] if row["seconds"] > 0 else 0.0
+            each, busy = row["seconds"] / count * 1e3, row["seconds"] / total
+            lines.append(f"{name:{width}}  {row['calls']:9.0f}  {each:12.3f}  {busy:5.0%}  {at_once:7.1f}")
+        if "channel" in self:
+            lines.append(", ".join(["channel", *(f"{value:.0f} {name}" for name, value in self["channel"].items())]))
+        lines.append(
+            f"{count:.0f} minibatches in {total:.2f} s: {total / count * 1e3:.3f} ms/minibatch, "
+            f"{count / total:.1f} minibatches/s"
+        )
+        slowest = max(
+            (name for name in rows if not name.startswith("waiting for ")), key=lambda name: rows[name]["seconds"]
+        )
+        lines.append(f"bottleneck: {slowest}, busy {rows[slowest]['seconds'] / total:.0%} of the time")
+        return "\n".join(lines)
+
+
+class Delivered(Iterator[MiniBatch]):
+    """The minibatches of an epoch as the consumer takes them; it times the consumer, and the epoch as a whole."""
+
+    def __init__(self, stream: Iterator[MiniBatch], clock: StageClock, epochs: dict[str, float]) -> None:
+        self._stream, self._clock, self._epochs = stream, clock, epochs
+        self._given: tuple[float, int] | None = None  # when the last minibatch left, and its index
+
+    def __next__(self) -> MiniBatch:
+        began = time.monotonic()
+        if self._given is not None:
+            began = self._given[0]
+            self._clock.add(CONSUMER, *self._given)
+            self._given = None
+        try:
+            minibatch = next(self._stream)
+            self._given = (time.monotonic(), minibatch.index)
+            self._epochs["calls"] += 1
+            return minibatch
+        finally:
+            self._epochs["seconds"] += time.monotonic() - began
+
+    def close(self) -> None:
+        close_stream(self._stream)

@@ -15,6 +15,7 @@ _RELATION = "graph.relation(edge_type) has indptr and indices"
 _TYPED = (
     "dp.HeteroCSCGraph has types: the nodes of each count from 0, and graph.relation(edge_type) has the edges of one"
 )
+_EXCLUDED = "edges cannot be excluded yet"
 _NEGATIVES = "there is no negative sampler yet: add pairs in a dp.MiniBatchTransformer"
 _TEMPORAL = "pipe.temporal_sample_neighbor(graph, fanouts, node_time_attr=...), or with edge_time_attr=..."
 _TEMPORAL_LAYER = "there is no temporal layer sampling; " + _TEMPORAL
@@ -22,6 +23,8 @@ _TIME_ATTR = "node_time_attr or edge_time_attr, the names of attributes of the g
 _SEED_TIMES = "an item named timestamps in the dp.ItemSet"
 _TO_PYG = "minibatch.to_pyg() has it"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
+_DIST_LOADER = "dp.DataLoader(pipe) over dp.distributed.DistNeighborSampler, a sampler of parts"
+_FILES = "dp.datasets.open(path) reads the files of Planetoid, OGB, RDF and others"
 _UPDATE = "build a new dp.TensorFeature, dp.FeatureStore and chain"
 _SEEDS = "minibatch.seeds, pairs [n, 2]"
 _TO_GPU = "dp.TensorFeature(tensor.cuda()) lies on the GPU; pin_memory_() of what lies in host memory lets GPUs read it"
@@ -141,7 +144,7 @@ ATTRIBUTES: Table = {
     "SampledSubgraph": {
         "edge_index": "subgraph.block has edge_index",
         "node_pairs": "subgraph.block has edge_index",
-        "exclude_edges": "edges cannot be excluded yet",
+        "exclude_edges": _EXCLUDED,
         "to_pyg": "minibatch.to_pyg() makes all hops one Data",
     },
     "Stage": {
@@ -149,7 +152,7 @@ ATTRIBUTES: Table = {
         "sample_subgraph": "derive a sampler from dp.Sampler",
         "sample_negative": _NEGATIVES,
         "sample_uniform_negative": _NEGATIVES,
-        "exclude_seed_edges": "edges cannot be excluded yet",
+        "exclude_seed_edges": _EXCLUDED,
         "map": "pipe.transform(fn)",
         "filter": "pipe.transform(fn): a function that returns None drops the minibatch",
         "batch": "dp.ItemSampler(items, batch_size)",
@@ -226,7 +229,7 @@ ATTRIBUTES: Table = {
         "LinkNeighborLoader": _LOADER + "; the items are pairs [n, 2]",
         "NodeLoader": _LOADER,
         "LinkLoader": _LOADER + "; the items are pairs [n, 2]",
-        "DistNeighborLoader": "dp.DataLoader(pipe) over dp.distributed.DistNeighborSampler, a sampler of parts",
+        "DistNeighborLoader": _DIST_LOADER,
         "DistNeighborSampler": "dp.distributed.DistNeighborSampler; pipe.dist_sample_neighbor(dist_graph, fanouts)",
         "HGTLoader": "there is no HGT sampling; " + _LOADER + ": the graph may be a dp.HeteroCSCGraph",
         "Data": "dp.CSCGraph.from_pyg(data); " + _WHOLE_GRAPH,
@@ -249,9 +252,10 @@ ATTRIBUTES: Table = {
         "TemporalLayerNeighborSampler": "there is no temporal layer sampling; dp.TemporalNeighborSampler",
         "NegativeSampler": _NEGATIVES,
         "UniformNegativeSampler": _NEGATIVES,
-        "exclude_seed_edges": "edges cannot be excluded yet",
-        "OnDiskDataset": "dp.datasets.open(path) reads the files of Planetoid, OGB, RDF and others",
-        "BuiltinDataset": "dp.datasets.open(path) reads files that you have",
+        "exclude_seed_edges": _EXCLUDED,
+        "SeedEdgeExcluder": _EXCLUDED,
+        "OnDiskDataset": _FILES,
+        "BuiltinDataset": _FILES,
         "functional_datapipe": "dp.register_stage",
         "traverse_dps": "dp.StageGraph(pipe).walk()",
         "find_dps": "dp.StageGraph(pipe).find(cls)",
@@ -260,6 +264,16 @@ ATTRIBUTES: Table = {
         "Bufferer": "dp.Prefetcher",
         "seed": "dp.ItemSampler(items, batch_size, seed=...)",
     },
+    "datapipes.distributed": {
+        "DistNeighborLoader": _DIST_LOADER,
+        "DistLoader": _DIST_LOADER,
+        "DistDataLoader": _DIST_LOADER,
+        "DistContext": "leave it out: dp.DistributedItemSampler knows rank and world_size",
+        "init_server": "dp.distributed.PartitionServer(root, part).start(), or the command datapipes serve",
+        "init_client": "dp.distributed.DistGraph.connect(root, namebook)",
+        "node_split": "dist_graph.local_items(), the seeds of the part in this process",
+    },
+    "datapipes.datasets": {"OnDiskDataset": _FILES, "BuiltinDataset": _FILES},
 }
 
 _FANOUTS = "fanouts, in the opposite order: the last entry is the hop next to the seeds"
@@ -274,6 +288,17 @@ _OVERLAP = "dp.DataLoader(pipe, overlap=True) does it"
 
 # For each class: the keyword that its constructor does not take, and what to use. A class has the rows of its bases.
 KEYWORDS: Table = {
+    "Stage": {
+        "deduplicate": _DEDUPLICATE,
+        "asynchronous": _OVERLAP,
+        "overlap_fetch": _OVERLAP,
+        "neg_sampling": _NEGATIVES,
+        "neg_sampling_ratio": _NEGATIVES,
+        "exclude_seed_edges": _EXCLUDED,
+        "subgraph_type": "leave it out: sampled edges run from neighbor to node",
+        "num_gpu_cached_edges": "leave it out: sampling is on the CPU",
+        "gpu_cache_threshold": "leave it out: sampling is on the CPU",
+    },
     "ItemSampler": {
         "minibatcher": "pipe.transform(fn) changes the minibatch",
         "input_nodes": "item_set, a dp.ItemSet(ids)",
@@ -291,17 +316,11 @@ KEYWORDS: Table = {
         "batch_size": _TO_SAMPLER,
         "shuffle": _TO_SAMPLER,
         "weight_attr": "the name of an edge attribute is prob_name",
-        "deduplicate": _DEDUPLICATE,
-        "subgraph_type": "leave it out: sampled edges run from neighbor to node",
         "directed": "leave it out: sampled edges run from neighbor to node",
         "time_attr": _TEMPORAL,
         "input_time": _TEMPORAL,
         "temporal_strategy": _TEMPORAL,
-        "overlap_fetch": _OVERLAP,
-        "asynchronous": _OVERLAP,
         "cooperative": "leave it out: there is no cooperative sampling",
-        "num_gpu_cached_edges": "leave it out: sampling is on the CPU",
-        "gpu_cache_threshold": "leave it out: sampling is on the CPU",
         "is_sorted": "leave it out: in-edges may have any order",
     },
     "InSubgraphSampler": {
@@ -309,9 +328,6 @@ KEYWORDS: Table = {
         "replace": "leave it out: each in-edge is kept once",
         "prob_name": "leave it out: all in-edges are kept; pipe.sample_neighbor takes prob_name",
         "disjoint": "leave it out: pipe.sample_neighbor(graph, [-1], disjoint=True) keeps all in-edges of trees",
-        "deduplicate": _DEDUPLICATE,
-        "asynchronous": _OVERLAP,
-        "overlap_fetch": _OVERLAP,
     },
     "LayerNeighborSampler": {
         "num_neighbors": _FANOUTS,
@@ -322,9 +338,6 @@ KEYWORDS: Table = {
         "importance": _IMPORTANCE,
         "importance_sampling": _IMPORTANCE,
         "disjoint": "leave it out: the nodes of a hop agree on what they pick, so there are no trees",
-        "deduplicate": _DEDUPLICATE,
-        "asynchronous": _OVERLAP,
-        "overlap_fetch": _OVERLAP,
     },
     "FeatureFetcher": {
         "node_features": _NODE_KEYS,
@@ -332,17 +345,10 @@ KEYWORDS: Table = {
         "node_feature": _NODE_KEYS,
         "edge_feature": _EDGE_KEYS,
         "features": "feature_store, a dp.FeatureStore",
-        "overlap_fetch": _OVERLAP,
         "cooperative": "leave it out: there is no cooperative fetching",
     },
-    "MiniBatchTransformer": {
-        "transformer": "fn",
-        "datapipe": "source",
-    },
-    "Prefetcher": {
-        "buffer_size": "depth",
-        "prefetch_factor": "depth",
-    },
+    "MiniBatchTransformer": {"transformer": "fn", "datapipe": "source"},
+    "Prefetcher": {"buffer_size": "depth", "prefetch_factor": "depth"},
     "DataLoader": {
         "batch_size": _TO_SAMPLER,
         "shuffle": _TO_SAMPLER,
@@ -362,20 +368,15 @@ KEYWORDS: Table = {
         "num_neighbors": "pipe.sample_neighbor takes " + _FANOUTS,
         "fanouts": _TO_NEIGHBOR,
         "replace": _TO_NEIGHBOR,
-        "neg_sampling": _NEGATIVES,
-        "neg_sampling_ratio": _NEGATIVES,
         "disjoint": _TO_NEIGHBOR,
         "time_attr": _TEMPORAL,
         "temporal_strategy": _TEMPORAL,
         "input_time": _SEED_TIMES,
         "edge_label_time": _SEED_TIMES,
-        "subgraph_type": "leave it out: sampled edges run from neighbor to node",
         "filter_per_worker": "cut, which says what the workers do",
         "overlap_fetch": "overlap",
         "overlap_feature_fetch": "overlap",
         "overlap_graph_fetch": "overlap",
-        "num_gpu_cached_edges": "leave it out: sampling is on the CPU",
-        "gpu_cache_threshold": "leave it out: sampling is on the CPU",
     },
 }
 
@@ -393,4 +394,6 @@ KEYWORDS["TemporalNeighborSampler"] = {
     "edge_label_time": _SEED_TIMES,
 }
 KEYWORDS["NeighborSampler"] |= {"edge_time_attr": _TEMPORAL, "node_time_attr": _TEMPORAL}
+_PARTS = {"data": "graph: dp.distributed.DistGraph.connect(root, namebook), of a graph that was partitioned"}
+KEYWORDS |= {"DistNeighborSampler": _PARTS, "DistTemporalNeighborSampler": _PARTS}
 KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # of replace()

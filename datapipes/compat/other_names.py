@@ -1,4 +1,4 @@
-"""Errors about names from PyG, GraphBolt and torch: each says what the name is here.
+"""Errors about names from PyG, GraphBolt, DGL and torch: each says what the name is here.
 
 `import datapipes` imports this module last of all that it needs, and it hooks itself in: the public classes get an
 attribute for each name that they do not have, and `base/checks.py` gets the keywords. So nothing else imports it.
@@ -7,9 +7,13 @@ name_tables.py is the one place for the names. docs/migrate/ has the whole story
 
 from __future__ import annotations
 
+import dis
 import inspect
+import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from datapipes import datasets, distributed
 from datapipes.base import checks
 from datapipes.chain.functional import FunctionalForms
 from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
@@ -38,11 +42,28 @@ class OtherName:
         raise AttributeError(_text(owner, self._name, self._ours), name=self._name, obj=obj)
 
 
-def missing_public_name(name: str) -> AttributeError:
-    """Return the error for a name that the package `datapipes` does not have."""
-    ours = ATTRIBUTES["datapipes"].get(name)
-    text = f"module 'datapipes' has no attribute {name!r}" if ours is None else _text("datapipes", name, ours)
-    return AttributeError(text, name=name)
+def missing_public_name(name: str, module: str = "datapipes") -> AttributeError | ImportError:
+    """Return the error for a name that a package does not have.
+
+    It is an ImportError where `from ... import` asks: in place of an AttributeError Python raises one of its own there,
+    without our text.
+    """
+    ours = ATTRIBUTES[module].get(name)
+    if ours is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+    asks = sys._getframe(2)  # behind the `__getattr__` of the package
+    if asks.f_lasti >= 0 and dis.opname[asks.f_code.co_code[asks.f_lasti]] == "IMPORT_FROM":
+        return ImportError(f"cannot import name {name!r} from {module!r}. Here: {ours}.", name=module)
+    return AttributeError(_text(module, name, ours), name=name)
+
+
+def _missing_in(module: str) -> Callable[[str], NoReturn]:
+    """Return the `__getattr__` of a package within `datapipes`."""
+
+    def __getattr__(name: str) -> NoReturn:
+        raise missing_public_name(name, module)
+
+    return __getattr__
 
 
 def _text(owner: str, name: str, ours: str) -> str:
@@ -64,5 +85,7 @@ def _add_other_names(cls: Any, owner: str) -> None:
 
 for each in (Block, CSCGraph, Dataset, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
     _add_other_names(each, each.__name__)
+for package in (datasets, distributed):
+    vars(package)["__getattr__"] = _missing_in(package.__name__)
 _add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
 checks.OTHER_KEYWORDS.update(KEYWORDS)

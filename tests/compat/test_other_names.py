@@ -31,9 +31,13 @@ OWNERS = {
     "Feature": FEATURE,
     "Dataset": DATASET,
     "datapipes": dp,
+    "datapipes.distributed": dp.distributed,
+    "datapipes.datasets": dp.datasets,
 }
+MODULES = {name for name in OWNERS if name.startswith("datapipes")}
 
 BUILDERS = {
+    "Stage": lambda **given: items().prefetch(**given),
     "ItemSampler": lambda **given: dp.ItemSampler(item_set(), 4, **given),
     "NeighborSampler": lambda **given: items().sample_neighbor(GRAPH, **given),
     "TemporalNeighborSampler": lambda **given: items().temporal_sample_neighbor(
@@ -45,6 +49,8 @@ BUILDERS = {
     "MiniBatchTransformer": lambda **given: items().transform(**given),
     "Prefetcher": lambda **given: items().prefetch(**given),
     "DataLoader": lambda **given: dp.DataLoader(fetched(), **given),
+    "DistNeighborSampler": lambda **given: items().dist_sample_neighbor(GRAPH, **given),
+    "DistTemporalNeighborSampler": lambda **given: items().dist_temporal_sample_neighbor(GRAPH, **given),
     "MiniBatch": MINIBATCH.replace,
 }
 
@@ -86,12 +92,23 @@ def test_an_attribute_of_another_library_is_missing_as_any_other_and_the_error_n
         expect_names_that_exist(ours)
 
 
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_an_import_of_a_name_of_another_library_says_what_it_is_here(module):
+    for name, ours in ATTRIBUTES[module].items():
+        with pytest.raises(ImportError) as caught:
+            exec(f"from {module} import {name} as other")
+        assert str(caught.value) == f"cannot import name {name!r} from {module!r}. Here: {ours}."
+    with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+        exec(f"from {module} import nonsense")
+
+
 @pytest.mark.parametrize("owner", KEYWORDS)
 def test_a_keyword_of_another_library_is_refused_and_the_error_names_ours(owner):
     for name, ours in KEYWORDS[owner].items():
         with pytest.raises(TypeError) as caught:
             BUILDERS[owner](**{name: 1})
-        assert re.fullmatch(rf"\w+: {owner} takes no '{name}'\. Here: {re.escape(ours)}\.", str(caught.value))
+        built = "Prefetcher" if owner == "Stage" else owner
+        assert re.fullmatch(rf"\w+: {built} takes no '{name}'\. Here: {re.escape(ours)}\.", str(caught.value))
         expect_names_that_exist(ours)
         keyword = re.match(r"([a-z_]+)(?:,|$)", ours)
         if owner != "MiniBatch" and keyword is not None:
@@ -109,12 +126,13 @@ def test_samplers_of_parts_refuse_the_same_keywords():
 def test_every_class_of_the_tables_is_public():
     assert set(ATTRIBUTES) == set(OWNERS)
     assert set(KEYWORDS) == set(BUILDERS)
-    assert all(hasattr(dp, name) or hasattr(dp.datasets, name) for name in {*ATTRIBUTES, *KEYWORDS} - {"datapipes"})
+    public = {name for module in (dp, dp.datasets, dp.distributed) for name in module.__all__}
+    assert {*ATTRIBUTES, *KEYWORDS} - MODULES <= public
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_any_other_name_gives_pythons_own_error(owner):
-    kind = "module 'datapipes'" if owner == "datapipes" else f"'{type(OWNERS[owner]).__name__}' object"
+    kind = f"module {owner!r}" if owner in MODULES else f"'{type(OWNERS[owner]).__name__}' object"
     with pytest.raises(AttributeError, match=f"^{kind} has no attribute 'nonsense'"):
         _ = OWNERS[owner].nonsense
 
@@ -125,7 +143,7 @@ def test_any_other_keyword_gives_pythons_own_error(owner):
         BUILDERS[owner](nonsense=1)
 
 
-@pytest.mark.parametrize("owner", sorted(OWNERS.keys() - {"datapipes"}))
+@pytest.mark.parametrize("owner", sorted(OWNERS.keys() - MODULES))
 def test_copies_and_pickles_are_as_before(owner):
     found = OWNERS[owner]
     for again in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):

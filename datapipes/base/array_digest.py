@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import dtype_name
 from datapipes.base.codec import flat_bytes
+from datapipes.base.shown_names import ShownABC
 from datapipes.base.threads import num_threads
 
 PIECE_BYTES = 2**20
@@ -106,7 +107,7 @@ class _Kept:
         return "changed in place" if version_of(now) != self.version else None
 
 
-class Hashed(ABC):
+class Hashed(metaclass=ShownABC):
     """Base of what a fingerprint names by digests of its arrays: whole graphs and item sets.
 
     Each digest is taken once. An array is refused that was replaced, or changed in place, after it was noted or its
@@ -115,6 +116,7 @@ class Hashed(ABC):
     anew: in its state `_kept` is None.
     """
 
+    _hidden = frozenset({"array_digests", "hashed_arrays", "note_arrays", "take_digests"})
     _kept: dict[str, _Kept] | None = None  # by name
 
     @abstractmethod

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import refuse_other_keywords
 from datapipes.base.rng import RngKey
+from datapipes.base.shown_names import ShownABC
 from datapipes.chain.epoch import EpochContext
 from datapipes.chain.functional import functional_name
 from datapipes.minibatch import MiniBatch
@@ -31,7 +32,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Fingerprint = dict[str, Any]
 
 
-class StageBase:
+class StageBase(metaclass=ShownABC):
     """The structure of a stage. What its constructor took is fixed once it is built.
 
     Attributes:
@@ -47,6 +48,7 @@ class StageBase:
     draws: bool = True
     fills: tuple[str, ...] = ()
     may_drop_all: bool = False
+    _hidden = frozenset({"end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "state_name"})
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
 
@@ -163,6 +165,7 @@ class StageBase:
 class SeedBase(StageBase):
     """Starts minibatches: maps (epoch, index) to seeds. Its `rng_seed` decides every random choice of the chain."""
 
+    _hidden = frozenset({"index_of"})
     rng_seed: int
     rank: int = 0
     world_size: int = 1
@@ -194,6 +197,7 @@ class TransformerBase(StageBase):
     its attribute `asynchronous` is true; each instance may have its own, set when it is built.
     """
 
+    _hidden = frozenset({"transform_in_plan"})
     concurrency: int = 1
     asynchronous: bool = True  # has a meaning only for a stage that defines transform_async
 
@@ -216,6 +220,7 @@ class CarrierBase(StageBase):
         window: step i is delivered only after every step <= i - window; 1 means in order.
     """
 
+    _hidden = frozenset({"lane", "node_state", "plans_its_source"})
     draws = False
     window: int = 1
 

@@ -8,7 +8,6 @@ name_tables.py is the one place for the names. docs/migrate/ has the whole story
 from __future__ import annotations
 
 import dis
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -33,6 +32,8 @@ class OtherName:
     Each name is one such attribute of the class and not a case in `__getattr__`, which would make every attribute of
     the class slower to read.
     """
+
+    is_foreign = True  # so `dir` leaves it out: base/shown_names.py
 
     def __init__(self, owner: str, name: str, ours: str) -> None:
         self._owner, self._name, self._ours = owner, name, ours
@@ -70,17 +71,11 @@ def _text(owner: str, name: str, ours: str) -> str:
     return f"{owner} has no {name!r}. Here: {ours}."
 
 
-def _names_that_exist(self: object) -> list[str]:
-    """Be the `__dir__` of a class with OtherNames: completion does not show them."""
-    return [name for name in object.__dir__(self) if type(inspect.getattr_static(self, name, None)) is not OtherName]
-
-
 def _add_other_names(cls: Any, owner: str) -> None:
     """Give `cls` the rows of `owner` in ATTRIBUTES, but for names that it or a base of it has."""
     for name, ours in ATTRIBUTES[owner].items():
         if not any(name in vars(base) for base in cls.__mro__):
             setattr(cls, name, OtherName(owner, name, ours))
-    cls.__dir__ = _names_that_exist
 
 
 for each in (Block, CSCGraph, Dataset, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):

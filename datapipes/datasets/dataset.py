@@ -11,6 +11,7 @@ import torch
 
 from datapipes import _core
 from datapipes.base.rng import check_seed
+from datapipes.base.shown_names import ShownNames
 from datapipes.base.types import NodeType
 from datapipes.features import FeatureStore
 from datapipes.graph import CSCGraph, HeteroCSCGraph
@@ -20,7 +21,7 @@ __all__ = ["Dataset"]
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(metaclass=ShownNames):
     """A graph, its features, and one task on its nodes or edges.
 
     Attributes:

@@ -41,6 +41,8 @@ class CopyTo(MiniBatchTransformer):
 
     draws = False
 
+    _hidden = frozenset({"finish"})
+
     def __init__(self, source: Stage, device: str | torch.device, *, non_blocking: bool = True) -> None:
         super().__init__(source)
         self.device = _check_device(device)

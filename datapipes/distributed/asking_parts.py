@@ -36,6 +36,7 @@ class AsksParts(Graph):
         kept_digests: what `ChosenOverParts` has asked so far.
     """
 
+    _hidden = frozenset({"is_here", "kept_digests"})
     in_parts = True
     facts: PartitionFacts
     book: PartitionBook

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name
+from datapipes.base.shown_names import ShownABC
 
 __all__ = ["Feature"]
 
 
-class Feature(ABC):
+class Feature(metaclass=ShownABC):
     """A table of equal rows. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore."""
+
+    _hidden = frozenset({"finish_reads"})
 
     @abstractmethod
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -50,7 +53,7 @@ class Feature(ABC):
         """
         return None
 
-    def finish_reads(self) -> None:  # noqa: B027  # most features have nothing to wait for
+    def finish_reads(self) -> None:  # most features have nothing to wait for
         """Wait until it is known whether all ids that were read on devices had rows; by default nothing is waited for.
 
         Raises:

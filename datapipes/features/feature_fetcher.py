@@ -69,6 +69,8 @@ class FeatureFetcher(MiniBatchTransformer):
 
     draws = False
 
+    _hidden = frozenset({"behind_copy_to", "finish_reads", "reads_by_uva"})
+
     def __init__(
         self,
         source: Stage,

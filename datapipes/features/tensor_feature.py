@@ -53,6 +53,8 @@ class TensorFeature(Pinnable, Feature):
     Cost: nothing is copied without stored_as; with it the tensor is read once, for int8 twice, in pieces.
     """
 
+    _hidden = frozenset({"read_stored", "scale_on"})
+
     def __init__(self, tensor: Tensor | NDArray[Any], *, stored_as: torch.dtype | str | None = None) -> None:
         rows = as_tensor("TensorFeature", "tensor", tensor)
         if rows.ndim == 0:

@@ -6,7 +6,7 @@ A graph without types has the one node type None and the one edge type None. So 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.shown_names import ShownABC
 from datapipes.base.types import EdgeType, NodeType, type_text
 from datapipes.graph.choice import Choice, Edges, Keyed
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
@@ -27,13 +28,14 @@ class Relation(Edges, Protocol):
         """int64 [num_edges], or None where the id of an edge is its position."""
 
 
-class Graph(ABC):
+class Graph(metaclass=ShownABC):
     """Base of CSCGraph, HeteroCSCGraph and DistGraph.
 
     Attributes:
         in_parts: whether the rows are in parts of a partition, which only samplers over parts read.
     """
 
+    _hidden = frozenset({"anew", "in_parts", "refuse_source_times"})
     in_parts: bool = False
     anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
@@ -125,7 +127,7 @@ class Graph(ABC):
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
 
-    def refuse_source_times(self, where: str, name: str) -> None:  # noqa: B027  # most graphs have them
+    def refuse_source_times(self, where: str, name: str) -> None:  # most graphs have them
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
     def topology(self) -> _core.Topology:

@@ -62,6 +62,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         saved_as: the format of its folder.
     """
 
+    _hidden = frozenset({"came_with", "refuse_damage", "saved_as"})
     saved_as: ClassVar[str]
     _kept_rows: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder

@@ -51,6 +51,7 @@ class Prefetcher(StreamStage):
         timeout: seconds to wait for one minibatch before LoaderTimeoutError; None waits as long as the thread lives.
     """
 
+    _hidden = frozenset({"gpus", "thread_name", "where"})
     where = "prefetch"  # what its errors name
 
     def __init__(self, source: Stage, depth: int = 2, *, timeout: float | None = None) -> None:

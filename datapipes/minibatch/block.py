@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from datapipes.base.shown_names import ShownNames
+
 __all__ = ["CSC", "Block", "SampledSubgraph"]
 
 TensorMap = Callable[[Tensor], Tensor]
@@ -30,7 +32,7 @@ class CSC(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class Block(metaclass=ShownNames):
     """The bipartite graph of one hop over local ids; the destinations are the first `num_dst` of its sources.
 
     In a heterogeneous graph it is that of one hop and one edge type (src, rel, dst): its sources are the first
@@ -99,7 +101,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SampledSubgraph:
+class SampledSubgraph(metaclass=ShownNames):
     """One hop, or one edge type of a hop, with the original ids next to the compacted edges; views of a Block and the
     minibatch's `input_nodes`.
 

@@ -43,6 +43,7 @@ class ChoiceSampler(Sampler):
         fingerprinted: options that the fingerprint always names; trees are named where there are some.
     """
 
+    _hidden = frozenset({"describe_choice", "filled", "fingerprinted", "trees_of"})
     samples_parts = True
     fingerprinted: tuple[str, ...] = ("replace", "frontier")
 

@@ -61,6 +61,7 @@ class Sampler(MiniBatchTransformer):
         samples_parts: whether the sampler can sample a graph in parts (DistGraph) too.
     """
 
+    _hidden = frozenset({"checked_seeds", "samples_parts"})
     samples_parts: bool = False
 
     def __init__(

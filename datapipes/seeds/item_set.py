@@ -44,6 +44,8 @@ class ItemSet(Hashed):
         TypeError, ValueError: The seeds are not ids, lengths differ, or a name is not allowed.
     """
 
+    _hidden = frozenset({"refuse_empty", "take_fields"})
+
     def __init__(
         self, items: int | Tensor | np.ndarray[Any, Any] | tuple[Any, ...], names: str | Sequence[str] | None = None
     ) -> None:
@@ -220,6 +222,8 @@ class HeteroItemSet(Hashed):
     Raises:
         TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
     """
+
+    _hidden = frozenset({"refuse_empty", "take_fields"})
 
     def __init__(self, item_sets: Mapping[str, ItemSet] | Mapping[EdgeType, ItemSet]) -> None:
         if not isinstance(item_sets, Mapping) or not item_sets:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -39,7 +40,13 @@ def test_help_names_all_commands_and_each_has_help_of_its_own(capsys):
 
 
 def test_version(capsys):
-    assert run(capsys, "--version") == (0, f"datapipes {version(DISTRIBUTION)}\n", "")
+    expected = f"datapipes {version(DISTRIBUTION)}\n"
+    assert run(capsys, "--version") == (0, expected, "")
+    child = process("--version", command=(sys.executable, "-X", "importtime", SCRIPT))
+    assert (child.returncode, child.stdout) == (0, expected)
+    imported = re.findall(r"\| +([\w.]+)$", child.stderr, re.MULTILINE)
+    assert "importlib.metadata" in imported
+    assert not {"torch", "numpy", "datapipes"} & {*imported}
 
 
 @pytest.mark.parametrize(

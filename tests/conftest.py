@@ -1,12 +1,13 @@
 """Settings for every test: Hypothesis draws the same examples in every run and keeps no database; children of the fork
 server have torch when they begin; gc.collect looks only at what tests have made lately; Ctrl-C is not ignored; without
-a GPU, Triton's interpreter runs its kernels.
+a GPU, Triton's interpreter runs its kernels. Temporary files are in a folder of the run, which is gone afterwards.
 """
 
 import gc
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 
@@ -32,6 +33,15 @@ settings.load_profile("default")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datapipes.processes.preload"])
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest takes a folder for tmp_path
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run, and all that it starts, a temporary folder of its own: processes that tests kill leave files."""
+    if not hasattr(config, "workerinput"):  # those of xdist have the folder of the process that started them
+        folder = tempfile.TemporaryDirectory(prefix="datapipes-tests-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["TMPDIR"] = tempfile.tempdir = folder.name
 
 
 @pytest.hookimpl(tryfirst=True)  # before the tests are chosen by their marks

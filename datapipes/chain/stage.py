@@ -83,6 +83,10 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         """Return the title and the stages that `explain` shows."""
         return "the chain as built", StageGraph(self)
 
+    def mark_end(self: _S) -> _S:
+        """Return this stage. GraphBolt's loader needs the mark where a chain ends; here a chain ends anywhere."""
+        return self
+
     def __str__(self) -> str:
         """The chain, a line for each stage."""
         return "\n".join(line_of(stage) for stage in StageGraph(self))

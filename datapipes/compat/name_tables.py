@@ -159,7 +159,6 @@ ATTRIBUTES: Table = {
         "sharding_filter": "dp.DataLoader shards by itself; for ranks dp.DistributedItemSampler",
         "buffer": "pipe.prefetch(depth)",
         "wait": "leave it out",
-        "mark_end": "leave it out",
         "to_graph": "pipe and dp.DataLoader(pipe) have to_svg(path) and explain()",
     },
     "ItemSet": {
@@ -271,6 +270,7 @@ ATTRIBUTES: Table = {
         "DistContext": "leave it out: dp.DistributedItemSampler knows rank and world_size",
         "init_server": "dp.distributed.PartitionServer(root, part).start(), or the command datapipes serve",
         "init_client": "dp.distributed.DistGraph.connect(root, namebook)",
+        "RemoteReceivingChannel": "there is no sampling server yet: dp.distributed.DistNeighborSampler asks the parts",
         "node_split": "dist_graph.local_items(), the seeds of the part in this process",
     },
     "datapipes.datasets": {"OnDiskDataset": _FILES, "BuiltinDataset": _FILES},

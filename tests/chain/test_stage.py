@@ -580,3 +580,8 @@ def test_a_stage_that_raises_stop_iteration_does_not_end_the_epoch(wrap):
     with pytest.raises(RuntimeError, match=r"transform: its function raised StopIteration at epoch 0, minibatch 2"):
         list(stage)
     assert (stage.state_dict()["epoch"], stage.state_dict()["next_index"]) == (0, 2)
+
+
+def test_the_mark_of_an_end_changes_nothing():
+    pipe = sampled()
+    assert pipe.mark_end() is pipe

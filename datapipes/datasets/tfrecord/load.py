@@ -106,6 +106,9 @@ def load_torch_tensors_from_tf_record(
                 keys = weight_keys if entity == "edge" else {}
                 if infos:
                     tasks.append(EntityTask(entity, infos, options, tf_record_dataloader, rank, keys))
+            begun = [task.entity for task in tasks]
+            left = ", ".join(f"no {entity}" for entity in _ENTITIES if entity not in begun)
+            logger.info("%s: rank %d begins: %s", WHERE, rank, ", ".join([*begun, left] if left else begun))
             loaded = load_all(tasks, in_parallel=should_load_tensors_in_parallel, go_on=ranks.go_on)
     except BaseException:
         loaded.clear()  # the traceback keeps this frame, and so would the memory be kept

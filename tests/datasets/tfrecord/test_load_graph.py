@@ -14,6 +14,7 @@ from datapipes.datasets import (
     LoadedGraphTensors,
     SerializedGraphMetadata,
     TFDatasetOptions,
+    TFRecordLoadError,
     load_torch_tensors_from_tf_record,
     share_memory,
 )
@@ -190,6 +191,34 @@ def test_the_log_has_rank_place_shapes_and_seconds_in_the_order_of_loading(caplo
         "rank 3 loaded negative_label from none: ids [2, 0]",
     ]
     assert all(line.endswith(" s") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ({}, "edge, node, no positive_label, no negative_label"),
+        ({"positive_label_entity_info": edges("likes")}, "edge, node, positive_label, no negative_label"),
+    ],
+)
+def test_the_log_says_when_a_load_begins_and_what_labels_there_are(caplog, labels, said):
+    with caplog.at_level(logging.INFO, "datapipes"):
+        load_torch_tensors_from_tf_record(PLAIN, SerializedGraphMetadata(NODES, edges("edges"), **labels), False)
+    assert caplog.records[0].getMessage() == f"load_torch_tensors_from_tf_record: rank 0 begins: {said}"
+
+
+class Failing:
+    def load_as_torch_tensors(self, info, options):
+        raise OSError("the disk is gone")
+
+
+def test_a_load_that_fails_is_a_value_error_as_in_gigl():
+    caught = None
+    try:
+        load_torch_tensors_from_tf_record(Failing(), SerializedGraphMetadata(NODES, edges("edges")), False)
+    except ValueError as error:
+        caught = error
+    assert isinstance(caught, TFRecordLoadError)
+    assert "the disk is gone" in str(caught)
 
 
 def add_one(tensor, packed):

@@ -4,7 +4,7 @@ a GPU, Triton's interpreter runs its kernels. Temporary files are in a folder of
 """
 
 import gc
-import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import tempfile
@@ -40,7 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give this run, and all that it starts, a temporary folder of its own: processes that tests kill leave files."""
     if not hasattr(config, "workerinput"):  # those of xdist have the folder of the process that started them
         folder = tempfile.TemporaryDirectory(prefix="datapipes-tests-", ignore_cleanup_errors=True)
-        config.add_cleanup(folder.cleanup)
+        # Later than multiprocessing removes what it keeps there, whose priority is -100.
+        multiprocessing.util.Finalize(None, folder.cleanup, exitpriority=-200)
         os.environ["TMPDIR"] = tempfile.tempdir = folder.name
 
 

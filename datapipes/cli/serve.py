@@ -79,10 +79,13 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         try:
             print(f"ready {server.start()}", flush=True)
             while not stop.wait(LOOK_S):  # a signal that another thread takes wakes no wait without an end
-                pass
-            server.stop(arguments.grace)
-        finally:
+                if server.failure is not None:
+                    raise RuntimeError(f"a guard of the server has died: {server.failure!r}. Start it again.")
+        except BaseException:
             server.stop(0.0)
+            raise
+        if not server.stop(arguments.grace):
+            os._exit(1)  # the log has said why; a thread of Arrow would keep the process
     return "", {}
 
 

@@ -46,7 +46,7 @@ def check_security(where: str, tls: Any, insecure: Any, deadline: Any) -> Securi
             "bounds each request in all; 30 is a good value."
         )
     if tls is not None:
-        tls.check_pair(where)
+        tls.checked(where)
     return Security(tls, insecure, float(deadline))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipes.base.checks import check_int, shown
+from datapipes.base.files import read_regular
 from datapipes.base.strict_json import parse_strict
 from datapipes.distributed.address import Address, parse_address
 from datapipes.partition.id_maps import MOST_PARTS
@@ -20,6 +21,7 @@ _TORCHRUN = "torchrun"
 _FORMS = '{0: "host:port", 1: ...}, the path of a JSON file of this form, or "torchrun"'
 _PUBLISH = "publish_address"
 _KEY = "datapipes/address/{}"
+_MOST_BYTES = 2**24  # of a namebook's file: some 400,000 parts
 _STORE_S = 30.0  # for one question to the store
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -79,11 +81,15 @@ def check_complete(
 
 def _of_file(where: str, path: Path) -> Mapping[Any, Any]:
     try:
-        value = parse_strict(path.read_text(encoding="utf-8"))
+        content = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{where}: there is no namebook {path}. A namebook is {_FORMS}; the path is of such a file."
         ) from None
+    except ValueError as error:
+        raise ValueError(f"{where}: the namebook cannot be read: {error}") from error
+    try:
+        value = parse_strict(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f'{where}: the namebook {path} is not valid JSON ({shown(str(error))}). Write {{"0": "host:port", ...}}.'

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipes.base.checks import shown
+from datapipes.base.files import read_regular
 from datapipes.distributed.address import Address
 
 __all__ = ["TLSConfig"]
 
 _PEM = b"-----BEGIN "
+_MOST_BYTES = 2**20
 
 
 class Pem(NamedTuple):
@@ -52,25 +54,40 @@ class TLSConfig:
 
         Raises:
             OSError: A file cannot be read; the message names it.
-            ValueError: A file is not PEM.
+            ValueError: A file is not PEM, no regular file, or larger than 1 MiB.
         """
         return Pem(*(_read(where, name, Path(getattr(self, name))) for name in Pem._fields))
 
-    def check_pair(self, where: str) -> None:
-        """Refuse a key that does not belong to the certificate: the handshakes would only say that they failed.
+    def checked(self, where: str) -> Pem:
+        """Return what `read` does, if the files can be used: the handshakes would only say that they failed.
 
         Raises:
             OSError: A file cannot be read; the message names it.
-            ValueError: A file is not PEM, or certificate and key do not belong together.
+            ValueError: As `read`; or a file holds something else, or certificate and key do not belong together.
         """
-        self.read(where)
+        pem = self.read(where)
+        for name in ("cert", "ca"):
+            path, context = getattr(self, name), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            try:
+                context.load_verify_locations(cadata=getattr(pem, name).decode("ascii"))
+            except (ssl.SSLError, ValueError) as error:
+                raise ValueError(
+                    f"{where}: {name} of the TLSConfig, {path}, holds no certificate that can be read ({error}). Give "
+                    "a file of certificates, PEM."
+                ) from error
+        if b"PRIVATE KEY-----" not in pem.key:
+            raise ValueError(
+                f"{where}: key of the TLSConfig, {self.key}, holds no private key. Give the one that belongs to "
+                f"{self.cert}, PEM."
+            )
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, password="")
         except (ssl.SSLError, ValueError) as error:
             raise ValueError(
-                f"{where}: {self.cert} and {self.key} of the TLSConfig cannot be used together: {error}. Give a "
-                "certificate and its own private key, without a password."
+                f"{where}: key of the TLSConfig, {self.key}, is damaged or does not fit the certificate {self.cert} "
+                f"({error}). Give a certificate and its own private key, without a password."
             ) from error
+        return pem
 
 
 def check_tls(where: str, tls: Any, insecure: Any) -> None:
@@ -97,9 +114,11 @@ def refuse_plain(where: str, address: Address, tls: TLSConfig | None, insecure: 
 
 def _read(where: str, name: str, path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_regular(path, _MOST_BYTES)
     except OSError as error:
         raise type(error)(error.errno, f"{where}: {name} of the TLSConfig cannot be read: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{where}: {name} of the TLSConfig cannot be read: {error}") from error
     if _PEM not in content:
         raise ValueError(
             f"{where}: {name} of the TLSConfig, {path}, is not PEM. Convert it (openssl x509, openssl pkey)."

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 
 import pytest
 import torch.distributed as dist
@@ -59,6 +60,21 @@ def test_a_file_that_is_no_namebook_is_named(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(ValueError, match=f"here: the namebook .*book.json .*{message}"):
         read_namebook("here", path)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "device", "large"])
+def test_what_is_no_regular_file_of_a_namebooks_size_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "namebook.json"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with open(path, "wb") as file:
+            file.truncate(2**24 + 1)
+    found = "has 16777217 bytes; at most 16777216" if kind == "large" else f"is a {kind}; a regular file"
+    with pytest.raises(ValueError, match=f"connect: the namebook cannot be read: {path} {found}"):
+        read_namebook("connect", path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """All samplers over real servers: minibatches and fingerprints of one machine; errors of a part travel typed."""
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from partitions import source_of
 import datapipes as dp
 from datapipes.distributed import DistGraph, PartitionBook, PartitionServer, connect
 from datapipes.distributed.server import memory_watch
+from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.memory_watch import MemoryWatch
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.refusals import BadRequest
@@ -160,12 +162,10 @@ def test_what_a_part_makes_for_its_draws_does_not_count_against_the_bound_of_its
         with connect({0: server.address, 1: other.address}) as client:
             client._peers.digests(0, DigestRequest((None,), ByWeight("w"))).result(60)
         assert server._watch.kept_bytes() >= 9 * server._service.part.relation().num_edges - 64
-    monkeypatch.setattr(memory_watch, "own_memory", lambda: 150)
-    monkeypatch.setattr(memory_watch, "end_all_connections", lambda port: 0)
-    watch = MemoryWatch(1, 100, Statistics(), lambda: 50)
-    try:
-        assert not watch._end_all_if_above()
-        watch.kept_bytes = lambda: 49
-        assert watch._end_all_if_above()
-    finally:
-        watch.close()
+    monkeypatch.setattr(memory_watch, "own_memory", lambda *_: 150)
+    with contextlib.closing(Connections()) as connections:
+        watch = MemoryWatch(1, 100, Statistics(), connections, lambda: 50)
+        with contextlib.closing(watch):
+            assert not watch._end_all_if_above()
+            watch.kept_bytes = lambda: 49
+            assert watch._end_all_if_above()

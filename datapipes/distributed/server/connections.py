@@ -1,55 +1,110 @@
-"""End the connections of some clients.
+"""Look at the connections of this process, and end some.
 
 Flight offers no way to end a call or a connection from the server's side. gRPC takes the end of a socket as the end of
-its client, and ends all that it does for it.
+its client, and ends all that it does for it. Nothing here needs a free descriptor, since clients may have taken all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
-from collections.abc import Callable
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 _MAPPED = "::ffff:"  # an IPv4 address on a socket for both versions
+_LAST_DATA_RECV = 52  # offset in struct tcp_info (linux/tcp.h): ms since data came, or since the connection was made
 
 
-def end_connections(peers: set[str]) -> int:
-    """Shut down this process's connections to `peers`, each named as gRPC names it; return how many they were."""
-    return _end(lambda sock: _grpc_name(sock) in peers) if peers else 0
+class Connection(NamedTuple):
+    """A connection of this process: the other end as gRPC names it, and how long nothing has come from there."""
+
+    peer: str
+    idle_s: float
 
 
-def end_all_connections(port: int) -> int:
-    """Shut down this process's connections that came to a port of its own; return how many they were."""
-    return _end(lambda sock: bool(_grpc_name(sock)) and sock.getsockname()[1] == port)
+class Connections:
+    """The TCP connections of this process. It keeps three descriptors until `close`; any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._status = os.open("/proc/self/status", os.O_RDONLY)
+        self._nothing = os.open(os.devnull, os.O_RDONLY)
+        self._ours = os.dup(self._nothing)  # a duplicate of each socket in turn, or gRPC could close it meanwhile
+
+    def close(self) -> None:
+        """Close the descriptors; may be called twice."""
+        with self._lock:
+            for descriptor in (self._status, self._nothing, self._ours):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._status = self._nothing = self._ours = -1
+
+    def to(self, port: int) -> list[Connection]:
+        """Return the connections that came to a port of this process."""
+        return [_seen(sock) for sock in self._all() if _port(sock) == port and _grpc_name(sock)]
+
+    def end(self, peers: set[str]) -> int:
+        """Shut down the connections to `peers`, each named as gRPC names it; return how many they were."""
+        return self._end(lambda sock: _grpc_name(sock) in peers) if peers else 0
+
+    def end_all(self, port: int) -> int:
+        """Shut down all connections that came to a port of this process; return how many they were."""
+        return self._end(lambda sock: bool(_grpc_name(sock)) and _port(sock) == port)
+
+    def _end(self, is_meant: Callable[[socket.socket], bool]) -> int:
+        count = 0
+        for sock in self._all():
+            with contextlib.suppress(OSError):  # it has ended by itself
+                if is_meant(sock):
+                    sock.shutdown(socket.SHUT_RDWR)
+                    count += 1
+        return count
+
+    def _all(self) -> Iterator[socket.socket]:
+        """Give each stream socket of this process, for the time until the next one is asked for."""
+        with self._lock:
+            if self._status < 0:
+                return
+            found = re.search(rb"^FDSize:\s*(\d+)", os.pread(self._status, 4096, 0), re.MULTILINE)
+            try:
+                for descriptor in range(int(found[1]) if found else 0):
+                    if descriptor in (self._status, self._nothing, self._ours):
+                        continue
+                    try:
+                        os.dup2(descriptor, self._ours, inheritable=False)
+                        sock = socket.socket(fileno=self._ours)
+                    except OSError:  # it is not open, or no socket
+                        continue
+                    try:
+                        if sock.type == socket.SOCK_STREAM:
+                            yield sock
+                    finally:
+                        sock.detach()
+            finally:
+                os.dup2(self._nothing, self._ours, inheritable=False)  # or the last connection would stay
 
 
-def _end(is_meant: Callable[[socket.socket], bool]) -> int:
-    return sum(_ended(int(name), is_meant) for name in os.listdir("/proc/self/fd"))
+def _seen(sock: socket.socket) -> Connection:
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECV + 4)
+    return Connection(_grpc_name(sock), struct.unpack_from("=I", info, _LAST_DATA_RECV)[0] / 1000)
 
 
-def _ended(descriptor: int, is_meant: Callable[[socket.socket], bool]) -> bool:
-    try:
-        ours = os.dup(descriptor)
-    except OSError:  # closed meanwhile, or there is no descriptor left
-        return False
-    try:
-        sock = socket.socket(fileno=ours)
-    except OSError:  # no socket
-        os.close(ours)
-        return False
-    with sock, contextlib.suppress(OSError):  # it listens, and has no other end
-        if sock.type == socket.SOCK_STREAM and is_meant(sock):
-            sock.shutdown(socket.SHUT_RDWR)
-            return True
-    return False
+def _port(sock: socket.socket) -> int:
+    return int(sock.getsockname()[1]) if sock.family in (socket.AF_INET, socket.AF_INET6) else -1
 
 
 def _grpc_name(sock: socket.socket) -> str:
-    """Return how gRPC names the other end of a connection; "" if this is none of TCP."""
+    """Return how gRPC names the other end of a connection; "" if there is none, or it is none of TCP."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
-    host, port = sock.getpeername()[:2]
+    try:
+        host, port = sock.getpeername()[:2]
+    except OSError:  # it listens
+        return ""
     if ":" not in host or host.startswith(_MAPPED):
         return f"ipv4:{host.removeprefix(_MAPPED)}:{port}"
     return f"ipv6:%5B{host}%5D:{port}"

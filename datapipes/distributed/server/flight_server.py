@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 import socket
 import threading
+import time
 from typing import Any
 
+from datapipes.base.log import logger
 from datapipes.distributed.address import Address
 from datapipes.distributed.arrow import arrow_flight, note_server
-from datapipes.distributed.server.connections import end_all_connections
+from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.service import Service
 from datapipes.distributed.tls import Pem
 from datapipes.distributed.wire.refusals import Unavailable, error_to_bytes
 
 _FAREWELL_S = 0.5  # for clients to take the end of an answer, and to close their connections, as they are told to
 _EVERY_S = 0.1
+_END_S = 10.0  # for a server to end once its connections are cut
 _MOST_TEXT = 500  # characters of an error for clients that read no more than its text
 
 
@@ -37,49 +40,61 @@ def flight_server(where: str, service: Service, address: Address, pem: Pem | Non
     try:
         server = kind(service, address.uri(tls=pem is not None), **secured)
     except Exception as error:  # of Arrow, which does not say what is wrong
-        tls = "" if pem is None else ", or a certificate does not fit its key"
         raise OSError(
-            f"{where}: cannot listen on {address}: {error}. Another program may have taken the port meanwhile{tls}."
+            f"{where}: cannot listen on {address}: {error}. Another program may have taken the port meanwhile."
         ) from error
     note_server(server)
     return server
 
 
-def close_flight_server(server: Any) -> None:
-    """End a server and its connections. All of its answers must have ended."""
-    port, ended = server.port, threading.Event()
+def close_flight_server(server: Any, connections: Connections) -> bool:
+    """End a server and its connections; return whether it has ended within a bounded time.
 
-    def end_connections() -> None:
-        pause = _FAREWELL_S
-        while not ended.wait(pause):
-            end_all_connections(port)
-            pause = _EVERY_S
-
+    All of its answers must have ended.
+    """
+    port = server.port
     # Arrow waits for every client to close its connection; one that is stopped, or says nothing, never does.
-    thread = threading.Thread(target=end_connections, daemon=True)
+    thread = threading.Thread(target=server.shutdown, name="datapipes-shutdown", daemon=True)
     try:
         thread.start()
     except RuntimeError:  # there are no threads any more: the interpreter ends
-        end_all_connections(port)
-    try:
+        connections.end_all(port)
         server.shutdown()
-    finally:
-        ended.set()
-        if thread.ident is not None:
-            thread.join()
+    else:
+        latest = time.monotonic() + _END_S
+        thread.join(_FAREWELL_S)
+        while thread.is_alive() and time.monotonic() < latest:
+            try:
+                connections.end_all(port)
+            except OSError as error:
+                logger.error("the connections to port %d cannot be ended: %s; it goes on", port, error)
+            thread.join(_EVERY_S)
+        if thread.is_alive():
+            return False
     server.service = None  # the part is closed with its last reference
+    return True
 
 
 @functools.lru_cache
 def _server_class(where: str) -> Any:
     flight = arrow_flight(where)
+    methods = flight.FlightMethod
+    streams = {methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE}
+
+    class NoStreams(flight.ServerMiddlewareFactory):  # type: ignore[misc,name-defined]
+        """Refuses streams of a client before anything is read, or one that sends nothing would keep a thread."""
+
+        def start_call(self, info: Any, headers: Any) -> None:
+            if info.method in streams:
+                # Not NotImplementedError: Arrow would send its traceback.
+                raise flight.FlightUnauthorizedError(f"{where}: has no {info.method.name}; requests come by DoGet")
 
     class FlightServer(flight.FlightServerBase):  # type: ignore[misc,name-defined]
-        """Answers DoGet; all other methods are refused by the base."""
+        """Answers DoGet; all other methods are refused."""
 
         def __init__(self, service: Service, location: str, **secured: Any) -> None:
             self.service: Service | None = service
-            super().__init__(location, **secured)
+            super().__init__(location, middleware={"no streams": NoStreams()}, **secured)
 
         def do_get(self, context: Any, ticket: Any) -> Any:
             try:

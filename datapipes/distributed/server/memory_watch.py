@@ -13,22 +13,27 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from datapipes.base.log import logger
-from datapipes.distributed.server.connections import end_all_connections
+from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.statistics import Statistics
 
+_STATM = "/proc/self/statm"
 _EVERY_S = 0.1
 _PAUSE_S = 5.0  # after an end: what was freed takes a moment to go back to the system
 _QUIET_LOOKS = 10  # without a request, before what is freed goes back
 
 
-def own_memory() -> int:
-    """Return the bytes of memory that are this process's own: not those of mapped files."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        resident, shared = map(int, file.read().split()[1:3])
+def own_memory(statm: int | None = None) -> int:
+    """Return the bytes of memory that are this process's own: not those of mapped files.
+
+    Args:
+        statm: a descriptor of /proc/self/statm, for those who may have no other to open it with.
+    """
+    text = Path(_STATM).read_bytes() if statm is None else os.pread(statm, 200, 0)
+    resident, shared = map(int, text.split()[1:3])
     return (resident - shared) * os.sysconf("SC_PAGESIZE")
 
 
@@ -38,43 +43,47 @@ def give_back() -> None:
 
 
 class MemoryWatch:
-    """A thread that ends all connections to a port while the process's memory exceeds `max_bytes`.
+    """Ends all connections to a port while the process's memory exceeds `max_bytes`; `look` is for a Guard.
 
     Args:
         kept_bytes: what the part has made of its attributes since the start, which is allowed on top.
     """
 
     def __init__(
-        self, port: int, max_bytes: int, statistics: Statistics, kept_bytes: Callable[[], int] = lambda: 0
+        self,
+        port: int,
+        max_bytes: int,
+        statistics: Statistics,
+        connections: Connections,
+        kept_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.port, self.max_bytes, self.statistics, self.kept_bytes = port, max_bytes, statistics, kept_bytes
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+        self.connections = connections
+        self._statm = os.open(_STATM, os.O_RDONLY)
+        self._count, self._quiet = 0, _QUIET_LOOKS
 
     def close(self) -> None:
-        """End the thread."""
-        self._stop.set()
-        self._thread.join()
+        """Close the descriptor; no look may be under way."""
+        os.close(self._statm)
 
-    def _watch(self) -> None:
-        pause, count, quiet = _EVERY_S, 0, _QUIET_LOOKS
-        while not self._stop.wait(pause):
-            pause = _EVERY_S
-            if own_memory() > self.max_bytes + self.kept_bytes():
-                give_back()
-                if self._end_all_if_above():
-                    pause = _PAUSE_S
-            before, count = count, self.statistics.num_requests()
-            quiet = quiet + 1 if count == before else 0
-            if quiet == _QUIET_LOOKS:
-                give_back()
+    def look(self) -> float:
+        """Look once; return the seconds until the next look."""
+        pause = _EVERY_S
+        if own_memory(self._statm) > self.max_bytes + self.kept_bytes():
+            give_back()
+            if self._end_all_if_above():
+                pause = _PAUSE_S
+        before, self._count = self._count, self.statistics.num_requests()
+        self._quiet = self._quiet + 1 if self._count == before else 0
+        if self._quiet == _QUIET_LOOKS:
+            give_back()
+        return pause
 
     def _end_all_if_above(self) -> bool:
-        found, allowed = own_memory(), self.max_bytes + self.kept_bytes()
+        found, allowed = own_memory(self._statm), self.max_bytes + self.kept_bytes()
         if found <= allowed:
             return False
-        ended = end_all_connections(self.port)
+        ended = self.connections.end_all(self.port)
         logger.warning(
             "the memory of this process is %d bytes, allowed are %d: %d connections are ended",
             found,

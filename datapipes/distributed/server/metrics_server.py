@@ -10,6 +10,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,6 +22,7 @@ from datapipes.distributed.server.statistics import BUCKETS
 
 _TIMEOUT_S = 10.0  # for a client that sends nothing
 MOST_CONNECTIONS = 16
+_RETRY_S = 0.5
 
 
 class MetricsServer:
@@ -55,6 +57,13 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__(*arguments)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:  # no descriptor is left: the connection stays pending, and would be tried at once again
+            time.sleep(_RETRY_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,10 +15,13 @@ from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
 from datapipes.distributed.address import Address, parse_address
 from datapipes.distributed.arrow import arrow_flight
+from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
+from datapipes.distributed.server.guard import Guard
 from datapipes.distributed.server.memory_watch import MemoryWatch, own_memory
 from datapipes.distributed.server.metrics_server import MetricsServer
 from datapipes.distributed.server.service import Limits, Service
+from datapipes.distributed.server.strangers import Strangers
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
 from datapipes.partition.native.native_book import open_book
 from datapipes.partition.native.part import Part
@@ -64,6 +69,8 @@ class PartitionServer:
             has no data of the graph, and probes have no certificate. 16 connections at once are served.
         verify: compare the files with their hashes; reads all of them once.
         mmap: leave the part on disk, see Part.open; without it the part is in memory, and answers take less time.
+    Attributes:
+        failure: the error of a guard that has died, which has ended the server; else None.
     Raises:
         ValueError: An argument is not allowed; or the address can be reached from other machines, without TLS.
         ImportError: pyarrow is not installed.
@@ -120,6 +127,10 @@ class PartitionServer:
         self._max_memory: int | str | None = max_memory
         if max_memory is not None and max_memory != _AUTO:
             self._max_memory = parse_size(_WHERE, "max_memory", max_memory)
+        self.failure: BaseException | None = None
+        self._stopping = threading.Lock()
+        self._connections: Connections | None = None
+        self._guards: list[Guard] = []
         self._watch: MemoryWatch | None = None
         self._service: Service | None = None
         self._server: Any = None
@@ -148,46 +159,76 @@ class PartitionServer:
         """
         if self._service is not None:
             raise RuntimeError(f"{_WHERE}: it listens on {self.address} already. Call stop() first.")
-        pem = None if self.tls is None else self.tls.read(_WHERE)
+        pem = None if self.tls is None else self.tls.checked(_WHERE)
         part = self._open()
         max_memory = self._memory_bound()
-        service = Service(part, self._limits)
-        try:
+        with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
+            connections = Connections()
+            made.callback(connections.close)
+            service = Service(part, self._limits, connections)
+            made.callback(service.close, 0.0)
             if self._asked_metrics is not None:
                 self._metrics = MetricsServer(_WHERE, service, self._asked_metrics)
-            self._server = flight_server(_WHERE, service, self._asked, pem)
+                made.callback(self._close_metrics)
+            server = flight_server(_WHERE, service, self._asked, pem)
+            made.pop_all()
+        self._service, self._server, self._connections, self.failure = service, server, connections, None
+        self._address = address = Address(self._asked.host, server.port)
+        try:
+            self._guard(service, server.port, connections, max_memory)
         except BaseException:
-            service.close(0.0)
-            self._close_metrics()
+            self.stop(0.0)
             raise
-        self._service, self._address = service, Address(self._asked.host, self._server.port)
-        if max_memory is not None:
-            kept = (lambda: part.kept_bytes) if self._max_memory == _AUTO else (lambda: 0)
-            self._watch = MemoryWatch(self._address.port, max_memory, service.statistics, kept)
         atexit.register(self.stop, 0.0)
-        logger.info("%s listens on %s: %r", service.where, self._address, service.part)
+        logger.info("%s listens on %s: %r", service.where, address, part)
         if self._metrics is not None:
             logger.info("%s: metrics are at http://%s/metrics", service.where, self._metrics.address)
-        return str(self._address)
+        return str(address)
 
-    def stop(self, grace_s: float = 10.0) -> None:
+    def _guard(self, service: Service, port: int, connections: Connections, max_memory: int | None) -> None:
+        """Start the guards."""
+        strangers = Strangers(service.where, port, connections)
+        service.greet = strangers.greet
+        looks = {"watch of strangers": strangers.look, "watch of stalled clients": service.answers.look}
+        if max_memory is not None:
+            kept = (lambda: service.part.kept_bytes) if self._max_memory == _AUTO else (lambda: 0)
+            self._watch = MemoryWatch(port, max_memory, service.statistics, connections, kept)
+            looks["watch of memory"] = self._watch.look
+        for name, look in looks.items():
+            self._guards.append(Guard(service.where, name, look, self._fail))
+
+    def stop(self, grace_s: float = 10.0) -> bool:
         """Refuse new requests, answer those under way for up to `grace_s`, then end all connections.
 
-        May be called twice, and before `start`.
+        May be called twice, and before `start`. Return whether all has ended; where Arrow's server does not end within
+        10 s more, the log says so, and the process may have to be ended.
         """
-        service, server = self._service, self._server
-        self._service = self._server = self._address = None
+        with self._stopping:
+            service, server = self._service, self._server
+            self._service = self._server = self._address = None
         if service is None:
-            return
+            return True
         atexit.unregister(self.stop)
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
         if service.close(grace_s):
             logger.warning("%s stops while requests are under way", service.where)
-        close_flight_server(server)
+        assert self._connections is not None
+        has_ended = close_flight_server(server, self._connections)
+        self._close_watch()
         self._close_metrics()
-        logger.info("%s has stopped", service.where)
+        self._connections.close()
+        if has_ended:
+            logger.info("%s has stopped", service.where)
+        else:
+            logger.error("%s has not ended within its bound; end the process", service.where)
+        return has_ended
+
+    def _fail(self, error: BaseException) -> None:
+        """End the server, since a guard has died."""
+        self.failure = error
+        try:
+            threading.Thread(target=self.stop, args=(0.0,), daemon=True).start()
+        except RuntimeError:  # no thread is left
+            self.stop(0.0)
 
     def statistics(self) -> dict[str, Any]:
         """Return what was counted since the start, as JSON values; see docs/distributed.md.
@@ -209,6 +250,14 @@ class PartitionServer:
                 f"max_request_bytes; got {self._max_memory}. Raise it, or lower the others."
             )
         return self._max_memory
+
+    def _close_watch(self) -> None:
+        for guard in self._guards:
+            guard.close()
+        self._guards.clear()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
 
     def _close_metrics(self) -> None:
         metrics, self._metrics = self._metrics, None

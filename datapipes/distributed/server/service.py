@@ -20,7 +20,7 @@ from datapipes.base.threads import threads_of_kernels
 from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.server.admission import Admission, Hold
-from datapipes.distributed.server.connections import end_connections
+from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
@@ -57,16 +57,21 @@ class Limits:
 
 
 class Service:
-    """Answers requests to a part, within limits. `close` ends its threads."""
+    """Answers requests to a part, within limits. `close` ends its threads.
 
-    def __init__(self, part: Part, limits: Limits) -> None:
+    Attributes:
+        greet: told the name of the connection of each request.
+    """
+
+    def __init__(self, part: Part, limits: Limits, connections: Connections) -> None:
         self.part, self.limits = part, limits
         self.facts = PartitionFacts.of(part)
         self.meant = Meant(part.part, part.partition_id, part.content_id)
         self.where = f"server of part {part.part}"
         self.statistics = Statistics()
         self.admission = Admission(self.where, limits.concurrency, limits.max_waiting, limits.max_bytes_in_flight)
-        self.answers = Answers(self.statistics, limits.stall_s)
+        self.answers = Answers(self.statistics, limits.stall_s, connections)
+        self.greet: Callable[[str], None] = lambda peer: None
         # gRPC has a thread for each call; without a bound all of them could read at once.
         self._reading = threading.BoundedSemaphore(limits.concurrency)
         self.is_stopping = False
@@ -81,6 +86,7 @@ class Service:
             BadRequest, OtherPartition, AnswerTooLarge, Unavailable: See there.
             ValueError, TypeError, LookupError: The part refuses the request: unknown types, features or ids.
         """
+        self.greet(peer)
         began, kind, result, sent = time.monotonic(), "unknown", "error", 0
         hold: Hold | None = None
         try:
@@ -265,21 +271,18 @@ class Answer:
 
 
 class Answers:
-    """All answers that are being sent; a thread ends the connections of clients that read nothing for `stall_s`."""
+    """All answers that are being sent. `look`, for a Guard, ends the connections of clients that read nothing for
+    `stall_s`.
+    """
 
-    def __init__(self, statistics: Statistics, stall_s: float) -> None:
-        self.stall_s, self.statistics = stall_s, statistics
+    def __init__(self, statistics: Statistics, stall_s: float, connections: Connections) -> None:
+        self.stall_s, self.statistics, self.connections = stall_s, statistics, connections
         self._lock = threading.RLock()  # the garbage collector may end an answer where the lock is held
         self._entries: dict[int, _Entry] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
 
     def close(self) -> None:
-        """End the connections of all who are still being answered, and the thread."""
-        self._stop.set()
-        end_connections({entry.peer for entry in self._all()})
-        self._thread.join()
+        """End the connections of all who are still being answered."""
+        self.connections.end({entry.peer for entry in self._all()})
 
     def _add(self, peer: str, hold: Hold) -> _Entry:
         entry = _Entry(peer, hold)
@@ -296,11 +299,12 @@ class Answers:
         with self._lock:
             return [*self._entries.values()]
 
-    def _watch(self) -> None:
-        while not self._stop.wait(self.stall_s / 4):
-            latest = time.monotonic() - self.stall_s
-            stalled = {entry.peer for entry in self._all() if entry.taken < latest}
-            for peer in stalled:
-                logger.warning("%s has read nothing for %g s; its connection is ended", peer, self.stall_s)
-                self.statistics.count_stalled()
-            end_connections(stalled)
+    def look(self) -> float:
+        """Look once; return the seconds until the next look."""
+        latest = time.monotonic() - self.stall_s
+        stalled = {entry.peer for entry in self._all() if entry.taken < latest}
+        for peer in stalled:
+            logger.warning("%s has read nothing for %g s; its connection is ended", peer, self.stall_s)
+            self.statistics.count_stalled()
+        self.connections.end(stalled)
+        return self.stall_s / 4

@@ -445,7 +445,7 @@ def test_above_its_memory_a_server_ends_all_connections_and_goes_on(root, monkey
     with PartitionServer(root, 1, max_memory=memory + 2**32) as server, PlainClient(server.address) as client:
         client.hello()
         stream = client.open(request_bytes(client, big_rows(root, 40)))
-        monkeypatch.setattr(memory_watch, "own_memory", lambda: memory + 2**33)
+        monkeypatch.setattr(memory_watch, "own_memory", lambda *_: memory + 2**33)
         until(lambda: server.statistics()["memory_sheds"] == 1, "the connections are not ended")
         with pytest.raises(flight.FlightError):
             stream.read_all()
@@ -462,7 +462,7 @@ def test_what_is_freed_goes_back_before_connections_end_and_when_nobody_asks(roo
         held[0] = memory
         backs.append(memory)
 
-    monkeypatch.setattr(memory_watch, "own_memory", lambda: held[0])
+    monkeypatch.setattr(memory_watch, "own_memory", lambda *_: held[0])
     monkeypatch.setattr(memory_watch, "give_back", give_back)
     with PartitionServer(root, 1, max_memory=memory + 2**32) as server, PlainClient(server.address) as client:
         until(lambda: len(backs) == 1, "nothing goes back above the bound")
@@ -474,7 +474,7 @@ def test_what_is_freed_goes_back_before_connections_end_and_when_nobody_asks(roo
 
 def test_the_automatic_bound_of_memory_follows_the_limits(root, monkeypatch):
     bounds = []
-    monkeypatch.setattr(partition_server, "own_memory", lambda: 5)
+    monkeypatch.setattr(partition_server, "own_memory", lambda *_: 5)
     real = partition_server.MemoryWatch
     monkeypatch.setattr(partition_server, "MemoryWatch", lambda *given: bounds.append(given[1]) or real(*given))
     with PartitionServer(root, 1, max_memory="auto", max_bytes_in_flight="2GB", max_request_bytes="1GB"):

@@ -7,7 +7,7 @@ import socket
 import pytest
 from channels import descriptors_from_now
 
-from datapipes.distributed.server.connections import end_all_connections, end_connections
+from datapipes.distributed.server.connections import Connections
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "mapped"])
@@ -25,21 +25,22 @@ def test_only_the_named_connection_is_ended(host):
         accepted, kept = (stack.enter_context(listens.accept()[0]) for _ in range(2))
         port = one.getsockname()[1]
         name = f"ipv6:%5B::1%5D:{port}" if host == "::1" else f"ipv4:127.0.0.1:{port}"
+        connections = stack.enter_context(contextlib.closing(Connections()))
         opened = descriptors_from_now()
-        assert end_connections({name, "ipv4:127.0.0.1:1"}) == 1
+        assert connections.end({name, "ipv4:127.0.0.1:1"}) == 1
         assert opened() == 0
         assert accepted.recv(1) == one.recv(1) == b""
         other.sendall(b"x")
         assert kept.recv(1) == b"x"
-        assert end_connections(set()) == 0
-        assert end_all_connections(1) == 0
-        assert end_all_connections(to[1]) == 2
+        assert connections.end(set()) == 0
+        assert connections.end_all(1) == 0
+        assert connections.end_all(to[1]) == 2
         assert kept.recv(1) == other.recv(1) == b""
 
 
 def test_what_is_no_connection_is_passed_over():
     one, other = socket.socketpair()
-    with one, other, socket.socket(), open(os.devnull, "rb"):
+    with one, other, socket.socket(), open(os.devnull, "rb"), contextlib.closing(Connections()) as connections:
         opened = descriptors_from_now()
-        assert end_connections({"ipv4:127.0.0.1:1"}) == 0
+        assert connections.end({"ipv4:127.0.0.1:1"}) == 0
         assert opened() == 0

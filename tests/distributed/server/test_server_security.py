@@ -1,6 +1,8 @@
 """Who is let in: certificates of one authority, and nobody else; the server lives, and its memory is bounded."""
 
 import contextlib
+import dataclasses
+import os
 import socket
 from pathlib import Path
 
@@ -106,5 +108,36 @@ def test_a_certificate_that_is_none_is_told_at_the_start(root, ours, theirs, tmp
     text.write_text("no certificate")
     with pytest.raises(ValueError, match="is not PEM"):
         PartitionServer(root, 0, tls=TLSConfig(text, ours.server.key, ours.ca)).start()
-    with pytest.raises((OSError, ValueError), match="does not fit"):
+    with pytest.raises((OSError, ValueError), match="does not fit the certificate"):
         PartitionServer(root, 0, tls=TLSConfig(ours.server.cert, theirs.server.key, ours.ca)).start()
+
+
+@pytest.mark.parametrize("name", ["cert", "key", "ca"])
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("FIFO", "is a FIFO; a regular file is needed"),
+        ("device", "is a device; a regular file is needed"),
+        ("large", "has 1048577 bytes; at most 1048576"),
+        ("half", "holds no certificate that can be read|is damaged or does not fit the certificate"),
+        ("other", "holds no certificate that can be read|holds no private key"),
+    ],
+)
+def test_a_file_of_the_certificates_that_is_something_else_is_named_with_what_is_wrong(
+    root, ours, tmp_path, name, content, found
+):
+    path, good = tmp_path / "file.pem", getattr(ours.server, name)
+    if content == "FIFO":
+        os.mkfifo(path)
+    elif content == "device":
+        path.symlink_to("/dev/zero")
+    elif content == "large":
+        path.write_bytes(bytes(2**20 + 1))
+    elif content == "half":
+        path.write_bytes(good.read_bytes()[: good.stat().st_size // 2])
+    else:
+        path.write_bytes((ours.server.cert if name == "key" else ours.server.key).read_bytes())
+    with pytest.raises(ValueError, match=rf"PartitionServer: {name} of the TLSConfig.*({found})") as caught:
+        PartitionServer(root, 0, tls=dataclasses.replace(ours.server, **{name: path})).start()
+    assert str(path) in str(caught.value)
+    assert "port" not in str(caught.value)

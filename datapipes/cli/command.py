@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,3 +33,9 @@ def add_command(commands: Commands, name: str, run: Run, description: str, *, pr
 def completes(action: argparse.Action, how: str) -> None:
     """Say that an argument is a file or a folder, for completion."""
     action.completes = how  # type: ignore[attr-defined]  # argparse leaves it alone
+
+
+def say(text: str) -> None:
+    """Print a line to stderr. If that cannot be written, the work goes on: its result is on stdout."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

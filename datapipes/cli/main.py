@@ -20,7 +20,7 @@ from typing import Any
 from datapipes.base.checks import one_line
 from datapipes.base.errors import text_of
 from datapipes.cli import completion, convert, inspect, partition, serve
-from datapipes.cli.command import WrongUsage
+from datapipes.cli.command import WrongUsage, say
 
 _COMMANDS = (partition, inspect, convert, serve, completion)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -28,6 +28,7 @@ DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; `argv` are the arguments after its name, by default the process's."""
+    _open_closed_streams()
     try:
         try:
             arguments = make_parser().parse_args(argv)
@@ -41,8 +42,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()
     except OSError as error:  # of the flush; all else was told
         _drop_stdout()
-        _say(f"datapipes: {_unwritten(error)}")
+        say(f"datapipes: {_unwritten(error)}")
     return FAILED
+
+
+def _open_closed_streams() -> None:
+    """Put /dev/null in the place of standard streams that are closed, or the next file that is opened takes it.
+
+    Python has None for such a stream, and prints what is meant for stderr to stdout then. To write to the new stdout
+    fails, as for any program; what is written to the new stderr vanishes.
+    """
+    for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)  # the lowest free number, so its own if nobody has taken that
+            mode = "r" if number == 0 else "w"
+            setattr(sys, name, open(descriptor, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -72,10 +86,10 @@ def _run(arguments: argparse.Namespace) -> int:
             _print(text)
         return DONE
     except KeyboardInterrupt:
-        _say(f"datapipes {arguments.command}: interrupted")
+        say(f"datapipes {arguments.command}: interrupted")
         return INTERRUPTED
     except WrongUsage as wrong:
-        _say(f"datapipes {arguments.command}: error: {one_line(text_of(wrong))}")
+        say(f"datapipes {arguments.command}: error: {one_line(text_of(wrong))}")
         return WRONG
     except BrokenPipeError:
         raise
@@ -83,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.debug:
             traceback.print_exc()
         message = one_line(" ".join(text_of(error).split())) or type(error).__name__
-        _say(f"datapipes {arguments.command}: {message}")
+        say(f"datapipes {arguments.command}: {message}")
         if arguments.json:
             with contextlib.suppress(OSError):  # that the work failed is told already
                 _print_json({"command": arguments.command, "error": {"type": type(error).__name__, "message": message}})
@@ -107,14 +121,10 @@ def _print(text: str) -> None:
 
 
 def _unwritten(error: OSError) -> str:
-    return f"stdout cannot be written: {error.strerror or error}. Direct it to a disk with room."
+    return f"stdout cannot be written: {error.strerror or error}. Direct it to a file, on a disk with room."
 
 
 def _drop_stdout() -> None:
     """Let what was not written go nowhere; or Python would complain at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from datapipes.base.errors import needed
-from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes
+from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, say
 from datapipes.cli.inputs import add_input, open_input
 from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
@@ -134,7 +134,7 @@ class _Lines:
             return
         self._step, self._next = step, now + _LINE_EVERY_S
         how_far = f": {100 * done // total} %" if total > 0 else ""
-        print(f"datapipes {self._command}: {text}{how_far}", file=sys.stderr, flush=True)
+        say(f"datapipes {self._command}: {text}{how_far}")
 
 
 class _Bars:

@@ -232,3 +232,51 @@ def test_a_full_disk_below_stdout_is_one_line_on_stderr(tmp_path, command):
     assert (found.returncode, found.stderr.count("\n")) == (1, 1), found.stderr
     assert found.stderr.startswith(said)
     assert ("missing" in found.stderr) == (command == "error")
+
+
+CLOSED = """
+import os, sys
+from datapipes.cli.main import main
+
+closed, arguments = {closed!r}, {arguments!r}
+for number, name in enumerate(("stdin", "stdout", "stderr")):
+    if name in closed:  # as Python finds it in a process that was started without
+        os.close(number)
+        setattr(sys, name, None)
+code = main(arguments)
+left = os.open(os.devnull, os.O_RDONLY)
+assert left > 2, "a file that the command opens would take the place of a stream"
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("closed", [["stdout"], ["stderr"], ["stdin", "stdout", "stderr"]])
+@pytest.mark.parametrize("command", ["result", "error", "wrong", "help", "version", "partition"])
+def test_a_standard_stream_that_is_closed_gives_no_traceback_and_no_text_in_the_json(tmp_path, closed, command):
+    given = str(saved_graph(tmp_path / "graph"))
+    arguments, code = {
+        "result": (["inspect", given, "--json"], 0),
+        "error": (["inspect", str(tmp_path / "missing"), "--json"], 1),
+        "wrong": (["inspect"], 2),
+        "help": (["--help"], 0),
+        "version": (["--version"], 0),
+        "partition": (["partition", given, str(tmp_path / "parts"), "--parts", "2", "--method", "random", "--json"], 0),
+    }[command]
+    found = run_script(CLOSED.format(closed=closed, arguments=arguments))
+    assert "Traceback" not in found.stderr + found.stdout
+    if "stdout" not in closed:
+        assert found.returncode == code
+        assert command not in ("result", "error", "partition") or json.loads(found.stdout)["command"] == arguments[0]
+    else:
+        assert (found.returncode, found.stdout) == (code or 1, "")
+        assert "stderr" in closed or code > 0 or found.stderr.endswith("Direct it to a file, on a disk with room.\n")
+
+
+@pytest.mark.full
+def test_a_full_disk_below_stderr_leaves_the_result(tmp_path):
+    given = saved_graph(tmp_path / "graph")
+    with open("/dev/full", "w") as full:
+        command = [SCRIPT, "partition", given, tmp_path / "parts", "--parts", "2", "--method", "random", "--json"]
+        found = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=full, text=True, timeout=BOUND_S)
+    assert found.returncode == 0
+    assert json.loads(found.stdout)["report"]["num_parts"] == 2

@@ -3,7 +3,9 @@
 Each round starts client processes with a certificate of the right authority, and kills them after a few seconds, in
 whatever they are doing. In "join" they connect, ask, and leave in all ways: closed, dropped, in the middle of an
 answer, without having read it, in the middle of a handshake. In "fuzz" they send malformed requests; each answer must
-be one, or a typed error. Between rounds, with no client left, the server's memory, threads and descriptors are read:
+be one, or a typed error. In "short" the server has few descriptors, and few threads where a cgroup allows to say so;
+clients open silent connections and idle streams, more than there are of both, while a good client asks: it gets its
+bits or a typed error, and gets its bits once the others are gone. Between rounds, with no client left, the server's memory, threads and descriptors are read:
 the last third of a run must not be above the first. At the end a good client gets the bits of the part.
 Run: PYTHONPATH=tests/support python tests/soak/soak_server.py --minutes 10   (or make soak)
 """
@@ -11,19 +13,23 @@ Run: PYTHONPATH=tests/support python tests/soak/soak_server.py --minutes 10   (o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import random
+import resource
 import signal
 import socket
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow
 import pyarrow.flight as flight
 import torch
 from certificates import Certificates, make_certificates
@@ -37,7 +43,8 @@ from datapipes.distributed.wire.rows_codec import rows_to_message
 from datapipes.partition.native.answers import answer_draw
 from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
 
-CLIENTS = 2  # processes
+KINDS = ["join", "fuzz", "short"]
+FEW_FILES, FEW_THREADS = 128, 32
 ROUND_S = 4.0
 BOUND_S = 60.0  # until a killed client's connections are gone
 GROWTH = 16 * 2**20  # bytes; what the allocators of a busy process may still gather
@@ -122,16 +129,84 @@ def expect_bits(address: str, made: Certificates, root: Path, ids: torch.Tensor)
         assert all(torch.equal(one, other) for one, other in zip(client.draw(request)[0], expected, strict=True))
 
 
+def crowds(address: str, made: Certificates, ids: torch.Tensor, rng_seed: int, told: object) -> None:
+    """Open connections that say nothing or little, and streams that send nothing; leave them, and begin again."""
+    rng, (host, _, port) = random.Random(rng_seed), address.rpartition(":")
+    torch.set_num_threads(1)
+    schema, descriptor = pyarrow.schema([("x", pyarrow.int64())]), flight.FlightDescriptor.for_path("x")
+    while True:
+        left = []
+        with contextlib.suppress(OSError):  # the server ends them
+            for _ in range(rng.randrange(2 * FEW_FILES)):
+                left.append(socket.create_connection((host, int(port)), timeout=BOUND_S))
+                left[-1].sendall(rng.randbytes(rng.choice((0, 0, 1, 100))))
+        with (
+            contextlib.suppress(flight.FlightError, pyarrow.ArrowException),
+            PlainClient(address, **options_of(made)) as client,
+        ):
+            for _ in range(rng.randrange(100)):
+                begin = rng.choice(
+                    (lambda: client.client.do_put(descriptor, schema), lambda: client.client.do_exchange(descriptor))
+                )
+                with contextlib.suppress(flight.FlightUnauthorizedError):
+                    left.append(begin()[0])
+        time.sleep(rng.random())
+        for each in left:
+            with contextlib.suppress(OSError, flight.FlightError, pyarrow.ArrowException):
+                each.close()
+        told.value += len(left)
+
+
+def asks(address: str, made: Certificates, ids: torch.Tensor, rng_seed: int, told: object) -> None:
+    """Ask as a good client does, again and again; every error must have a type."""
+    torch.set_num_threads(1)
+    small = RowsRequest((Rows("node", None, ("y",), ids),))
+    while True:
+        with contextlib.suppress(*TOLD, flight.FlightError), PlainClient(address, **options_of(made)) as client:
+            client.hello()
+            for _ in range(10):
+                client.rows(small)
+                told.value += 1
+
+
 # --- rounds
 
 
-def one_round(target: object, server: ServerProcess, made: Certificates, ids: torch.Tensor, rng_seed: int) -> int:
+@contextlib.contextmanager
+def few_threads(pid: int) -> Iterator[bool]:
+    """Allow a process FEW_THREADS threads more than it has; give whether this machine's cgroups allow to say so."""
+    for place in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
+        group = place / f"datapipes-soak-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            try:
+                (group / "cgroup.procs").write_text(str(pid))
+                (group / "pids.max").write_text(str(state_of(pid).threads + FEW_THREADS))
+            except OSError:
+                yield False
+            else:
+                yield True
+        finally:
+            with contextlib.suppress(OSError):
+                (place / "cgroup.procs").write_text(str(pid))
+            with contextlib.suppress(OSError):
+                group.rmdir()
+        return
+    yield False
+
+
+def one_round(targets: list, server: ServerProcess, made: Certificates, ids: torch.Tensor, rng_seed: int) -> int:
     """Let clients run for a while, kill them, and return how much they have done."""
     context = multiprocessing.get_context("fork")  # this process has no connection of its own
-    told = [context.Value("q", 0) for _ in range(CLIENTS)]
+    told = [context.Value("q", 0) for _ in targets]
     clients = [
-        context.Process(target=target, args=(server.address, made, ids, rng_seed * CLIENTS + number, each), daemon=True)
-        for number, each in enumerate(told)
+        context.Process(
+            target=target, args=(server.address, made, ids, rng_seed * len(targets) + number, told[number]), daemon=True
+        )
+        for number, target in enumerate(targets)
     ]
     for each in clients:
         each.start()
@@ -163,10 +238,16 @@ def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
         root = in_parts(Path(place) / "root", plain_graph())
         ids = Part.open(root, 1).node_ids()
         tls = ["--tls-cert", made.server.cert, "--tls-key", made.server.key, "--tls-ca", made.ca]
-        with ServerProcess(root, 1, *tls) as server:
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(ServerProcess(root, 1, *tls))
+            if name == "short":
+                resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (FEW_FILES, FEW_FILES))
+                limited = stack.enter_context(few_threads(server.pid))
+                print(f"short: {FEW_FILES} descriptors, threads are {'' if limited else 'not '}short", flush=True)
             before, until = state_of(server.pid), time.monotonic() + 60 * minutes
             while time.monotonic() < until or len(states) < 3 * FIRST:
-                done = one_round({"join": joins, "fuzz": fuzzes}[name], server, made, ids, rng_seed + len(states))
+                targets = {"join": [joins] * 2, "fuzz": [fuzzes] * 2, "short": [crowds, crowds, asks]}[name]
+                done = one_round(targets, server, made, ids, rng_seed + len(states))
                 states.append(settled(server.pid, before.files + 4))
                 total["done"] += done
                 total["rounds"] += 1
@@ -180,18 +261,24 @@ def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:
                 slack = GROWTH if field == "num_bytes" else 2
                 assert last <= first + slack, f"seed {rng_seed}: {field} has grown: {found}"
             assert "Traceback" not in server.log, server.log
+            assert " has died" not in server.log, server.log
+            if name == "short":
+                host, _, port = server.address.rpartition(":")
+                with socket.create_connection((host, int(port)), timeout=BOUND_S) as silent:
+                    assert silent.recv(1) == b"", "no guard ends a silent connection any more"
             context = multiprocessing.get_context("fork")
             good = context.Process(target=expect_bits, args=(server.address, made, root, ids), daemon=True)
             good.start()
             good.join(BOUND_S)
             assert good.exitcode == 0, f"a good client ended with {good.exitcode}"
+            assert server.stop() == 0, server.log
     return total
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="of each kind")
-    parser.add_argument("--kinds", nargs="+", choices=["join", "fuzz"], default=["join", "fuzz"])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for the same clients")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)

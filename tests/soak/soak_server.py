@@ -3,10 +3,11 @@
 Each round starts client processes with a certificate of the right authority, and kills them after a few seconds, in
 whatever they are doing. In "join" they connect, ask, and leave in all ways: closed, dropped, in the middle of an
 answer, without having read it, in the middle of a handshake. In "fuzz" they send malformed requests; each answer must
-be one, or a typed error. In "short" the server has few descriptors, and few threads where a cgroup allows to say so;
-clients open silent connections and idle streams, more than there are of both, while a good client asks: it gets its
-bits or a typed error, and gets its bits once the others are gone. Between rounds, with no client left, the server's memory, threads and descriptors are read:
-the last third of a run must not be above the first. At the end a good client gets the bits of the part.
+be one, or a typed error. In "short" the server
+has few descriptors, and few threads where a cgroup allows to say so; clients open silent connections and idle streams,
+more than there are of both, while a good client asks, whose errors must have types. Between rounds, with no client
+left, the server's memory, threads and descriptors are read: the last third of a run must not be above the first. At the
+end a good client gets the bits of the part, and the server ends within its bound.
 Run: PYTHONPATH=tests/support python tests/soak/soak_server.py --minutes 10   (or make soak)
 """
 

@@ -1,9 +1,10 @@
-"""What the commands share: how each is declared, wrong usage, and the extras that some need."""
+"""What the commands share: how each is declared, wrong usage, and errors of the library in the words of the options."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -39,3 +40,58 @@ def say(text: str) -> None:
     """Print a line to stderr. If that cannot be written, the work goes on: its result is on stdout."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
+
+
+# What a message of the library says of an argument, and what the command line says of it.
+_OPTIONS = {
+    # of Partitioner
+    "num_parts": "--parts",
+    "rng_seed": "--seed",
+    "node_time_attr": "--node-time-attr",
+    "layouts=('native',)": "--layouts native",
+    "method='metis'": "--method metis",
+    "recursive=True": "--recursive",
+    "edge_map=True": "--edge-map",
+    "edge_map=False": "--no-edge-map",
+    # of PartitionServer
+    "part": "--part",
+    "address": "--address",
+    "metrics": "--metrics-port",
+    "concurrency": "--concurrency",
+    "num_threads": "--threads",
+    "max_waiting": "--max-waiting",
+    "max_request_bytes": "--max-request",
+    "max_answer_bytes": "--max-answer",
+    "max_bytes_in_flight": "--max-in-flight",
+    "max_memory": "--max-memory",
+    "tls=TLSConfig(cert, key, ca)": "--tls-cert, --tls-key and --tls-ca",
+    "cert of the TLSConfig": "--tls-cert",
+    "key of the TLSConfig": "--tls-key",
+    "ca of the TLSConfig": "--tls-ca",
+    "insecure=True": "--insecure",
+    "insecure": "--insecure",
+    "with mmap=False": "with --in-memory",
+    "with mmap=True": "without --in-memory",
+    # of datasets.open
+    "split": "--split",
+    "normalize_features=True": "--normalize-features",
+    "largest_component=True": "--largest-component",
+    "inverse_relations=True": "--inverse-relations",
+    "inverse_relations=False": "--no-inverse-relations",
+}
+
+
+def _pattern_of(name: str) -> str:
+    text = re.escape(name)
+    if name.isalpha():  # an English word: only where messages name an argument
+        return rf"(?:(?<=[:;] )|(?<=so )){text}(?= must | is )|(?:(?<=Pass )|(?<=eave )){text}"
+    return text
+
+
+# Neither in a path nor in quotes: these are the user's.
+_NAMED = re.compile(rf"(?<![\w/.'\"-])(?:{'|'.join(map(_pattern_of, _OPTIONS))})(?![\w/'\"=-]|\.\w)")
+
+
+def in_options(text: str) -> str:
+    """Return a message of the library with the options of the commands in the place of Python's arguments."""
+    return _NAMED.sub(lambda match: _OPTIONS[match[0]], text)

@@ -20,7 +20,7 @@ from typing import Any
 from datapipes.base.checks import one_line
 from datapipes.base.errors import text_of
 from datapipes.cli import completion, convert, inspect, partition, serve
-from datapipes.cli.command import WrongUsage, say
+from datapipes.cli.command import WrongUsage, in_options, say
 
 _COMMANDS = (partition, inspect, convert, serve, completion)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -89,14 +89,14 @@ def _run(arguments: argparse.Namespace) -> int:
         say(f"datapipes {arguments.command}: interrupted")
         return INTERRUPTED
     except WrongUsage as wrong:
-        say(f"datapipes {arguments.command}: error: {one_line(text_of(wrong))}")
+        say(f"datapipes {arguments.command}: error: {one_line(in_options(text_of(wrong)))}")
         return WRONG
     except BrokenPipeError:
         raise
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()
-        message = one_line(" ".join(text_of(error).split())) or type(error).__name__
+        message = one_line(in_options(" ".join(text_of(error).split()))) or type(error).__name__
         say(f"datapipes {arguments.command}: {message}")
         if arguments.json:
             with contextlib.suppress(OSError):  # that the work failed is told already

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import os
 import re
@@ -20,9 +21,11 @@ import numpy as np
 
 from datapipes.base.errors import needed
 from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, say
-from datapipes.cli.inputs import add_input, open_input
+from datapipes.cli.inputs import AnyGraph, add_input, open_input
+from datapipes.datasets import Dataset
 from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
+from datapipes.partition.pyg.pyg_names import PygMisfit
 from datapipes.partition.report import MOST_MATRIX_PARTS, PartitionReport
 from datapipes.partition.source import Progress
 
@@ -46,8 +49,8 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--recursive", action="store_true", help="METIS halves again and again")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is random; default: 0")
     parser.add_argument("--node-time-attr", metavar="NAME", help="store this time of the source node for each edge")
-    layouts = "what to write: native, pyg, or native,pyg for both; default: both"
-    parser.add_argument("--layouts", choices=_CHOICES, default="native,pyg", metavar="LAYOUTS", help=layouts)
+    layouts = "what to write: native, pyg, or native,pyg for both; default: both, or native if pyg cannot hold it"
+    parser.add_argument("--layouts", choices=_CHOICES, metavar="LAYOUTS", help=layouts)
     parser.add_argument(
         "--edge-map",
         action=argparse.BooleanOptionalAction,
@@ -64,21 +67,17 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     picture = None if arguments.png is None else Path(arguments.png)
     if picture is not None:
         _check_picture(picture, arguments.parts, out)
-    layouts = tuple(each for each in _LAYOUTS if each in arguments.layouts.split(","))
     data = open_input(given, arguments)
+    layouts = _LAYOUTS if arguments.layouts is None else tuple(sorted(arguments.layouts.split(",")))
     with progress_of("partition", quiet=arguments.quiet) as progress:
-        report = Partitioner(
-            data,
-            arguments.parts,
-            out,
-            arguments.recursive,
-            method=arguments.method,
-            node_time_attr=arguments.node_time_attr,
-            rng_seed=arguments.seed,
-            layouts=layouts,
-            edge_map=arguments.edge_map,
-            progress=progress,
-        ).generate_partition()
+        try:
+            report = _partition(data, out, layouts, arguments, progress)
+        except PygMisfit as misfit:
+            if arguments.layouts is not None:
+                raise
+            layouts = ("native",)
+            report = _partition(data, out, layouts, arguments, progress)
+            report = dataclasses.replace(report, left_out=(*report.left_out, f"PyG's layout: {misfit.why}"))
     lines = [str(report), f"written to {out}: {' and '.join(layouts)} layout"]
     if picture is not None:
         _write_picture(report, picture)
@@ -91,6 +90,23 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         "report": report.to_json(),
     }
     return "\n".join(lines), values
+
+
+def _partition(
+    data: AnyGraph | Dataset, out: Path, layouts: tuple[str, ...], arguments: argparse.Namespace, progress: Progress
+) -> PartitionReport:
+    return Partitioner(
+        data,
+        arguments.parts,
+        out,
+        arguments.recursive,
+        method=arguments.method,
+        node_time_attr=arguments.node_time_attr,
+        rng_seed=arguments.seed,
+        layouts=layouts,
+        edge_map=arguments.edge_map,
+        progress=progress,
+    ).generate_partition()
 
 
 _LINE_EVERY_S = 10.0  # within a step

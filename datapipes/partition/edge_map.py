@@ -28,7 +28,8 @@ def with_edge_map(book: PartitionBook, graph: CSCGraph | HeteroCSCGraph) -> Part
 
 def _parts_of_edges(book: PartitionBook, relation: Relation, edge_type: EdgeType | None) -> Tensor:
     owners = book.nodes(None if edge_type is None else edge_type[2])
-    check_edge_ids(relation, edge_type)
+    if wrong := wrong_edge_ids(relation, edge_type):
+        raise ValueError(f"Partitioner: {wrong}. Leave the edge map out: layouts=('native',), edge_map=False.")
     parts = torch.empty(relation.indices.shape[0], dtype=smallest_dtype(book.num_parts))
     for first in range(0, owners.num_ids, ROWS):
         last = min(first + ROWS, owners.num_ids)
@@ -43,11 +44,11 @@ def _parts_of_edges(book: PartitionBook, relation: Relation, edge_type: EdgeType
     return parts
 
 
-def check_edge_ids(relation: Relation, edge_type: EdgeType | None) -> None:
-    """Raise ValueError unless the edge ids are 0 to num_edges - 1, each once. O(num_edges), one byte an edge."""
+def wrong_edge_ids(relation: Relation, edge_type: EdgeType | None) -> str | None:
+    """Return None if the edge ids are 0 to num_edges - 1, each once; else what was found. One byte an edge."""
     ids, count = relation.edge_ids, int(relation.indices.shape[0])
     if ids is None:
-        return
+        return None
     of = "" if edge_type is None else f" of {type_text(edge_type)}"
     seen, found = torch.zeros(count, dtype=torch.bool), "an id that is there twice"
     for begin in range(0, count, IDS):
@@ -57,8 +58,6 @@ def check_edge_ids(relation: Relation, edge_type: EdgeType | None) -> None:
             found = f"the id {int(some[int(outside.nonzero()[0])])}"
             break
         seen[some] = True
-    if not bool(seen.all()):
-        raise ValueError(
-            f"Partitioner: found {found} among the edge ids{of}; an edge map, which PyG's layout has too, needs each "
-            f"of 0 to {count - 1} once. Leave the edge map out: layouts=('native',), edge_map=False."
-        )
+    if bool(seen.all()):
+        return None
+    return f"found {found} among the edge ids{of}; an edge map needs each of 0 to {count - 1} once"

@@ -11,10 +11,11 @@ from datapipes.base.checks import check_bool, check_choice
 from datapipes.base.folder import check_root, new_folder
 from datapipes.graph.graph import Graph
 from datapipes.partition.cost import Cost
-from datapipes.partition.edge_map import check_edge_ids, with_edge_map
+from datapipes.partition.edge_map import with_edge_map, wrong_edge_ids
 from datapipes.partition.layouts import PARTITION
 from datapipes.partition.methods.assign import Assignment, check_arguments, make_assignment
 from datapipes.partition.native.native_write import check_times, write_native
+from datapipes.partition.pyg.pyg_names import PygMisfit
 from datapipes.partition.pyg.pyg_write import check_pyg, pyg_bytes, write_pyg
 from datapipes.partition.report import PartitionReport, measure
 from datapipes.partition.source import Progress
@@ -142,14 +143,14 @@ class Partitioner:
         relations = {edge_type: graph.relation(edge_type) for edge_type in graph.edge_types}
         if self.edge_map is False or (self.edge_map is None and not any(r.edge_attributes for r in relations.values())):
             return False, []
-        try:
-            for edge_type, relation in relations.items():
-                check_edge_ids(relation, edge_type)
-        except ValueError:
-            if self.edge_map:
-                raise
-            return False, ["the part of each edge, since edge ids are not 0 to the number of edges - 1, each once"]
-        return True, []
+        wrong = next(filter(None, (wrong_edge_ids(each, edge_type) for edge_type, each in relations.items())), None)
+        if wrong is None:
+            return True, []
+        if "pyg" in self.layouts:
+            raise PygMisfit(f"{wrong}, and this layout has one", "Number the edges so")
+        if self.edge_map:
+            raise ValueError(f"{_NAME}: {wrong}. Leave the edge map out: edge_map=False.")
+        return False, ["the part of each edge, since edge ids are not 0 to the number of edges - 1, each once"]
 
     def _num_bytes(self) -> int:
         """Return about how many bytes the layouts take on the disk."""

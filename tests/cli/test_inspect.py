@@ -94,7 +94,10 @@ def test_options_of_data_sets_are_passed_on(capsys, tmp_path):
     rdf = rdf_folder(tmp_path / "rdf")
     facts = run(capsys, "inspect", rdf, "--json", "--no-inverse-relations").json["dataset"]
     assert len(facts["graph"]["edge_types"]) == 2
-    for option, said in ((("--split", 2), "split"), (("--normalize-features",), "normalize_features")):
+    for option, said in (
+        (("--split", 2), "; --split must be in [0, 2). Pass one of these, or leave --split out."),
+        (("--normalize-features",), ": --normalize-features is"),
+    ):
         found = run(capsys, "inspect", npz_file(tmp_path), *option)
         assert (found.code, found.out) == (1, "")
         assert said in found.err

@@ -78,6 +78,15 @@ def test_an_error_is_one_line_on_stderr(capsys, tmp_path):
     assert found.err == f"{said} Check the path.\n"
 
 
+def test_what_a_user_has_named_stays_in_an_error(capsys, tmp_path):
+    for name in ("num_parts", "a num_parts.npz", "insecure", "part"):
+        found = run(capsys, "inspect", tmp_path / name)
+        assert f"datasets.open: {tmp_path / name} does not exist" in found.err
+    graph = saved_graph(tmp_path / "graph")
+    found = run(capsys, "partition", graph, tmp_path / "out", "--parts", 2, "--node-time-attr", "rng_seed", "--quiet")
+    assert "--node-time-attr 'rng_seed' is no node attribute of the graph; it has ['time', 'train_mask']" in found.err
+
+
 def test_with_json_an_error_is_an_object_too(capsys, tmp_path):
     found = run(capsys, "inspect", tmp_path / "nothing", "--json")
     assert found.code == 1

@@ -12,6 +12,7 @@ from scripts import run_script
 import datapipes as dp
 from datapipes.cli import partition
 from datapipes.distributed import Part, Partitioner, PartitionReport
+from datapipes.partition.layouts import layout_of
 
 COSTS = ("seconds", "memory_bytes")  # differ from run to run
 
@@ -93,13 +94,42 @@ def test_graphs_with_types(capsys, tmp_path):
     assert found.code == 0
 
 
+def with_wrong_edge_ids(folder):
+    graph = dp.CSCGraph(torch.tensor([0, 1, 2]), torch.tensor([1, 0]), edge_ids=torch.tensor([0, 7]))
+    graph.save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (rdf_folder, "the type ('entity', 'http://x/knows', 'entity') makes no name of a file; it may have no '/'"),
+        (with_wrong_edge_ids, "found the id 7 among the edge ids; an edge map needs each of 0 to 1 once"),
+    ],
+)
+def test_a_graph_that_does_not_fit_pyg_is_written_in_the_native_layout(capsys, tmp_path, make, why):
+    given = ("partition", make(tmp_path / "in"), tmp_path / "out", "--parts", 2, "--method", "range", "--quiet")
+    found = run(capsys, *given, "--json")
+    assert (found.code, found.err, found.json["layouts"]) == (0, "", ["native"])
+    assert found.json["report"]["left_out"][-1].startswith(f"PyG's layout: {why}")
+    found = run(capsys, *given)
+    assert f"\nnot in the parts: PyG's layout: {why}" in found.out
+    assert found.out.endswith(f"\nwritten to {tmp_path / 'out'}: native layout\n")
+    assert layout_of(tmp_path / "out") == {"native"}
+    for asked in ("pyg", "native,pyg"):
+        found = run(capsys, *given, "--layouts", asked)
+        assert (found.code, found.out) == (1, "")
+        assert why in found.err
+        assert found.err.endswith(", or leave out PyG's layout with --layouts native.\n")
+
+
 def test_layouts_are_named_in_any_order_and_the_help_says_so(capsys, tmp_path):
     found, out = made(capsys, tmp_path, "--layouts", "pyg,native", "--json")
     assert (found.code, found.err, found.json["layouts"]) == (0, "", ["native", "pyg"])
     assert Part.open(out, 1).num_parts == 2
     assert (out / "META.json").exists()
     text = " ".join(run(capsys, "partition", "--help").out.split())
-    assert "--layouts LAYOUTS what to write: native, pyg, or native,pyg for both; default: both" in text
+    assert "native, pyg, or native,pyg for both; default: both, or native if pyg cannot hold it" in text
 
 
 def test_every_option_reaches_the_partitioner(capsys, monkeypatch, tmp_path):
@@ -170,11 +200,11 @@ def test_wrong_usage(capsys, tmp_path, options, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--parts", "0"], "num_parts must be"),
-        (["--parts", "6"], "num_parts is 6, and the graph has 5 nodes"),
-        (["--parts", "2", "--method", "random", "--recursive"], "recursive=True is an option of method='metis'"),
-        (["--parts", "2", "--seed", "-1"], "rng_seed must be"),
-        (["--parts", "2", "--node-time-attr", "when"], "node_time_attr 'when' is no node attribute"),
+        (["--parts", "0"], "Partitioner: --parts must be"),
+        (["--parts", "6"], "Partitioner: --parts is 6, and the graph has 5 nodes"),
+        (["--parts", "2", "--method", "random", "--recursive"], "--recursive is an option of --method metis, and"),
+        (["--parts", "2", "--seed", "-1"], "--seed must be"),
+        (["--parts", "2", "--node-time-attr", "when"], "--node-time-attr 'when' is no node attribute"),
     ],
 )
 def test_what_the_partitioner_refuses(capsys, tmp_path, options, said):

@@ -83,9 +83,26 @@ def test_labels_and_parts_are_those_of_the_files(tmp_path):
     assert (train.labels.tolist(), test.labels.tolist(), len(validation.seeds)) == ([1], [0], 0)
     every = "id\tperson\tlabel_affiliation\n1\thttp://x/ann\thttp://x/group\n2\thttp://x/bob\thttp://x/agroup\n"
     assert read_rdf(written(tmp_path / "b", completeDataset=every)).name == "tiny"
-    wrong = every.replace("/agroup", "/group")
-    with pytest.raises(DatasetFormatError, match=r"completeDataset\.tsv: found other entities or labels"):
-        read_rdf(written(tmp_path / "b", completeDataset=wrong))
+    for wrong, found in (
+        (every.replace("/agroup", "/group"), "'http://x/bob' with the label 'http://x/group'; expected it with the"),
+        (every.rsplit("2", 1)[0], "'http://x/bob' without a label; expected it with the label 'http://x/agroup', as"),
+        (f"{every}3\thttp://x/eve\ta\n", "'http://x/eve' with the label 'a'; expected it without a label, as in train"),
+    ):
+        with pytest.raises(DatasetFormatError, match=f"^completeDataset.tsv: found {found}"):
+            read_rdf(written(tmp_path / "b", completeDataset=wrong))
+
+
+def test_a_label_that_is_a_number_is_so_in_any_spelling(tmp_path):
+    header = "id\tbond\tlabel_mutagenic\n"
+    split = {"trainingSet": f"{header}1.0\thttp://x/ann\t1.0\n", "testSet": f"{header}2.0\thttp://x/bob\t0.0\n"}
+    every = f"{header}1\thttp://x/ann\t1\n2\thttp://x/bob\t0\n"
+    raw = read_rdf(written(tmp_path, **split, completeDataset=every))
+    train, _, test = (part[ENTITY] for part in raw.split)
+    assert raw.class_names == ("0", "1")
+    assert (train.labels.tolist(), test.labels.tolist()) == ([1], [0])
+    for other in ("10", "01.50", "1.0.0", "a.0"):
+        with pytest.raises(DatasetFormatError, match=r"with the label '.*'; expected it with the label '1', as in"):
+            read_rdf(written(tmp_path, **split, completeDataset=every.replace("\t1\n", f"\t{other}\n")))
 
 
 def test_numbers_do_not_depend_on_the_order_of_lines(tmp_path):

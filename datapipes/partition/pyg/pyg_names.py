@@ -15,7 +15,21 @@ GRAPH, NODE_FEATS, EDGE_FEATS = "graph.pt", "node_feats.pt", "edge_feats.pt"
 TIME, EDGE_TIME = "time", "edge_time"
 
 _MOST_BYTES = 255  # of the name of a file
-_OTHERWISE = "Rename it, or leave out PyG's layout with layouts=('native',)."
+
+
+class PygMisfit(ValueError):
+    """The graph has what PyG's layout cannot hold, while the native layout can.
+
+    Attributes:
+        why: what it has, and what is allowed.
+    """
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why, remedy)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"PyG's layout: {self.why}. {self.args[1]}, or leave out PyG's layout with layouts=('native',)."
 
 
 def part_folder(root: Path, part: int) -> Path:
@@ -47,7 +61,7 @@ def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[E
 
 
 def check_file_names(types: Iterable[Any]) -> None:
-    """Raise ValueError if a name of a type makes no name of a file, or two types make the same."""
+    """Raise PygMisfit if a name of a type makes no name of a file, or two types make the same."""
     files: dict[str, Any] = {}
     for of in types:
         if of is None:
@@ -58,14 +72,16 @@ def check_file_names(types: Iterable[Any]) -> None:
         except UnicodeEncodeError:
             fits = False
         if not fits:
-            raise ValueError(
-                f"PyG's layout: the type {shown(of)} makes no name of a file; it may have no '/', and at most "
-                f"{_MOST_BYTES - 3} bytes, joined with '__'. {_OTHERWISE}"
+            raise PygMisfit(
+                f"the type {shown(of)} makes no name of a file; it may have no '/', and at most {_MOST_BYTES - 3} "
+                "bytes, joined with '__'",
+                "Rename it",
             )
         if file in files:
-            raise ValueError(
-                f"PyG's layout: the types {shown(files[file])} and {shown(of)} both make the file {file!r}; each type "
-                f"needs one of its own. {_OTHERWISE}"
+            raise PygMisfit(
+                f"the types {shown(files[file])} and {shown(of)} both make the file {file!r}; each type needs one of "
+                "its own",
+                "Rename it",
             )
         files[file] = of
 

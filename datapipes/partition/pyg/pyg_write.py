@@ -33,6 +33,7 @@ from datapipes.partition.pyg.pyg_names import (
     META,
     NODE_FEATS,
     TIME,
+    PygMisfit,
     check_file_names,
     map_file,
     meta_of,
@@ -79,7 +80,7 @@ def check_pyg(source: Source, node_time_attr: str | None) -> Times:
     Reads no edge. Of all values, only times of dtype uint64 are looked through.
 
     Raises:
-        ValueError: As `write_pyg`; the edge ids are not looked at.
+        PygMisfit, ValueError: As `write_pyg`; the edge ids are not looked at.
     """
     check_file_names(source.node_types)
     check_file_names(source.edge_types)
@@ -249,9 +250,6 @@ def _plain(by_type: Mapping[Any, Any]) -> Any:
     return by_type[None] if None in by_type else dict(by_type)
 
 
-_OTHERWISE = "or leave out PyG's layout with layouts=('native',)."
-
-
 @dataclass(frozen=True)
 class Times:
     """The attributes that hold times.
@@ -309,15 +307,15 @@ def _check_times(domain: str, type_: Any, name: str, stored: str, attributes: Ma
             f"[num_{domain}s], floats of 16 bits or more. Correct node_time_attr."
         )
     if name != stored and stored in attributes:
-        raise ValueError(
-            f"PyG's layout: the {domain}s{of} have the attribute {stored!r} beside {shown(name)}, and PyG finds times "
-            f"under the name {stored!r} only. Rename it, {_OTHERWISE}"
+        raise PygMisfit(
+            f"the {domain}s{of} have the attribute {stored!r} beside {shown(name)}, and PyG finds times under the name "
+            f"{stored!r} only",
+            "Rename it",
         )
     for piece in pieces(values, MOST_EDGES) if values.dtype == torch.uint64 else ():
         if bool((piece.view(torch.int64) < 0).any()):
-            raise ValueError(
-                f"PyG's layout: {what} is uint64 and has a time of 2^63 or more; times are stored as int64. Make them "
-                f"smaller, {_OTHERWISE}"
+            raise PygMisfit(
+                f"{what} is uint64 and has a time of 2^63 or more; times are stored as int64", "Make them smaller"
             )
 
 

@@ -32,6 +32,8 @@ from datapipes.seeds import HeteroItemSet, ItemSet
 __all__ = ["DistGraph"]
 
 _CONNECT = "DistGraph.connect"
+_PARTITION_AGAIN = "call it of the whole graph, and partition that again"
+_OWN_ROWS = "local_part.relation(edge_type) has the in-edges of the part in this process"
 
 
 class DistGraph(AsksParts):
@@ -136,10 +138,25 @@ class DistGraph(AsksParts):
         return (self.book.edges(known).num_ids if self.book.has_edges else self.facts.num_edges[known]) - 1
 
     def relation(self, edge_type: EdgeType | str | None) -> Relation:
-        self._refuse("relation", "local_part.relation(edge_type) has the in-edges of the part in this process")
+        self._refuse("relation", _OWN_ROWS)
 
     def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:
         self._refuse("node_attributes_of", "a DistFeatureStore over it reads attributes")
+
+    def to_undirected(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("to_undirected", _PARTITION_AGAIN)
+
+    def add_self_loops(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("add_self_loops", _PARTITION_AGAIN)
+
+    def remove_self_loops(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("remove_self_loops", _PARTITION_AGAIN)
+
+    def in_degrees(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("in_degrees", _OWN_ROWS)
+
+    def out_degrees(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("out_degrees", "call it of the whole graph before it is partitioned")
 
     def topology(self) -> Any:
         self._refuse("topology", "sample_neighbor samples it")

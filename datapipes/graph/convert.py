@@ -50,7 +50,7 @@ def from_edge_index(
     check_int(_WHERE, "num_nodes", num_nodes, 0, MAX_NODES)
     least_bytes = 8 * (num_nodes + 1 + edges.shape[1]) + edges.shape[1] * edges.element_size()
     check_memory(_WHERE, f"a graph of num_nodes={num_nodes} nodes and {edges.shape[1]} edges", least_bytes, _REMEDY)
-    indptr, indices, order = _sorted_by_destination(edges, num_nodes, num_nodes)
+    indptr, indices, order = sorted_by_destination(edges, num_nodes, num_nodes)
     of_edges = _in_order(edge_attributes, order)
     return GraphArrays(
         {None: (indptr, indices)}, {None: num_nodes}, {None: order}, {None: node_attributes}, {None: of_edges}
@@ -81,7 +81,7 @@ def _in_order(edge_attributes: Mapping[str, Any] | None, order: Tensor, of: str 
     return moved
 
 
-def _sorted_by_destination(columns: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+def sorted_by_destination(columns: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return (indptr [num_dst + 1], indices, order). Ends are checked before, unless both types have as many nodes."""
     src, dst = columns[0].contiguous().numpy(), columns[1].contiguous().numpy()
     if num_src <= num_dst:
@@ -164,7 +164,7 @@ def hetero_from_edge_index(
     relations, ids, moved = {}, {}, {}
     for key, columns in edges.items():
         _check_ends(key, columns, counts)
-        indptr, indices, order = _sorted_by_destination(columns, counts[key[0]], counts[key[2]])
+        indptr, indices, order = sorted_by_destination(columns, counts[key[0]], counts[key[2]])
         relations[key], ids[key] = (indptr, indices), order
         moved[key] = _in_order(attributes.get(key), order, f" of {key}")
     return GraphArrays(relations, counts, ids, node_attributes or {}, moved)

@@ -15,9 +15,9 @@ from datapipes import _core
 from datapipes.base.array_digest import Hashed, array_digest, version_of
 from datapipes.base.checks import check_bool, shown
 from datapipes.base.threads import num_threads
-from datapipes.base.types import EdgeType, ends_of
+from datapipes.base.types import EdgeType, ends_of, type_in
 from datapipes.device.pinnable import Pinnable, without_pin
-from datapipes.graph import storage
+from datapipes.graph import edits, storage
 from datapipes.graph.arrays import GraphArrays, as_index_dtype
 from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Keyed, RowForm, forms_of
@@ -159,6 +159,77 @@ class LocalGraph(Pinnable, Hashed, Graph):
         dtype = check_index_dtype(dtype, max(arrays.num_nodes.values(), default=0))
         relations = {of: (each[0], as_index_dtype(each[1], dtype)) for of, each in arrays.relations.items()}
         return self._of(arrays._replace(relations=relations))
+
+    # --- other edges, implemented in edits.py
+
+    def to_undirected(
+        self: _Self, reverse_names: Mapping[EdgeType, Any] | Mapping[str, Any] | None = None, *, merge: bool = False
+    ) -> _Self:
+        """Return the graph in which each edge has its reverse too. A self-loop is its own reverse and stays once.
+
+        In-edges of a node: first those that it has, in their order; then the reverses of its out-edges, in the order in
+        which these edges stand in the graph. A reverse has the values of its edge in all edge attributes. The id of an
+        edge is its position in the new graph, whose edge attribute "original_id", int64, tells the edge id in this
+        graph: of the edge itself, or of the edge that it reverses. So edge features `w` of this graph become
+        `w[new.edge_attributes["original_id"]]`. A graph with this attribute keeps its values.
+
+        With types, the reverses of an edge type from a node type to itself join it. An edge type that joins two node
+        types stays, and its reverses are an edge type of their own.
+
+        Args:
+            reverse_names: {edge type: name of the relation of its reverses}, which must be new: the reverses of (src,
+                rel, dst) with the name "rev" are (dst, "rev", src). Needed for each edge type between two node types;
+                None in the place of the name leaves the edge type without reverses.
+            merge: join parallel edges, also those that were parallel before: of all edges with the same ends the first
+                stays, with its attributes. Without `merge` an edge whose reverse the graph has becomes two.
+        Raises:
+            TypeError, ValueError: A name is missing, unknown or taken; the message says which. O(num_edges).
+        """
+        return self._of(edits.to_undirected(self._arrays(), reverse_names, merge))
+
+    def add_self_loops(
+        self: _Self, edge_types: Sequence[EdgeType | str] | None = None, *, fill_value: Any = 1.0
+    ) -> _Self:
+        """Return the graph in which each node has a self-loop: a new one, its last in-edge, where it has none.
+
+        Ids and "original_id" are those of `to_undirected`; it is -1 for new self-loops.
+
+        Args:
+            edge_types: which get them, from a node type to itself; None for all of these.
+            fill_value: the value of new self-loops in all edge attributes; or {name: value}, one for each.
+        Raises:
+            TypeError, ValueError: No edge type, or one of the given ones not, goes from a node type to itself; or a
+                value is none of its attribute.
+        """
+        return self._of(edits.add_self_loops(self._arrays(), edge_types, fill_value))
+
+    def remove_self_loops(self: _Self, edge_types: Sequence[EdgeType | str] | None = None) -> _Self:
+        """Return the graph without the edges from a node to itself; the others keep their order and attributes.
+
+        Ids and "original_id" are those of `to_undirected`; `edge_types` and errors those of `add_self_loops`. With
+        types, if no edge type goes from a node type to itself, it is the same graph.
+        """
+        return self._of(edits.remove_self_loops(self._arrays(), edge_types))
+
+    def in_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
+        """Return the number of in-edges of each destination node, int64 [num_nodes of dst]; parallel ones count.
+
+        Raises:
+            TypeError, ValueError: There is no such edge type.
+        """
+        return self.relation(edge_type).indptr.diff()
+
+    def out_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
+        """Return the number of out-edges of each source node, int64 [num_nodes of src]. Reads all edges.
+
+        Raises:
+            TypeError, ValueError: There is no such edge type, or the graph is corrupt.
+        """
+        indices = self.relation(edge_type).indices
+        count = self.num_nodes_of(ends_of(type_in("out_degrees", "edge", edge_type, self.edge_types))[0])
+        if indices.shape[0] > 0 and not 0 <= int(indices.min()) <= int(indices.max()) < count:
+            self.validate()  # raises
+        return torch.bincount(indices, minlength=count)
 
     def num_edges_of(self, edge_type: EdgeType | str | None) -> int:
         """Return the number of edges of a type; errors as those of `relation`."""

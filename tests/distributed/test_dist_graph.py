@@ -52,6 +52,22 @@ def test_with_types_each_type_that_has_the_mask_has_its_seeds():
 
 
 @pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("to_undirected", "call it of the whole graph, and partition that again"),
+        ("add_self_loops", "call it of the whole graph, and partition that again"),
+        ("remove_self_loops", "call it of the whole graph, and partition that again"),
+        ("in_degrees", r"local_part\.relation\(edge_type\) has the in-edges of the part"),
+        ("out_degrees", "call it of the whole graph before"),
+    ],
+)
+def test_what_needs_all_rows_is_refused(name, remedy):
+    graph = own(0)
+    with refused(TypeError, stage="DistGraph", found=f"no {name}", allowed="rows are in 2 parts", remedy=remedy):
+        getattr(graph, name)()
+
+
+@pytest.mark.parametrize(
     ("part", "typed", "arguments", "found", "remedy"),
     [
         (None, False, {}, "all parts are behind servers", "local_part="),

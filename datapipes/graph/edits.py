@@ -1,0 +1,186 @@
+"""Graphs with other edges: each edge and its reverse, self-loops added or removed; with types and without.
+
+Each function lists the edges of the types that change, and sorts them by destination with the sort of all converters.
+That sort is stable, so in-edges of a node stand in the order of the list. Edges are listed in the order of the graph:
+by destination, then by their place among its in-edges. In the new graph the id of an edge is its position, and the edge
+attribute "original_id" tells where it comes from. A graph that has this attribute keeps its values, so after several
+changes they still name the edges of the first graph. A relation of which no edge changes stays as it is, with its ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_bool, shown
+from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, ends_of, known_edge_type, type_in, type_text
+from datapipes.graph.arrays import GraphArrays
+from datapipes.graph.checks import check_mapping
+from datapipes.graph.convert import sorted_by_destination
+
+ORIGINAL_ID = "original_id"
+
+
+class _Edges(NamedTuple):
+    """The edges of a type as a list: `ends` [2, num_edges], sources above destinations, and a row of each attribute."""
+
+    ends: Tensor
+    attributes: dict[str, Tensor]
+
+    def at(self, places: Tensor) -> _Edges:
+        """Return the edges at some places: ids, or a mask."""
+        return _Edges(self.ends[:, places], {name: rows[places] for name, rows in self.attributes.items()})
+
+    def reversed(self) -> _Edges:
+        return self._replace(ends=self.ends.flip(0))
+
+    def then(self, others: _Edges) -> _Edges:
+        """Return these edges, then the others, which have the same attributes."""
+        attributes = {name: torch.cat((rows, others.attributes[name])) for name, rows in self.attributes.items()}
+        return _Edges(torch.cat((self.ends, others.ends), dim=1), attributes)
+
+    @property
+    def are_loops(self) -> Tensor:
+        return self.ends[0] == self.ends[1]
+
+
+def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> GraphArrays:
+    """See LocalGraph.to_undirected."""
+    check_bool("to_undirected", "merge", merge)
+    edges: dict[Any, _Edges] = {}
+    for of, back in _reverses("to_undirected", arrays, reverse_names).items():
+        own = _listed(arrays, of)
+        if back == of:
+            edges[of] = own.then(own.at(~own.are_loops).reversed())
+            continue
+        edges[back] = own.reversed()
+        if merge:
+            edges[of] = own
+    if merge:
+        edges = {of: _joined(each, arrays.num_nodes, of) for of, each in edges.items()}
+    return _with_edges(arrays, edges)
+
+
+def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill_value: Any) -> GraphArrays:
+    """See LocalGraph.add_self_loops."""
+    where = "add_self_loops"
+    chosen = _of_one_node_type(where, arrays, edge_types)
+    if not chosen:
+        raise ValueError(
+            f"{where}: no edge type goes from a node type to itself; known are {shown(sorted(arrays.relations))}. Add "
+            "such a relation to the graph."
+        )
+    edges = {of: _listed(arrays, of) for of in chosen}
+    if isinstance(fill_value, Mapping):
+        names = {name for each in edges.values() for name in each.attributes} - {ORIGINAL_ID}
+        if {*fill_value} != names:
+            raise ValueError(
+                f"{where}: fill_value has values for {shown(sorted(fill_value, key=str))}, and the edge attributes are "
+                f"{sorted(names)}; each needs one. Name these."
+            )
+    for of, each in edges.items():
+        have = torch.zeros(arrays.num_nodes[ends_of(of)[0]], dtype=torch.bool)
+        have[each.ends[0, each.are_loops]] = True
+        nodes = (~have).nonzero().flatten().to(each.ends.dtype)
+        filled = {name: _filled(where, name, rows, len(nodes), fill_value) for name, rows in each.attributes.items()}
+        edges[of] = each.then(_Edges(nodes.expand(2, -1), filled))
+    return _with_edges(arrays, edges)
+
+
+def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -> GraphArrays:
+    """See LocalGraph.remove_self_loops."""
+    chosen = _of_one_node_type("remove_self_loops", arrays, edge_types)
+    edges = {of: _listed(arrays, of) for of in chosen}
+    return _with_edges(arrays, {of: each.at(~each.are_loops) for of, each in edges.items()})
+
+
+def _listed(arrays: GraphArrays, of: EdgeType | None) -> _Edges:
+    indptr, indices = arrays.relations[of]
+    dst = np.repeat(np.arange(len(indptr) - 1, dtype=indices.numpy().dtype), np.diff(indptr.numpy()))
+    ids = arrays.edge_ids[of] if of in arrays.edge_ids else torch.arange(len(indices))
+    return _Edges(torch.stack((indices, torch.from_numpy(dst))), {ORIGINAL_ID: ids, **arrays.edge_attributes[of]})
+
+
+def _with_edges(arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
+    """Return the arrays with other edges of some types, which may be new; the id of an edge is its position."""
+    relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
+    for of, each in edges.items():
+        src, dst = ends_of(of)
+        indptr, indices, order = sorted_by_destination(each.ends, arrays.num_nodes[src], arrays.num_nodes[dst])
+        relations[of] = indptr, indices
+        attributes[of] = {name: rows[order] for name, rows in each.attributes.items()}
+    ids = {of: each for of, each in arrays.edge_ids.items() if of not in edges}
+    return arrays._replace(relations=relations, edge_attributes=attributes, edge_ids=ids)
+
+
+def _joined(edges: _Edges, num_nodes: Mapping[Any, int], of: EdgeType | None) -> _Edges:
+    """Return the first of all edges with the same ends, in the order of the list."""
+    num_src, num_dst = (num_nodes[end] for end in ends_of(of))
+    _, _, by_src = sorted_by_destination(edges.ends.flip(0), num_dst, num_src)
+    _, _, by_dst = sorted_by_destination(edges.ends[:, by_src], num_src, num_dst)
+    order = by_src[by_dst]
+    ends = edges.ends[:, order]
+    is_first = torch.ones(len(order), dtype=torch.bool)
+    is_first[1:] = (ends[:, 1:] != ends[:, :-1]).any(0)
+    return edges.at(order[is_first].sort().values)
+
+
+def _reverses(where: str, arrays: GraphArrays, reverse_names: Any) -> dict[Any, Any]:
+    """Return {edge type: the type of its reverses}, without the types that stay as they are."""
+    given: Mapping[Any, Any] = check_mapping(where, "reverse_names", reverse_names, "{edge type: name of its reverse}")
+    if None in arrays.relations:
+        if given:
+            raise ValueError(f"{where}: the graph has no types, so it takes no reverse_names. Leave them out.")
+        return {None: None}
+    names = {known_edge_type(where, of, arrays.relations): name for of, name in by_edge_type(where, given).items()}
+    found: dict[EdgeType, EdgeType] = {}
+    for of in arrays.relations:
+        src, relation, dst = of
+        if of not in names and src != dst:
+            raise ValueError(
+                f"{where}: found no name for the reverse of {type_text(of)}, which joins two node types; each such "
+                f"edge type needs one. Pass reverse_names={{{of}: 'rev_{relation}'}}, or None in the place of the name "
+                "to leave it as it is."
+            )
+        name = names.get(of, relation)
+        if name is None:
+            continue
+        back = check_edge_type(where, (dst, name, src))
+        if back != of and (back in arrays.relations or back in found.values()):
+            raise ValueError(
+                f"{where}: the reverse of {type_text(of)} is named {shown(name)}, and {type_text(back)} is there "
+                "already; the reverses need an edge type of their own. Choose another name, or None to leave "
+                f"{type_text(of)} as it is."
+            )
+        found[of] = back
+    return found
+
+
+def _of_one_node_type(where: str, arrays: GraphArrays, edge_types: Collection[Any] | None) -> list[Any]:
+    """Return the edge types that may have self-loops: all of them, or the given ones, checked."""
+    have_loops = [of for of in arrays.relations if len({*ends_of(of)}) == 1]
+    if edge_types is None:
+        return have_loops
+    chosen = [type_in(where, "edge", of, arrays.relations) for of in edge_types]
+    for of in chosen:
+        if of not in have_loops:
+            raise ValueError(
+                f"{where}: {type_text(of)} joins two node types, so it has no self-loops; those from a type to itself "
+                f"are {shown(have_loops)}. Choose among these."
+            )
+    return chosen
+
+
+def _filled(where: str, name: str, rows: Tensor, count: int, fill_value: Any) -> Tensor:
+    value = -1 if name == ORIGINAL_ID else fill_value[name] if isinstance(fill_value, Mapping) else fill_value
+    try:
+        return torch.full((count, *rows.shape[1:]), value, dtype=rows.dtype)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{where}: fill_value {shown(value)} is no value of the edge attribute {name!r}, which is {rows.dtype}. "
+            "Pass a number that fits, or {name: number}."
+        ) from error

@@ -42,8 +42,9 @@ from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
+from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
-from datapipes.seeds.item_set import HeteroItemSet, ItemSet
+from datapipes.seeds.item_set import ItemSet
 
 __version__ = "0.1.0"
 

@@ -14,8 +14,9 @@ import torch.distributed
 from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.processes.ranks import Ranks, group_timeout_s
+from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
-from datapipes.seeds.item_set import HeteroItemSet, ItemSet
+from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["DistributedItemSampler"]
 

@@ -19,7 +19,8 @@ from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage import SeedStage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
-from datapipes.seeds.item_set import HeteroItemSet, ItemSet
+from datapipes.seeds.hetero_item_set import HeteroItemSet
+from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["ItemSampler"]
 

@@ -1,16 +1,11 @@
-"""ItemSet: the seeds of a task and the values that belong to each seed (labels, queries, times, the user's own).
-
-HeteroItemSet: item sets of several node types, or of several edge types, as one set. The items are numbered type by
-type, in sorted order of the types. ItemSampler permutes them as one set, so a minibatch holds items of several types.
-Within a type, items keep the order in which the permutation visits them.
-"""
+"""ItemSet: the seeds of a task and the values that belong to each seed (labels, queries, times, the user's own)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +13,21 @@ import torch
 from torch import Tensor
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import INDEX_DTYPES, as_tensor, check_int, dtype_name, how_to_get_ids, shown
+from datapipes.base.checks import (
+    INDEX_DTYPES,
+    as_tensor,
+    check_index_tensor,
+    check_int,
+    dtype_name,
+    how_to_get_ids,
+    shown,
+)
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
-from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, check_node_type
 from datapipes.minibatch import MiniBatch
 
-__all__ = ["HeteroItemSet", "ItemSet"]
+__all__ = ["ItemSet"]
 
+ROWS = 1024  # that an iteration takes at a time
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 _TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs"}) - {*ITEM_NAMES}
 
@@ -99,6 +102,25 @@ class ItemSet(Hashed):
     def __len__(self) -> int:
         return self._length
 
+    def __getitem__(self, index: Any) -> Any:
+        """Return the item at an int, or the items of a slice, a list or a tensor of positions [n]; new tensors.
+
+        Returns:
+            Rows of the one tensor of the set; of several tensors a tuple, in the order of `names`. `take` names them.
+        Raises:
+            IndexError: A position is outside the items; an int may count from the end, as a slice may.
+        """
+        positions, is_one = positions_at("ItemSet", index, len(self))
+        taken = self.take(positions)
+        rows = tuple(taken[name][0] if is_one else taken[name] for name in self.names)
+        return rows if len(rows) > 1 else rows[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items one by one, each as `self[i]`. For minibatches use an ItemSampler."""
+        for begin in range(0, len(self), ROWS):
+            rows = self[begin : begin + ROWS]
+            yield from zip(*rows, strict=True) if len(self.names) > 1 else rows
+
     @property
     def seeds_shape(self) -> tuple[int, ...]:
         """The shape of one seed: () for ids, (2,) for pairs, (k,) for seeds [n, k]."""
@@ -132,7 +154,7 @@ class ItemSet(Hashed):
     def take_fields(self, positions: Tensor) -> dict[str, Any]:
         """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
         taken = self.take(positions)
-        return _as_fields(taken) if self._has_own else taken
+        return as_fields(taken) if self._has_own else taken
 
     def refuse_empty(self, where: str) -> None:
         """Raise ValueError if there are no items; `where` is the stage that needs some."""
@@ -156,7 +178,21 @@ class ItemSet(Hashed):
         return f"ItemSet({self._length} items, names={self.names})"
 
 
-def _as_fields(taken: dict[str, Any]) -> dict[str, Any]:
+def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
+    """Return an index as int64 [n], and whether it is one int; an int and a slice may count from the end."""
+    if isinstance(index, slice):
+        return torch.from_numpy(np.arange(*index.indices(length))), False
+    if isinstance(index, (int, np.integer)) or (isinstance(index, Tensor) and index.ndim == 0):
+        place = operator.index(index)
+        if not -length <= place < length:
+            raise IndexError(f"{where}: found the position {place}, must be in [{-length}, {length}). Take another.")
+        return torch.tensor([place % length]), True
+    given = torch.tensor(index, dtype=torch.int64) if isinstance(index, list) else index
+    given = given.contiguous() if isinstance(given, Tensor) else given
+    return check_index_tensor(where, "the index", given).long(), False
+
+
+def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
     """Return {field of MiniBatch: rows}; names that are none are moved to the field "extra"."""
     extra = taken.keys() - ITEM_NAMES
     if not extra:
@@ -202,166 +238,3 @@ def _check_item(name: str, value: Any) -> Tensor:
         if tensor.ndim > 2 or (tensor.ndim == 2 and tensor.shape[1] == 0):
             raise ValueError(f"ItemSet: seeds must have shape [n] or [n, k], got {list(tensor.shape)}. Reshape them.")
     return tensor
-
-
-# --- with types
-
-
-class HeteroItemSet(Hashed):
-    """The seeds of several node types, or of several edge types, and the values that belong to each seed.
-
-    In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type of
-    which the minibatch has no seed. `labels` and other names have the types whose item sets have them. A name of the
-    user's own gives `minibatch.extra[name]`, {type: rows}.
-
-    Args:
-        item_sets: {type: ItemSet}. The keys are all node types or all edge types; their order does not matter. Seeds of
-            a node type are ids [n] (or an int, or a mask). Seeds of an edge type (src, rel, dst) are pairs [n, 2]:
-            column 0 holds nodes of the type src, column 1 of the type dst. For an edge type the text "src:rel:dst" is
-            accepted too: a text is an edge type where its seeds are pairs.
-    Raises:
-        TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
-    """
-
-    _hidden = frozenset({"refuse_empty", "take_fields"})
-
-    def __init__(self, item_sets: Mapping[str, ItemSet] | Mapping[EdgeType, ItemSet]) -> None:
-        if not isinstance(item_sets, Mapping) or not item_sets:
-            raise TypeError(
-                f"HeteroItemSet: item_sets must be a dict {{type: ItemSet}} of at least one type, got "
-                f"{shown(item_sets)}. Pass one."
-            )
-        for key, items in item_sets.items():
-            if not isinstance(items, ItemSet):
-                raise TypeError(
-                    f"HeteroItemSet: the items of {shown(key)} must be an ItemSet, got {type(items).__name__}. Wrap "
-                    "them: dp.ItemSet(...)."
-                )
-        self.item_sets = _sorted_by_type(item_sets)
-        ends = list(accumulate(len(items) for items in self.item_sets.values()))
-        self._length = ends[-1]
-        self._ends = np.array(ends)  # int64 [number of types]: the end of each type in the numbering of the items
-
-    @property
-    def types(self) -> tuple[str, ...] | tuple[EdgeType, ...]:
-        """The node types or the edge types, sorted."""
-        return tuple(self.item_sets)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def take(self, positions: Tensor) -> dict[str, dict[Any, Tensor]]:
-        """Return {name: {type: rows}} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
-
-        Rows of a type keep the order of `positions`. O(n log n + number of types).
-
-        Raises:
-            IndexError: A position is outside the items.
-        """
-        taken: dict[str, dict[Any, Tensor]] = {}
-        for (kind, items), places in zip(self.item_sets.items(), self._places(positions), strict=True):
-            for name, rows in items.take(places).items():
-                taken.setdefault(name, {})[kind] = rows
-        return taken
-
-    def take_fields(self, positions: Tensor) -> dict[str, Any]:
-        """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
-        return _as_fields(self.take(positions))
-
-    def _places(self, positions: Tensor) -> list[Tensor]:
-        """Return for each type the places within its item set, in the order of `positions`."""
-        # By NumPy: torch would wake its threads, which takes longer than the work.
-        given = positions.numpy()
-        outside = (given < 0) | (given >= len(self))
-        if outside.any():
-            raise IndexError(
-                f"HeteroItemSet: positions must be in [0, {len(self)}), got {given[outside][0]}. Take others."
-            )
-        number = np.searchsorted(self._ends, given, side="right")
-        ends = np.bincount(number, minlength=len(self.item_sets)).cumsum()[:-1]
-        grouped = np.split(given[np.argsort(number, kind="stable")], ends)
-        begins = [0, *self._ends[:-1]]
-        return [torch.from_numpy(places - begin) for places, begin in zip(grouped, begins, strict=True)]
-
-    def refuse_empty(self, where: str) -> None:
-        """Raise ValueError if a type has no items; `where` is the stage that needs some."""
-        for kind, items in self.item_sets.items():
-            if len(items) == 0:
-                raise ValueError(
-                    f"{where}: found 0 items of the type {kind!r}; each type needs at least 1. Leave the type out, or "
-                    "check how it was split."
-                )
-
-    def digest(self) -> str:
-        """Return a digest of the types and their items, 32 hexadecimal digits; see ItemSet.digest."""
-        facts = [[kind, len(items), items.names] for kind, items in self.item_sets.items()]
-        return hashlib.blake2b(json.dumps([facts, self.array_digests()]).encode(), digest_size=16).hexdigest()
-
-    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return the tensors by name and type; see Hashed."""
-        return {
-            f"{name} of {kind!r}": array
-            for kind, items in self.item_sets.items()
-            for name, array in items.hashed_arrays().items()
-        }
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": None}
-
-    def __repr__(self) -> str:
-        kind = "edge" if isinstance(self.types[0], tuple) else "node"
-        return f"HeteroItemSet({len(self)} items of {len(self.types)} {kind} types)"
-
-
-def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
-    """Return the item sets in sorted order of their types: all node types, or all edge types as tuples."""
-    edges = {key: items for key, items in given.items() if isinstance(key, tuple) or _is_pairs(items)}
-    nodes = {key: items for key, items in given.items() if key not in edges}
-    for key, items in nodes.items():
-        check_node_type("HeteroItemSet", key)
-        if items.seeds_shape != ():
-            how = "Transpose them if they are pairs of an edge type" if _is_edge_index(items) else "Flatten them"
-            raise ValueError(
-                f"HeteroItemSet: seeds of the node type {key!r} must have shape [n], got "
-                f"{_shape_of(items)}. {how}, or give an edge type and pairs [n, 2]."
-            )
-    for key, items in edges.items():
-        _check_pairs_type(key, items)
-        if not _is_pairs(items):
-            raise ValueError(
-                f"HeteroItemSet: seeds of the edge type {key} must be pairs of shape [n, 2], got "
-                f"{_shape_of(items)}. {'Transpose it?' if _is_edge_index(items) else 'Stack source and destination.'}"
-            )
-    if nodes and edges:
-        raise ValueError(
-            f"HeteroItemSet: found node types, such as {next(iter(nodes))!r}, beside edge types, such as "
-            f"{next(iter(edges))!r}; all must be of one kind. Make two sets. (A text is an edge type if its seeds are "
-            "pairs.)"
-        )
-    return by_edge_type("HeteroItemSet", edges) if edges else {key: nodes[key] for key in sorted(nodes)}
-
-
-def _is_pairs(items: ItemSet) -> bool:
-    return items.seeds_shape == (2,)
-
-
-def _is_edge_index(items: ItemSet) -> bool:
-    """Return whether the seeds look like an edge_index [2, n], which other libraries take for pairs."""
-    return len(items) == 2 and items.seeds_shape != ()
-
-
-def _shape_of(items: ItemSet) -> list[int]:
-    return [len(items), *items.seeds_shape]
-
-
-def _check_pairs_type(key: Any, items: ItemSet) -> None:
-    """Refuse a key that is no edge type; a text may have been meant as a node type."""
-    try:
-        check_edge_type("HeteroItemSet", key)
-    except ValueError as error:
-        if not isinstance(key, str):
-            raise
-        raise ValueError(
-            f"{error} Its seeds have shape {_shape_of(items)}, which are pairs of an edge type; seeds of a node type "
-            "have shape [n]."
-        ) from error

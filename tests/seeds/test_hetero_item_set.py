@@ -278,3 +278,21 @@ def test_the_ranks_share_the_minibatches_of_one_process():
 def test_the_repr_counts_items_and_types():
     assert repr(dp.HeteroItemSet(node_sets())) == "HeteroItemSet(55 items of 3 node types)"
     assert repr(dp.HeteroItemSet({"a:r:b": dp.ItemSet(PAIRS)})) == "HeteroItemSet(3 items of 1 edge types)"
+
+
+def test_items_are_taken_one_by_one_type_by_type():
+    labelled = dp.ItemSet((torch.tensor([5, 6]), torch.tensor([0.5, 0.25])))
+    items = dp.HeteroItemSet({"b": labelled, "a": dp.ItemSet(2)})
+    expected = [{"a": 0}, {"a": 1}, {"b": (5, 0.5)}, {"b": (6, 0.25)}]
+    for found in ([*items], [items[i] for i in range(4)], [items[i - 4] for i in range(4)]):
+        assert [{kind: one(item) for kind, item in each.items()} for each in found] == expected
+    assert items[:2].keys() == {"a"}
+    found = items[torch.tensor([3, 0, 2])]
+    assert found["a"].tolist() == [0]
+    assert [rows.tolist() for rows in found["b"]] == [[6, 5], [0.25, 0.5]]
+    with refused(IndexError, stage="HeteroItemSet", found="position 4", allowed=r"in \[-4, 4\)"):
+        items[4]
+
+
+def one(item):
+    return tuple(each.item() for each in item) if isinstance(item, tuple) else item.item()

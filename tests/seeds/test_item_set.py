@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pipelines import refused
 
 import datapipes as dp
+from datapipes.seeds import item_set
 
 
 def taken(items: dp.ItemSet, positions=(2, 0)) -> dict[str, list]:
@@ -209,6 +210,60 @@ def test_labels_may_be_of_any_dtype_and_width(dtype):
         labels = torch.ones(shape, dtype=dtype)
         rows = dp.ItemSet((4, labels)).take(torch.tensor([3, 1]))["labels"]
         assert (rows.dtype, rows.shape) == (dtype, (2, *shape[1:]))
+
+
+# --- one by one
+
+
+def as_lists(item):
+    return tuple(rows.tolist() for rows in item) if isinstance(item, tuple) else item.tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "items"),
+    [
+        (lambda: dp.ItemSet(5), [0, 1, 2, 3, 4]),
+        (lambda: dp.ItemSet(torch.tensor([7, 5, 3])), [7, 5, 3]),
+        (lambda: dp.ItemSet(torch.tensor([[7, 5], [3, 1]])), [[7, 5], [3, 1]]),
+        (lambda: dp.ItemSet((torch.tensor([7, 5]), torch.ones(2, 0))), [(7, []), (5, [])]),
+        (lambda: dp.ItemSet((torch.ones(2), 2), names=("labels", "seeds")), [(1.0, 0), (1.0, 1)]),
+        (lambda: dp.ItemSet(0), []),
+    ],
+)
+def test_an_item_is_a_row_of_each_tensor(monkeypatch, make, items):
+    found = make()
+    assert [as_lists(found[i]) for i in range(len(found))] == items
+    assert [as_lists(found[i - len(found)]) for i in range(len(found))] == items
+    for rows in (1, 2, 1024):
+        monkeypatch.setattr(item_set, "ROWS", rows)
+        assert [as_lists(item) for item in found] == items
+    for place in (len(items), -len(items) - 1):
+        with refused(IndexError, stage="ItemSet", found=f"position {place}", allowed=r"in \[-\d, \d\)|\[0, 0\)"):
+            found[place]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [slice(None), slice(1, -1), slice(None, None, -2), slice(3, 1), [4, 0, 4], torch.arange(6)[::2], np.array([1])],
+    ids=str,
+)
+def test_items_are_taken_by_slices_and_positions(index):
+    seeds, labels = torch.arange(6) * 7, torch.rand(6, 2)
+    place = torch.arange(6).numpy()[index]
+    taken = dp.ItemSet((seeds, labels))[index]
+    assert torch.equal(taken[0], seeds[place.copy()])
+    assert torch.equal(taken[1], labels[place.copy()])
+    assert torch.equal(dp.ItemSet(seeds)[index], taken[0])
+
+
+def test_what_is_no_index_is_refused():
+    items = dp.ItemSet((torch.arange(3), torch.arange(3)))
+    with refused(TypeError, stage="ItemSet", found="got str", allowed="a tensor or an array"):
+        items["labels"]
+    with refused(TypeError, stage="ItemSet", found="got bool", allowed="int32 or int64", remedy=r"mask\.nonzero"):
+        items[torch.ones(3, dtype=torch.bool)]
+    with pytest.raises(IndexError, match=r"must be in \[0, 3\)"):
+        items[torch.tensor([-1])]
 
 
 # --- digest

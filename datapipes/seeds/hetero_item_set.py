@@ -1,0 +1,201 @@
+"""HeteroItemSet: item sets of several node types, or of several edge types, as one set.
+
+The items are numbered type by type, in sorted order of the types. ItemSampler permutes them as one set, so a minibatch
+holds items of several types. Within a type, items keep the order in which the permutation visits them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.base.array_digest import Hashed
+from datapipes.base.checks import shown
+from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, check_node_type
+from datapipes.seeds.item_set import ItemSet, as_fields, positions_at
+
+__all__ = ["HeteroItemSet"]
+
+
+class HeteroItemSet(Hashed):
+    """The seeds of several node types, or of several edge types, and the values that belong to each seed.
+
+    In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type of
+    which the minibatch has no seed. `labels` and other names have the types whose item sets have them. A name of the
+    user's own gives `minibatch.extra[name]`, {type: rows}.
+
+    Args:
+        item_sets: {type: ItemSet}. The keys are all node types or all edge types; their order does not matter. Seeds of
+            a node type are ids [n] (or an int, or a mask). Seeds of an edge type (src, rel, dst) are pairs [n, 2]:
+            column 0 holds nodes of the type src, column 1 of the type dst. For an edge type the text "src:rel:dst" is
+            accepted too: a text is an edge type where its seeds are pairs.
+    Raises:
+        TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
+    """
+
+    _hidden = frozenset({"refuse_empty", "take_fields"})
+
+    def __init__(self, item_sets: Mapping[str, ItemSet] | Mapping[EdgeType, ItemSet]) -> None:
+        if not isinstance(item_sets, Mapping) or not item_sets:
+            raise TypeError(
+                f"HeteroItemSet: item_sets must be a dict {{type: ItemSet}} of at least one type, got "
+                f"{shown(item_sets)}. Pass one."
+            )
+        for key, items in item_sets.items():
+            if not isinstance(items, ItemSet):
+                raise TypeError(
+                    f"HeteroItemSet: the items of {shown(key)} must be an ItemSet, got {type(items).__name__}. Wrap "
+                    "them: dp.ItemSet(...)."
+                )
+        self.item_sets = _sorted_by_type(item_sets)
+        ends = list(accumulate(len(items) for items in self.item_sets.values()))
+        self._length = ends[-1]
+        self._ends = np.array(ends)  # int64 [number of types]: the end of each type in the numbering of the items
+
+    @property
+    def types(self) -> tuple[str, ...] | tuple[EdgeType, ...]:
+        """The node types or the edge types, sorted."""
+        return tuple(self.item_sets)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> dict[Any, Any]:
+        """Return {type: item} at an int; {type: items} of a slice, a list or a tensor of positions [n].
+
+        Items have the form of `ItemSet.__getitem__`; types without an item there are left out. The items of all types
+        are numbered as one, type by type.
+
+        Raises:
+            IndexError: A position is outside the items.
+        """
+        positions, is_one = positions_at("HeteroItemSet", index, len(self))
+        places = zip(self.item_sets.items(), self._places(positions), strict=True)
+        return {kind: items[int(at) if is_one else at] for (kind, items), at in places if len(at) > 0}
+
+    def __iter__(self) -> Iterator[dict[Any, Any]]:
+        """Yield the items one by one, each as `self[i]`."""
+        return ({kind: item} for kind, items in self.item_sets.items() for item in items)
+
+    def take(self, positions: Tensor) -> dict[str, dict[Any, Tensor]]:
+        """Return {name: {type: rows}} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
+
+        Rows of a type keep the order of `positions`. O(n log n + number of types).
+
+        Raises:
+            IndexError: A position is outside the items.
+        """
+        taken: dict[str, dict[Any, Tensor]] = {}
+        for (kind, items), places in zip(self.item_sets.items(), self._places(positions), strict=True):
+            for name, rows in items.take(places).items():
+                taken.setdefault(name, {})[kind] = rows
+        return taken
+
+    def take_fields(self, positions: Tensor) -> dict[str, Any]:
+        """Return what `take` returns as fields of a MiniBatch: names of the user's own are in "extra"."""
+        return as_fields(self.take(positions))
+
+    def _places(self, positions: Tensor) -> list[Tensor]:
+        """Return for each type the places within its item set, in the order of `positions`."""
+        # By NumPy: torch would wake its threads, which takes longer than the work.
+        given = positions.numpy()
+        outside = (given < 0) | (given >= len(self))
+        if outside.any():
+            raise IndexError(
+                f"HeteroItemSet: positions must be in [0, {len(self)}), got {given[outside][0]}. Take others."
+            )
+        number = np.searchsorted(self._ends, given, side="right")
+        ends = np.bincount(number, minlength=len(self.item_sets)).cumsum()[:-1]
+        grouped = np.split(given[np.argsort(number, kind="stable")], ends)
+        begins = [0, *self._ends[:-1]]
+        return [torch.from_numpy(places - begin) for places, begin in zip(grouped, begins, strict=True)]
+
+    def refuse_empty(self, where: str) -> None:
+        """Raise ValueError if a type has no items; `where` is the stage that needs some."""
+        for kind, items in self.item_sets.items():
+            if len(items) == 0:
+                raise ValueError(
+                    f"{where}: found 0 items of the type {kind!r}; each type needs at least 1. Leave the type out, or "
+                    "check how it was split."
+                )
+
+    def digest(self) -> str:
+        """Return a digest of the types and their items, 32 hexadecimal digits; see ItemSet.digest."""
+        facts = [[kind, len(items), items.names] for kind, items in self.item_sets.items()]
+        return hashlib.blake2b(json.dumps([facts, self.array_digests()]).encode(), digest_size=16).hexdigest()
+
+    def hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
+        """Return the tensors by name and type; see Hashed."""
+        return {
+            f"{name} of {kind!r}": array
+            for kind, items in self.item_sets.items()
+            for name, array in items.hashed_arrays().items()
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
+
+    def __repr__(self) -> str:
+        kind = "edge" if isinstance(self.types[0], tuple) else "node"
+        return f"HeteroItemSet({len(self)} items of {len(self.types)} {kind} types)"
+
+
+def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
+    """Return the item sets in sorted order of their types: all node types, or all edge types as tuples."""
+    edges = {key: items for key, items in given.items() if isinstance(key, tuple) or _is_pairs(items)}
+    nodes = {key: items for key, items in given.items() if key not in edges}
+    for key, items in nodes.items():
+        check_node_type("HeteroItemSet", key)
+        if items.seeds_shape != ():
+            how = "Transpose them if they are pairs of an edge type" if _is_edge_index(items) else "Flatten them"
+            raise ValueError(
+                f"HeteroItemSet: seeds of the node type {key!r} must have shape [n], got "
+                f"{_shape_of(items)}. {how}, or give an edge type and pairs [n, 2]."
+            )
+    for key, items in edges.items():
+        _check_pairs_type(key, items)
+        if not _is_pairs(items):
+            raise ValueError(
+                f"HeteroItemSet: seeds of the edge type {key} must be pairs of shape [n, 2], got "
+                f"{_shape_of(items)}. {'Transpose it?' if _is_edge_index(items) else 'Stack source and destination.'}"
+            )
+    if nodes and edges:
+        raise ValueError(
+            f"HeteroItemSet: found node types, such as {next(iter(nodes))!r}, beside edge types, such as "
+            f"{next(iter(edges))!r}; all must be of one kind. Make two sets. (A text is an edge type if its seeds are "
+            "pairs.)"
+        )
+    return by_edge_type("HeteroItemSet", edges) if edges else {key: nodes[key] for key in sorted(nodes)}
+
+
+def _is_pairs(items: ItemSet) -> bool:
+    return items.seeds_shape == (2,)
+
+
+def _is_edge_index(items: ItemSet) -> bool:
+    """Return whether the seeds look like an edge_index [2, n], which other libraries take for pairs."""
+    return len(items) == 2 and items.seeds_shape != ()
+
+
+def _shape_of(items: ItemSet) -> list[int]:
+    return [len(items), *items.seeds_shape]
+
+
+def _check_pairs_type(key: Any, items: ItemSet) -> None:
+    """Refuse a key that is no edge type; a text may have been meant as a node type."""
+    try:
+        check_edge_type("HeteroItemSet", key)
+    except ValueError as error:
+        if not isinstance(key, str):
+            raise
+        raise ValueError(
+            f"{error} Its seeds have shape {_shape_of(items)}, which are pairs of an edge type; seeds of a node type "
+            "have shape [n]."
+        ) from error

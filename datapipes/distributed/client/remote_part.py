@@ -14,7 +14,7 @@ from datapipes.base.log import logger
 from datapipes.base.threads import add_thread
 from datapipes.distributed.address import Address
 from datapipes.distributed.client.connection import Connection, Connections
-from datapipes.distributed.client.retry import Failures, Pauses, judge
+from datapipes.distributed.client.retry import FULL, Failures, Pauses, judge
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import Sink
 
@@ -25,6 +25,7 @@ REQUESTS = 16  # to one server at a time; more wait for a thread
 # An attempt may take so large a share of the deadline, so that one that stands still is not the only one. After it the
 # next has all that is left, for an answer that takes long.
 TRIES = 3
+OUTAGE_S = 2.0  # without an answer, before the log says so
 MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; a channel that is given up meanwhile stays so long
 
 
@@ -71,6 +72,7 @@ class RemotePart:
         self._part, self._address, self._limits = part, address, limits
         self._connections = Connections(connect, CONNECTIONS)
         self._threads = Threads(f"datapipes-part-{part}", REQUESTS)
+        self._outage = Outage(self.where)
         self._stop = threading.Event()
 
     def submit(self, ask: Callable[[Send], _Answer]) -> Future[_Answer]:
@@ -114,15 +116,19 @@ class RemotePart:
     def _until_answered(self, ask: Callable[[Send], _Answer], begun: float) -> _Answer:
         ends, pauses, failures = begun + self._limits.deadline, Pauses(), Failures()
         while (left := ends - time.monotonic()) > 0 and not self._stop.is_set():
-            limit = left if failures.slow else min(left, self._limits.attempt_s)
+            limit, began = left if failures.slow else min(left, self._limits.attempt_s), time.monotonic()
             try:
-                return self._attempt(ask, limit, failures)
+                answer = self._attempt(ask, limit, failures)
+                self._outage.answered(time.monotonic())
+                return answer
             except Exception as failure:
                 verdict, error = judge(self.where, failure)
             if verdict.slow and limit < self._limits.attempt_s and failures.count > 0:
                 break  # the deadline cut it short: what the attempt before it said tells more
             if failures.add(verdict, error):
                 raise error
+            if verdict is not FULL:
+                self._outage.failed(began, time.monotonic(), failures.last)
             del error  # its traceback holds what the attempt used
             self._stop.wait(max(min(pauses.next(), ends - time.monotonic()), 0.0))
         raise self._closed() if self._stop.is_set() else self._unavailable(failures)
@@ -150,6 +156,40 @@ class RemotePart:
 
     def _closed(self) -> RuntimeError:
         return RuntimeError(f"{self.where}: the connections were closed before the answer came. Ask again.")
+
+
+class Outage:
+    """Tells the log when a server has not answered for a while, and when it answers again; one line each.
+
+    Args:
+        where: the part and its address.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._lock = threading.Lock()
+        self._since: float | None = None  # when the first attempt without an answer began
+        self._told = False
+
+    def failed(self, began: float, now: float, why: str) -> None:
+        """Note an attempt that will be made again; the times are of time.monotonic()."""
+        with self._lock:
+            if self._since is None:
+                self._since = began
+            lasts = now - self._since
+            if self._told or lasts < OUTAGE_S:
+                return
+            self._told = True
+        logger.warning("%s has not answered for %.0f s: %s. It is asked again.", self._where, lasts, why)
+
+    def answered(self, now: float) -> None:
+        """Note an answer."""
+        if self._since is None:  # mostly
+            return
+        with self._lock:
+            since, told, self._since, self._told = self._since, self._told, None, False
+        if told and since is not None:
+            logger.warning("%s answers again, after %.0f s.", self._where, now - since)
 
 
 class Threads:

@@ -9,6 +9,7 @@ import pytest
 import datapipes as dp
 from datapipes.base.errors import text_of
 from datapipes.distributed.address import parse_address
+from datapipes.distributed.client import remote_part
 from datapipes.distributed.client.remote_part import Limits, RemotePart
 from datapipes.distributed.wire.arrow_message import Message
 
@@ -100,6 +101,51 @@ def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_why_the_others_fa
 
     with pytest.raises(dp.ServerUnavailable, match="the last attempt ended with: it is full"):
         asked(lambda timeout: MadeUp(answer), deadline).result(WAIT_S)
+
+
+def test_a_server_that_is_lost_and_that_is_back_is_told_once_each(asked, monkeypatch, caplog):
+    monkeypatch.setattr(remote_part, "OUTAGE_S", 0.0)
+    answers = [*[flight.FlightUnavailableError("the network cut it")] * 4, ANSWER, ANSWER]
+
+    def answer(timeout):
+        found = answers.pop(0)
+        return raised(found) if isinstance(found, Exception) else found
+
+    assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == [
+        "part 1 at 127.0.0.1:1 has not answered for 0 s: the network cut it. It is asked again.",
+        "part 1 at 127.0.0.1:1 answers again, after 0 s.",
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_an_outage_is_told_after_two_seconds_and_one_that_was_short_is_not(caplog):
+    outage = remote_part.Outage("part 3 at host:1")
+    outage.failed(10.0, 11.9, "refused")
+    outage.answered(12.0)
+    assert caplog.records == []
+    outage.failed(20.0, 20.1, "refused")
+    outage.failed(21.0, 22.0, "refused")
+    outage.failed(23.0, 29.0, "reset")
+    outage.answered(31.4)
+    outage.answered(32.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "part 3 at host:1 has not answered for 2 s: refused. It is asked again.",
+        "part 3 at host:1 answers again, after 11 s.",
+    ]
+
+
+def test_a_server_that_is_full_is_not_lost(asked, monkeypatch, caplog):
+    monkeypatch.setattr(remote_part, "OUTAGE_S", 0.0)
+    answers = [flight.FlightInternalError(NO_ROOM), ANSWER]
+
+    def answer(timeout):
+        found = answers.pop(0)
+        return raised(found) if isinstance(found, Exception) else found
+
+    assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
+    assert caplog.records == []
 
 
 NO_ROOM = "gRPC returned resource exhausted error, with message: Server Threadpool Exhausted. gRPC client"

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from datapipes.base.checks import one_line
 from datapipes.base.files import read_regular
 from datapipes.base.sizes import check_memory
 
@@ -36,8 +37,11 @@ class DatasetFormatError(ValueError):
     """A file of a data set is ragged, truncated, corrupt or hostile.
 
     The message says which file, what was found, what was expected, and what to do. Another try helps only with another
-    file.
+    file. What is none to print, in a name or a value of a file, is escaped.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
     @classmethod
     def of(cls, file: str, found: str, expected: str, remedy: str = "") -> DatasetFormatError:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
+from datapipes.base.checks import one_line
 from datapipes.base.errors import RemoteError, add_note, text_of
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.02, 0.25  # a server that is back is found within the longer one
@@ -83,11 +84,14 @@ def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
 
 
 def reason(failure: BaseException) -> str:
-    """Return in one line what a failure says, without what gRPC adds for its own developers."""
+    """Return in one line what a failure says, without what gRPC adds for its own developers.
+
+    What a server sends may hold what would move the cursor of a terminal; it is escaped.
+    """
     text = text_of(failure).partition(" gRPC client debug context:")[0].partition(". Client context:")[0]
     _, _, told = text.partition(", with message: ")
     line = " ".join((told or text).split()).rstrip(".")
-    return line[:500] or type(failure).__name__
+    return one_line(line[:500]) or type(failure).__name__
 
 
 class Failures:

@@ -6,6 +6,7 @@ import builtins
 import json
 from typing import Any
 
+from datapipes.base.checks import one_line
 from datapipes.base.errors import text_of
 from datapipes.base.strict_json import parse_strict
 
@@ -49,7 +50,9 @@ def error_to_bytes(error: BaseException) -> bytes:
 
 
 def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
-    """Return the type and the text that `error_to_bytes` wrote; None if these bytes are not of this form."""
+    """Return the type and the text that `error_to_bytes` wrote, in one line and with escapes for what is none to print;
+    None if these bytes are not of this form.
+    """
     try:
         values = parse_strict(bytes(data).decode("ascii"))
     except (ValueError, TypeError, RecursionError):
@@ -58,7 +61,7 @@ def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
         return None
     kind, text = values.get("type"), values.get("text")
     known = _type_of(kind) if isinstance(kind, str) else None
-    return None if known is None or not isinstance(text, str) else (known, text)
+    return None if known is None or not isinstance(text, str) else (known, one_line(text))
 
 
 def _type_of(name: str) -> type[Exception] | None:

@@ -138,6 +138,19 @@ def test_a_file_that_ends_too_early_is_named_with_entity_and_record(tmp_path):
         assert text in caught.value.failures["node"]
 
 
+def test_a_name_of_a_file_that_is_none_to_print_is_escaped(tmp_path):
+    write_tf_records(tmp_path / "nodes", NODES, 1)
+    write_tf_records(tmp_path / "edges", EDGES)
+    (file,) = (tmp_path / "nodes").iterdir()
+    broken = file.rename(file.with_name("a\x1b[2J\u202e.tfrecord"))
+    broken.write_bytes(broken.read_bytes()[:-1])
+    info = nodes(tmp_path, tfrecord_uri_pattern=".*")
+    with pytest.raises(dp.datasets.DatasetFormatError) as caught:
+        TFRecordDataLoader(0, 1).load_as_torch_tensors(info)
+    assert str(caught.value).isprintable()
+    assert r"a\x1b[2J\u202e.tfrecord, record 39" in str(caught.value)
+
+
 @pytest.mark.parametrize(("most", "shares"), [(1, [1, 1, 1]), (8, [5, 3, 1])])
 def test_threads_are_shared_in_proportion_to_the_bytes(tmp_path, monkeypatch, most, shares):
     monkeypatch.setattr(torch, "get_num_threads", lambda: most)

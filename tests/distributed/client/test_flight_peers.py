@@ -4,10 +4,11 @@ import pickle
 from concurrent.futures import wait
 from dataclasses import replace
 
+import pyarrow.flight as flight
 import pytest
 import torch
 from partitions import source_of
-from scripted_server import ScriptedServer, answer_of
+from scripted_server import Dropped, ScriptedServer, answer_of
 
 import datapipes as dp
 from datapipes.distributed import Part, PartitionBook
@@ -90,6 +91,34 @@ def test_a_server_answers_as_the_part_does(part, peers_of):
         expect_equal(peers.draw(1, a_draw(empty)).result(WAIT_S), answer_draw(part, a_draw(empty)))
         expect_equal(peers.rows(1, some_rows(empty)).result(WAIT_S), answer_rows(part, some_rows(empty)))
         assert peers.rows(1, RowsRequest(())).result(WAIT_S) == []
+
+
+OUTSIDE = "gone \x1b[2J\u202e\x9b of größe"
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (ValueError(OUTSIDE), ValueError),  # in the bytes beside the status
+        (Dropped(OUTSIDE), dp.RemoteError),
+        (flight.FlightUnauthorizedError(OUTSIDE), PermissionError),
+        (flight.FlightUnauthenticatedError(OUTSIDE), PermissionError),
+        (flight.FlightUnavailableError(OUTSIDE), dp.ServerUnavailable),
+        (flight.FlightInternalError(OUTSIDE), dp.RemoteError),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_a_server_says_moves_no_cursor(part, peers_of, raised, kind):
+    def script(message):
+        if message.header["kind"] == "hello":
+            return answer_of(part, message)
+        raise raised
+
+    with ScriptedServer(part, script) as server, pytest.raises(kind) as caught:
+        peers_of(part, server.address, 0.5).draw(1, a_draw()).result(WAIT_S)
+    text = str(caught.value)
+    assert text.isprintable()
+    assert r"gone \x1b[2J\u202e\x9b of größe" in text
 
 
 def test_many_requests_are_in_flight_over_few_connections_and_each_is_greeted_once(part, peers_of):

@@ -46,6 +46,28 @@ def one_line(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
+def aligned(rows: Sequence[Sequence[object]], most: int = 32) -> list[str]:
+    """Return the rows of a table as lines: the first column to the left, numbers to the right, the first row a header.
+
+    Args:
+        most: rows after the header that are shown; a last line says how many are not.
+    """
+    cells_of = [[_cell(each) for each in row] for row in rows[: most + 1]]
+    widths = [max(map(len, column)) for column in zip(*cells_of, strict=True)]
+    lines = []
+    for first, *others in cells_of:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    rest = len(rows) - len(cells_of)
+    return lines + ([f"... and {rest} more"] if rest > 0 else [])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
 def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX) -> int:
     """Return `value` as an int in [low, high]; refuse bool and float. `high` defaults to the largest int64."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):

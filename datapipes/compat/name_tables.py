@@ -28,6 +28,7 @@ _FILES = "dp.datasets.open(path) reads the files of Planetoid, OGB, RDF and othe
 _UPDATE = "build a new dp.TensorFeature, dp.FeatureStore and chain"
 _SEEDS = "minibatch.seeds, pairs [n, 2]"
 _TO_GPU = "dp.TensorFeature(tensor.cuda()) lies on the GPU; pin_memory_() of what lies in host memory lets GPUs read it"
+_OF_PYG = "dp.datasets.Dataset.from_pyg(data), or dp.CSCGraph.from_pyg(data) and dp.HeteroCSCGraph.from_pyg(data)"
 _WHOLE_GRAPH = "features are in a dp.FeatureStore, labels and splits in a dp.ItemSet"
 
 _OF_GRAPHS = {  # of both kinds
@@ -231,8 +232,8 @@ ATTRIBUTES: Table = {
         "DistNeighborLoader": _DIST_LOADER,
         "DistNeighborSampler": "dp.distributed.DistNeighborSampler; pipe.dist_sample_neighbor(dist_graph, fanouts)",
         "HGTLoader": "there is no HGT sampling; " + _LOADER + ": the graph may be a dp.HeteroCSCGraph",
-        "Data": "dp.CSCGraph.from_pyg(data); " + _WHOLE_GRAPH,
-        "HeteroData": "dp.HeteroCSCGraph.from_pyg(data); " + _WHOLE_GRAPH,
+        "Data": _OF_PYG,
+        "HeteroData": _OF_PYG,
         "FusedCSCSamplingGraph": "dp.CSCGraph(indptr, indices), or dp.HeteroCSCGraph, by edge type",
         "fused_csc_sampling_graph": "dp.CSCGraph(indptr, indices), or dp.HeteroCSCGraph, by edge type",
         "SamplingGraph": "dp.CSCGraph",

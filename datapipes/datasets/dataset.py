@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.checks import aligned, dtype_name, one_line, shown
 from datapipes.base.rng import check_seed
 from datapipes.base.shown_names import ShownNames
-from datapipes.base.types import NodeType
-from datapipes.features import FeatureStore
+from datapipes.base.types import NodeType, type_text
+from datapipes.datasets.raw import MAX_CLASSES
+from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.seeds import HeteroItemSet, ItemSet
 
+if TYPE_CHECKING:
+    import torch_geometric.data
+
 __all__ = ["Dataset"]
+
+_MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}  # PyG's names
+_MOST_TYPES = 32  # that `describe` shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +73,50 @@ class Dataset(metaclass=ShownNames):
         if self.training_graph is None:
             object.__setattr__(self, "training_graph", self.graph)
 
+    @classmethod
+    def from_pyg(
+        cls, data: torch_geometric.data.Data | torch_geometric.data.HeteroData, *, name: str = "data"
+    ) -> Dataset:
+        """Return a PyG `Data` or `HeteroData` with a task on its nodes. Tensors of nodes are shared.
+
+        | in `data` | here |
+        |---|---|
+        | `edge_index` | `graph`, with types of a HeteroData; the id of an edge is its column |
+        | `x`, `edge_attr`, where they are there | the features "x" of nodes and "edge_attr" of edges |
+        | `train_mask`, `val_mask`, `test_mask`: bool [num_nodes] | the item sets; the last two may be missing |
+        | `y`: integers [num_nodes] or [num_nodes, k] | labels, int64; the task is "node_classification" |
+        | `y`: floats | labels, float32; the task is "node_regression" |
+        | other tensors of nodes or edges | attributes of the graph |
+
+        Types of nodes without `train_mask` have no seeds; their `y` and masks stay attributes.
+
+        Raises:
+            ValueError: `edge_index`, `train_mask` or `y` is missing or has another form; the message says which.
+        """
+        return cls(name=name, **_fields_of_pyg(data))
+
+    def describe(self) -> str:
+        """Return the data set as a short table: the task, then a line for the nodes and the edges of each type.
+
+        A line has the number of nodes or edges, the items of the three sets, and the features as name, dtype and shape.
+        """
+        classes = f", {self.num_classes} classes" if self.num_classes else ""
+        rows: list[tuple[Any, ...]] = [("", "count", *(each.removesuffix("_set") for each in _MASKS))]
+        described = ["features"]
+        counts: dict[str, Any] = {"node": self.graph.num_nodes_of, "edge": self.graph.num_edges_of}
+        for domain, types in (("node", self.graph.node_types), ("edge", self.graph.edge_types)):
+            for of in types:
+                kind = f"{domain}s" if of is None else f"{domain}s {type_text(of)}"
+                items = (_num_items(getattr(self, each), domain, of) for each in _MASKS)
+                rows.append((kind, counts[domain](of), *items))
+                found = {name: self.features[domain, of, name] for name in self.features.names(domain, of)}
+                texts = (f"{name} {dtype_name(each.dtype)} {[each.count, *each.shape]}" for name, each in found.items())
+                described.append(", ".join(texts))
+        lines = [f"{self.name}: {self.task.replace('_', ' ')}{classes}"]
+        table = zip_longest(aligned(rows, _MOST_TYPES), described[: _MOST_TYPES + 1], fillvalue="")
+        lines += (f"{line}  {text}".rstrip() for line, text in table)
+        return "\n".join(map(one_line, lines))
+
     def with_validation(self, share: float = 0.2, seed: int = 0) -> Dataset:
         """Return the data set with a part of `train_set` as `validation_set`, drawn at random by `seed`.
 
@@ -104,3 +158,93 @@ def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
     kept, drawn = items.take(first), items.take(second)
     names = items.names
     return tuple(ItemSet(tuple(rows[name] for name in names), names) for rows in (kept, drawn))  # type: ignore[return-value]
+
+
+def _num_items(items: ItemSet | HeteroItemSet, domain: str, of: Any) -> int | None:
+    """Return how many items of a set are nodes or edges of a type; None if it has none of these."""
+    if isinstance(items, HeteroItemSet):
+        found = items.item_sets.get(of)
+        return None if found is None else len(found)
+    return len(items) if of is None and (domain == "node") == (items.seeds_shape == ()) else None
+
+
+# --- of PyG
+
+_FROM_PYG = "Dataset.from_pyg"
+
+
+def _fields_of_pyg(data: Any) -> dict[str, Any]:
+    """Return the fields of the Dataset of a Data or HeteroData; see Dataset.from_pyg."""
+    graph = HeteroCSCGraph.from_pyg(data) if hasattr(data, "node_types") else CSCGraph.from_pyg(data)
+    features: dict[Any, TensorFeature] = {}
+    for of in graph.edge_types:
+        # The attribute has the order of the graph; the feature is read by edge id, so it is that of the Data.
+        if graph.relation(of).edge_attributes.pop("edge_attr", None) is not None:
+            features["edge", of, "edge_attr"] = TensorFeature((data if of is None else data[of])["edge_attr"])
+    sets: dict[str, dict[Any, ItemSet]] = {each: {} for each in _MASKS}
+    known: dict[Any, list[str]] = {}
+    labels: dict[Any, Tensor] = {}
+    for kind in graph.node_types:
+        attributes = graph.node_attributes_of(kind)
+        known[kind] = sorted(attributes)
+        if "x" in attributes:
+            features["node", kind, "x"] = TensorFeature(attributes.pop("x"))
+        if "train_mask" not in attributes:
+            continue
+        labels[kind] = _labels_of_pyg(kind, attributes)
+        for each, mask in _MASKS.items():
+            seeds = attributes.pop(mask, torch.zeros(labels[kind].shape[0], dtype=torch.bool))
+            if seeds.dtype != torch.bool or seeds.ndim != 1:
+                raise ValueError(
+                    f"{_FROM_PYG}: {mask}{_of(kind)} is {dtype_name(seeds.dtype)} {list(seeds.shape)}, must be bool "
+                    f"[num_nodes]. Choose one mask of several, such as {mask}[:, 0]."
+                )
+            sets[each][kind] = ItemSet((seeds, labels[kind]))
+    if not labels:
+        raise ValueError(
+            f"{_FROM_PYG}: found no train_mask, bool [num_nodes], which says what the seeds are; the nodes have "
+            f"{shown(known.get(None, known))}. Set it, and val_mask and test_mask, for example by "
+            "torch_geometric.transforms.RandomNodeSplit; for a task on edges make a dp.ItemSet of pairs."
+        )
+    are_values = {rows.is_floating_point() for rows in labels.values()}
+    if len(are_values) > 1:
+        raise ValueError(
+            f"{_FROM_PYG}: y of {sorted(labels)} has integers of one type and floats of another; a data set has one "
+            "task, with classes or with values. Convert y of one, or leave out its train_mask."
+        )
+    num_classes = 0 if True in are_values else max(int(rows.max()) + 1 if len(rows) else 0 for rows in labels.values())
+    parts: dict[str, Any] = {
+        each: of[None] if None in of else HeteroItemSet(without_empty(of)) for each, of in sets.items()
+    }
+    return {
+        "graph": graph,
+        "features": FeatureStore(features),
+        **parts,
+        "num_classes": num_classes,
+        "class_names": tuple(map(str, range(num_classes))),
+        "task": "node_regression" if True in are_values else "node_classification",
+    }
+
+
+def _labels_of_pyg(kind: NodeType | None, attributes: dict[str, Tensor]) -> Tensor:
+    """Take `y` out of the attributes of a type that has seeds."""
+    of = _of(kind)
+    if "y" not in attributes:
+        raise ValueError(
+            f"{_FROM_PYG}: found train_mask{of} without y, the labels, one row for each node; the nodes{of} have "
+            f"{sorted(attributes)}. Set y, or remove train_mask."
+        )
+    labels = attributes.pop("y")
+    labels = labels.flatten() if labels.shape[1:] == (1,) else labels
+    if labels.is_floating_point():
+        return labels.float()
+    if labels.numel() > 0 and int(labels.max()) >= MAX_CLASSES:
+        raise ValueError(
+            f"{_FROM_PYG}: y{of} has the class {int(labels.max())}; classes are in [0, {MAX_CLASSES}), or "
+            "-1 for none. Number them from 0, or convert values to floats."
+        )
+    return labels.long()
+
+
+def _of(kind: NodeType | None) -> str:
+    return "" if kind is None else f" of {kind!r}"

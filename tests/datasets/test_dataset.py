@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pipelines import refused
 from torch import Tensor
 
 import datapipes as dp
@@ -255,6 +257,146 @@ def test_files_of_no_known_format_are_refused_with_what_is_known(tmp_path):
         (tmp_path / name).write_text("")
     with pytest.raises(ValueError, match=r"holds none of these.*one \.txt"):
         dp.datasets.open(tmp_path)
+
+
+# --- objects of PyG
+
+
+def pyg():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
+        return pytest.importorskip("torch_geometric.data", reason="from_pyg takes a PyG Data")
+
+
+PLACE = torch.arange(6)
+MASKS = {"train_mask": PLACE < 3, "val_mask": PLACE == 3, "test_mask": PLACE > 3}
+RING = torch.stack((PLACE.flip(0), PLACE.flip(0).roll(1)))
+OF_NODES = {"x": torch.rand(6, 2), "y": PLACE % 2, "time": PLACE, **MASKS}
+
+
+def test_a_data_of_pyg_is_a_data_set_in_a_line():
+    edge_attr = torch.rand(6, 3)
+    data = dp.datasets.Dataset.from_pyg(pyg().Data(edge_index=RING, edge_attr=edge_attr, **OF_NODES), name="ring")
+    assert (data.name, data.task, data.num_classes, data.class_names) == ("ring", "node_classification", 2, ("0", "1"))
+    assert [*data.graph.node_attributes] == ["time"]  # what is a feature, a label or a mask goes to no worker
+    assert data.graph.edge_attributes == {}
+    assert {*data.features} == {("node", None, "x"), ("edge", None, "edge_attr")}
+    assert [[*map(int, item)] for item in data.train_set] == [[0, 0], [1, 1], [2, 0]]
+    assert (len(data.validation_set), len(data.test_set)) == (1, 2)
+    pipe = dp.ItemSampler(data.test_set, 2).sample_neighbor(data.graph, [-1], return_edge_ids=True)
+    pipe = pipe.fetch_feature(data.features, node_feature_keys=["x"], edge_feature_keys=["edge_attr"])
+    (minibatch,) = pipe
+    (block,) = minibatch.blocks
+    assert torch.equal(minibatch.node_features["x"], OF_NODES["x"][minibatch.input_nodes])
+    columns = [RING[1].tolist().index(v) for v in minibatch.seeds.tolist()]
+    assert block.edge_ids.tolist() == columns
+    assert torch.equal(minibatch.edge_features[0]["edge_attr"], edge_attr[columns])
+
+
+def test_labels_of_pyg_are_classes_or_values():
+    def of(y):
+        return dp.datasets.Dataset.from_pyg(pyg().Data(num_nodes=6, edge_index=RING, y=y, train_mask=PLACE < 2))
+
+    for y, task, classes, dtype, shape in (
+        (torch.rand(6, 1).double(), "node_regression", 0, torch.float32, (2,)),
+        (torch.rand(6, 2), "node_regression", 0, torch.float32, (2, 2)),
+        (PLACE.int().reshape(6, 1), "node_classification", 6, torch.int64, (2,)),
+        (PLACE.reshape(6, 1).repeat(1, 4) % 2, "node_classification", 2, torch.int64, (2, 4)),
+        (torch.full((6,), -1), "node_classification", 0, torch.int64, (2,)),
+    ):
+        data = of(y)
+        assert (data.task, data.num_classes) == (task, classes)
+        seeds, labels = data.train_set[:]
+        assert (seeds.tolist(), labels.dtype, tuple(labels.shape)) == ([0, 1], dtype, shape)
+        assert len(data.validation_set) == len(data.test_set) == 0
+    assert len(of(PLACE).with_validation(0.5).validation_set) == 1
+
+
+def typed_data():
+    data = pyg().HeteroData()
+    for name, value in OF_NODES.items():
+        data["paper"][name] = value
+    data["author"].num_nodes, data["author"].y = 4, torch.zeros(4)
+    data["author", "writes", "paper"].edge_index = torch.tensor([[3, 0], [5, 1]])
+    data["author", "writes", "paper"].edge_attr = torch.tensor([1.0, 2.0])
+    data["paper", "cites", "paper"].edge_index = RING
+    return data
+
+
+def test_a_hetero_data_of_pyg_has_a_line_a_type():
+    data = dp.datasets.Dataset.from_pyg(typed_data())
+    assert data.train_set.types == ("paper",)
+    assert [*data.graph.node_attributes_of("author")] == ["y"]  # without a mask they are no labels of the task
+    assert data.features["edge", ("author", "writes", "paper"), "edge_attr"].read(PLACE[:2]).tolist() == [1.0, 2.0]
+    assert data.describe() == (
+        "data: node classification, 2 classes\n"
+        "                           count  train  validation  test  features\n"
+        "nodes author                   4      -           -     -\n"
+        "nodes paper                    6      3           1     2  x float32 [6, 2]\n"
+        "edges author:writes:paper      2      -           -     -  edge_attr float32 [2]\n"
+        "edges paper:cites:paper        6      -           -     -"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "allowed", "remedy"),
+    [
+        (
+            {"train_mask": None},
+            r"no train_mask.*have \['test_mask', 'time',",
+            "says what the seeds are",
+            "RandomNodeSplit",
+        ),
+        ({"y": None}, "train_mask without y", "one row for each node", "Set y"),
+        ({"y": torch.tensor([1])}, "train_mask without y", "one row for each node", "Set y"),
+        ({"val_mask": torch.ones(6, 2).bool()}, r"val_mask is bool \[6, 2\]", "must be bool", r"val_mask\[:, 0\]"),
+        ({"test_mask": PLACE}, "test_mask is int64", "must be bool", "Choose one"),
+        ({"y": PLACE + 2**40}, "y has the class 1099511627781", r"in \[0, 65536\)", "Number them"),
+        ({"edge_index": None}, "got Data without", "needs a Data with edge_index", "Set data.edge_index"),
+    ],
+)
+def test_what_a_data_of_pyg_lacks_is_named(change, found, allowed, remedy):
+    values = {"edge_index": RING, **OF_NODES, **change}
+    data = pyg().Data(**{name: value for name, value in values.items() if value is not None})
+    with refused(ValueError, stage="from_pyg", found=found, allowed=allowed, remedy=remedy):
+        dp.datasets.Dataset.from_pyg(data)
+
+
+def test_labels_of_two_kinds_are_two_tasks():
+    data = typed_data()
+    data["author"].train_mask = torch.ones(4, dtype=torch.bool)
+    with refused(
+        ValueError,
+        stage="from_pyg",
+        found=r"y of \['author', 'paper'\] has integers of one type and floats of another",
+        allowed="one task",
+        remedy="Convert y",
+    ):
+        dp.datasets.Dataset.from_pyg(data)
+
+
+# --- describe
+
+
+def test_links_are_items_of_edges(tmp_path):
+    data = dp.datasets.open(edge_list(tmp_path))
+    assert data.describe() == (
+        "tiny: link prediction\n"
+        "       count  train  validation  test  features\n"
+        "nodes      5      -           -     -\n"
+        "edges     20     14           3     3  time int64 [20]"
+    )
+
+
+def test_of_many_types_the_first_are_shown_and_names_of_files_are_escaped():
+    edges = {("a", f"r\x1b{number}", "a"): RING for number in range(40)}
+    graph = dp.HeteroCSCGraph.from_edge_index(edges, {"a": 6})
+    items = dp.HeteroItemSet({("a", "r\x1b0", "a"): dp.ItemSet(RING.T)})
+    store = dp.FeatureStore({("edge", ("a", "r\x1b0", "a"), "w"): dp.TensorFeature(torch.ones(6))})
+    data = dp.datasets.Dataset("many", graph, store, items, items, items, 0, (), task="link_prediction")
+    lines = data.describe().splitlines()
+    assert lines[3].split() == ["edges", r"a:r\x1b0:a", "6", "6", "6", "6", "w", "float32", "[6]"]
+    assert (len(lines), lines[-1]) == (35, "... and 9 more")
 
 
 # The real ones, through open.

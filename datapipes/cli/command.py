@@ -19,6 +19,14 @@ class WrongUsage(Exception):
     """The arguments do not fit what they name; nothing was done."""
 
 
+class DoneInPart(Exception):
+    """The work is done and its result is printed, but something that was looked at is not as it should be."""
+
+    def __init__(self, text: str, values: dict[str, Any]) -> None:
+        super().__init__(text)
+        self.text, self.values = text, values
+
+
 def add_command(commands: Commands, name: str, run: Run, description: str, *, prints: bool = True) -> Any:
     """Return the parser of a new command; `prints`: it has a result that `--json` prints as one object."""
     parser = commands.add_parser(
@@ -68,6 +76,7 @@ _OPTIONS = {
     "cert of the TLSConfig": "--tls-cert",
     "key of the TLSConfig": "--tls-key",
     "ca of the TLSConfig": "--tls-ca",
+    "deadline": "--timeout",
     "insecure=True": "--insecure",
     "insecure": "--insecure",
     "with mmap=False": "with --in-memory",

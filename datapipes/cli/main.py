@@ -19,10 +19,10 @@ from typing import Any
 
 from datapipes.base.checks import one_line
 from datapipes.base.errors import text_of
-from datapipes.cli import completion, convert, inspect, partition, serve
-from datapipes.cli.command import WrongUsage, in_options, say
+from datapipes.cli import completion, convert, inspect, partition, serve, status
+from datapipes.cli.command import DoneInPart, WrongUsage, in_options, say
 
-_COMMANDS = (partition, inspect, convert, serve, completion)
+_COMMANDS = (partition, inspect, convert, serve, status, completion)
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -79,12 +79,16 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        text, values = arguments.run(arguments)
+        code = DONE
+        try:
+            text, values = arguments.run(arguments)
+        except DoneInPart as partly:
+            code, text, values = FAILED, partly.text, partly.values
         if arguments.json:
             _print_json({"command": arguments.command, **values})
         elif text:
             _print(text)
-        return DONE
+        return code
     except KeyboardInterrupt:
         say(f"datapipes {arguments.command}: interrupted")
         return INTERRUPTED

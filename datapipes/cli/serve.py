@@ -34,12 +34,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--address", default="127.0.0.1:0", metavar="HOST:PORT", help="where to listen; default: 127.0.0.1, any port"
     )
-    for name, what in (
-        ("cert", "certificate of the server, PEM"),
-        ("key", "its private key, PEM"),
-        ("ca", "certificate of the authority that has signed those of the clients, PEM"),
-    ):
-        completes(parser.add_argument(f"--tls-{name}", metavar="FILE", help=what), FILE)
+    add_tls(parser, "the server", "the clients")
     parser.add_argument(
         "--insecure", action="store_true", help="listen without TLS where other machines can reach the address"
     )
@@ -64,6 +59,16 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--grace", type=float, default=10.0, metavar="S", help="seconds to finish in; default: 10")
     parser.add_argument("--no-verify", action="store_true", help="do not compare the files with their hashes")
     parser.add_argument("--in-memory", action="store_true", help="read the part into memory: answers take less time")
+
+
+def add_tls(parser: argparse.ArgumentParser, whose: str, others: str) -> None:
+    """Add the options that `tls_of` reads."""
+    for name, what in (
+        ("cert", f"certificate of {whose}, PEM"),
+        ("key", "its private key, PEM"),
+        ("ca", f"certificate of the authority that has signed those of {others}, PEM"),
+    ):
+        completes(parser.add_argument(f"--tls-{name}", metavar="FILE", help=what), FILE)
 
 
 LOOK_S = 0.5  # seconds between two looks whether a signal came
@@ -118,7 +123,7 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
             arguments.root,
             arguments.part,
             arguments.address,
-            tls=_tls(arguments),
+            tls=tls_of(arguments),
             insecure=arguments.insecure,
             num_threads=arguments.threads,
             concurrency=arguments.concurrency,
@@ -135,7 +140,12 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
         raise WrongUsage(str(error)) from error
 
 
-def _tls(arguments: argparse.Namespace) -> TLSConfig | None:
+def tls_of(arguments: argparse.Namespace) -> TLSConfig | None:
+    """Return the certificates that are given.
+
+    Raises:
+        WrongUsage: Some are missing.
+    """
     given = {name: getattr(arguments, f"tls_{name}") for name in ("cert", "key", "ca")}
     missing = [f"--tls-{name}" for name, path in given.items() if path is None]
     if len(missing) == len(given):

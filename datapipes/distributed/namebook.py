@@ -56,10 +56,12 @@ def read_namebook(where: str, namebook: Any) -> dict[int, Address]:
 
 
 def check_complete(
-    where: str, book: Mapping[int, Address], num_parts: int, local_part: int | None = None
+    where: str, book: Mapping[int, Address], num_parts: int, local_part: int | None = None, *, whole: bool = True
 ) -> dict[int, Address]:
     """Return the addresses of all parts but the local one.
 
+    Args:
+        whole: whether each part must have one.
     Raises:
         ValueError: A part has no address, or there is no such part; the message names them.
     """
@@ -70,13 +72,13 @@ def check_complete(
             "Name only these."
         )
     missing = [part for part in range(num_parts) if part not in book and part != local_part]
-    if missing:
+    if missing and whole:
         here = "" if local_part is None else f" (part {local_part} is in this process, it needs none)"
         raise ValueError(
             f"{where}: the namebook has no address of part {_listed(missing)}; the partition has the parts 0 to "
             f"{num_parts - 1}{here}. Add the address of each."
         )
-    return {part: book[part] for part in range(num_parts) if part != local_part}
+    return {part: book[part] for part in range(num_parts) if part in book and part != local_part}
 
 
 def _of_file(where: str, path: Path) -> Mapping[Any, Any]:

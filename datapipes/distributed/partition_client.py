@@ -33,13 +33,13 @@ def connect(
     """Return a client of the servers of a partition. One of them is asked at once, the others when they are needed.
 
     Args:
-        namebook: {part: "host:port"} of all parts, the path of a JSON file of this form, or "torchrun": what
-            `publish_address` published.
+        namebook: {part: "host:port"} of the parts that will be asked, the path of a JSON file of this form, or
+            "torchrun": what `publish_address` published.
         tls: the certificates of this side; needed where an address is not of this machine alone.
         insecure: allow other machines without TLS, where all of them are trusted.
         deadline: seconds for each request in all. Within it a request is asked again, on new connections too.
     Raises:
-        TypeError, ValueError: The namebook or an argument is not valid; a part has no address.
+        TypeError, ValueError: The namebook or an argument is not valid, or names a part that there is not.
         ServerUnavailable: The first server gave no answer within the deadline.
         ImportError: pyarrow is not installed.
         RuntimeError: This process was forked from one with connections.

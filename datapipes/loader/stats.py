@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from datapipes.base.checks import aligned
 from datapipes.base.clock import StageClock
 from datapipes.chain.run import close_stream
 from datapipes.minibatch import MiniBatch
@@ -21,12 +22,12 @@ class LoaderStats(dict[str, dict[str, float]]):
         if epochs["calls"] == 0 or epochs["seconds"] == 0:
             return "no minibatches yet"
         count, total = epochs["calls"], epochs["seconds"]
-        width = max(len("stage"), *map(len, rows))
-        lines = [f"{'stage':{width}}  {'calls':>9}  {'ms/minibatch':>12}  {'busy':>5}  {'at once':>7}"]
+        table: list[tuple[object, ...]] = [("stage", "calls", "ms/minibatch", "busy", "at once")]
         for name, row in rows.items():
             at_once = row["concurrent_seconds"] / row["seconds"] if row["seconds"] > 0 else 0.0
             each, busy = row["seconds"] / count * 1e3, row["seconds"] / total
-            lines.append(f"{name:{width}}  {row['calls']:9.0f}  {each:12.3f}  {busy:5.0%}  {at_once:7.1f}")
+            table.append((name, f"{row['calls']:.0f}", each, f"{busy:.0%}", f"{at_once:.1f}"))
+        lines = aligned(table, len(rows))
         if "channel" in self:
             lines.append(", ".join(["channel", *(f"{value:.0f} {name}" for name, value in self["channel"].items())]))
         lines.append(

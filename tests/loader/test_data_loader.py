@@ -303,10 +303,10 @@ def test_the_counts_print_as_a_table_that_names_the_bottleneck():
         }
     )
     assert str(stats).splitlines() == [
-        "stage                                   calls  ms/minibatch   busy  at once",
-        "1 dist_sample_neighbor                   1000        20.000    91%      6.2",
-        "waiting for 1 dist_sample_neighbor       1000        21.000    95%      1.0",
-        "consumer                                 1000         2.500    11%      1.0",
+        "stage                               calls  ms/minibatch  busy  at once",
+        "1 dist_sample_neighbor               1000        20.000   91%      6.2",
+        "waiting for 1 dist_sample_neighbor   1000        21.000   95%      1.0",
+        "consumer                             1000         2.500   11%      1.0",
         "1000 minibatches in 22.00 s: 22.000 ms/minibatch, 45.5 minibatches/s",
         "bottleneck: 1 dist_sample_neighbor, busy 91% of the time",
     ]

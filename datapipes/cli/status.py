@@ -1,0 +1,86 @@
+"""`datapipes status NAMEBOOK`: whether the servers of a partition answer, and what they say of themselves."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from datapipes.base.checks import aligned, one_line
+from datapipes.base.errors import text_of
+from datapipes.cli.command import FILE, Commands, DoneInPart, WrongUsage, add_command, completes
+from datapipes.cli.serve import add_tls, tls_of
+from datapipes.distributed.connecting import check_security
+from datapipes.distributed.namebook import read_namebook
+from datapipes.distributed.partition_client import connect
+
+_AT_ONCE = 64
+_HEAD = ("part", "address", "status", "requests", "not ok", "waiting", "working", "sent MB", "partition")
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "status",
+        run,
+        "Ask the servers of a namebook how they are, all at once. The exit code is 1 if one does not answer, stops, or "
+        "has another partition than the others.",
+    )
+    named = parser.add_argument("namebook", metavar="NAMEBOOK", help='a JSON file: {"0": "host:port", ...}')
+    completes(named, FILE)
+    parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="seconds for each server; default: 5")
+    add_tls(parser, "this side", "the servers")
+    parser.add_argument("--insecure", action="store_true", help="ask other machines without TLS")
+
+
+def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Ask all servers."""
+    book = read_namebook("status", arguments.namebook)
+    if not book:
+        raise WrongUsage("the namebook is empty. Name the address of the server of each part.")
+    try:
+        security = check_security("status", tls_of(arguments), arguments.insecure, arguments.timeout)
+    except (TypeError, ValueError) as error:
+        raise WrongUsage(text_of(error)) from error
+
+    def ask(part: int) -> dict[str, Any]:
+        server: dict[str, Any] = {"part": part, "address": str(book[part])}
+        try:
+            with connect({part: str(book[part])}, **security._asdict()) as client:
+                return {
+                    **server,
+                    "status": client.health(part)["status"],
+                    "partition_id": client.facts.partition_id,
+                    "content_id": client.facts.content_id,
+                    "statistics": client.statistics(part),
+                }
+        except Exception as error:
+            return {**server, "status": "no answer", "error": {"type": type(error).__name__, "message": text_of(error)}}
+
+    with ThreadPoolExecutor(min(len(book), _AT_ONCE)) as threads:
+        servers = [*threads.map(ask, book)]
+    wrong = [each for each in servers if each["status"] != "serving"]
+    contents = {(each["partition_id"], each["content_id"]) for each in servers if "error" not in each}
+    lines = aligned([_HEAD, *map(_row, servers)], len(servers))
+    lines += [f"part {each['part']}: {each['error']['message']}" for each in wrong if "error" in each]
+    if len(contents) > 1:
+        lines.append("the servers have different partitions, or different attributes on one partition")
+    values = {"servers": servers, "agree": len(contents) < 2}
+    text = "\n".join(map(one_line, lines))
+    if wrong or len(contents) > 1:
+        raise DoneInPart(text, values)
+    return text, values
+
+
+def _row(server: Mapping[str, Any]) -> tuple[object, ...]:
+    said = server.get("statistics")
+    if said is None:
+        return (server["part"], server["address"], server["status"], *[None] * 6)
+    kinds = said["requests"].values()
+    results = [(result, count) for kind in kinds for result, count in kind["results"].items()]
+    count, others = sum(count for _, count in results), sum(count for result, count in results if result != "ok")
+    sent = f"{sum(kind['sent_bytes'] for kind in kinds) / 1e6:.1f}"
+    numbers = (count, others, said["waiting"], said["working"], sent)
+    return (server["part"], server["address"], server["status"], *numbers, server["partition_id"])

@@ -313,6 +313,7 @@ class _Staging:
 
 
 _CHUNK = 2**17  # packed bytes that are read at once
+_MOST_ZEROS = 2**26  # behind gzip data: tapes fill their last block; a file of holes may be any length
 _MOST_UNPACKED = 2**20  # bytes that are unpacked at once
 _GZIP = 31  # tells zlib that the largest window and the head of gzip are to be expected
 
@@ -348,6 +349,7 @@ class _GzipStream(_Stream):
         self._packed = b""
         self._chunk = memoryview(bytearray(_CHUNK))
         self._member = None if self._left == 0 else zlib.decompressobj(_GZIP)
+        self._zeros = 0  # after the last member that has ended
 
     def readinto(self, view: memoryview) -> int:
         while self._more():
@@ -369,7 +371,10 @@ class _GzipStream(_Stream):
         """Return whether there is anything to unpack, after reading it; False at the end of the last member."""
         while True:
             if self._member is None:
-                self._packed = self._packed.lstrip(b"\0")
+                packed, self._packed = self._packed, self._packed.lstrip(b"\0")
+                self._zeros = 0 if self._packed else self._zeros + len(packed)
+                if self._zeros > _MOST_ZEROS:
+                    raise _StreamBroken(f"more than {_MOST_ZEROS} zeros follow its gzip data")
             if self._packed:
                 self._member = self._member or zlib.decompressobj(_GZIP)
                 return True

@@ -23,7 +23,8 @@ from datapipes.distributed.wire.arrow_message import DTYPE, HEADER, SHAPE, Messa
 from datapipes.distributed.wire.tensor_buffers import bytes_of, check_form, refuse_other_bools, shaped, view_of
 
 MOST_COLUMNS = 2**16
-MOST_HEADER_BYTES = 16 * 2**20  # of an answer: a handshake names all types and features
+# Of an answer: a handshake names all types and features, some 200 bytes each. Strict JSON reads 10 MB in a second.
+MOST_HEADER_BYTES = 4 * 2**20
 MOST_REQUEST_HEADER_BYTES = 256 * 2**10  # JSON takes up to a hundred times its size when it is read, under the GIL
 MOST_SHAPE_CHARACTERS = 64 * 21
 

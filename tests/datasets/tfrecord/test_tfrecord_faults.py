@@ -129,6 +129,14 @@ def test_zeros_after_gzip_are_skipped(tmp_path):
     assert len(load(node_info(tmp_path)).ids) == 3
 
 
+def test_a_tail_of_zeros_without_end_is_refused(tmp_path):
+    file = tmp_path / "data-00000-of-00001.tfrecord.gz"
+    file.write_bytes(gzip.compress(twin.records(nodes(3))))
+    os.truncate(file, 2**40)  # a hole, which takes no room on the disk
+    with refused(DatasetFormatError, stage=WHERE, found=r"more than 67108864 zeros follow", allowed="record 3"):
+        load(node_info(tmp_path))
+
+
 def test_much_from_a_little_gzip_is_unpacked_piece_by_piece(tmp_path):
     rows, width = 40, 10**5  # 16 MB of zeros in 16 kB
     write_tf_records(tmp_path / "new", {"node_id": torch.arange(rows), "x": torch.zeros(rows, width)}, compress=True)

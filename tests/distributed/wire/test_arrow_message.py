@@ -11,7 +11,7 @@ import torch
 from wire_messages import as_bytes, every_tensor, expect_equal, lying_offsets, message_of, one_column, stream_of
 
 from datapipes.distributed.wire.arrow_message import Message, to_batches, to_bytes
-from datapipes.distributed.wire.arrow_reading import BadMessage, from_batches, from_bytes
+from datapipes.distributed.wire.arrow_reading import MOST_HEADER_BYTES, BadMessage, from_batches, from_bytes
 
 LIMIT = 2**20
 HEADER = {"datapipes": "{}"}
@@ -174,6 +174,12 @@ def test_the_good_message_that_the_wrong_ones_differ_from_is_read():
 def test_a_stream_above_the_limit_is_not_looked_at():
     with pytest.raises(BadMessage, match="found 1001 bytes; at most 1000 are allowed"):
         read(bytes(1001), 1000)
+
+
+def test_a_header_above_the_limit_is_not_parsed():
+    large = stream_of([("x", BINARY, X)], [VALUE], {"datapipes": "[" * (MOST_HEADER_BYTES + 1)})
+    with pa.ipc.open_stream(large) as reader, pytest.raises(BadMessage, match="header of 4194305 .* at most 4194304"):
+        from_batches("client", reader.schema, reader, LIMIT)
 
 
 def test_a_compressed_stream_is_refused_also_where_its_values_would_fit():

@@ -178,7 +178,7 @@ def test_a_stream_above_the_limit_is_not_looked_at():
 
 def test_a_header_above_the_limit_is_not_parsed():
     large = stream_of([("x", BINARY, X)], [VALUE], {"datapipes": "[" * (MOST_HEADER_BYTES + 1)})
-    with pa.ipc.open_stream(large) as reader, pytest.raises(BadMessage, match="header of 4194305 .* at most 4194304"):
+    with pa.ipc.open_stream(large) as reader, pytest.raises(BadMessage, match=r"header of 4194305 .* at most 4194304"):
         from_batches("client", reader.schema, reader, LIMIT)
 
 

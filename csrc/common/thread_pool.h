@@ -7,7 +7,8 @@
 //   one of the lowest i, as a plain loop would.
 //   in_turns(count, most, threads, work): calls work(begin, end) for turns of up to `most` of `count` items, as parallel_for.
 //   in_order(count, threads, produce, consume): calls produce(i) on all threads, in any order. Calls consume(i) on this
-//   thread in ascending order, each as soon as product i is ready.
+//   thread in ascending order, each as soon as product i is ready. Throws what a plain loop would throw; after an error
+//   no further product is begun.
 // The work must not depend on which thread does it; the results are then the same for every number of threads.
 // Threads start at the first use and sleep between calls. They belong to one process: a forked child starts its own.
 #pragma once
@@ -114,16 +115,18 @@ void in_order(std::int64_t count, int threads, Produce&& produce, Consume&& cons
     }
   };
   const std::function<void()> own = [&] {
-    for (std::int64_t i = 0; i < count; ++i) {
-      Product& product = products[static_cast<std::size_t>(i)];
-      while (!product.ready.load(std::memory_order_acquire)) {  // SYNC product-ready
-        if (!produce_one()) product.ready.wait(false, std::memory_order_acquire);
+    try {
+      for (std::int64_t i = 0; i < count; ++i) {
+        Product& product = products[static_cast<std::size_t>(i)];
+        while (!product.ready.load(std::memory_order_acquire)) {  // SYNC product-ready
+          if (!produce_one()) product.ready.wait(false, std::memory_order_acquire);
+        }
+        if (product.error) std::rethrow_exception(product.error);
+        consume(i);
       }
-      if (product.error) {
-        next.store(count);
-        std::rethrow_exception(product.error);
-      }
-      consume(i);
+    } catch (...) {
+      next.store(count);
+      throw;
     }
   };
   ThreadPool::instance().run(static_cast<int>(std::min<std::int64_t>(threads, count)) - 1, help, own);

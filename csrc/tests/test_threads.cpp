@@ -81,6 +81,32 @@ void of_several_errors_the_first_one_arrives() {
   }
 }
 
+void an_error_of_consume_stops_the_draws() {
+  constexpr std::int64_t kCount = 20'000;
+  constexpr int kMostTurns = 1'000'000;  // of a wait for the second thread, which may never come
+  const auto caller = std::this_thread::get_id();
+  bool stopped = false;
+  for (int round = 0; round < 20 && !stopped; ++round) {  // one is enough, unless this thread then waits for a processor
+    std::atomic<std::int64_t> begun{0};
+    std::atomic<bool> helped{false}, thrown{false};
+    const auto produce = [&](std::int64_t i) {
+      ++begun;
+      if (i == 0 || std::this_thread::get_id() == caller) return;
+      helped = true;
+      do std::this_thread::yield();
+      while (!thrown);
+    };
+    const auto consume = [&](std::int64_t) {
+      for (int turn = 0; turn < kMostTurns && !helped; ++turn) std::this_thread::yield();
+      thrown = true;
+      throw std::runtime_error("consume");
+    };
+    CHECK(message_of([&] { in_order(kCount, 2, produce, consume); }) == "consume");
+    stopped = helped && begun < kCount;
+  }
+  CHECK(stopped);
+}
+
 void many_callers_share_the_threads() {
   std::atomic<std::int64_t> sum{0};
   std::vector<std::thread> callers;
@@ -262,6 +288,7 @@ SUITE(test_threads) {
   RUN(every_part_is_done_once);
   RUN(products_are_consumed_in_order_on_the_calling_thread);
   RUN(of_several_errors_the_first_one_arrives);
+  RUN(an_error_of_consume_stops_the_draws);
   RUN(many_callers_share_the_threads);
   RUN(a_forked_child_starts_threads_of_its_own);
   RUN_FOR_BOTH_IDS(a_minibatch_is_the_same_for_any_number_of_threads);

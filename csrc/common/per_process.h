@@ -1,11 +1,11 @@
 // per_process.h: one object per process, made at its first use. It is never destroyed, since threads and tensors may
 // outlive everything else. A forked child makes a new one: a lock in the inherited object may stay held for ever, and
-// the threads of that object do not exist in the child.
+// the threads of that object do not exist in the child. The handler of forks is registered when the library is loaded, before
+// there can be an object that a child would inherit.
 #pragma once
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 
 #if !defined(_WIN32)
 #include <pthread.h>
@@ -14,17 +14,29 @@
 namespace datapipes {
 
 template <class T>
-T& per_process() {
-  static std::atomic<T*> current{nullptr};
-  T* found = current.load(std::memory_order_acquire);
-  if (found != nullptr) return *found;
-  auto made = std::make_unique<T>();
-  if (!current.compare_exchange_strong(found, made.get())) return *found;
+class PerProcess {
+ public:
+  static T& instance() {
 #if !defined(_WIN32)
-  static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current.store(nullptr); }); });
+    (void)&registered_;  // a member of a template that nobody names is not made
 #endif
-  return *made.release();
+    T* found = current_.load(std::memory_order_acquire);
+    if (found != nullptr) return *found;
+    auto made = std::make_unique<T>();
+    if (!current_.compare_exchange_strong(found, made.get())) return *found;
+    return *made.release();
+  }
+
+ private:
+  static inline std::atomic<T*> current_{nullptr};
+#if !defined(_WIN32)
+  static inline const int registered_ = pthread_atfork(nullptr, nullptr, [] { current_.store(nullptr); });
+#endif
+};
+
+template <class T>
+T& per_process() {
+  return PerProcess<T>::instance();
 }
 
 }  // namespace datapipes

@@ -1,6 +1,10 @@
-// load.h: load<T>(from): the T whose bytes are at `from`, which need not be aligned to it.
+// load.h: how values are read from memory that is not the reader's own.
+//   load<T>(from): the T whose bytes are at `from`, which need not be aligned to it.
+//   read_once(value): one read, which the compiler may not repeat. Ids of a received message lie in a shared segment, where a
+//   faulty process may overwrite them at any moment: what is checked must be what is used.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 
 namespace datapipes {
@@ -10,6 +14,11 @@ inline T load(const void* from) {
   T value;
   std::memcpy(&value, from, sizeof value);
   return value;
+}
+
+template <class T>
+inline T read_once(const T& value) {
+  return std::atomic_ref<T>(const_cast<T&>(value)).load(std::memory_order_relaxed);
 }
 
 }  // namespace datapipes

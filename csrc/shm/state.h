@@ -15,6 +15,7 @@
 #include <string>
 #include <type_traits>
 
+#include "common/load.h"
 #include "shm/futex.h"
 #include "shm/process_id.h"
 #include "shm/robust_mutex.h"
@@ -35,7 +36,8 @@ struct Damaged : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A value in shared memory. Each get() is one read: the compiler may not read again what the caller has checked.
+// A value in shared memory. Each get() is one read: the compiler may not read again what the caller has checked. Relaxed, since
+// the mutex and the tags order what peers do; a scalar is never torn.
 template <class T>
 class Shared {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -43,7 +45,7 @@ class Shared {
  public:
   T get() const {
     if constexpr (std::is_scalar_v<T>) {
-      return *const_cast<const volatile T*>(&value_);
+      return read_once(value_);
     } else {
       T copy;
       std::memcpy(&copy, &value_, sizeof(T));
@@ -53,7 +55,7 @@ class Shared {
   }
   void set(T value) {
     if constexpr (std::is_scalar_v<T>) {
-      *const_cast<volatile T*>(&value_) = value;
+      std::atomic_ref<T>(value_).store(value, std::memory_order_relaxed);
     } else {
       value_ = value;
       std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -26,7 +26,7 @@ class Queue::Guard {
         try {
           queue.slots_.rebuild();
         } catch (...) {
-          header.damaged.store(1);  // also if memory ran out: what is derived is half written
+          header.damaged.store(1);  // what is derived is half written
           mutex_.repaired();
           mutex_.unlock();
           throw;

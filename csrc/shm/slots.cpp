@@ -1,8 +1,6 @@
 #include "shm/slots.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "shm/step.h"
 
@@ -80,8 +78,8 @@ void Slots::sweep(const Visit& visit) {
 
 void Slots::rebuild() {
   DATAPIPES_SHM_STEP("rebuild begins");
-  std::vector<std::pair<Extent, std::uint32_t>> used;
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> ready;  // sequence, slot
+  used_.clear();
+  ready_.clear();
   std::uint32_t free = kNone, occupied = 0;
   for (auto i = size(); i-- > 0;) {
     Slot& slot = slots_[i];
@@ -97,18 +95,18 @@ void Slots::rebuild() {
       continue;
     }
     if (state != SlotState::kReady && owner >= kNumPeers) damaged(header_, "the owner of a slot");
-    used.emplace_back(extent_of(slot), i);
-    if (state == SlotState::kReady) ready.emplace_back(slot.sequence.get(), i);
+    used_.emplace_back(extent_of(slot), i);
+    if (state == SlotState::kReady) ready_.emplace_back(slot.sequence.get(), i);
     occupied += state != SlotState::kHeld;
   }
-  std::ranges::sort(used, {}, [](const auto& one) { return one.first.offset; });
-  std::ranges::sort(ready);
+  std::ranges::sort(used_, {}, [](const auto& one) { return one.first.offset; });
+  std::ranges::sort(ready_);
   header_.first_by_address.set(kNone);
   header_.last_by_address.set(kNone);
   DATAPIPES_SHM_STEP("rebuild empties the list");
   std::uint64_t begin = 0;
   auto last = kNone;
-  for (const auto& [extent, i] : used) {
+  for (const auto& [extent, i] : used_) {
     if (extent.offset < begin) damaged(header_, "an extent");
     begin = extent.end();
     link_by_address(i, last);
@@ -117,7 +115,7 @@ void Slots::rebuild() {
   header_.first_ready.set(kNone);
   header_.last_ready.set(kNone);
   header_.num_ready.set(0);
-  for (const auto& [sequence, i] : ready) {
+  for (const auto& [sequence, i] : ready_) {
     append_ready(i);
     header_.next_sequence.raise_to(sequence + 1);
   }

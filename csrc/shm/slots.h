@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "shm/state.h"
 
@@ -20,9 +22,12 @@ struct Extent {
 class Slots {
  public:
   Slots(Header& header, Slot* slots, const Layout& layout)
-      : header_(header), slots_(slots, layout.num_slots), capacity_(layout.capacity), data_bytes_(layout.data_bytes) {}
+      : header_(header), slots_(slots, layout.num_slots), capacity_(layout.capacity), data_bytes_(layout.data_bytes) {
+    used_.reserve(slots_.size());
+    ready_.reserve(slots_.size());
+  }
 
-  void rebuild();  // called once at the beginning, and after a process died with the mutex
+  void rebuild();  // called once at the beginning, and after a process died with the mutex; allocates nothing
 
   // What a caller does without the mutex, it does by these copies.
   struct Reserved {
@@ -82,6 +87,9 @@ class Slots {
   std::span<Slot> slots_;
   std::uint32_t capacity_;
   std::uint64_t data_bytes_;
+  // Of rebuild(), with room for all slots: if memory ran out under the mutex, the channel would be lost.
+  std::vector<std::pair<Extent, std::uint32_t>> used_;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> ready_;  // sequence, slot
 };
 
 }  // namespace datapipes::shm

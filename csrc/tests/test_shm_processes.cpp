@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -185,6 +186,40 @@ void the_dead_are_told_apart_from_the_living() {
   CHECK(shm::has_ended(other));
 }
 
+int allocations = 0;
+
+void count_allocations(const volatile void*, std::size_t) { ++allocations; }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloced)(const volatile void*, std::size_t),
+                                                         void (*freed)(const volatile void*));
+#endif
+
+// Leaves the mutex to the next one who locks it, which puts the slots in order.
+void die_with_the_mutex(Queue& queue) {
+  CHECK(killed_at(0, [&] {
+    (void)reinterpret_cast<shm::Header*>(queue.memory().data())->mutex.lock(kBound);
+    DATAPIPES_SHM_STEP("dies with the mutex");
+  }));
+}
+
+void what_a_death_left_is_repaired_without_memory() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  CHECK(__sanitizer_install_malloc_and_free_hooks(count_allocations, [](const volatile void*) {}) > 0);
+#endif
+  const auto queue = Queue::create(40, 1 << 14);
+  for (std::uint32_t i = 0; i < 40; ++i) send(*queue, i, 64);
+  die_with_the_mutex(*queue);
+  static int before = 0, during = -1;
+  shm::at_step = [](const char* name) {
+    if (std::string_view(name) == "rebuild begins") before = allocations;
+    if (std::string_view(name) == "rebuild counts") during = allocations - before;
+  };
+  CHECK(queue->size() == 40);
+  shm::at_step = nullptr;
+  CHECK(during == 0);
+}
+
 void a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers() {
   const auto queue = Queue::create(2, 1024);
   CHECK(killed_at(6, [&] { send(*queue, 1, 64); }));
@@ -258,6 +293,7 @@ FORKING_SUITE(test_shm_processes) {
   RUN(the_dead_are_told_apart_from_the_living);
   RUN(a_death_at_any_step_leaves_a_queue_that_works);
   RUN(a_death_while_another_one_is_being_repaired_does_no_harm);
+  RUN(what_a_death_left_is_repaired_without_memory);
   RUN(a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers);
   RUN(a_fork_frees_nothing_of_its_parent);
   RUN(a_copy_is_closed_with_its_original);

@@ -19,6 +19,21 @@ constexpr Clock::duration kGrace = std::chrono::milliseconds(500);  // time for 
 
 std::int64_t now_ticks() { return Clock::now().time_since_epoch().count(); }
 
+// Wakes all who wait, also when the call throws.
+class WakeAll {
+ public:
+  explicit WakeAll(Header& header) : header_(header) {}
+  WakeAll(const WakeAll&) = delete;
+  WakeAll& operator=(const WakeAll&) = delete;
+  ~WakeAll() {
+    header_.readable.notify();
+    header_.writable.notify();
+  }
+
+ private:
+  Header& header_;
+};
+
 }  // namespace
 
 // --- beginning and end
@@ -139,6 +154,7 @@ void Queue::join(bool inherited) {
 
 void Queue::leave(bool by_exit) {
   if (left_.exchange(true)) return;
+  const WakeAll at_the_end(*header_);
   const auto registered = registration_.load();
   if (static_cast<pid_t>(registered >> 32) == getpid()) {
     try {
@@ -153,8 +169,6 @@ void Queue::leave(bool by_exit) {
       // There is nothing to keep in order, and whoever still uses the channel is told by its own calls.
     }
   }
-  header_->readable.notify();
-  header_->writable.notify();
 }
 
 void Queue::close() {

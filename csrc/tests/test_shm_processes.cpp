@@ -220,6 +220,20 @@ void what_a_death_left_is_repaired_without_memory() {
   CHECK(during == 0);
 }
 
+void leaving_wakes_the_others_even_if_it_fails() {
+  const auto queue = Queue::create(4, 1024);
+  auto& header = *reinterpret_cast<shm::Header*>(queue->memory().data());
+  const auto readable = header.readable.prepare(), writable = header.writable.prepare();
+  die_with_the_mutex(*queue);
+  shm::at_step = [](const char* name) {
+    if (std::string_view(name) == "rebuild begins") throw shm::TimedOut("a test");
+  };
+  CHECK_THROWS(shm::TimedOut, (queue->close(), 0));
+  shm::at_step = nullptr;
+  CHECK(header.readable.word != readable);
+  CHECK(header.writable.word != writable);
+}
+
 void a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers() {
   const auto queue = Queue::create(2, 1024);
   CHECK(killed_at(6, [&] { send(*queue, 1, 64); }));
@@ -294,6 +308,7 @@ FORKING_SUITE(test_shm_processes) {
   RUN(a_death_at_any_step_leaves_a_queue_that_works);
   RUN(a_death_while_another_one_is_being_repaired_does_no_harm);
   RUN(what_a_death_left_is_repaired_without_memory);
+  RUN(leaving_wakes_the_others_even_if_it_fails);
   RUN(a_receiver_is_told_of_a_dead_sender_and_a_sender_of_dead_receivers);
   RUN(a_fork_frees_nothing_of_its_parent);
   RUN(a_copy_is_closed_with_its_original);

@@ -81,4 +81,9 @@ bool has_ended(const ProcessId& process) {
   return kill(process.pid, 0) != 0 && errno == ESRCH;
 }
 
+bool is_another_thread(std::int32_t tid) {
+  if (tid <= 0 || tid == syscall(SYS_gettid)) return false;
+  return syscall(SYS_tkill, tid, 0) == 0 || errno != ESRCH;
+}
+
 }  // namespace datapipes::shm

@@ -1,5 +1,5 @@
-// process_id.h: identifies a process, and tells whether it has ended. A pid alone is not enough: the system reuses
-// pids.
+// process_id.h: identifies a process, and tells whether it has ended; whether there is a thread. A pid alone is not enough: the
+// system reuses pids.
 #pragma once
 
 #include <sys/types.h>
@@ -20,5 +20,8 @@ ProcessId this_process();
 // Whether all threads of the process have ended; a zombie has ended. False for a process of another pid namespace,
 // which cannot be judged.
 bool has_ended(const ProcessId& process);
+
+// Whether another thread than the calling one has this number, in this pid namespace.
+bool is_another_thread(std::int32_t tid);
 
 }  // namespace datapipes::shm

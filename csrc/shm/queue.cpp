@@ -224,6 +224,17 @@ bool Queue::look_is_due() const {
   return suspicious_.load() || static_cast<std::uint64_t>(now_ticks()) - last >= static_cast<std::uint64_t>(kLook.count());
 }
 
+// A process that is not registered yet may hold the lock too, so all threads there are count as owners.
+bool Queue::lock_is_lost() const {
+  const auto owner = header_->mutex.owner();
+  if (!owner || is_another_thread(*owner)) return false;
+  const auto here = this_process().pid_namespace;
+  const auto peers = peers_.others(kNone);
+  // Threads of another pid namespace have other numbers here. If the owner has died, the kernel has marked the lock.
+  return here != 0 && std::ranges::all_of(peers, [&](const auto& peer) { return peer.second.pid_namespace == here; }) &&
+         header_->mutex.owner() == owner;
+}
+
 void Queue::check_turn(std::uint64_t turn) const {
   // A peer gives its turn up, or whoever reaps it does, before its entry is freed.
   if (turn != 0 && peers_.is_free(static_cast<std::uint32_t>(turn >> 32) - 1)) damaged(*header_, "the turn of the senders");

@@ -113,6 +113,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::int32_t registered_pid() const { return static_cast<std::int32_t>(registration_.load() >> 32); }
   bool look_is_due() const;
   void check_turn(std::uint64_t turn) const;  // under the mutex
+  // For who waits for the mutex: whether somebody has overwritten it, so that it names an owner that cannot be.
+  bool lock_is_lost() const;
   template <class Done, class Late>
   void wait_until(Event& event, const Patience& patience, const Done& done, const Late& late);
   Stats stats_now();  // under the mutex

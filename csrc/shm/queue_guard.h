@@ -13,6 +13,12 @@ namespace datapipes::shm {
 
 inline constexpr Clock::duration kBrief = std::chrono::seconds(10);  // for the mutex, in calls without a timeout
 
+[[noreturn]] inline void throw_damaged_before() {
+  throw Damaged(
+      "ShmChannel: an earlier call found the shared memory damaged; only datapipes may write there. Find the process that "
+      "wrote there, and make a new channel.");
+}
+
 inline std::string count(std::uint64_t number, const std::string& of) { return std::to_string(number) + ' ' + of; }
 
 // Holds the mutex. If its last owner died, rebuilds the slots first. Throws Damaged if anybody has found garbage.
@@ -38,11 +44,11 @@ class Queue::Guard {
       if (locked == RobustMutex::Locked::kYes || locked == RobustMutex::Locked::kOwnerDied) {
         if (header.damaged.load() == 0) return;
         mutex_.unlock();
-        throw Damaged(
-            "ShmChannel: an earlier call found the shared memory damaged; only datapipes may write there. Find the process that "
-            "wrote there, and make a new channel.");
+        throw_damaged_before();
       }
       if (locked == RobustMutex::Locked::kLost) damaged(header, "the lock");
+      if (header.damaged.load() != 0) throw_damaged_before();
+      if (Clock::now() - patience.began() >= kLook && queue.lock_is_lost()) damaged(header, "the lock");
       patience.tick();
       if (patience.ended()) {
         throw TimedOut(

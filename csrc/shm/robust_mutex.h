@@ -1,15 +1,20 @@
 // robust_mutex.h: a mutex in shared memory that survives the death of its owner. The kernel marks such a mutex; the
 // next lock() returns kOwnerDied, and its caller repairs the guarded state. glibc trusts every byte of a mutex: a process
-// that overwrites one can make glibc crash the others, and nothing here can prevent that.
+// that overwrites one can make glibc crash the others. lock() looks at its kind first, and owner() lets who waits judge
+// whether the owner can be; what is overwritten while the mutex is held cannot be told.
 #pragma once
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <time.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <system_error>
 
+#include "common/load.h"
 #include "shm/futex.h"
 
 namespace datapipes::shm {
@@ -32,6 +37,7 @@ class RobustMutex {
   // Waits at most `at_most`, since the owner may be stopped, for example by a debugger. After kOwnerDied the caller
   // holds the mutex; it calls repaired() before it unlocks, or nobody could lock it again.
   Locked lock(Clock::duration at_most) {
+    if (!has_its_kind()) return Locked::kLost;
     int error = pthread_mutex_trylock(&mutex_);
     if (error == EBUSY) {
       timespec until{};
@@ -49,7 +55,30 @@ class RobustMutex {
   void repaired() { pthread_mutex_consistent(&mutex_); }
   void unlock() { pthread_mutex_unlock(&mutex_); }
 
+#if defined(__GLIBC__)
+  // The thread that holds it; none if it is free, or if its owner died.
+  std::optional<std::int32_t> owner() const {
+    const auto word = static_cast<std::uint32_t>(read_once(mutex_.__data.__lock));
+    if (word == 0 || (word & FUTEX_OWNER_DIED) != 0) return std::nullopt;
+    return static_cast<std::int32_t>(word & FUTEX_TID_MASK);
+  }
+
  private:
+  // glibc aborts, or waits for ever, in a mutex whose kind makes no sense.
+  bool has_its_kind() const {
+    static const int made = [] {
+      RobustMutex other;
+      other.make();
+      return other.mutex_.__data.__kind;
+    }();
+    return read_once(mutex_.__data.__kind) == made;
+  }
+#else
+  std::optional<std::int32_t> owner() const { return std::nullopt; }
+
+ private:
+  bool has_its_kind() const { return true; }
+#endif
 // ThreadSanitizer does not see pthread_mutex_clocklock.
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30) && !defined(__SANITIZE_THREAD__)
   static constexpr clockid_t kClock = CLOCK_MONOTONIC;

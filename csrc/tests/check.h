@@ -1,7 +1,12 @@
 // check.h: the macros of the kernel tests. test_kernels.cpp has main(), which runs the suites of all files.
 #pragma once
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <exception>
+#include <functional>
 #include <vector>
 
 namespace datapipes {
@@ -42,6 +47,27 @@ inline int failed_checks = 0;
     RUN(test<std::int32_t>);   \
     RUN(test<std::int64_t>);   \
   } while (false)
+
+// Runs `work` in a child. Returns whether it came to its end: no crash, no check that failed, and within a minute.
+inline bool survives(const std::function<void()>& work) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    try {
+      work();
+    } catch (const std::exception& error) {
+      std::printf("  threw %s\n", error.what());
+      std::fflush(stdout);
+      _exit(1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFSIGNALED(status)) std::printf("  ended by signal %d\n", WTERMSIG(status));
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
 
 struct Suite {
   const char* file;

@@ -1,5 +1,7 @@
 // test_shm_garbage.cpp: the shared memory of a channel is overwritten, at chosen places, at random, and while calls run.
 // Every call returns or throws one of the errors of queue.h, and none waits beyond its timeout.
+#include <linux/futex.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,6 +81,9 @@ struct Segment {
 
 // --- chosen places
 
+constexpr std::size_t kKindOfLock = offsetof(pthread_mutex_t, __data.__kind);
+constexpr std::uint32_t kNoThread = 0x3F00'0000;  // Linux gives threads numbers below 2^22
+
 // A queue of 4 messages with one HELD, two READY, and a slot that was used and is free again.
 struct Scene {
   std::shared_ptr<Queue> queue = Queue::create(4, 4096);
@@ -92,6 +97,9 @@ struct Scene {
     recv(*queue);
     for (int i = 0; i < 2; ++i) send(*queue, 64);
   }
+  void put_into_lock(std::size_t at, std::uint32_t word) {
+    std::memcpy(reinterpret_cast<std::byte*>(&segment.header.mutex) + at, &word, sizeof word);
+  }
   std::uint32_t ready() const { return segment.header.first_ready.get(); }
 };
 
@@ -101,6 +109,7 @@ struct Damage {
   std::function<void(Queue&)> call;  // throws Damaged
 };
 
+void waits(Queue& queue) { (void)queue.size(); }
 void sends(Queue& queue) { send(queue, 64); }
 void receives(Queue& queue) { recv(queue); }
 
@@ -159,6 +168,10 @@ const std::vector<Damage>& damages() {
        receives},
       {"a state of a peer that there is not", [](Scene& scene) { scene.segment.peers[1].state = static_cast<shm::PeerState>(9); },
        [](Queue& queue) { Queue::attach(dup(queue.descriptor())); }},
+      {"a lock of no thread", [](Scene& scene) { scene.put_into_lock(0, kNoThread); }, waits},
+      {"a lock of nobody that is waited for", [](Scene& scene) { scene.put_into_lock(0, FUTEX_WAITERS); }, waits},
+      {"a lock of this very thread", [](Scene& scene) { scene.put_into_lock(0, static_cast<std::uint32_t>(gettid())); }, waits},
+      {"a lock of another kind", [](Scene& scene) { scene.put_into_lock(kKindOfLock, PTHREAD_MUTEX_ERRORCHECK); }, waits},
       {"the state of another slot", [](Scene& scene) { scene.segment.slots[40].tag.store(4); },
        [](Queue& queue) { (void)queue.stats(); }},
   };
@@ -226,28 +239,15 @@ void a_peer_that_dies_in_a_damaged_channel_leaves_an_error() {
   scene.queue->close();
 }
 
-// --- at random
-
-// Runs `work` in a child. Returns whether it came to its end: no crash, no check that failed, and within a minute.
-bool survives(const std::function<void()>& work) {
-  std::fflush(stdout);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
-    try {
-      work();
-    } catch (const std::exception& error) {
-      std::printf("  threw %s\n", error.what());
-      std::fflush(stdout);
-      _exit(1);
-    }
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (WIFSIGNALED(status)) std::printf("  ended by signal %d\n", WTERMSIG(status));
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+void who_waits_for_a_lock_sees_that_another_one_found_garbage() {
+  Scene scene;
+  scene.put_into_lock(0, static_cast<std::uint32_t>(getppid()));  // a thread there is, which holds nothing
+  scene.segment.header.damaged.store(1);
+  CHECK_THROWS(Damaged, recv(*scene.queue, std::nullopt));
+  CHECK_THROWS(Damaged, scene.queue->size());
 }
+
+// --- at random
 
 class Vandal {
  public:
@@ -382,6 +382,7 @@ FORKING_SUITE(test_shm_garbage) {
   RUN(what_the_creator_wrote_is_not_read_again);
   RUN(a_message_that_was_overwritten_while_it_was_sent_is_not_published);
   RUN(a_peer_that_dies_in_a_damaged_channel_leaves_an_error);
+  RUN(who_waits_for_a_lock_sees_that_another_one_found_garbage);
   RUN(random_garbage_ends_in_an_error);
   RUN(garbage_written_during_the_calls_ends_in_an_error);
 }

@@ -66,9 +66,9 @@ class ResumableNumbering {
 
   Buffer<Id> number(std::span<const Id> ids) {
     const std::lock_guard lock(mutex_);
-    for (const Id id : ids) check_node("compact", id, numbering_.num_nodes());
+    Buffer<Id> local = checked_ids(ids, numbering_.num_nodes());
     broken_ = true;  // until the map holds what it should
-    Buffer<Id> local = numbering_.number_all(ids, direct_left_);
+    numbering_.number_all({local.data(), ids.size()}, local.data(), direct_left_);
     broken_ = false;
     return local;
   }

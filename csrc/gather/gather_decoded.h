@@ -2,7 +2,7 @@
 //   table: as for gather_rows, with row_bytes = width * stored_bytes(stored); ids int32 or int64 [num_ids], repeats
 //   allowed; scale float32 [width] for int8; out: num_ids rows of 4 * width bytes without gaps, overlapping none of the
 //   others.
-// Throws std::out_of_range (IndexError) on an id outside [0, num_rows), before any row is copied. Touches no Python object.
+// Throws std::out_of_range (IndexError) on an id outside [0, num_rows), as gather_rows. Touches no Python object.
 #pragma once
 
 #include <cstddef>

@@ -49,10 +49,9 @@ void copy_on_this_thread(RowTable table, From from, To to, std::int64_t count, s
   }
 }
 
-// Rows and places have been checked.
 template <class From, class To>
 void copy_on_threads(RowTable table, From from, To to, std::int64_t count, std::byte* out, int threads) {
-  if (table.row_bytes == 0 || count == 0) return;
+  if (table.row_bytes == 0) return check_all(from, to, count);
   const bool stream = streams(count, table.row_bytes, out);
   in_row_turns(count, table.row_bytes, threads, [&](std::int64_t begin, std::int64_t rows) {
     copy_on_this_thread(table, from.from(begin), to.from(begin), rows, out, stream);
@@ -64,27 +63,28 @@ void check_counts(std::int64_t rows, std::size_t places) {
     throw std::invalid_argument("place_rows: " + std::to_string(rows) + " rows for " + std::to_string(places) + " places.");
 }
 
+Named<std::int64_t> places_in(std::span<const std::int64_t> places, std::int64_t num_out) {
+  return {places, num_out, "place_rows", "place"};
+}
+
 }  // namespace
 
 template <class Id>
 void gather_rows(RowTable table, std::span<const Id> ids, std::byte* out, int threads) {
-  check_inside("gather_rows", "row id", ids, table.num_rows);
-  copy_on_threads(table, Named<Id>{ids}, InOrder(), std::ssize(ids), out, threads);
+  copy_on_threads(table, Named<Id>{ids, table.num_rows, "gather_rows", "row id"}, InOrder(), std::ssize(ids), out, threads);
 }
 
 template <class Id>
 void place_rows(RowTable table, std::span<const Id> rows, std::span<const std::int64_t> places, std::byte* out,
                 std::int64_t num_out, int threads) {
   check_counts(std::ssize(rows), places.size());
-  check_inside("place_rows", "row id", rows, table.num_rows);
-  check_inside("place_rows", "place", places, num_out);
-  copy_on_threads(table, Named<Id>{rows}, Named<std::int64_t>{places}, std::ssize(places), out, threads);
+  const Named<Id> from{rows, table.num_rows, "place_rows", "row id"};
+  copy_on_threads(table, from, places_in(places, num_out), std::ssize(places), out, threads);
 }
 
 void place_rows(RowTable table, std::span<const std::int64_t> places, std::byte* out, std::int64_t num_out, int threads) {
   check_counts(table.num_rows, places.size());
-  check_inside("place_rows", "place", places, num_out);
-  copy_on_threads(table, InOrder(), Named<std::int64_t>{places}, std::ssize(places), out, threads);
+  copy_on_threads(table, InOrder(), places_in(places, num_out), std::ssize(places), out, threads);
 }
 
 template void gather_rows(RowTable, std::span<const std::int32_t>, std::byte*, int);

@@ -2,7 +2,9 @@
 //   table: num_rows rows of `row_bytes` bytes, `row_stride` bytes apart (row_stride >= row_bytes unless there is one row);
 //   ids int32 or int64 [num_ids], repeats allowed; out: num_ids rows of row_bytes bytes without gaps. `out` overlaps
 //   neither the table nor the ids.
-// Throws std::out_of_range (IndexError) on an id outside [0, num_rows), before any row is copied. Touches no Python object.
+// Throws std::out_of_range (IndexError) on the first id outside [0, num_rows), at any number of threads; rows may have been
+// copied by then. An id is read once, so another process that overwrites it cannot lead a read outside the table.
+// Touches no Python object.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +27,8 @@ void gather_rows(RowTable table, std::span<const Id> ids, std::byte* out, int th
 //   rows int32 or int64 [n]: row rows[i] goes to place places[i]; places int64 [n], distinct, best ascending.
 //   Without rows, row i goes to place places[i], and there are as many of both.
 //   out: num_out rows of row_bytes bytes without gaps, overlapping none of the others.
-// Throws std::out_of_range on a row or place outside, std::invalid_argument if there are more of one than of the other, before
-// any row is copied. Places that are there twice get one of their rows.
+// Throws std::out_of_range on a row or place outside, as gather_rows; std::invalid_argument if there are more of one than of
+// the other, before any row is copied. Places that are there twice get one of their rows.
 template <class Id>
 void place_rows(RowTable table, std::span<const Id> rows, std::span<const std::int64_t> places, std::byte* out,
                 std::int64_t num_out, int threads = 1);

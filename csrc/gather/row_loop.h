@@ -1,4 +1,4 @@
-// row_loop.h: what the row gathers share: which row is the i-th, prefetches, turns of threads, the check of ids.
+// row_loop.h: what the row gathers share: which row is the i-th and the check of its id, prefetches, turns of threads.
 //   Internal to gather/.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "common/inside.h"
+#include "common/load.h"
 #include "common/stream.h"
 #include "common/thread_pool.h"
 #include "gather/gather_rows.h"
@@ -32,12 +33,26 @@ template <int kWrite>
   __builtin_prefetch(row + end - 1, kWrite, 0);
 }
 
-// Which row of a table is the i-th: one that an id names, or the i-th itself.
+[[noreturn]] [[gnu::cold]] [[gnu::noinline]] inline void throw_outside(const char* op, const char* what, std::int64_t id,
+                                                                       std::int64_t count) {
+  throw std::out_of_range(std::string(op) + ": " + what + " must be in [0, " + std::to_string(count) + "), got " +
+                          std::to_string(id) + ". Check the ids against the number of rows of the feature.");
+}
+
+// Which of `count` rows is the i-th: one that an id names, or the i-th itself. An id is read once, when it is checked.
 template <class Id>
 struct Named {
   std::span<const Id> ids;
-  std::int64_t operator[](std::int64_t i) const { return ids[static_cast<std::size_t>(i)]; }
-  Named from(std::int64_t begin) const { return {ids.subspan(static_cast<std::size_t>(begin))}; }
+  std::int64_t count;
+  const char* op;
+  const char* what;
+  std::int64_t operator[](std::int64_t i) const {
+    const std::int64_t id = read_once(ids[static_cast<std::size_t>(i)]);
+    if (!is_inside(id, count)) [[unlikely]]
+      throw_outside(op, what, id, count);
+    return id;
+  }
+  Named from(std::int64_t begin) const { return {ids.subspan(static_cast<std::size_t>(begin)), count, op, what}; }
 };
 struct InOrder {
   std::int64_t first = 0;
@@ -46,22 +61,43 @@ struct InOrder {
 };
 
 // Writes `count` rows of `out_bytes` bytes, the i-th from row from[i] of the table to place to[i] of out.
-// copy_row(to, from) writes one.
+// copy_row(to, from) writes one. An id is read, and its row prefetched, some rows before that is copied.
 template <class From, class To, class CopyRow>
 [[gnu::always_inline]] inline void copy_rows(RowTable table, From from, To to, std::int64_t count, std::byte* out,
                                              std::int64_t out_bytes, CopyRow&& copy_row) {
-  const auto row = [&](std::int64_t i) { return table.data + from[i] * table.row_stride; };
-  const auto place = [&](std::int64_t i) { return out + to[i] * out_bytes; };
-  const auto prefetch = [&](std::int64_t i) __attribute__((always_inline)) {
-    prefetch_row<0>(row(i), table.row_bytes);
-    if constexpr (!std::is_same_v<To, InOrder>) prefetch_row<1>(place(i), out_bytes);
+  constexpr std::size_t kMost = 64;
+  constexpr bool kPlaced = !std::is_same_v<To, InOrder>;
+  const std::byte* rows[kMost];
+  [[maybe_unused]] std::byte* places[kMost];
+  const auto read = [&](std::int64_t i) __attribute__((always_inline)) {
+    const std::size_t at = static_cast<std::size_t>(i) % kMost;
+    rows[at] = table.data + from[i] * table.row_stride;
+    prefetch_row<0>(rows[at], table.row_bytes);
+    if constexpr (kPlaced) {
+      places[at] = out + to[i] * out_bytes;
+      prefetch_row<1>(places[at], out_bytes);
+    }
   };
-  const std::int64_t distance = std::clamp<std::int64_t>(kPrefetchBytes / std::max(out_bytes, kLine), 2, 64);
-  for (std::int64_t i = 0; i < std::min(distance, count); ++i) prefetch(i);
+  const std::int64_t distance = std::clamp<std::int64_t>(kPrefetchBytes / std::max(out_bytes, kLine), 2, std::int64_t{kMost});
+  for (std::int64_t i = 0; i < std::min(distance, count); ++i) read(i);
   for (std::int64_t i = 0; i < count; ++i) {
-    if (i + distance < count) prefetch(i + distance);
-    copy_row(place(i), row(i));
+    const std::size_t at = static_cast<std::size_t>(i) % kMost;
+    const std::byte* const row = rows[at];
+    std::byte* place = nullptr;
+    if constexpr (kPlaced) {
+      place = places[at];
+    } else {
+      place = out + to[i] * out_bytes;
+    }
+    if (i + distance < count) read(i + distance);
+    copy_row(place, row);
   }
+}
+
+// Rows of no bytes have ids too.
+template <class From, class To>
+void check_all(From from, To to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) (void)from[i], (void)to[i];
 }
 
 // Returns whether rows of `out_bytes` bytes are written past the cache.
@@ -75,16 +111,6 @@ void in_row_turns(std::int64_t count, std::int64_t out_bytes, int threads, Work&
   if (threads <= 1 || count * out_bytes < kParallelBytes) return work(std::int64_t{0}, count);
   const std::int64_t rows_per_turn = std::max<std::int64_t>(1, kBytesPerTurn / out_bytes);
   in_turns(count, rows_per_turn, threads, [&](std::int64_t begin, std::int64_t end) { work(begin, end - begin); });
-}
-
-template <class Id>
-void check_inside(const char* op, const char* what, std::span<const Id> ids, std::int64_t count) {
-  for (const Id id : ids) {
-    if (!is_inside(id, count)) {
-      throw std::out_of_range(std::string(op) + ": " + what + " must be in [0, " + std::to_string(count) + "), got " +
-                              std::to_string(id) + ". Check the ids against the number of rows of the feature.");
-    }
-  }
 }
 
 }  // namespace datapipes::row_loop

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/load.h"
 #include "common/thread_pool.h"
 
 namespace datapipes {
@@ -76,7 +77,8 @@ void IdRank::rows(std::span<const Id> wanted, std::span<std::int64_t> out, int n
   in_turns(std::ssize(wanted), kAtOnce, num_threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       if (i + kAhead < end && inside(wanted[i + kAhead])) prefetch(wanted[i + kAhead]);
-      out[i] = inside(wanted[i]) ? row(wanted[i]) : -1;
+      const std::int64_t id = read_once(wanted[i]);
+      out[i] = inside(id) ? row(id) : -1;
     }
   });
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/inside.h"
+#include "common/load.h"
 #include "common/thread_pool.h"
 
 namespace datapipes {
@@ -14,19 +15,22 @@ constexpr std::int64_t kAhead = 16;        // ids between a prefetch and its use
 constexpr std::int64_t kAtOnce = 1 << 14;  // ids that a thread splits at a time
 constexpr PartNumber kOwn = 0, kHot = 1, kAway = 2;
 
+// Copies ids, each checked: another process may overwrite the given ones before they are used.
 template <class Id>
-void check_ids(const char* op, std::span<const Id> ids, std::int64_t num_ids) {
-  for (const Id id : ids) {
+void copy_checked(const char* op, std::span<const Id> ids, std::int64_t num_ids, Id* out) {
+  for (const Id& given : ids) {
+    const Id id = read_once(given);
     if (!is_inside(id, num_ids)) {
       throw std::out_of_range(std::string(op) + ": the id " + std::to_string(id) + " is outside the graph; ids must be in [0, " +
                               std::to_string(num_ids) + "). Check the ids.");
     }
+    *out++ = id;
   }
 }
 
 // Turns the part of each id into its group, and the id into its row where that is in this process.
 template <class Id>
-void find_rows(const char* op, std::span<const Id> ids, OwnRows own, const IdRank* hot, PartNumber* groups, Id* rows) {
+void find_rows(const char* op, std::span<Id> ids, OwnRows own, const IdRank* hot, PartNumber* groups) {
   const std::int64_t count = std::ssize(ids);
   const auto is_own = [&](std::int64_t i) { return groups[i] == own.part; };
   for (std::int64_t i = 0; i < count; ++i) {
@@ -42,12 +46,12 @@ void find_rows(const char* op, std::span<const Id> ids, OwnRows own, const IdRan
                                     std::to_string(own.part) + ", which does not have it. Open the part with verify=True.");
       }
       groups[i] = kOwn;
-      rows[i] = static_cast<Id>(row);
+      ids[i] = static_cast<Id>(row);
       continue;
     }
     const std::int64_t row = hot != nullptr && hot->inside(id) ? hot->row(id) : -1;
     groups[i] = row >= 0 ? kHot : static_cast<PartNumber>(groups[i] + kAway);
-    rows[i] = row >= 0 ? static_cast<Id>(row) : id;
+    if (row >= 0) ids[i] = static_cast<Id>(row);
   }
 }
 
@@ -63,11 +67,11 @@ IdSplit<Id> split_ids(const char* op, const PartMap& owners, std::span<const Id>
   const auto num_turns = static_cast<std::size_t>((count + kAtOnce - 1) / kAtOnce);
   std::vector<std::vector<std::int64_t>> next(num_turns);  // first counts, then positions
   in_turns(count, kAtOnce, threads, [&](std::int64_t begin, std::int64_t end) {
-    const auto some = ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    const std::span<Id> some(rows.data() + begin, static_cast<std::size_t>(end - begin));
     PartNumber* const of = groups.data() + begin;
-    check_ids(op, some, owners.num_ids());
-    owners.owners(op, some, of);
-    find_rows(op, some, own, hot, of, rows.data() + begin);
+    copy_checked(op, ids.subspan(static_cast<std::size_t>(begin), some.size()), owners.num_ids(), some.data());
+    owners.owners(op, std::span<const Id>(some), of);
+    find_rows(op, some, own, hot, of);
     auto& counts = next[static_cast<std::size_t>(begin / kAtOnce)];
     counts.assign(num_groups, 0);
     for (std::size_t i = 0; i < some.size(); ++i) ++counts[of[i]];

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "common/buffer.h"
+#include "common/load.h"
 #include "graph/row_view.h"
 #include "graph/topology.h"
 #include "sampling/hop_room.h"
@@ -94,10 +95,12 @@ class Hops {
       const std::string name = name_of(type);
       std::vector<Key> keys(of_type.ids.size());
       for (std::size_t i = 0; i < keys.size(); ++i) {
-        check_node(name.c_str(), of_type.ids[i], type.num_nodes);
-        keys[i] = nodes_.seed(of_type, i);
+        const std::int64_t id = read_once(of_type.ids[i]);
+        check_node(name.c_str(), id, type.num_nodes);
+        keys[i] = nodes_.seed(id, of_type, i);
       }
-      local.push_back(numberings_[of_type.type].template number_all<Id>(keys, direct_left_, kMostLocalIds<Id>));
+      Buffer<Id>& numbers = local.emplace_back(std::ssize(keys));
+      numberings_[of_type.type].number_all(keys, numbers.data(), direct_left_, kMostLocalIds<Id>);
     }
     return local;
   }

@@ -2,7 +2,7 @@
 // own, keys of a group and an id (NodesOfGroups; columns.h). Shared by sample_neighbors and hops_over_parts.
 //   Key                    what a Numbering counts
 //   num_keys(num_nodes)    its bound for a node type
-//   seed(seeds, i)         the key of a seed, whose id has been checked
+//   seed(id, seeds, i)     the key of the i-th seed, whose id has been checked
 //   id(key)                the node of a key
 //   columns(keys)          the keys as the columns of a hop
 //   found(key, neighbor)   of groups: the key of a neighbor that was drawn for the node of `key`
@@ -22,6 +22,7 @@
 
 #include "common/buffer.h"
 #include "common/inside.h"
+#include "common/load.h"
 #include "graph/topology.h"
 #include "sampling/columns.h"
 
@@ -40,7 +41,7 @@ struct PlainNodes {
   static constexpr bool kGroups = false;
   PlainNodes(const std::vector<NodeType>&, const std::optional<Groups>&) {}
   std::int64_t num_keys(std::int64_t num_nodes) const { return num_nodes; }
-  Key seed(const Seeds& seeds, std::size_t i) const { return static_cast<Id>(seeds.ids[i]); }
+  Key seed(std::int64_t id, const Seeds&, std::size_t) const { return static_cast<Id>(id); }
   Id id(Key key) const { return key; }
   Columns columns(std::span<const Key> nodes) const { return {nodes}; }
 };
@@ -58,10 +59,10 @@ struct NodesOfGroups {
   }
   std::int64_t num_keys(std::int64_t) const { return form.groups(groups.count); }
   bool has_short_keys() const { return form.fits_32_bits(groups.count); }
-  Key seed(const Seeds& seeds, std::size_t i) const {
-    const std::int64_t group = seeds.groups[i];
+  Key seed(std::int64_t id, const Seeds& seeds, std::size_t i) const {
+    const std::int64_t group = read_once(seeds.groups[i]);
     if (!is_inside(group, groups.count)) throw std::out_of_range("no group has the number " + std::to_string(group) + ".");
-    return static_cast<Key>(form.key(group, seeds.ids[i]));
+    return static_cast<Key>(form.key(group, id));
   }
   Id id(Key key) const { return static_cast<Id>(form.node(key)); }
   std::int64_t group(Key key) const { return form.group(key); }

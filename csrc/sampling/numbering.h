@@ -69,13 +69,11 @@ class Numbering {
     count_ = datapipes::number_ahead(map, ids, count_, nodes_.data(), local);
   }
 
-  // Makes room for `ids`, numbers them, and returns the local id of each.
-  template <class Local = Id>
-  Buffer<Local> number_all(std::span<const Id> ids, std::int64_t& direct_left, std::int64_t most = kMostLocalIds<Id>) {
-    Buffer<Local> local(std::ssize(ids));
+  // Makes room for `ids`, and writes the local id of each; `local` may be ids.data().
+  template <class Local>
+  void number_all(std::span<const Id> ids, Local* local, std::int64_t& direct_left, std::int64_t most = kMostLocalIds<Id>) {
     make_room(std::ssize(ids), direct_left, most);
-    visit([&](auto& map) { number_ahead(map, ids, local.data()); });
-    return local;
+    visit([&](auto& map) { number_ahead(map, ids, local); });
   }
 
   // Gives the map back and returns the distinct ids. A numbering that is destroyed without it, by an error, destroys its map

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/load.h"
 #include "sampling/draw_hop.h"
 #include "sampling/hop_room.h"
 
@@ -64,7 +65,10 @@ SampledHop<Id> sample_hop(const RowView<Id>& rows, const HopRows& of, const Poli
   check_lengths(of.seeds.size(), of.times.size(), "times");
   if (places.wanted == Places::kEdgeIds && places.edge_ids.size() != rows.indices.size())
     throw std::invalid_argument("sample_hop: give one of edge_ids for each edge.");
-  const SeedColumns columns{of.seeds, of.seed_ids, of.streams, of.times};
+  // The plan and the draw look at the same rows, whoever overwrites the given ones; the others only choose among in-edges.
+  Buffer<std::int64_t> seeds(std::ssize(of.seeds));
+  std::transform(of.seeds.begin(), of.seeds.end(), seeds.data(), read_once<std::int64_t>);
+  const SeedColumns columns{{seeds.data(), of.seeds.size()}, of.seed_ids, of.streams, of.times};
   return std::visit([&](const auto& chosen) { return draw_with(chosen, rows, columns, places, threads); }, policy);
 }
 

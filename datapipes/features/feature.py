@@ -26,7 +26,7 @@ class Feature(metaclass=ShownABC):
             out: memory for the rows, which is filled and returned; by default a new tensor is returned. A feature that
                 only a FeatureFetcher reads may leave this argument out.
         Raises:
-            IndexError: An id is not in [0, count).
+            IndexError: An id is not in [0, count); some rows of `out` may be filled.
         """
 
     @property

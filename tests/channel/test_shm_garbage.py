@@ -161,3 +161,9 @@ def test_garbage_at_random_crashes_nobody_and_nobody_waits_too_long(setting):
     total = soak_garbage.run(setting, runs=5, rng_seed=11)
     assert total.outcomes["runs"] == 5
     assert total.outcomes["ChannelDamaged"] > 0
+
+
+def test_ids_that_change_while_they_are_used_are_refused_or_used():
+    total = soak_garbage.run(soak_garbage.IDS, runs=2, rng_seed=11)
+    for use in ("rows", "packed rows", "minibatch"):
+        assert total.outcomes[f"{use} done"] + total.outcomes[f"{use} refused"] == 2 * soak_garbage.USES

@@ -8,6 +8,9 @@ that wait, and receivers that keep messages. In one of eight runs a process is k
 A call returns, or raises an error of channels, within its timeout and a slack. A process ends by itself. The mutex is
 left alone but in one of twenty runs: glibc trusts its bytes (csrc/shm/PROTOCOL.md, section 8), so there, and only
 there, a crash or a wait is counted and not a failure.
+
+In a third setting, "ids", a process reads rows and samples by ids of a message that it holds, and another one
+overwrites these ids all the time. Each call returns or raises IndexError.
 Run: PYTHONPATH=tests/support python tests/soak/soak_garbage.py --runs 500   (or make soak)
 """
 
@@ -29,6 +32,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
 from channels import attached_again
 
@@ -61,6 +65,11 @@ SETTINGS = {
     "small": Setting(capacity=2, shm_size=4096, sides=1, waiting=0, kept=1, most_bytes=1500),
     "large": Setting(capacity=32, shm_size=2**20, sides=2, waiting=12, kept=8, most_bytes=60_000),
 }
+
+
+IDS = "ids"
+NUM_ROWS = 1000
+USES = 500  # of each kind in a run
 
 
 @dataclass
@@ -187,6 +196,74 @@ class Vandal:
         return values[kind] % 2**64
 
 
+# --- ids that change while they are used
+
+
+def use_changing_ids(channel: dp.ShmChannel, there: Connection) -> None:
+    """Receive ids, and read and sample by them while they change; send the Report."""
+    torch.set_num_threads(1)
+    ids, report = channel.recv(timeout=BOUND_S)["ids"], Report()
+    there.send(ids.data_ptr() - channel._shared.memory[0])
+    columns = torch.arange(NUM_ROWS * 4)
+    graph = dp.CSCGraph(columns[: NUM_ROWS + 1] * 4, columns % NUM_ROWS)
+    rows = dp.TensorFeature(torch.ones(NUM_ROWS, 25))
+    packed = dp.TensorFeature(torch.ones(NUM_ROWS, 25), stored_as="float16")
+    items = dp.ItemSampler(dp.ItemSet(NUM_ROWS), NUM_ROWS)
+    sampler, minibatch = items.sample_neighbor(graph, [2, 2]), next(iter(items)).replace(seeds=ids)
+    out = torch.empty(len(ids), 25)
+    uses = {
+        "rows": lambda: rows.read(ids, out=out),
+        "packed rows": lambda: packed.read(ids),
+        "minibatch": lambda: sampler.transform(minibatch),
+    }
+    for _ in range(USES):
+        for name, use in uses.items():
+            try:
+                use()
+                report.outcomes[f"{name} done"] += 1
+            except IndexError:
+                report.outcomes[f"{name} refused"] += 1
+            except Exception:
+                report.wrong.append(traceback.format_exc())
+    there.send(report)
+
+
+def run_of_ids(rng_seed: int) -> Report:
+    """Return what came of a process that reads by ids while this one overwrites one of them."""
+    rng = random.Random(rng_seed)
+    context = multiprocessing.get_context("fork")
+    with dp.ShmChannel(2, 2**16) as channel:
+        channel.send({"ids": torch.arange(NUM_ROWS)}, timeout=0)
+        here, there = context.Pipe(duplex=False)
+        user = context.Process(target=use_changing_ids, args=(channel, there), daemon=True)
+        user.start()
+        there.close()
+        total = Report()
+        if not here.poll(BOUND_S):
+            total.wrong.append("a process does not begin")
+        else:
+            address, num_bytes = channel._shared.memory
+            first = here.recv()
+            memory = np.frombuffer((ctypes.c_ubyte * num_bytes).from_address(address), dtype=np.uint8)
+            ids = memory[first : first + 8 * NUM_ROWS].view(np.int64)
+            at, far = rng.randrange(NUM_ROWS), rng.choice((NUM_ROWS, -1, 2**31, 2**44, -(2**62), 2**63 - 1))
+            ends = time.monotonic() + BOUND_S
+            while user.is_alive() and time.monotonic() < ends and not here.poll():
+                for _ in range(500):
+                    ids[at] = far
+                    ids[at] = 1
+        user.join(SLACK_S)
+        if user.exitcode == 0 and here.poll():
+            total.add(here.recv())
+        else:
+            total.wrong.append(f"a process that reads by ids has the exit code {user.exitcode}")
+            user.kill()
+            user.join()
+        here.close()
+        user.close()
+    return total
+
+
 # --- one run, and many
 
 
@@ -246,7 +323,7 @@ def run(name: str, runs: int, rng_seed: int, minutes: float = 60.0) -> Report:
         if time.monotonic() > until:
             break
         seed = rng_seed + number
-        one = one_run(SETTINGS[name], seed)
+        one = run_of_ids(seed) if name == IDS else one_run(SETTINGS[name], seed)
         if one.wrong:
             raise AssertionError("\n".join([f"setting {name!r}, seed {seed}:", *one.wrong]))
         total.add(one)
@@ -257,7 +334,7 @@ def run(name: str, runs: int, rng_seed: int, minutes: float = 60.0) -> Report:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=500, help="of each setting")
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--settings", nargs="+", choices=[*SETTINGS, IDS], default=[*SETTINGS, IDS])
     parser.add_argument("--minutes", type=float, default=60.0, help="stop a setting after so many, with fewer runs")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="for the same garbage")
     args = parser.parse_args()

@@ -6,6 +6,7 @@ a GPU, Triton's interpreter runs its kernels. Temporary files are in a folder of
 import gc
 import multiprocessing.util
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -39,10 +40,10 @@ multiprocessing.set_forkserver_preload(["__main__", "torch", "datapipes", "datap
 def pytest_configure(config: pytest.Config) -> None:
     """Give this run, and all that it starts, a temporary folder of its own: processes that tests kill leave files."""
     if not hasattr(config, "workerinput"):  # those of xdist have the folder of the process that started them
-        folder = tempfile.TemporaryDirectory(prefix="datapipes-tests-", ignore_cleanup_errors=True)
+        folder = tempfile.mkdtemp(prefix="datapipes-tests-")
         # Later than multiprocessing removes what it keeps there, whose priority is -100.
-        multiprocessing.util.Finalize(None, folder.cleanup, exitpriority=-200)
-        os.environ["TMPDIR"] = tempfile.tempdir = folder.name
+        multiprocessing.util.Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 @pytest.hookimpl(tryfirst=True)  # before the tests are chosen by their marks

@@ -162,8 +162,8 @@ def _compare(stage: Named, path: tuple[Any, ...], rows: Any, known: Any, of: str
 
 
 def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, of: str) -> None:
-    """Refuse `rows` that are no tensor with values, or not `count`."""
-    if not isinstance(rows, Tensor) or rows.is_meta:
+    """Refuse `rows` that are no tensor, or not `count`."""
+    if not isinstance(rows, Tensor):
         raise _no_tensor(stage, path, rows)
     if _length_of(rows) != count:
         raise _misaligned(stage, path, rows, f"{count} {of}")
@@ -212,10 +212,9 @@ def _name_of(path: tuple[Any, ...]) -> str:
 
 
 def _no_tensor(stage: Named, path: tuple[Any, ...], found: object) -> TypeError:
-    """Return the error for rows that are no tensor with values."""
-    kind = "Tensor on the device meta, without values" if isinstance(found, Tensor) else type(found).__name__
+    """Return the error for rows that are no tensor."""
     return TypeError(
-        f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {kind}; a tensor is needed. "
+        f"{stage.name}: returned a minibatch whose {_name_of(path)} is a {type(found).__name__}; a tensor is needed. "
         "Convert it: torch.as_tensor(...)."
     )
 

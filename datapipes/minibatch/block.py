@@ -145,7 +145,7 @@ def moving(where: str, device: object) -> Iterator[None]:
 
     Raises:
         TypeError: It is what `Tensor.to` takes as a dtype: it would turn ids into rounded floats.
-        ValueError: It is a CUDA device, and torch has none here.
+        ValueError: It is a CUDA device, and torch has none here; or a tensor has no values.
     """
     if isinstance(device, (torch.dtype, Tensor)):
         found = "a tensor" if isinstance(device, Tensor) else f"the dtype {device}"
@@ -156,6 +156,11 @@ def moving(where: str, device: object) -> Iterator[None]:
         )
     try:
         yield
+    except NotImplementedError as error:
+        raise ValueError(
+            f"{where}: found a tensor without values, as those on the device meta are ({error}). Give it values in the "
+            "stage that makes it."
+        ) from error
     except (AssertionError, RuntimeError) as error:
         if not str(device).startswith("cuda") or torch.cuda.is_available():
             raise

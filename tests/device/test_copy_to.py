@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pipelines import digests, fetched, refused
+from pipelines import digests, fetched, items, refused
 from slow_hetero import CITES, hetero_store, slow_sampled
 
 import datapipes as dp
@@ -76,3 +76,11 @@ def test_a_device_of_another_kind_that_is_not_here_is_refused(device):
 def test_non_blocking_is_a_flag():
     with refused(TypeError, stage="copy_to", found="got 1", allowed="True or False"):
         fetched().copy_to("cpu", non_blocking=1)
+
+
+def test_a_tensor_without_values_is_refused():
+    def add(minibatch):
+        return minibatch.replace(extra={"k": torch.empty(len(minibatch.seeds), device="meta")})
+
+    with refused(ValueError, stage="MiniBatch.to", found="a tensor without values", allowed="Give it values"):
+        next(iter(items().transform(add).copy_to("cpu")))

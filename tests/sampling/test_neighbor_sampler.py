@@ -201,16 +201,6 @@ def test_seeds_that_cannot_be_sampled_are_refused(seeds, error, found, allowed):
         sample(seeds)
 
 
-def test_a_tensor_without_values_is_refused_where_a_stage_returns_it_and_not_where_it_is_copied():
-    def add(minibatch):
-        return minibatch.replace(extra={"k": torch.empty(len(minibatch.seeds), device="meta")})
-
-    with refused(
-        TypeError, stage="transform", found=r"extra\['k'\] is a Tensor on the device meta", allowed="a tensor"
-    ):
-        next(iter(sampled().transform(add).copy_to("cpu")))
-
-
 def test_a_list_of_seeds_is_refused_where_a_stage_returns_it_and_by_the_sampler():
     with refused(TypeError, stage="transform", found="seeds is a list", allowed="a tensor is needed"):
         sample([1, 2])

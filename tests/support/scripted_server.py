@@ -20,6 +20,13 @@ class Dropped(Exception):
     """A script raises it to fail without a reason that a client could read."""
 
 
+class AsItIs(Exception):
+    """A script raises it for the server to raise `error`, which Flight gives a code."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 def answer_of(part: Part, message: Message) -> Message:
     """What a server of the part answers."""
     kind = message.header["kind"]
@@ -48,6 +55,8 @@ class ScriptedServer(flight.FlightServerBase):
         self.asked.append(message.header["kind"])
         try:
             answer = self.script(message)
+        except AsItIs as given:
+            raise given.error from None
         except Dropped:
             raise
         except flight.FlightError:

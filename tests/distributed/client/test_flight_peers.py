@@ -4,11 +4,12 @@ import pickle
 from concurrent.futures import wait
 from dataclasses import replace
 
+import pyarrow
 import pyarrow.flight as flight
 import pytest
 import torch
 from partitions import source_of
-from scripted_server import Dropped, ScriptedServer, answer_of
+from scripted_server import AsItIs, Dropped, ScriptedServer, answer_of
 
 import datapipes as dp
 from datapipes.distributed import Part, PartitionBook
@@ -119,6 +120,38 @@ def test_what_a_server_says_moves_no_cursor(part, peers_of, raised, kind):
     text = str(caught.value)
     assert text.isprintable()
     assert r"gone \x1b[2J\u202e\x9b of größe" in text
+
+
+RAISED = {  # what a server of Flight can raise; gRPC sends a code of each
+    flight.FlightCancelledError("x"): dp.ServerUnavailable,
+    flight.FlightServerError("x"): dp.RemoteError,
+    pyarrow.ArrowInvalid("x"): dp.RemoteError,
+    flight.FlightTimedOutError("x"): dp.ServerUnavailable,
+    pyarrow.ArrowKeyError("x"): dp.RemoteError,
+    flight.FlightUnauthorizedError("x"): PermissionError,
+    pyarrow.ArrowCapacityError("x"): dp.RemoteError,
+    pyarrow.ArrowIndexError("x"): dp.RemoteError,
+    pyarrow.ArrowNotImplementedError("x"): ConnectionError,
+    flight.FlightInternalError("x"): dp.RemoteError,
+    flight.FlightUnavailableError("x"): dp.ServerUnavailable,
+    flight.FlightUnauthenticatedError("x"): PermissionError,
+    pyarrow.ArrowMemoryError("x"): dp.RemoteError,
+    RuntimeError("x"): dp.RemoteError,
+}
+
+
+@pytest.mark.parametrize(("raised", "kind"), RAISED.items(), ids=lambda given: type(given).__name__)
+def test_whatever_a_server_raises_ends_as_an_error_with_a_meaning(part, peers_of, raised, kind):
+    def script(message):
+        if message.header["kind"] == "hello":
+            return answer_of(part, message)
+        raise AsItIs(raised)
+
+    with ScriptedServer(part, script) as server:
+        with pytest.raises(kind) as caught:
+            peers_of(part, server.address, 0.5).draw(1, a_draw()).result(WAIT_S)
+        said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+        assert f"part 1 at {server.address}" in said
 
 
 def test_many_requests_are_in_flight_over_few_connections_and_each_is_greeted_once(part, peers_of):

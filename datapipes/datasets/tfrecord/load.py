@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.log import logger
 from datapipes.base.types import EdgeType, check_edge_type, type_text
 from datapipes.datasets.tfrecord.children import load_all
-from datapipes.datasets.tfrecord.data_loader import TFDatasetOptions
+from datapipes.datasets.tfrecord.data_loader import TFDatasetOptions, TFRecordDataLoader, files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, place_text
 from datapipes.datasets.tfrecord.graph_tensors import DEFAULT_HOMOGENEOUS_EDGE_TYPE
 from datapipes.datasets.tfrecord.info import SerializedGraphMetadata, SerializedTFRecordInfo
@@ -74,7 +77,8 @@ def load_torch_tensors_from_tf_record(
     Raises:
         TFRecordLoadError: Entities have failed: the message names each, with the traceback of its process, or with the
             signal that killed it. Or other ranks have. All processes have ended then, and their memory is free.
-        TypeError, ValueError, KeyError: An argument is not allowed.
+        TypeError, ValueError, KeyError: An argument is not allowed; or ranks load one share twice, or shares of other
+            files.
         RuntimeError: This process may not start others, or they could not import the main module.
         OSError: Too few file descriptors are left. A tensor takes two.
     """
@@ -110,6 +114,7 @@ def load_torch_tensors_from_tf_record(
             left = ", ".join(f"no {entity}" for entity in _ENTITIES if entity not in begun)
             logger.info("%s: rank %d begins: %s", WHERE, rank, ", ".join([*begun, left] if left else begun))
             loaded = load_all(tasks, in_parallel=should_load_tensors_in_parallel, go_on=ranks.go_on)
+            _refuse_other_shares(ranks, tf_record_dataloader, tasks)  # at the end, so that nobody waits to begin
     except BaseException:
         loaded.clear()  # the traceback keeps this frame, and so would the memory be kept
         raise
@@ -119,6 +124,45 @@ def load_torch_tensors_from_tf_record(
     num_bytes = sum(tensor.nbytes for tensor in graph.tensors())
     logger.info("%s: rank %d has all, %d bytes, in %.2f s", WHERE, rank, num_bytes, time.monotonic() - began)
     return graph
+
+
+def _refuse_other_shares(ranks: Ranks, loader: Any, tasks: Sequence[EntityTask]) -> None:
+    """Raise ValueError unless the ranks load shares of the same files, and each another one.
+
+    Ranks that load all files (world_size 1), or by a loader of their own kind, may have any. On several machines the
+    names of files are compared, and not their folders.
+    """
+    shares = loader if isinstance(loader, TFRecordDataLoader) else TFRecordDataLoader(0, 1)
+    if ranks.agreed(shares.world_size, partial(_same, "another world_size")) == 1 or ranks.size == 1:
+        return
+    ranks.agreed(shares.rank, _distinct)
+    names = [
+        (task.entity, str(kind), [file.name for file in files_of(WHERE, info)])
+        for task in tasks
+        for kind, info in task.infos.items()
+    ]
+    digest = hashlib.blake2b(json.dumps(names).encode(), digest_size=8).digest()
+    ranks.agreed(int.from_bytes(digest, "big"), partial(_same, "other files"))
+
+
+def _same(what: str, numbers: list[int]) -> int:
+    for rank, number in enumerate(numbers):
+        if number != numbers[0]:
+            raise ValueError(
+                f"{WHERE}: rank {rank} has {what} than rank 0; all ranks must load shares of one set of files. Give "
+                "them the same metadata, and loaders that differ in rank only."
+            )
+    return numbers[0]
+
+
+def _distinct(numbers: list[int]) -> int:
+    for rank, number in enumerate(numbers):
+        if (first := numbers.index(number)) < rank:
+            raise ValueError(
+                f"{WHERE}: ranks {first} and {rank} both load the share {number}, so another share is missing. Give "
+                "each rank a loader of its own number: TFRecordDataLoader(rank, world_size)."
+            )
+    return 0
 
 
 def _check_reading(loader: Any, *all_options: Any) -> None:

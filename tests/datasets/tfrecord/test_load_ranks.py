@@ -9,7 +9,14 @@ from amounts import amount
 from rank_group import BOUND_S, RankGroup
 from tfrecord_loaders import Columns, Faulty, edges, info, make_pipes, pid_of
 
-from datapipes.datasets import SerializedGraphMetadata, TFRecordLoadError, load_torch_tensors_from_tf_record
+from datapipes.datasets import (
+    SerializedGraphMetadata,
+    SerializedTFRecordInfo,
+    TFRecordDataLoader,
+    TFRecordLoadError,
+    load_torch_tensors_from_tf_record,
+    write_tf_records,
+)
 from datapipes.processes.endings import runs
 
 FOLDERS = {
@@ -75,3 +82,35 @@ def test_two_ranks_load_together_or_not_at_all(tmp_path):
         assert isinstance(error, TFRecordLoadError)
         assert re.search(f"rank 1: {SILENT}", str(error))
         assert has_ended(waits)  # its children end with it
+
+
+def load_files(pipe, folder, rank, world_size):
+    write = SerializedTFRecordInfo(folder, [], None, 0, "id")
+    pairs = SerializedTFRecordInfo(folder.parent / "edges", [], None, 0, ("src", "dst"))
+    loader = TFRecordDataLoader(rank, world_size)
+    loaded = load_torch_tensors_from_tf_record(loader, SerializedGraphMetadata(write, pairs), False)
+    return loaded.node_ids.tolist()
+
+
+def test_ranks_that_do_not_load_the_shares_of_one_set_of_files_are_told(tmp_path):
+    write_tf_records(tmp_path / "nodes", {"id": torch.arange(4)}, 2)
+    write_tf_records(tmp_path / "others", {"id": torch.arange(4)}, 4)
+    write_tf_records(tmp_path / "edges", {"src": torch.arange(4), "dst": torch.arange(4)}, 2)
+    with RankGroup(2) as group:
+
+        def answers(*given):
+            for rank, arguments in enumerate(given):
+                group.order([rank], load_files, *arguments)
+            return [group.answer(rank) for rank in range(2)]
+
+        nodes, others = tmp_path / "nodes", tmp_path / "others"
+        assert answers((nodes, 0, 2), (nodes, 1, 2)) == [[0, 1], [2, 3]]
+        assert answers((nodes, 0, 1), (others, 0, 1)) == [[0, 1, 2, 3]] * 2  # each loads all, of its own
+        for told, second in [
+            ("ranks 0 and 1 both load the share 0", (nodes, 0, 2)),
+            ("rank 1 has another world_size than rank 0", (nodes, 1, 3)),
+            ("rank 1 has other files than rank 0", (others, 1, 2)),
+        ]:
+            for error in answers((nodes, 0, 2), second):
+                assert isinstance(error, ValueError)
+                assert told in str(error)

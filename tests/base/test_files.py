@@ -12,8 +12,10 @@ from datapipes.base.files import open_regular, read_regular
 
 
 def bound_socket(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as made:
-        made.bind(os.path.relpath(path))  # the system allows 108 characters
+        made.bind(f"/proc/self/fd/{folder}/{path.name}")  # the system allows 108 characters
+    os.close(folder)
 
 
 # What may stand where a file should, and its name in errors.

@@ -9,20 +9,19 @@ private memory (RssAnon + RssShmem of /proc/PID/status), summed over the process
 the process held before it began: the interpreter with torch. The graph is mapped from its files, whose pages are not
 private. Of pymetis alone the symmetrised graph counts, which is loaded after that look; of ours the interpreter of
 METIS's process counts too. Topology: the bytes of indptr and indices. The cut is the share of edges between parts; a
-random one is 1 - 1/parts. Balance: the heaviest part over the mean, in combined weight, nodes, training nodes and
-in-edges.
+random one is 1 - 1/parts. Balance: the largest part over the mean, of nodes, training nodes and in-edges.
 Run: python benchmarks/partition.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared, commit bc68018): 1M nodes / 20M edges, 2 parts, in the order METIS, recursive METIS,
-pymetis alone, Fennel, random, range: 29.4, 22.8, 24.6, 0.78, 0.07 and 0.01 s; cut 38.6, 20.5, 38.5, 26.0, 50.0 and
-50.0 %; peak 5,216, 5,178, 5,185, 6.9, 32 and 7.9 MB. So METIS takes 38 times as long as Fennel, and 0.19 of the
-topology (168 MB) more than pymetis alone; Fennel takes 0.04 of it, and cuts 0.68 of what METIS does and 1.27 of what
-recursive METIS does. Before, our processes held 158 MB, pymetis alone 17. Whole runs: METIS 29.3 s and 5,216 MB, Fennel
-2.1 s and 56 MB (0.34 of the topology). 10M edges, 2 parts: METIS 10.6 s and 0.38 of the topology above pymetis alone,
-Fennel 0.37 s and 0.69 of its cut. 1M edges: METIS 0.98 s, Fennel 0.05 s and 0.70 of the cut; 8 parts 1.33 and 0.15 s,
-0.88 of the cut. 100 thousand edges: METIS 0.45 s, most of which starts its process; Fennel 0.02 s. Balance of the
-weight: METIS and Fennel 1.03 everywhere, recursive METIS 1.00 to 1.01. Its halves, METIS on 20M edges: nodes 1.10,
-training nodes 1.04. In-edges are not balanced: 1.4 (METIS) to 1.7 with 2 parts, 1.8 (METIS) to 5.0 (recursive) with 8;
-good cuts of such graphs put the hubs together.
+Result (2-core AMD EPYC VM, shared): 1M nodes / 20M edges, 2 parts, in the order METIS, recursive METIS, pymetis alone,
+Fennel, random, range: 36.9, 105.8, 24.3, 3.9, 0.10 and 0.01 s; cut 44.8, 37.3, 41.4, 33.4, 50.0 and 50.0 %; edges
+1.10, 1.39, 1.33, 1.50, 1.00 and 1.01; nodes and training nodes 1.11 or less but for pymetis alone (training nodes
+1.18); peak 5,235, 5,211, 5,193, 53, 30 and 16 MB. So METIS takes 9 times as long as Fennel and 1.5 times as long as
+pymetis alone, evening 3 s of it; recursive METIS runs five times, since 15 % more cut does not make its edges even.
+METIS takes 0.25 of the topology (168 MB) more than pymetis alone, Fennel 0.32 of it. Whole runs: METIS 31.4 s and
+5,235 MB, Fennel 5.4 s and 67 MB. 10M edges, 2 parts: METIS 14.1 s, Fennel 1.7 s and 0.77 of its cut. 1M edges: METIS
+0.84 s, Fennel 0.13 s and 0.83 of the cut; 8 parts 1.16 and 0.17 s, 1.05 of the cut, all three measures 1.11 or less
+for both, where pymetis alone has 1.15, 1.29 and 1.24. Before each measure was evened (commit bc68018): METIS 29.4 s,
+cut 38.6 %, edges 1.4; Fennel 0.8 s, 26.0 %, 1.5; with 8 parts edges 1.8 (METIS) to 5.0 (recursive). Good cuts of such
+graphs put the hubs together.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ from common import load_graph, parser, report
 import datapipes as dp
 from datapipes import _core
 from datapipes.partition.cost import private_bytes
-from datapipes.partition.methods.all_nodes import AllNodes
+from datapipes.partition.methods.all_nodes import EVEN, AllNodes
 from datapipes.partition.methods.assign import assign
+from datapipes.partition.methods.metis_parts import as_metis_counts
 from datapipes.partition.native.native_book import open_book
 from datapipes.partition.source import Source
 from datapipes.partition.source_of import source_of
@@ -136,7 +136,7 @@ def write_undirected(source: Source, folder: Path) -> None:
     count = _core.fill_neighbors(source.graph.topology(), xadj, adjncy)
     np.save(folder / "xadj.npy", xadj)
     np.save(folder / "adjncy.npy", adjncy[:count])
-    np.save(folder / "weights.npy", np.concatenate(list(AllNodes(source).weights(None))))
+    np.save(folder / "weights.npy", as_metis_counts(np.concatenate(list(AllNodes(source, EVEN).weights(None)))))
 
 
 # --- the measured process
@@ -221,7 +221,6 @@ def quality(source: Source, parts: np.ndarray[Any, Any], num_parts: int) -> dict
         cut += int((parts[indices[rows[0] : rows[-1]]] != destinations).sum())
     training = source.training_nodes[None].numpy()
     weights = {
-        "weight": np.concatenate(list(AllNodes(source).weights(None))),
         "nodes": np.ones(len(parts)),
         "training nodes": training,
         "edges": np.diff(indptr),

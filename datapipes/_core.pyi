@@ -196,6 +196,15 @@ def count_neighbors(graph: Topology, xadj: _I64) -> int: ...
 def fill_neighbors(graph: Topology, xadj: _I32, adjncy: _I32) -> int: ...
 @overload
 def fill_neighbors(graph: Topology, xadj: _I64, adjncy: _I64) -> int: ...
+def even_parts(
+    graph: Topology,
+    parts: NDArray[np.uint8] | NDArray[np.int16],
+    *,
+    num_parts: int,
+    nodes: bool,
+    edges: bool,
+    training: list[NDArray[np.uint8] | None],
+) -> tuple[tuple[float, float, float], tuple[float, float, float], int, int]: ...
 
 class Fennel:
     def __init__(
@@ -205,6 +214,7 @@ class Fennel:
         num_parts: int,
         key: int,
         base: int,
+        per_edge: int,
         extra: int,
         training: list[NDArray[np.uint8] | None],
     ) -> None: ...

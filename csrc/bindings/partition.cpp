@@ -12,6 +12,7 @@
 #include "bindings/numpy.h"
 #include "bindings/part_map.h"
 #include "bindings/topology.h"
+#include "partition/even_parts.h"
 #include "partition/fennel.h"
 #include "partition/id_rank.h"
 #include "partition/split_ids.h"
@@ -42,14 +43,30 @@ void bind_symmetrise_for(py::module_& m) {
       py::arg("graph"), py::arg("xadj").noconvert(), py::arg("adjncy").noconvert());
 }
 
+// The masks of training nodes of all node types, which it keeps; an empty view for None.
+class Masks {
+ public:
+  explicit Masks(const py::list& training) {
+    for (const auto& given : training) {
+      if (!given.is_none())
+        kept_.push_back(exact<std::uint8_t>(given, "Partitioner: a mask of training nodes", "it must be uint8."));
+      views_.push_back(given.is_none() ? std::span<const std::uint8_t>() : view(kept_.back(), "training"));
+    }
+  }
+  const std::vector<std::span<const std::uint8_t>>& views() const { return views_; }
+
+ private:
+  std::vector<Array<std::uint8_t>> kept_;
+  std::vector<std::span<const std::uint8_t>> views_;
+};
+
 // A Fennel over NumPy arrays, which it keeps; its parts are uint8 where they fit.
 class ArrayFennel {
  public:
-  ArrayFennel(py::object graph, std::int64_t num_parts, std::uint64_t key, std::int64_t base, std::int64_t extra,
-              const py::list& training)
-      : graph_(std::move(graph)) {
-    FennelRequest request{num_parts, key, base, extra, {}};
-    for (const auto& given : training) request.training.push_back(mask(given));
+  ArrayFennel(py::object graph, std::int64_t num_parts, std::uint64_t key, std::int64_t base, std::int64_t per_edge,
+              std::int64_t extra, const py::list& training)
+      : graph_(std::move(graph)), masks_(training) {
+    FennelRequest request{num_parts, key, base, per_edge, extra, masks_.views()};
     graph_.cast<const ArrayTopology&>().visit([&]<class Id>(const Topology<Id>& topology) {
       if (num_parts < 256) {
         fennel_ = std::make_unique<Fennel<Id, std::uint8_t>>(topology, std::move(request));
@@ -73,13 +90,6 @@ class ArrayFennel {
   }
 
  private:
-  // A view of a mask of training nodes, which is kept; empty for None.
-  std::span<const std::uint8_t> mask(py::handle given) {
-    if (given.is_none()) return {};
-    masks_.push_back(exact<std::uint8_t>(given, "Fennel: a mask of training nodes", "it must be uint8."));
-    return view(masks_.back(), "training");
-  }
-
   std::int64_t num_nodes() const {
     return graph_.cast<const ArrayTopology&>().visit([](const auto& topology) {
       std::int64_t total = 0;
@@ -89,11 +99,32 @@ class ArrayFennel {
   }
 
   py::object graph_;
-  std::vector<Array<std::uint8_t>> masks_;
+  Masks masks_;
   std::variant<std::unique_ptr<Fennel<std::int32_t, std::uint8_t>>, std::unique_ptr<Fennel<std::int32_t, std::uint16_t>>,
                std::unique_ptr<Fennel<std::int64_t, std::uint8_t>>, std::unique_ptr<Fennel<std::int64_t, std::uint16_t>>>
       fennel_;
 };
+
+template <class Part>
+void bind_even_for(py::module_& m) {
+  m.def(
+      "even_parts",
+      [](const ArrayTopology& graph, Array<Part>& parts, std::int64_t num_parts, bool nodes, bool edges,
+         const py::list& training) {
+        const auto changed = writable(parts, "parts");
+        const Masks masks(training);
+        const EvenRequest request{num_parts, nodes, edges, masks.views()};
+        const auto evened = [&] {
+          GilRelease nogil;
+          return graph.visit(
+              [&](const auto& topology) { return even_parts(topology, changed, request, [&] { nogil.look_at_signals(); }); });
+        }();
+        const auto tuple_of = [](const Evened::Excess& each) { return py::make_tuple(each.nodes, each.edges, each.training); };
+        return py::make_tuple(tuple_of(evened.before), tuple_of(evened.after), evened.cut_before, evened.cut_after);
+      },
+      py::arg("graph"), py::arg("parts").noconvert(), py::kw_only(), py::arg("num_parts"), py::arg("nodes"), py::arg("edges"),
+      py::arg("training"));
+}
 
 // An IdRank; one over lines of an array keeps the array.
 struct ArrayRank {
@@ -184,9 +215,12 @@ void bind_partition(py::module_& m) {
   bind_split_for<std::int64_t>(m);
   bind_symmetrise_for<std::int32_t>(m);
   bind_symmetrise_for<std::int64_t>(m);
+  bind_even_for<std::uint8_t>(m);
+  bind_even_for<std::int16_t>(m);
   py::class_<ArrayFennel>(m, "Fennel")
-      .def(py::init<py::object, std::int64_t, std::uint64_t, std::int64_t, std::int64_t, const py::list&>(), py::arg("graph"),
-           py::kw_only(), py::arg("num_parts"), py::arg("key"), py::arg("base"), py::arg("extra"), py::arg("training"))
+      .def(py::init<py::object, std::int64_t, std::uint64_t, std::int64_t, std::int64_t, std::int64_t, const py::list&>(),
+           py::arg("graph"), py::kw_only(), py::arg("num_parts"), py::arg("key"), py::arg("base"), py::arg("per_edge"),
+           py::arg("extra"), py::arg("training"))
       .def_property_readonly("num_blocks",
                              [](ArrayFennel& of) { return of.with([](auto& fennel) { return fennel.num_blocks(); }); })
       .def_property_readonly("limit", [](ArrayFennel& of) { return of.with([](auto& fennel) { return fennel.limit(); }); })

@@ -22,11 +22,11 @@ FennelRequest&& checked(FennelRequest&& request, std::int64_t most_parts) {
   return std::move(request);
 }
 
-std::int64_t total_weight(const FennelRequest& request, std::int64_t num_nodes) {
+std::int64_t total_weight(const FennelRequest& request, std::int64_t num_nodes, std::int64_t num_edges) {
   std::int64_t trained = 0;
   for (const auto& mask : request.training)
     for (const std::uint8_t is_training : mask) trained += is_training != 0;
-  return request.base * num_nodes + request.extra * trained;
+  return request.base * num_nodes + request.per_edge * num_edges + request.extra * trained;
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ Fennel<Id, Part>::Fennel(const Topology<Id>& graph, FennelRequest request)
     into_[graph.relations[i].dst].push_back(i);
     num_edges += std::ssize(graph.relations[i].rows.indices);
   }
-  const std::int64_t total = total_weight(request_, num_nodes);
+  const std::int64_t total = total_weight(request_, num_nodes, num_edges);
   limit_ = total / request_.num_parts + 3 * total / (100 * request_.num_parts);
   const double edges_of_parts = 2.0 * static_cast<double>(num_edges) * static_cast<double>(request_.num_parts);
   penalty_ = num_nodes == 0 ? 0.0 : edges_of_parts / (static_cast<double>(num_nodes) * static_cast<double>(total));
@@ -81,11 +81,13 @@ void Fennel<Id, Part>::visit(std::int64_t first, std::int64_t count) {
 template <class Id, class Part>
 void Fennel<Id, Part>::visit_node(std::size_t type, std::int64_t row) {
   const std::int64_t node = first_[type] + row;
+  std::int64_t in_edges = 0;
   for (const std::size_t number : into_[type]) {
     const auto& relation = graph_.relations[number];
     const auto& indices = relation.rows.indices;
     Record* const sources = records_.data() + first_[relation.src];
     const auto [begin, end] = check_row(relation, row);
+    in_edges += end - begin;
     for (std::int64_t at = begin; at < end; ++at) {
       if (at + kAhead < std::ssize(indices)) {
         const std::int64_t later = indices[static_cast<std::size_t>(at + kAhead)];
@@ -100,7 +102,7 @@ void Fennel<Id, Part>::visit_node(std::size_t type, std::int64_t row) {
   record.lead = 0;
   const auto& training = request_.training[type];
   const bool is_training = !training.empty() && training[static_cast<std::size_t>(row)] != 0;
-  const std::int64_t weight = request_.base + (is_training ? request_.extra : 0);
+  const std::int64_t weight = request_.base + request_.per_edge * in_edges + (is_training ? request_.extra : 0);
   const Part chosen = choose(weight);
   moved_ += record.part != chosen;
   record.part = chosen;

@@ -6,6 +6,7 @@
 //   in double, where weight(p) is what p has got in this pass. Of equal parts the lighter wins, then the lower number.
 //   Open to v are the lightest part, and each whose weight with v is at most limit(): the mean and 3 % of it, each
 //   rounded down. So no part weighs more than limit(), or than the mean and the heaviest node together.
+//   Weight of a node: base, per_edge for each of its in-edges, and extra for a training node.
 //   Pull: the number of in-edges of v from nodes of p, self-loops left out, parallel edges each. A node that this pass
 //   has not visited has its part of the pass before. Out-edges pull too, by votes, since only in-edges are stored: each
 //   node that gets its part votes for it at the source of each of its in-edges. A node keeps one candidate and its lead
@@ -39,7 +40,7 @@ namespace datapipes {
 struct FennelRequest {
   std::int64_t num_parts;
   std::uint64_t key;
-  std::int64_t base = 1, extra = 0;                     // weight of a node, and what a training node has above it
+  std::int64_t base = 1, per_edge = 0, extra = 0;       // weight of a node: base, of each in-edge, of a training node
   std::vector<std::span<const std::uint8_t>> training;  // of each node type: [num_nodes], not 0 for a training node; or empty
 };
 

@@ -13,24 +13,7 @@
 namespace datapipes {
 namespace {
 
-constexpr std::int64_t kEdgesPerPulse = std::int64_t{1} << 22;
 constexpr std::int64_t kAhead = 16;  // edges between a prefetch and its use
-
-// Calls pulse() whenever so many edges were added.
-class Pace {
- public:
-  explicit Pace(const Pulse& pulse) : pulse_(pulse) {}
-  void add(std::int64_t edges) {
-    edges_ += edges;
-    if (edges_ < kEdgesPerPulse) return;
-    edges_ = 0;
-    pulse_();
-  }
-
- private:
-  const Pulse& pulse_;
-  std::int64_t edges_ = 0;
-};
 
 template <class Index>
 [[noreturn]] void throw_too_large() {

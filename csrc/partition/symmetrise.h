@@ -5,7 +5,7 @@
 //     both of its ends, self-loops left out. Returns the entries that they need, xadj[num_nodes].
 //   fill_neighbors(graph, xadj, adjncy, pulse): xadj as above, adjncy Index[xadj[num_nodes] or more]. Fills the rows,
 //     sorts them, drops repeats and closes the gaps, in place. Returns the entries left; xadj has their offsets then.
-// Index is int32 or int64, as METIS was built. `pulse` is called every few million edges; what it throws ends the call.
+// Index is int32 or int64, as METIS was built. `pulse` is that of pace.h.
 // The result depends on the edges only, not on their order. O(num_nodes + num_edges log degree). Memory besides the
 // result: 8 bytes per node.
 // Throws std::length_error (ValueError) if the entries exceed Index; std::invalid_argument (ValueError) if an offset or
@@ -13,14 +13,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include "graph/topology.h"
+#include "partition/pace.h"
 
 namespace datapipes {
-
-using Pulse = std::function<void()>;
 
 template <class Id, class Index>
 std::int64_t count_neighbors(const Topology<Id>& graph, std::span<Index> xadj, const Pulse& pulse);

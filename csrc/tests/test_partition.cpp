@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "partition/even_parts.h"
 #include "partition/fennel.h"
 #include "partition/id_rank.h"
 #include "partition/part_weights.h"
@@ -66,6 +67,9 @@ void graphs_that_do_not_fit_are_refused() {
     CHECK_THROWS(std::invalid_argument, (count_neighbors<Id, std::int64_t>(graph, xadj, kNoPulse)));
     xadj = {0, 3, 6, 9, 12, 14};
     CHECK_THROWS(std::invalid_argument, (fill_neighbors<Id, std::int64_t>(graph, xadj, adjncy, kNoPulse)));
+    std::vector<std::uint8_t> parts(5);
+    CHECK_THROWS(std::invalid_argument,
+                 (even_parts<Id, std::uint8_t>(graph, parts, {.num_parts = 2, .training = {{}, {}}}, kNoPulse)));
     Fennel<Id, std::uint8_t> fennel(graph, {.num_parts = 2, .key = 1, .training = {{}, {}}});
     CHECK_THROWS(std::invalid_argument, fennel.visit(0, fennel.num_blocks()));
   }
@@ -92,6 +96,32 @@ void what_a_pulse_throws_ends_the_call() {
   CHECK_THROWS(Stop, (count_neighbors<std::int32_t, std::int64_t>(graph, xadj, stop)));
   CHECK((count_neighbors<std::int32_t, std::int64_t>(graph, xadj, kNoPulse) == 2 * kEdges));
   CHECK_THROWS(Stop, (fill_neighbors<std::int32_t, std::int64_t>(graph, xadj, adjncy, stop)));
+  std::vector<std::uint8_t> parts(2);
+  CHECK_THROWS(Stop, (even_parts<std::int32_t, std::uint8_t>(graph, parts, {.num_parts = 2, .training = {{}}}, stop)));
+}
+
+// Nodes 0 to 4 are of type a (3) and b (2). All lie in part 0; a mask says that node 1 is for training.
+template <class Id, class Part>
+void what_one_part_has_is_spread() {
+  const TypedArrays<Id> arrays;
+  const auto graph = arrays.graph();
+  const std::vector<std::uint8_t> training{0, 1, 0};
+  std::vector<Part> parts(5);
+  const EvenRequest request{.num_parts = 2, .training = {training, {}}};
+  const auto evened = even_parts<Id, Part>(graph, parts, request, kNoPulse);
+  CHECK(evened.cut_before == 0 && evened.cut_after == 0);  // 15 % of nothing
+  CHECK(evened.before.nodes == 1.0 && evened.before.edges > 0.0 && evened.before.training == 0.0);
+  parts = {0, 0, 0, 0, 1};
+  const auto again = even_parts<Id, Part>(graph, parts, request, kNoPulse);
+  CHECK(again.cut_before == 1 && again.cut_after <= 1);
+  parts[4] = 2;
+  CHECK_THROWS(std::invalid_argument, (even_parts<Id, Part>(graph, parts, request, kNoPulse)));
+}
+
+template <class Id>
+void nodes_move_from_parts_that_have_too_much() {
+  what_one_part_has_is_spread<Id, std::uint8_t>();
+  what_one_part_has_is_spread<Id, std::int16_t>();
 }
 
 template <class Id, class Part>
@@ -99,7 +129,8 @@ void stream(std::int64_t num_parts) {
   const TypedArrays<Id> arrays;
   const auto graph = arrays.graph();
   const std::vector<std::uint8_t> training{0, 1, 0};
-  Fennel<Id, Part> fennel(graph, {.num_parts = num_parts, .key = 7, .base = 1, .extra = 2, .training = {training, {}}});
+  Fennel<Id, Part> fennel(graph,
+                          {.num_parts = num_parts, .key = 7, .base = 1, .per_edge = 1, .extra = 2, .training = {training, {}}});
   std::vector<Part> parts(5);
   for (int pass = 0; pass < 3; ++pass) {
     for (std::int64_t block = 0; block < fennel.num_blocks(); ++block) fennel.visit(block, 1);
@@ -283,6 +314,7 @@ SUITE(test_partition) {
   RUN_FOR_BOTH_IDS(relations_become_one_undirected_graph);
   RUN_FOR_BOTH_IDS(graphs_that_do_not_fit_are_refused);
   RUN(what_a_pulse_throws_ends_the_call);
+  RUN_FOR_BOTH_IDS(nodes_move_from_parts_that_have_too_much);
   RUN_FOR_BOTH_IDS(every_node_of_a_stream_gets_a_part);
   RUN(the_lightest_part_is_known_after_every_change);
 }

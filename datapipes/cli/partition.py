@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from datapipes.base.checks import one_line
 from datapipes.base.errors import needed
 from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, say
 from datapipes.cli.inputs import AnyGraph, add_input, open_input
@@ -47,6 +48,8 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts")
     parser.add_argument("--method", choices=METHODS, default="metis", help="how parts are chosen; default: metis")
     parser.add_argument("--recursive", action="store_true", help="METIS halves again and again")
+    balance = "what metis and fennel spread evenly, by its share; default: nodes=1,edges=1,train=1"
+    parser.add_argument("--balance", type=_shares, metavar="SHARES", help=balance)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is random; default: 0")
     parser.add_argument("--node-time-attr", metavar="NAME", help="store this time of the source node for each edge")
     layouts = "what to write: native, pyg, or native,pyg for both; default: both, or native if pyg cannot hold it"
@@ -92,6 +95,15 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     return "\n".join(lines), values
 
 
+def _shares(text: str) -> dict[str, float]:
+    """Return {measure: share}; the Partitioner refuses wrong names and numbers."""
+    pairs = [each.partition("=") for each in text.split(",")]
+    try:
+        return {name.strip(): float(share) for name, _, share in pairs}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{one_line(text)} is not NAME=NUMBER,...: nodes=1,edges=0.5") from error
+
+
 def _partition(
     data: AnyGraph | Dataset, out: Path, layouts: tuple[str, ...], arguments: argparse.Namespace, progress: Progress
 ) -> PartitionReport:
@@ -103,6 +115,7 @@ def _partition(
         method=arguments.method,
         node_time_attr=arguments.node_time_attr,
         rng_seed=arguments.seed,
+        balance=arguments.balance,
         layouts=layouts,
         edge_map=arguments.edge_map,
         progress=progress,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ class Partitioner:
         node_time_attr: name of a node attribute that holds times: each edge then has the time of its source, so that
             temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by it.
         rng_seed: the same seed gives the same parts, but for another version of METIS.
+        balance: what METIS and Fennel spread evenly: {"nodes": 1.0, "edges": 1.0, "train": 1.0}, the default, are the
+            shares of the nodes, the edges and the training nodes in one weight; what has no share, or 0, does not
+            count. Each part then has at most 1.15 times the mean of each, and of the nodes of each type, unless the
+            cut would grow too much.
         layouts: which to write, "native" (memory-mapped, checked by hashes) and "pyg" (what torch_geometric reads).
         edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; by it, a
             DistFeatureStore reads edge features. By default it is written if edges have attributes, and edge ids that
@@ -68,14 +72,15 @@ class Partitioner:
         method: str = "metis",
         node_time_attr: str | None = None,
         rng_seed: int = 0,
+        balance: Mapping[str, float] | None = None,
         layouts: Sequence[str] = _LAYOUTS,
         edge_map: bool | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.source = source_of(data)
-        check_arguments(self.source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed)
+        check_arguments(self.source, num_parts, method=method, recursive=recursive, rng_seed=rng_seed, balance=balance)
         self.root, self.num_parts = check_root(_NAME, root, replaced=PARTITION), num_parts
-        self.method, self.recursive, self.rng_seed = method, recursive, rng_seed
+        self.method, self.recursive, self.rng_seed, self.balance = method, recursive, rng_seed, balance
         check_times(_NAME, self.source.graph, node_time_attr)
         self.node_time_attr = node_time_attr
         self.layouts = _check_layouts(layouts)
@@ -111,6 +116,7 @@ class Partitioner:
                     method=self.method,
                     recursive=self.recursive,
                     rng_seed=self.rng_seed,
+                    balance=self.balance,
                     progress=self.progress,
                 )
                 book = with_edge_map(assigned.book, self.source.graph) if has_edge_map else assigned.book

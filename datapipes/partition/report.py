@@ -83,17 +83,14 @@ class PartitionReport:
 
     @property
     def balance(self) -> dict[str, float]:
-        """{"nodes", "edges", "training_nodes", "weight": the largest part divided by the mean}; 1.0 is even.
+        """{"nodes", "edges", "training_nodes": the largest part divided by the mean}; 1.0 is even.
 
-        The weight of a part is half its nodes and half its training nodes, each divided by the mean. "training_nodes"
-        is missing, and the weight is that of the nodes, if there are none.
+        "training_nodes" is missing if there are none.
         """
         found = {"nodes": _balance(self.nodes), "edges": _balance(self.edges)}
-        weights = _shares(self.nodes)
         if self.training_nodes is not None and any(self.training_nodes):
             found["training_nodes"] = _balance(self.training_nodes)
-            weights = [(a + b) / 2 for a, b in zip(weights, _shares(self.training_nodes), strict=True)]
-        return {**found, "weight": _balance(weights)}
+        return found
 
     @property
     def parts_without_training_nodes(self) -> tuple[int, ...]:
@@ -137,8 +134,7 @@ class PartitionReport:
         training: Sequence[int | None] = self.training_nodes or [None] * self.num_parts
         columns = zip(range(self.num_parts), self.nodes, training, self.edges, self.halo_nodes, strict=True)
         lines += aligned([("part", "nodes", "training nodes", "edges", "halo nodes"), *columns])
-        names = {"training_nodes": "training nodes", "weight": "combined weight"}
-        balance = [f"{names.get(name, name)} {value:.3f}" for name, value in self.balance.items()]
+        balance = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.balance.items()]
         lines.append(f"largest part / mean: {', '.join(balance)}")
         if without := self.parts_without_training_nodes:
             lines.append(f"parts without training nodes: {joined(without)}")
@@ -217,13 +213,9 @@ def _counts_of(of_nodes: Tensor, num_parts: int) -> list[int]:
     return [int(count) for count in torch.bincount(of_nodes.int(), minlength=num_parts)]
 
 
-def _shares(counts: Sequence[float]) -> list[float]:
+def _balance(counts: Sequence[int]) -> float:
     mean = sum(counts) / len(counts)
-    return [count / mean if mean > 0 else 1.0 for count in counts]
-
-
-def _balance(counts: Sequence[float]) -> float:
-    return max(_shares(counts))
+    return max(counts) / mean if mean > 0 else 1.0
 
 
 # --- a report that comes from a file

@@ -150,6 +150,7 @@ def test_every_option_reaches_the_partitioner(capsys, monkeypatch, tmp_path):
 
     monkeypatch.setattr(partition, "Partitioner", Recorder)
     options = ("--recursive", "--seed", 7, "--node-time-attr", "time", "--layouts", "pyg", "--edge-map")
+    options += ("--balance", "nodes=1, edges=0.5")
     assert made(capsys, tmp_path, *options, parts=3, method="metis")[0].code == 0
     assert isinstance(given.pop("data"), dp.CSCGraph)
     assert callable(given.pop("progress"))
@@ -160,6 +161,7 @@ def test_every_option_reaches_the_partitioner(capsys, monkeypatch, tmp_path):
         "method": "metis",
         "node_time_attr": "time",
         "rng_seed": 7,
+        "balance": {"nodes": 1.0, "edges": 0.5},
         "layouts": ("pyg",),
         "edge_map": True,
     }
@@ -187,6 +189,7 @@ def test_the_edge_map_is_a_choice(capsys, tmp_path, monkeypatch, option, given):
         (["--parts", "x"], "argument --parts: invalid int value: 'x'"),
         (["--parts", "2", "--method", "guess"], "invalid choice: 'guess'"),
         (["--parts", "2", "--layouts", "dgl"], "invalid choice: 'dgl'"),
+        (["--parts", "2", "--balance", "nodes"], "argument --balance: nodes is not NAME=NUMBER,...: nodes=1,edges=0.5"),
         ([], "the following arguments are required: --parts"),
     ],
 )

@@ -76,16 +76,14 @@ def test_a_report_in_words_and_numbers():
     assert report.edge_matrix == ((4, 4), (1, 0))
     assert (report.nodes, report.edges, report.halo_nodes, report.training_nodes) == ((3, 1), (8, 1), (1, 1), (2, 1))
     assert (report.cut_edges, report.cut_share) == (5, 5 / 9)
-    assert report.balance == pytest.approx(
-        {"nodes": 1.5, "edges": 16 / 9, "training_nodes": 4 / 3, "weight": (1.5 + 4 / 3) / 2}
-    )
+    assert report.balance == pytest.approx({"nodes": 1.5, "edges": 16 / 9, "training_nodes": 4 / 3})
     full = dataclasses.replace(report, method="metis", seconds={"assign": 1.5, "write": 0.25}, memory_bytes=3 * 2**20)
     assert str(full).splitlines() == [
         "2 parts by metis: 5 of 9 edges are cut (55.6 %)",
         "part  nodes  training nodes  edges  halo nodes",
         "0         3               2      8           1",
         "1         1               1      1           1",
-        "largest part / mean: nodes 1.500, edges 1.778, training nodes 1.333, combined weight 1.417",
+        "largest part / mean: nodes 1.500, edges 1.778, training nodes 1.333",
         "seconds: assign 1.50, write 0.25; 1.75 in all",
         "memory: 3.0 MiB at most",
         "not in the parts: test_set, 2 links",
@@ -94,12 +92,12 @@ def test_a_report_in_words_and_numbers():
     assert full.to_json()["cut_edges"] == 5
 
 
-def test_the_weight_of_a_part_is_half_its_nodes_and_half_its_training_nodes():
+def test_training_nodes_have_a_balance_where_there_are_some():
     uneven = report_of([0, 0, 0, 1], 2, [[], [], [], []], [0, 0, 0, 1])
-    assert uneven.balance == pytest.approx({"nodes": 1.5, "edges": 1.0, "training_nodes": 2.0, "weight": 1.25})
+    assert uneven.balance == pytest.approx({"nodes": 1.5, "edges": 1.0, "training_nodes": 2.0})
     for without in ([0] * 4, None):
         alone = report_of([0, 0, 0, 1], 2, [[], [], [], []], without)
-        assert alone.balance == {"nodes": 1.5, "edges": 1.0, "weight": 1.5}
+        assert alone.balance == {"nodes": 1.5, "edges": 1.0}
         assert alone.training_nodes == (None if without is None else (0, 0))
 
 
@@ -142,7 +140,7 @@ def test_many_parts_have_no_matrix_and_a_short_table():
 def test_a_graph_without_nodes_and_a_graph_without_types_of_edges():
     empty = report_of([], 2, [])
     assert (empty.nodes, empty.cut_share) == ((0, 0), 0.0)
-    assert empty.balance == {"nodes": 1.0, "edges": 1.0, "weight": 1.0}
+    assert empty.balance == {"nodes": 1.0, "edges": 1.0}
     lonely = dp.HeteroCSCGraph({}, {"a": 2})
     report = measure(with_training(lonely), PartitionBook(2, {"a": torch.tensor([0, 1])}), nothing)
     assert (report.nodes, report.edges, report.halo_nodes) == ((1, 1), (0, 0), (0, 0))

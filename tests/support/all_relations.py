@@ -1,5 +1,6 @@
 """Graphs of the kernels of partitioning: any, with types or without, and the edges in one numbering of all nodes."""
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 from strategies import Graph, TypedGraph, csc_graphs, typed_graphs
@@ -39,6 +40,18 @@ def in_edges_of(graph: dp.CSCGraph | dp.HeteroCSCGraph) -> list[list[int]]:
         for v in range(graph.num_nodes_of(dst)):
             found[first[dst] + v] += [first[src] + u for u in indices[indptr[v] : indptr[v + 1]]]
     return found
+
+
+@st.composite
+def training_of(draw, graph: dp.CSCGraph | dp.HeteroCSCGraph) -> tuple[list[np.ndarray | None], list[bool]]:
+    """Any masks of training nodes, as the kernels take them; and whether each node is one, in the one numbering."""
+    masks, trained = [], []
+    for node_type in graph.node_types:
+        count = graph.num_nodes_of(node_type)
+        chosen = draw(st.lists(st.booleans(), min_size=count, max_size=count)) if draw(st.booleans()) else None
+        masks.append(None if chosen is None else np.array(chosen, np.uint8))
+        trained += chosen or [False] * count
+    return masks, trained
 
 
 def undirected_random(num_nodes: int, num_edges: int, rng_seed: int) -> dp.CSCGraph:

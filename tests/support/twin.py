@@ -6,6 +6,7 @@ other arguments. Ids are given as any sequence of integers and returned as lists
 """
 
 import hashlib
+import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -468,6 +469,98 @@ def undirected(edges: Sequence[tuple[int, int]], num_nodes: int) -> list[list[in
     into = [{u for u, w in edges if w == v} for v in range(num_nodes)]
     out_of = [{w for u, w in edges if u == v} for v in range(num_nodes)]
     return [sorted((into[v] | out_of[v]) - {v}) for v in range(num_nodes)]
+
+
+class Measure:
+    """What even_parts evens: how much of it each node has, its bound, and the loads of the parts."""
+
+    def __init__(self, amounts: Sequence[int], parts: Sequence[int], num_parts: int) -> None:
+        total = sum(amounts)
+        self.amounts, self.mean = amounts, total / num_parts
+        self.bound = max(11 * total // (10 * num_parts), -(-total // num_parts), max(amounts))
+        self.load = [sum(a for a, p in zip(amounts, parts, strict=True) if p == part) for part in range(num_parts)]
+
+    def excess(self, part: int, more: int = 0) -> float:
+        return max(self.load[part] + more - self.bound, 0) / self.mean
+
+
+def even_parts(
+    in_edges: Sequence[Sequence[int]], measures: Sequence[Sequence[int]], parts: Sequence[int], num_parts: int
+) -> tuple[list[int], int, int]:
+    """Return the parts, evened, and the edges cut before and after; csrc/partition/even_parts.h is the page.
+
+    Args:
+        in_edges: the sources of the in-edges of each node, all types in one numbering.
+        measures: of each measure what each node has.
+    """
+    part, nodes = list(parts), range(len(in_edges))
+    edges = [(u, v) for v in nodes for u in in_edges[v] if u != v]
+    measured = [Measure(amounts, parts, num_parts) for amounts in measures if any(amounts)]
+
+    def cut() -> int:
+        return sum(part[u] != part[v] for u, v in edges)
+
+    before = cut()
+    most_cut = before + 15 * before // 100
+    left_alone = set()
+    for _ in range(2 * min(num_parts, 128) + 8):
+        over = [(m.excess(p), -p, -i) for p in range(num_parts) for i, m in enumerate(measured)]
+        over = [each for each in over if each[0] > 0.01 and each[1:] not in left_alone]
+        if not over:
+            break
+        most, minus_part, minus_measure = max(over)
+        giver, chosen = -minus_part, measured[-minus_measure]
+        taker = min((p for p in range(num_parts) if p != giver), key=lambda p: (chosen.load[p], p))
+        _even_turn(part, in_edges, edges, measured, giver, taker, cut, most_cut)
+        if chosen.excess(giver) >= most:
+            left_alone.add((minus_part, minus_measure))
+    return part, before, cut()
+
+
+def _even_turn(part, in_edges, edges, measured, giver, taker, cut, most_cut) -> None:
+    def side(other: int) -> int:
+        return (part[other] == giver) - (part[other] == taker)
+
+    def of_in_edges(v: int) -> int:
+        return sum(side(u) for u in in_edges[v] if u != v)
+
+    uneven = [m for m in measured if m.excess(giver) > 0]
+    counted = {v: of_in_edges(v) for v in range(len(part)) if part[v] == giver}  # as they were counted last
+
+    def price(v: int) -> float:
+        loss = counted[v] + sum(side(w) for u, w in edges if u == v)
+        if loss <= 0:
+            return float(loss)
+        has = 0.0
+        for m in uneven:  # Python's own sum of floats is more exact
+            has += m.amounts[v] / m.mean
+        return loss / has if has else math.inf
+
+    queue = [(price(v), v) for v in counted]
+    heapq.heapify(queue)
+    while queue:
+        was, v = heapq.heappop(queue)
+        if part[v] != giver or price(v) != was:
+            continue
+        counted[v] = of_in_edges(v)
+        if queue and price(v) > max(was, queue[0][0]):
+            heapq.heappush(queue, (price(v), v))
+            continue
+        loss = counted[v] + sum(side(w) for u, w in edges if u == v)
+        if loss >= 0 and all(m.excess(giver) == 0 for m in measured):
+            break
+        less = 0.0
+        for m in measured:
+            less += m.excess(giver) - m.excess(giver, -m.amounts[v]) + m.excess(taker) - m.excess(taker, m.amounts[v])
+        if cut() + loss > most_cut or less < 0 or (less == 0 and loss >= 0):
+            continue
+        part[v] = taker
+        for m in measured:
+            m.load[giver] -= m.amounts[v]
+            m.load[taker] += m.amounts[v]
+        for u in in_edges[v]:
+            if u != v and part[u] == giver:
+                heapq.heappush(queue, (price(u), u))
 
 
 def fennel(

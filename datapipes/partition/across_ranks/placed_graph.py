@@ -27,7 +27,7 @@ from datapipes.partition.across_ranks.placement import (
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.methods.all_nodes import CHUNK, combined_weight
-from datapipes.partition.methods.range_parts import cut_by_weight, range_bounds, with_a_node_each
+from datapipes.partition.methods.range_parts import BY_ID, cut_by_weight, range_bounds, with_a_node_each
 from datapipes.partition.part_source import PartColumn, PartEdges, PartNodes, PartSource
 from datapipes.partition.row_chunks import MOST_EDGES, pieces
 from datapipes.partition.source import TRAIN_MASK
@@ -147,7 +147,7 @@ def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> d
     masks = {kind: _own_mask(ranks, shard, kind, count) for kind, count in counts.items()}
     trained = {kind: 0 if mask is None else int(mask.sum()) for kind, mask in masks.items()}
     of_ranks = ranks.gather([*trained.values()])
-    base, extra = combined_weight(total, sum(map(sum, of_ranks)))
+    base, _, extra = combined_weight(BY_ID, (total, 0, sum(map(sum, of_ranks))))
     numbers = {kind: number for number, kind in enumerate(counts)}
 
     def cut(kind: Any) -> NDArray[np.int64]:

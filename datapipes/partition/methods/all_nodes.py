@@ -3,28 +3,37 @@
 The types lie one after another, in sorted order: node v of a type is number `offset + v`. A graph without types is the
 case of one type.
 
-**Combined weight.** METIS balances one number for each node. So a node weighs `base`, and a training node
-`base + extra`. All extras together are as much as all bases together: one half of a part's weight stands for its nodes,
-the other half for its training nodes. With N nodes, T of them for training, and g their greatest common divisor, base
-is T / g and extra is N / g. Where all weights together would exceed 2^30, base is 2^29 / N, rounded down (at least 1),
-and extra is base * N / T, rounded to the nearest integer. Without training nodes, or where all nodes are training
-nodes, a node weighs 1.
+**Combined weight.** METIS, Fennel and ranges balance one number for each node. It is made of three measures: the nodes,
+the in-edges (an edge belongs to the part of its destination) and the training nodes. A node weighs `base`, and
+`per_edge` more for each of its in-edges, and `extra` more if it is a training node. Each measure has a share of the
+weight of all nodes together, which is UNITS, but for rounding: with N nodes, E edges, T training nodes and shares that
+add up to 1, base is UNITS * share / N, per_edge UNITS * share / E and extra UNITS * share / T, each rounded to the
+nearest integer. The share of a measure of which the graph has nothing goes to the others, in proportion.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datapipes.base.types import NodeType
+from datapipes.base.types import NodeType, ends_of
 from datapipes.partition.source import Source
 
-MOST_WEIGHT = 2**30  # of all nodes together: METIS may count in int32
+UNITS = 2**50  # weight of all nodes: exact in float64, and as fine for a billion nodes
+EVEN = {"nodes": 1.0, "edges": 1.0, "train": 1.0}  # shares of the measures, unless others are given
 CHUNK = 2**20  # nodes whose weights are made at once
+
+
+class Combined(NamedTuple):
+    """The weight of a node: base, what each in-edge adds, what a training node has above it."""
+
+    base: int
+    per_edge: int
+    extra: int
 
 
 class AllNodes:
@@ -35,11 +44,13 @@ class AllNodes:
         counts: {node type: number of nodes}.
         offsets: {node type: number of its first node}.
         total: number of all nodes.
-        base, extra: the weight of a node, and what a training node has above it.
-        total_weight: weight of all nodes.
+        num_training: number of training nodes.
+        shares: {measure: its share of the weight}, as given.
+        combined: the weight of a node.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, shares: Mapping[str, float]) -> None:
+        self._graph = source.graph
         self.types: tuple[NodeType | None, ...] = source.graph.node_types
         self.counts = {each: source.graph.num_nodes_of(each) for each in self.types}
         self.offsets: dict[NodeType | None, int] = {}
@@ -48,33 +59,51 @@ class AllNodes:
             self.offsets[each] = self.total
             self.total += self.counts[each]
         self._training: Mapping[NodeType | None, Tensor] = source.training_nodes
-        trained = sum(int(mask.sum()) for mask in self._training.values())
-        self.num_training = trained
-        self.base, self.extra = combined_weight(self.total, trained)
-        self.total_weight = self.base * self.total + self.extra * trained
+        self.num_training = sum(int(mask.sum()) for mask in self._training.values())
+        self.weigh(shares)
+
+    def weigh(self, shares: Mapping[str, float]) -> None:
+        """Give the measures other shares of the weight."""
+        num_edges = sum(map(self._graph.num_edges_of, self._graph.edge_types))
+        self.shares = dict(shares)
+        self.combined = combined_weight(shares, (self.total, num_edges, self.num_training))
 
     def training(self, node_type: NodeType | None) -> NDArray[np.bool_] | None:
         """Return the mask of the training nodes of a type, bool [n], viewed; None if no node of it is one."""
         mask = self._training.get(node_type)
         return None if mask is None else mask.numpy()
 
+    def training_bytes(self) -> list[NDArray[np.uint8] | None]:
+        """Return the masks of all types as the kernels take them."""
+        masks = [self.training(node_type) for node_type in self.types]
+        return [None if mask is None else np.ascontiguousarray(mask).view(np.uint8) for mask in masks]
+
     def weights(self, node_type: NodeType | None) -> Iterator[NDArray[np.int64]]:
         """Yield the weights of the nodes of a type, up to CHUNK at a time."""
+        base, per_edge, extra = self.combined
         mask, count = self.training(node_type), self.counts[node_type]
+        into = [each for each in self._graph.edge_types if ends_of(each)[1] == node_type]
+        offsets = [self._graph.relation(each).indptr.numpy() for each in into] if per_edge > 0 else []
         for begin in range(0, count, CHUNK):
-            size = min(CHUNK, count - begin)
-            if mask is None:
-                yield np.full(size, self.base, dtype=np.int64)
-            else:
-                yield self.base + self.extra * mask[begin : begin + size].astype(np.int64)
+            end = min(begin + CHUNK, count)
+            found = np.full(end - begin, base, dtype=np.int64)
+            for indptr in offsets:
+                found += per_edge * np.diff(indptr[begin : end + 1])
+            if mask is not None and extra > 0:
+                found += extra * mask[begin:end].astype(np.int64)
+            yield found
 
 
-def combined_weight(num_nodes: int, num_training: int) -> tuple[int, int]:
-    """Return (base, extra); the docstring of the module says what they are."""
-    if num_training in (0, num_nodes):
-        return 1, 0
-    common = math.gcd(num_nodes, num_training)
-    if 2 * num_nodes * num_training // common <= MOST_WEIGHT:
-        return num_training // common, num_nodes // common
-    base = max(1, MOST_WEIGHT // (2 * num_nodes))
-    return base, (2 * base * num_nodes + num_training) // (2 * num_training)
+def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -> Combined:
+    """Return the weight of a node; the docstring of the module says what it is.
+
+    Args:
+        totals: number of nodes, edges and training nodes.
+    """
+    counted = [shares.get(name, 0) if total > 0 else 0 for name, total in zip(EVEN, totals, strict=True)]
+    every = sum(counted)
+    if every == 0:  # nothing that counts is there: all nodes alike
+        return Combined(1, 0, 0)
+    return Combined(
+        *(round(UNITS * share / every / max(total, 1)) for share, total in zip(counted, totals, strict=True))
+    )

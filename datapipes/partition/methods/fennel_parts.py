@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from datapipes import _core
 from datapipes.graph.graph import Graph
 from datapipes.partition.methods.all_nodes import AllNodes
-from datapipes.partition.methods.empty_parts import fill_empty_parts
+from datapipes.partition.methods.even_parts import even_parts
 from datapipes.partition.methods.random_parts import STAGE
 from datapipes.partition.source import Progress
 
@@ -31,9 +31,10 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
     the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be larger than memory;
     each pass reads all of it.
 
-    No part weighs more than 1.03 of the mean, and more than the mean and one node together. Memory: 5 bytes a node for
-    up to 255 parts, else 8; one more where a mask of training nodes is not contiguous. O(edges + nodes log num_parts) a
-    pass.
+    No part weighs more than 1.03 of the mean, and more than the mean and one node together. Where one measure of the
+    weight is uneven all the same, `even_parts` evens it. Memory: 5 bytes a node for up to 255 parts, else 8; one more
+    where a mask of training nodes is not contiguous; where parts are evened, what that takes, and 1 or 2 bytes a node.
+    O(edges + nodes log num_parts) a pass.
 
     Sources: Tsourakakis, Gkantsidis, Radunovic, Vojnovic: FENNEL: streaming graph partitioning for massive scale
     graphs, WSDM 2014. Nishimura, Ugander: Restreaming graph partitioning, KDD 2013. Boyer, Moore: MJRTY, 1991 (how
@@ -42,14 +43,12 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
     Raises:
         ValueError: The graph is corrupt.
     """
-    masks = [nodes.training(node_type) for node_type in nodes.types]
     kernel = _core.Fennel(
         graph.topology(),
         num_parts=num_parts,
         key=_core.hop_key(rng_seed, 0, 0, STAGE, 2, 0),
-        base=nodes.base,
-        extra=nodes.extra,
-        training=[None if mask is None else np.ascontiguousarray(mask).view(np.uint8) for mask in masks],
+        **nodes.combined._asdict(),
+        training=nodes.training_bytes(),
     )
     said = -math.inf
     for turn in range(MOST_PASSES):
@@ -61,6 +60,7 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
         if kernel.end_pass() * FEW < nodes.total:
             break
     found = kernel.parts()
+    del kernel  # and its memory
     parts = found if found.dtype == np.uint8 else found.view(np.int16)
-    fill_empty_parts(parts, num_parts)
+    even_parts(graph, nodes, parts, num_parts)
     return parts

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def run(request: dict[str, Any]) -> None:
-    """Write the part of each node over the offsets, in the dtype that the request names; then fill in the header."""
+    """Write the part of each node where the request says, in the dtype that it names; then fill in the header."""
     import numpy as np
     import pymetis
 
@@ -61,7 +61,7 @@ def run(request: dict[str, Any]) -> None:
         options=pymetis.Options(seed=request["seed"]),
         warn_on_copies=True,
     )
-    np.ndarray(num_nodes, request["dtype"], memory, HEADER_BYTES)[:] = parts
+    np.ndarray(num_nodes, request["dtype"], memory, request["parts_at"])[:] = parts
     header[:2] = 1, peak_bytes()
 
 

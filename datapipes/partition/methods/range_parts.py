@@ -11,6 +11,8 @@ from datapipes.base.types import NodeType
 from datapipes.partition.id_maps import IdMap, RangeMap
 from datapipes.partition.methods.all_nodes import AllNodes
 
+BY_ID = {"nodes": 1.0, "train": 1.0}  # shares of the weight: edges may come once the owners of nodes are known
+
 
 def range_parts(nodes: AllNodes, num_parts: int) -> dict[NodeType | None, IdMap]:
     """Cut the nodes of each type, in the order of their ids, so that the parts of it weigh the same.

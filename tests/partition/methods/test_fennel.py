@@ -19,9 +19,10 @@ from datapipes.partition.source import Source
 PASSES = 3
 
 
-def kernel_of(graph, num_parts: int, key: int, base: int = 1, extra: int = 0, training=None) -> _core.Fennel:
+def kernel_of(graph, num_parts: int, key: int, weight=(1, 0, 0), training=None) -> _core.Fennel:
     masks = training or [None] * len(graph.node_types)
-    return _core.Fennel(graph.topology(), num_parts=num_parts, key=key, base=base, extra=extra, training=masks)
+    of_weight = dict(zip(("base", "per_edge", "extra"), weight, strict=True))
+    return _core.Fennel(graph.topology(), num_parts=num_parts, key=key, **of_weight, training=masks)
 
 
 def passes_of(kernel: _core.Fennel, count: int = PASSES) -> list[list[int]]:
@@ -40,21 +41,17 @@ def passes_of(kernel: _core.Fennel, count: int = PASSES) -> list[list[int]]:
     return after
 
 
-@given(all_relations.graphs(min_nodes=1), st.integers(1, 9), rng_seeds, st.integers(1, 3), st.integers(0, 5), st.data())
-def test_the_parts_after_each_pass_are_those_of_the_twin(graph, num_parts, key, base, extra, data):
-    masks = []
-    for node_type in graph.node_types:
-        count = graph.num_nodes_of(node_type)
-        chosen = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
-        masks.append(np.array(chosen, np.uint8) if data.draw(st.booleans()) else None)
-    trained = [
-        bool(mask[v]) if mask is not None else False
-        for mask, node_type in zip(masks, graph.node_types, strict=True)
-        for v in range(graph.num_nodes_of(node_type))
-    ]
-    weights = [base + extra * each for each in trained]
-    found = passes_of(kernel_of(graph, num_parts, key, base, extra, masks))
-    assert found == twin.fennel(all_relations.in_edges_of(graph), weights, num_parts, key, PASSES)
+weights_of_a_node = st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 5))
+
+
+@given(all_relations.graphs(min_nodes=1), st.integers(1, 9), rng_seeds, weights_of_a_node, st.data())
+def test_the_parts_after_each_pass_are_those_of_the_twin(graph, num_parts, key, weight, data):
+    masks, trained = data.draw(all_relations.training_of(graph))
+    in_edges = all_relations.in_edges_of(graph)
+    base, per_edge, extra = weight
+    weights = [base + per_edge * len(of_node) + extra * each for of_node, each in zip(in_edges, trained, strict=True)]
+    found = passes_of(kernel_of(graph, num_parts, key, weight, masks))
+    assert found == twin.fennel(in_edges, weights, num_parts, key, PASSES)
     heaviest = max(np.bincount(found[-1], weights, num_parts))
     mean = sum(weights) / num_parts
     assert heaviest <= max(1.03 * mean, mean + max(weights))
@@ -152,12 +149,12 @@ def test_a_bipartite_graph_without_reverse_edges_is_cut_as_if_it_had_them():
     assert (parts[0] != parts[1]).mean() < 0.3
 
 
-def test_training_nodes_and_all_nodes_balance_together():
+def test_nodes_training_nodes_and_edges_are_even():
     graph = communities(8, 250, directed=False)
     training = torch.arange(2000) < 200
     parts = assigned(graph, 4, training={None: training})
-    weights = 1 + 10 * training.numpy()
-    assert np.bincount(parts, weights).max() <= 1.03 * 4000 / 4 + 1
+    for weights in (np.ones(2000), training.numpy(), np.diff(graph.indptr.numpy())):
+        assert np.bincount(parts, weights).max() <= 1.11 * weights.sum() / 4
 
 
 def test_the_seed_alone_chooses_the_parts():

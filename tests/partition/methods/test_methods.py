@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-from math import gcd
 
 import all_relations
 import numpy as np
@@ -15,9 +14,10 @@ from strategies import random_graph
 import datapipes as dp
 from datapipes.distributed import PartitionBook
 from datapipes.partition.methods import all_nodes, random_parts
-from datapipes.partition.methods.all_nodes import AllNodes, combined_weight
+from datapipes.partition.methods.all_nodes import EVEN, UNITS, AllNodes, combined_weight
 from datapipes.partition.methods.assign import METHODS, assign, make_assignment
 from datapipes.partition.methods.empty_parts import fill_empty_parts
+from datapipes.partition.methods.range_parts import BY_ID
 from datapipes.partition.source import Source
 
 HERE = [method for method in METHODS if method != "metis"]  # in this process; test_metis.py has the other
@@ -168,7 +168,7 @@ def test_one_part_has_all_nodes(method):
     assert [book.nodes(node_type).dense().tolist() for node_type in ("a", "b")] == [[0, 0], []]
 
 
-@pytest.mark.parametrize(("method", "digest"), [("random", "e702ed32535fb893"), ("fennel", "a7a7ca8978b8b038")])
+@pytest.mark.parametrize(("method", "digest"), [("random", "e702ed32535fb893"), ("fennel", "f538d07a634d0cb2")])
 def test_parts_are_the_same_on_every_machine(method, digest):
     graph = all_relations.plain(random_graph(3000, 30_000, rng_seed=1))
     parts = parts_of(graph, 5, method, training={None: torch.arange(3000) % 7 == 0}, rng_seed=7).nodes().dense()
@@ -214,7 +214,7 @@ def test_random_parts_do_not_depend_on_how_many_nodes_are_dealt_at_once(monkeypa
 
 @given(sources(), st.integers(1, 8))
 def test_ranges_are_cut_where_their_share_of_the_weight_is_reached(source, num_parts):
-    nodes = AllNodes(source)
+    nodes = AllNodes(source, BY_ID)
     num_parts = min(num_parts, nodes.total)
     book = assign(source, num_parts, method="range", recursive=False, rng_seed=0, progress=lambda *_: None)
     for node_type in book.node_types:
@@ -255,25 +255,40 @@ def test_types_with_fewer_nodes_than_parts_fill_all_parts_together():
 # --- the combined weight
 
 
-@given(st.integers(1, 10**12), st.integers(0, 10**12))
-def test_all_training_nodes_weigh_as_much_as_all_nodes(num_nodes, num_training):
-    num_training = min(num_training, num_nodes)
-    base, extra = combined_weight(num_nodes, num_training)
-    if num_training in (0, num_nodes):
-        assert (base, extra) == (1, 0)
+shares = st.one_of(st.just(0), st.floats(0.01, 100))
+totals = st.tuples(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(0, 10**9))
+
+
+@given(st.tuples(shares, shares, shares), totals)
+def test_each_measure_has_its_share_of_the_weight_of_all_nodes(given, totals):
+    combined = combined_weight(dict(zip(EVEN, given, strict=True)), totals)
+    counted = [share if total > 0 else 0 for share, total in zip(given, totals, strict=True)]
+    if not any(counted):
+        assert combined == (1, 0, 0)
         return
-    assert base >= 1
-    assert abs(2 * extra * num_training - 2 * base * num_nodes) <= num_training  # rounded to the nearest integer
-    if 2 * num_nodes * num_training // gcd(num_nodes, num_training) <= 2**30:
-        assert extra * num_training == base * num_nodes
-        assert gcd(base, extra) == 1
-    elif num_nodes <= 2**29:
-        assert base * num_nodes + extra * num_training <= 2**30 + num_training
+    for each, share, total in zip(combined, counted, totals, strict=True):
+        assert abs(each * total - UNITS * share / sum(counted)) <= total / 2 + 1e-9 * UNITS
+    assert sum(each * total for each, total in zip(combined, totals, strict=True)) < 2**52
 
 
 def test_the_weight_of_an_example_is_the_one_of_the_docs():
-    assert combined_weight(1000, 100) == (1, 10)
-    assert combined_weight(10, 4) == (2, 5)
+    base, per_edge, extra = combined_weight(EVEN, (1000, 20_000, 100))
+    assert base == pytest.approx(20 * per_edge) == pytest.approx(extra / 10)
+    assert combined_weight(EVEN, (1000, 0, 0)) == combined_weight({"nodes": 3}, (1000, 5, 5))
+
+
+@given(sources())
+def test_a_node_weighs_what_it_has_of_each_measure(source):
+    nodes = AllNodes(source, EVEN)
+    base, per_edge, extra = nodes.combined
+    in_edges = all_relations.in_edges_of(source.graph)
+    trained = [
+        bool(source.training_nodes[kind][v]) if kind in source.training_nodes else False
+        for kind in nodes.types
+        for v in range(nodes.counts[kind])
+    ]
+    wanted = [base + per_edge * len(of) + extra * each for of, each in zip(in_edges, trained, strict=True)]
+    assert [int(weight) for kind in nodes.types for some in nodes.weights(kind) for weight in some] == wanted
 
 
 # --- empty parts

@@ -223,28 +223,28 @@ class Evening {
     Queue queue;
     for (std::int64_t node = 0; node < first_.back(); ++node)
       if (part_of(node) == from) queue.emplace(price(node), node);
+    std::vector<bool> refused(static_cast<std::size_t>(first_.back()));
     while (!queue.empty()) {
       const auto [was, node] = queue.top();
       queue.pop();
-      if (part_of(node) != from || price(node) != was) continue;
+      if (part_of(node) != from || refused[static_cast<std::size_t>(node)] || price(node) != was) continue;
       const std::size_t type = type_of(node);
       const std::int64_t row = node - first_[type];
-      losses_[node].in = 0;
-      each_source(type, row, [&](std::int64_t source) { add_to(losses_[node].in, side(source, from, to)); });
-      if (const double now = price(node); now > was && !queue.empty() && now > queue.top().first) {
-        queue.emplace(now, node);
-        continue;
-      }
-      const std::int64_t loss = losses_[node].both();
-      const bool even = std::ranges::none_of(measures_, [&](const Measure& each) { return each.excess(from) > 0.0; });
-      if (even && loss >= 0) break;
-      if (cut_ + loss > most_cut_) continue;
       double less = 0.0;  // excess of both parts
       for (const auto& each : measures_) {
         const std::int64_t has = amount(each, type, row);
         less += each.excess(from) - each.excess(from, -has) + each.excess(to) - each.excess(to, has);
       }
-      if (less < 0.0 || (less == 0.0 && loss >= 0)) continue;
+      if (less < 0.0 || (less == 0.0 && losses_[node].both() >= 0)) continue;
+      losses_[node].in = 0;
+      each_source(type, row, [&](std::int64_t source) { add_to(losses_[node].in, side(source, from, to)); });
+      const std::int64_t loss = losses_[node].both();
+      const bool even = std::ranges::none_of(measures_, [&](const Measure& each) { return each.excess(from) > 0.0; });
+      if (even && loss >= 0) break;
+      if (cut_ + loss > most_cut_) {
+        refused[static_cast<std::size_t>(node)] = true;  // so that no hub is counted again and again
+        continue;
+      }
       for (auto& each : measures_) {
         const std::int64_t has = amount(each, type, row);
         each.loads[from] -= has;
@@ -253,7 +253,7 @@ class Evening {
       parts_[static_cast<std::size_t>(node)] = static_cast<Part>(to);
       cut_ += loss;
       each_source(type, row, [&](std::int64_t source) {
-        if (part_of(source) != from) return;
+        if (part_of(source) != from || refused[static_cast<std::size_t>(source)]) return;
         add_to(losses_[source].out, -2);
         queue.emplace(price(source), source);
       });

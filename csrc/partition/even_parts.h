@@ -13,12 +13,12 @@
 //   a node: by how much its move lengthens the cut. Price: the loss if that is at most 0, else the loss divided by what
 //   the node has, each divided by the mean, of the measures in which `from` has too much when the turn begins. A queue
 //   holds the nodes of `from`, the lowest price first, then the lowest number. What leaves it is dropped if the price is no
-//   longer that of the node. Else the loss of the node is counted anew. If its price is now above that of the next one, it
-//   goes back with it. Else it moves, unless
-//     the cut would exceed the first one by more than 15 %, rounded down;
-//     or the excess of both parts over all measures would rise, or stay while the loss is not below 0.
+//   longer that of the node; or if the move would raise the excess of both parts over all measures, or leave it while the
+//   known loss is not below 0. Else the loss of the node is counted anew. It moves, unless the cut would exceed the first one
+//   by more than 15 %, rounded down; then the node stays for this turn.
 //   When it has moved, each source of its in-edges that is in `from` enters the queue once more, by what is known of its
-//   loss: its out-edges as they are, its in-edges as they were counted last.
+//   loss: its out-edges as they are, its in-edges as they were counted last, which is never too little. So no node is
+//   counted anew twice in a turn.
 //   The turn ends with the queue; or where `from` has no excess, with the first node whose loss is not below 0. A part
 //   and measure whose excess a turn has not lowered are left alone from then on. There are at most
 //   2 * min(num_parts, 128) + 8 turns.

@@ -524,11 +524,14 @@ def _even_turn(part, in_edges, edges, measured, giver, taker, cut, most_cut) -> 
     def of_in_edges(v: int) -> int:
         return sum(side(u) for u in in_edges[v] if u != v)
 
+    def of_out_edges(v: int) -> int:
+        return sum(side(w) for u, w in edges if u == v)
+
     uneven = [m for m in measured if m.excess(giver) > 0]
     counted = {v: of_in_edges(v) for v in range(len(part)) if part[v] == giver}  # as they were counted last
 
     def price(v: int) -> float:
-        loss = counted[v] + sum(side(w) for u, w in edges if u == v)
+        loss = counted[v] + of_out_edges(v)
         if loss <= 0:
             return float(loss)
         has = 0.0
@@ -536,23 +539,23 @@ def _even_turn(part, in_edges, edges, measured, giver, taker, cut, most_cut) -> 
             has += m.amounts[v] / m.mean
         return loss / has if has else math.inf
 
-    queue = [(price(v), v) for v in counted]
+    queue, refused = [(price(v), v) for v in counted], set()
     heapq.heapify(queue)
     while queue:
         was, v = heapq.heappop(queue)
-        if part[v] != giver or price(v) != was:
+        if part[v] != giver or v in refused or price(v) != was:
             continue
-        counted[v] = of_in_edges(v)
-        if queue and price(v) > max(was, queue[0][0]):
-            heapq.heappush(queue, (price(v), v))
-            continue
-        loss = counted[v] + sum(side(w) for u, w in edges if u == v)
-        if loss >= 0 and all(m.excess(giver) == 0 for m in measured):
-            break
         less = 0.0
         for m in measured:
             less += m.excess(giver) - m.excess(giver, -m.amounts[v]) + m.excess(taker) - m.excess(taker, m.amounts[v])
-        if cut() + loss > most_cut or less < 0 or (less == 0 and loss >= 0):
+        if less < 0 or (less == 0 and counted[v] + of_out_edges(v) >= 0):
+            continue
+        counted[v] = of_in_edges(v)
+        loss = counted[v] + of_out_edges(v)
+        if loss >= 0 and all(m.excess(giver) == 0 for m in measured):
+            break
+        if cut() + loss > most_cut:
+            refused.add(v)
             continue
         part[v] = taker
         for m in measured:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from datapipes.base.checks import check_bool, check_choice, check_int, shown
 from datapipes.base.rng import MAX_SEED
 from datapipes.partition.book import PartitionBook
@@ -130,7 +132,8 @@ def _check_balance(method: str, balance: Any) -> None:
             f"{_NAME}: balance is an option of method='metis' and 'fennel', and the method is {method!r}. Leave it out."
         )
     shares = list(balance.values()) if isinstance(balance, Mapping) and set(balance) <= set(EVEN) else [None]
-    numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) and 0 <= each < inf for each in shares)
+    kinds = (int, float, np.integer, np.floating)
+    numbers = all(isinstance(each, kinds) and not isinstance(each, bool) and 0 <= each < inf for each in shares)
     if not (numbers and any(shares)):
         raise ValueError(
             f"{_NAME}: balance is {shown(balance)}; it must hold shares of {', '.join(map(repr, EVEN))}, numbers "

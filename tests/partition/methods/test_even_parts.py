@@ -115,7 +115,7 @@ def test_nodes_edges_and_training_nodes_are_even_where_edges_lie_at_hubs(method,
         pytest.importorskip("pymetis", reason="needs pymetis")
     graph, training = hubs(), torch.arange(3000) < 300
     assert max(largest(graph, training, None, method, num_parts).values()) <= MOST
-    only_nodes = largest(graph, training, {"nodes": 1, "edges": 0}, method, num_parts)
+    only_nodes = largest(graph, training, {"nodes": np.float32(1), "edges": np.int64(0)}, method, num_parts)
     assert only_nodes["nodes"] <= MOST
     assert only_nodes["edges"] > MOST  # what has no share does not count
     assert largest(graph, training, {"edges": 2.5}, method, num_parts)["edges"] <= MOST

@@ -11,17 +11,15 @@ private. Of pymetis alone the symmetrised graph counts, which is loaded after th
 METIS's process counts too. Topology: the bytes of indptr and indices. The cut is the share of edges between parts; a
 random one is 1 - 1/parts. Balance: the largest part over the mean, of nodes, training nodes and in-edges.
 Run: python benchmarks/partition.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared): 1M nodes / 20M edges, 2 parts, in the order METIS, recursive METIS, pymetis alone,
-Fennel, random, range: 36.9, 105.8, 24.3, 3.9, 0.10 and 0.01 s; cut 44.8, 37.3, 41.4, 33.4, 50.0 and 50.0 %; edges
-1.10, 1.39, 1.33, 1.50, 1.00 and 1.01; nodes and training nodes 1.11 or less but for pymetis alone (training nodes
-1.18); peak 5,235, 5,211, 5,193, 53, 30 and 16 MB. So METIS takes 9 times as long as Fennel and 1.5 times as long as
-pymetis alone, evening 3 s of it; recursive METIS runs five times, since 15 % more cut does not make its edges even.
-METIS takes 0.25 of the topology (168 MB) more than pymetis alone, Fennel 0.32 of it. Whole runs: METIS 31.4 s and
-5,235 MB, Fennel 5.4 s and 67 MB. 10M edges, 2 parts: METIS 14.1 s, Fennel 1.7 s and 0.77 of its cut. 1M edges: METIS
-0.84 s, Fennel 0.13 s and 0.83 of the cut; 8 parts 1.16 and 0.17 s, 1.05 of the cut, all three measures 1.11 or less
-for both, where pymetis alone has 1.15, 1.29 and 1.24. Before each measure was evened (commit bc68018): METIS 29.4 s,
-cut 38.6 %, edges 1.4; Fennel 0.8 s, 26.0 %, 1.5; with 8 parts edges 1.8 (METIS) to 5.0 (recursive). Good cuts of such
-graphs put the hubs together.
+Result (2-core AMD EPYC VM, shared): 1M nodes / 20M edges, 2 parts, in the order METIS, pymetis alone, Fennel, random,
+range: 36.9, 24.3, 6.0, 0.10 and 0.01 s; cut 44.8, 41.4, 44.4, 50.0 and 50.0 %; edges 1.10, 1.33, 1.10, 1.00 and 1.01;
+nodes and training nodes 1.11 or less but for pymetis alone (training nodes 1.18); peak 5,235, 5,193, 53, 30 and 16 MB.
+So METIS takes 6 times as long as Fennel and 1.5 times as long as pymetis alone, evening 3 s of it, and 0.25 of the
+topology (168 MB) more; Fennel takes 0.32 of it. Recursive METIS runs five times there, 106 s, since 15 % more cut does
+not make its edges even. Whole run of METIS: 31.4 s and 5,235 MB. 1M edges, 8 parts: METIS 1.16 s, Fennel 0.17 s and
+1.05 of the cut, all three measures 1.11 or less for both, where pymetis alone has 1.15, 1.29 and 1.24. Before each
+measure was evened (commit bc68018), 20M edges: METIS 29.4 s, cut 38.6 %, edges 1.4; Fennel 0.8 s, 26.0 %, 1.5; with 8
+parts edges 1.8 (METIS) to 5.0 (recursive). Good cuts of such graphs put the hubs together.
 """
 
 from __future__ import annotations

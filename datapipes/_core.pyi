@@ -203,6 +203,7 @@ def even_parts(
     num_parts: int,
     nodes: bool,
     edges: bool,
+    more_cut: int,
     training: list[NDArray[np.uint8] | None],
 ) -> tuple[tuple[float, float, float], tuple[float, float, float], int, int]: ...
 

@@ -109,11 +109,11 @@ template <class Part>
 void bind_even_for(py::module_& m) {
   m.def(
       "even_parts",
-      [](const ArrayTopology& graph, Array<Part>& parts, std::int64_t num_parts, bool nodes, bool edges,
+      [](const ArrayTopology& graph, Array<Part>& parts, std::int64_t num_parts, bool nodes, bool edges, std::int64_t more_cut,
          const py::list& training) {
         const auto changed = writable(parts, "parts");
         const Masks masks(training);
-        const EvenRequest request{num_parts, nodes, edges, masks.views()};
+        const EvenRequest request{num_parts, nodes, edges, more_cut, masks.views()};
         const auto evened = [&] {
           GilRelease nogil;
           return graph.visit(
@@ -123,7 +123,7 @@ void bind_even_for(py::module_& m) {
         return py::make_tuple(tuple_of(evened.before), tuple_of(evened.after), evened.cut_before, evened.cut_after);
       },
       py::arg("graph"), py::arg("parts").noconvert(), py::kw_only(), py::arg("num_parts"), py::arg("nodes"), py::arg("edges"),
-      py::arg("training"));
+      py::arg("more_cut"), py::arg("training"));
 }
 
 // An IdRank; one over lines of an array keeps the array.

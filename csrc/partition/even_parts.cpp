@@ -17,8 +17,8 @@
 namespace datapipes {
 namespace {
 
-constexpr double kTrigger = 0.01;        // an excess that is worth a turn
-constexpr std::size_t kManyParts = 128;  // above, the number of turns does not grow: each looks at all nodes
+constexpr double kTrigger = 0.01;                                        // an excess that is worth a turn
+constexpr std::int64_t kFewTurns = 264, kLooks = std::int64_t{1} << 32;  // a turn looks at all nodes
 
 // A measure: what it is of, its bound and its loads.
 struct Measure {
@@ -64,9 +64,10 @@ class Evening {
     Evened found;
     found.before = excesses();
     found.cut_before = cut_;
-    most_cut_ = cut_ + cut_ * 15 / 100;
+    most_cut_ = cut_ + std::max(cut_ * 15 / 100, request_.more_cut);
     std::set<std::pair<std::size_t, const Measure*>> left_alone;
-    for (std::size_t turns = 2 * std::min(num_parts_, kManyParts) + 8; turns > 0; --turns) {
+    const std::int64_t looks = kLooks / std::max<std::int64_t>(first_.back(), 1);
+    for (std::int64_t turns = std::min(4 * request_.num_parts + 8, std::max(looks, kFewTurns)); turns > 0; --turns) {
       const auto worst = largest_excess(left_alone);
       if (!worst) break;
       const auto [from, measure] = *worst;
@@ -85,7 +86,8 @@ class Evening {
 
   void check() const {
     const auto refuse = [](const char* what) { throw std::invalid_argument(std::string("Partitioner: ") + what); };
-    if (request_.num_parts < 1) refuse("num_parts must be at least 1.");
+    if (request_.num_parts < 1 || request_.num_parts - 1 > std::numeric_limits<Part>::max())
+      refuse("num_parts must be at least 1, and the type of parts must hold it.");
     if (std::ssize(parts_) != first_.back()) refuse("give the part of each node.");
     for (const Part part : parts_)
       if (!is_inside(static_cast<std::int64_t>(part), request_.num_parts)) refuse("the part of a node is not in [0, num_parts).");
@@ -124,7 +126,7 @@ class Evening {
       }
       count += end - begin;
     }
-    pace_.add(count);
+    pace_.add(count + 1);
     return count;
   }
 
@@ -228,6 +230,8 @@ class Evening {
       const auto [was, node] = queue.top();
       queue.pop();
       if (part_of(node) != from || refused[static_cast<std::size_t>(node)] || price(node) != was) continue;
+      const bool even = std::ranges::none_of(measures_, [&](const Measure& each) { return each.excess(from) > 0.0; });
+      if (even && losses_[node].both() >= 0) break;
       const std::size_t type = type_of(node);
       const std::int64_t row = node - first_[type];
       double less = 0.0;  // excess of both parts
@@ -239,8 +243,6 @@ class Evening {
       losses_[node].in = 0;
       each_source(type, row, [&](std::int64_t source) { add_to(losses_[node].in, side(source, from, to)); });
       const std::int64_t loss = losses_[node].both();
-      const bool even = std::ranges::none_of(measures_, [&](const Measure& each) { return each.excess(from) > 0.0; });
-      if (even && loss >= 0) break;
       if (cut_ + loss > most_cut_) {
         refused[static_cast<std::size_t>(node)] = true;  // so that no hub is counted again and again
         continue;

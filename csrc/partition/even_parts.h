@@ -15,17 +15,17 @@
 //   holds the nodes of `from`, the lowest price first, then the lowest number. What leaves it is dropped if the price is no
 //   longer that of the node; or if the move would raise the excess of both parts over all measures, or leave it while the
 //   known loss is not below 0. Else the loss of the node is counted anew. It moves, unless the cut would exceed the first one
-//   by more than 15 %, rounded down; then the node stays for this turn.
+//   by more than more_cut, or by more than 15 %, rounded down, if that is more; then the node stays for this turn.
 //   When it has moved, each source of its in-edges that is in `from` enters the queue once more, by what is known of its
 //   loss: its out-edges as they are, its in-edges as they were counted last, which is never too little. So no node is
 //   counted anew twice in a turn.
-//   The turn ends with the queue; or where `from` has no excess, with the first node whose loss is not below 0. A part
-//   and measure whose excess a turn has not lowered are left alone from then on. There are at most
-//   2 * min(num_parts, 128) + 8 turns.
+//   The turn ends with the queue; or where `from` has no excess, with the first node whose known loss is not below 0. A
+//   part and measure whose excess a turn has not lowered are left alone from then on. There are at most
+//   4 * num_parts + 8 turns, and at most 2^32 / num_nodes, or 264 if that is more.
 //
 // even_parts(graph, parts, request, pulse): parts of all nodes, in place. Equal inputs give equal parts on every machine.
-// A turn is O(num_nodes + edges of both parts), and O(log num_nodes) for each edge of a node that moves. Memory: 8 bytes a
-// node, 16 for each node of a part and each edge of a node that moves; nothing where all is even.
+// A turn is O(num_nodes + edges of both parts), and O(log num_nodes) for each edge of a node that moves. Memory: 8 bytes and a
+// bit a node, 16 bytes for each node of a part and each edge of a node that moves; nothing where all is even.
 // `pulse` is that of pace.h. Throws std::invalid_argument (ValueError) if an offset, an id or a part is outside its range,
 // or a mask does not fit its type. Touches no Python object.
 #pragma once
@@ -42,6 +42,7 @@ namespace datapipes {
 struct EvenRequest {
   std::int64_t num_parts;
   bool nodes = true, edges = true;                      // whether these measures count
+  std::int64_t more_cut = 0;                            // edges that may be cut more, if 15 % are fewer
   std::vector<std::span<const std::uint8_t>> training;  // of each node type: [num_nodes], not 0 for a training node; or empty
 };
 

@@ -114,6 +114,10 @@ void what_one_part_has_is_spread() {
   parts = {0, 0, 0, 0, 1};
   const auto again = even_parts<Id, Part>(graph, parts, request, kNoPulse);
   CHECK(again.cut_before == 1 && again.cut_after <= 1);
+  if constexpr (sizeof(Part) == 1) {
+    const EvenRequest too_many{.num_parts = 257, .training = {training, {}}};
+    CHECK_THROWS(std::invalid_argument, (even_parts<Id, Part>(graph, parts, too_many, kNoPulse)));
+  }
   parts[4] = 2;
   CHECK_THROWS(std::invalid_argument, (even_parts<Id, Part>(graph, parts, request, kNoPulse)));
 }

@@ -58,6 +58,8 @@ _OPTIONS = {
     "node_time_attr": "--node-time-attr",
     "layouts=('native',)": "--layouts native",
     "method='metis'": "--method metis",
+    "method='fennel'": "--method fennel",
+    "balance": "--balance",
     "recursive=True": "--recursive",
     "edge_map=True": "--edge-map",
     "edge_map=False": "--no-edge-map",

@@ -24,6 +24,7 @@ from datapipes.base.errors import needed
 from datapipes.cli.command import FILE, FOLDER, Commands, WrongUsage, add_command, completes, say
 from datapipes.cli.inputs import AnyGraph, add_input, open_input
 from datapipes.datasets import Dataset
+from datapipes.partition.methods.all_nodes import EVEN
 from datapipes.partition.methods.assign import METHODS
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.pyg.pyg_names import PygMisfit
@@ -48,7 +49,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts")
     parser.add_argument("--method", choices=METHODS, default="metis", help="how parts are chosen; default: metis")
     parser.add_argument("--recursive", action="store_true", help="METIS halves again and again")
-    balance = "what metis and fennel spread evenly, by its share; default: nodes=1,edges=1,train=1"
+    balance = "what metis and fennel spread evenly, as nodes=1,edges=0.5; default: nodes=1,edges=1,train=1"
     parser.add_argument("--balance", type=_shares, metavar="SHARES", help=balance)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is random; default: 0")
     parser.add_argument("--node-time-attr", metavar="NAME", help="store this time of the source node for each edge")
@@ -96,12 +97,17 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _shares(text: str) -> dict[str, float]:
-    """Return {measure: share}; the Partitioner refuses wrong names and numbers."""
+    """Return {measure: share}; the Partitioner refuses wrong numbers."""
     pairs = [each.partition("=") for each in text.split(",")]
     try:
-        return {name.strip(): float(share) for name, _, share in pairs}
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{one_line(text)} is not NAME=NUMBER,...: nodes=1,edges=0.5") from error
+        found = {name.strip(): float(share) for name, _, share in pairs}
+    except ValueError:
+        found = {}
+    if len(found) < len(pairs) or not set(found) <= set(EVEN):
+        raise argparse.ArgumentTypeError(
+            f"{one_line(text)} is not NAME=NUMBER,NAME=NUMBER,... with the names {', '.join(EVEN)}, each once"
+        )
+    return found
 
 
 def _partition(

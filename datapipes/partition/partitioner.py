@@ -128,7 +128,14 @@ class Partitioner:
                     write_pyg(folder, self.source, book, node_time_attr=self.node_time_attr, progress=self.progress)
             report = dataclasses.replace(report, method=self.method, **_cost(cost, assigned))
             if "native" in self.layouts:
-                about = {"method": self.method, "rng_seed": self.rng_seed, "report": report.to_json()}
+                about = {
+                    "method": self.method,
+                    "rng_seed": self.rng_seed,
+                    "balance": None
+                    if self.balance is None
+                    else {each: float(self.balance[each]) for each in self.balance},
+                    "report": report.to_json(),
+                }
                 with cost.step("write native"):
                     write_native(
                         folder,

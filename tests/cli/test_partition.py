@@ -189,7 +189,10 @@ def test_the_edge_map_is_a_choice(capsys, tmp_path, monkeypatch, option, given):
         (["--parts", "x"], "argument --parts: invalid int value: 'x'"),
         (["--parts", "2", "--method", "guess"], "invalid choice: 'guess'"),
         (["--parts", "2", "--layouts", "dgl"], "invalid choice: 'dgl'"),
-        (["--parts", "2", "--balance", "nodes"], "argument --balance: nodes is not NAME=NUMBER,...: nodes=1,edges=0.5"),
+        (["--parts", "2", "--balance", "nodes"], "argument --balance: nodes is not NAME=NUMBER,NAME=NUMBER,... with"),
+        (["--parts", "2", "--balance", "edges=1,"], "argument --balance: edges=1, is not NAME=NUMBER"),
+        (["--parts", "2", "--balance", "nodes=1,nodes=2"], "with the names nodes, edges, train, each once"),
+        (["--parts", "2", "--balance", "node=1"], "argument --balance: node=1 is not NAME=NUMBER"),
         ([], "the following arguments are required: --parts"),
     ],
 )

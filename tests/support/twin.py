@@ -485,7 +485,11 @@ class Measure:
 
 
 def even_parts(
-    in_edges: Sequence[Sequence[int]], measures: Sequence[Sequence[int]], parts: Sequence[int], num_parts: int
+    in_edges: Sequence[Sequence[int]],
+    measures: Sequence[Sequence[int]],
+    parts: Sequence[int],
+    num_parts: int,
+    more_cut: int = 0,
 ) -> tuple[list[int], int, int]:
     """Return the parts, evened, and the edges cut before and after; csrc/partition/even_parts.h is the page.
 
@@ -501,9 +505,9 @@ def even_parts(
         return sum(part[u] != part[v] for u, v in edges)
 
     before = cut()
-    most_cut = before + 15 * before // 100
+    most_cut = before + max(15 * before // 100, more_cut)
     left_alone = set()
-    for _ in range(2 * min(num_parts, 128) + 8):
+    for _ in range(min(4 * num_parts + 8, max(2**32 // max(len(part), 1), 264))):
         over = [(m.excess(p), -p, -i) for p in range(num_parts) for i, m in enumerate(measured)]
         over = [each for each in over if each[0] > 0.01 and each[1:] not in left_alone]
         if not over:
@@ -545,6 +549,8 @@ def _even_turn(part, in_edges, edges, measured, giver, taker, cut, most_cut) -> 
         was, v = heapq.heappop(queue)
         if part[v] != giver or v in refused or price(v) != was:
             continue
+        if counted[v] + of_out_edges(v) >= 0 and all(m.excess(giver) == 0 for m in measured):
+            break
         less = 0.0
         for m in measured:
             less += m.excess(giver) - m.excess(giver, -m.amounts[v]) + m.excess(taker) - m.excess(taker, m.amounts[v])
@@ -552,8 +558,6 @@ def _even_turn(part, in_edges, edges, measured, giver, taker, cut, most_cut) -> 
             continue
         counted[v] = of_in_edges(v)
         loss = counted[v] + of_out_edges(v)
-        if loss >= 0 and all(m.excess(giver) == 0 for m in measured):
-            break
         if cut() + loss > most_cut:
             refused.add(v)
             continue

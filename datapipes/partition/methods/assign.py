@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +76,7 @@ def make_assignment(
         if num_parts == 1 or method == "range":
             return Assignment(PartitionBook(num_parts, range_parts(nodes, num_parts)))
         return Assignment(PartitionBook(num_parts, random_parts(nodes, num_parts, rng_seed)))
-    nodes = AllNodes(source, EVEN if balance is None else balance)
+    nodes = AllNodes(source, EVEN if balance is None else {name: float(share) for name, share in balance.items()})
     child_peak_bytes = 0
     if method == "metis":
         parts, child_peak_bytes = metis_parts(
@@ -129,13 +128,18 @@ def _check_balance(method: str, balance: Any) -> None:
         return
     if method not in BALANCED:
         raise ValueError(
-            f"{_NAME}: balance is an option of method='metis' and 'fennel', and the method is {method!r}. Leave it out."
+            f"{_NAME}: balance is an option of method='metis' and of method='fennel', and the method is {method!r}. "
+            "Leave it out."
         )
-    shares = list(balance.values()) if isinstance(balance, Mapping) and set(balance) <= set(EVEN) else [None]
-    kinds = (int, float, np.integer, np.floating)
-    numbers = all(isinstance(each, kinds) and not isinstance(each, bool) and 0 <= each < inf for each in shares)
-    if not (numbers and any(shares)):
-        raise ValueError(
-            f"{_NAME}: balance is {shown(balance)}; it must hold shares of {', '.join(map(repr, EVEN))}, numbers "
-            "from 0 and one of them above. Give one, as {'edges': 1.0}."
-        )
+    measures = ", ".join(map(repr, EVEN))
+    allowed = f"it must hold shares of {measures}, numbers from 0 to 1e100 and one of them above 0"
+    if not isinstance(balance, Mapping) or not all(map(_is_share, balance.values())) or not any(balance.values()):
+        raise ValueError(f"{_NAME}: balance is {shown(balance)}; {allowed}. Give 1.0 to what counts.")
+    for name in balance:
+        if name not in EVEN:
+            raise ValueError(f"{_NAME}: balance has {shown(name)}; {allowed}. Name one of these.")
+
+
+def _is_share(given: Any) -> bool:
+    is_number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
+    return is_number and 0 <= (given if isinstance(given, int) else float(given)) <= 1e100

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from datapipes import _core
 from datapipes.graph.graph import Graph
 from datapipes.partition.methods.all_nodes import AllNodes
-from datapipes.partition.methods.even_parts import even_parts
+from datapipes.partition.methods.even_parts import even_at_last, even_parts
 from datapipes.partition.methods.random_parts import STAGE
 from datapipes.partition.source import Progress
 
@@ -62,5 +62,5 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
     found = kernel.parts()
     del kernel  # and its memory
     parts = found if found.dtype == np.uint8 else found.view(np.int16)
-    even_parts(graph, nodes, parts, num_parts)
+    even_at_last(graph, nodes, parts, num_parts, even_parts(graph, nodes, parts, num_parts))
     return parts

@@ -28,7 +28,7 @@ from datapipes.base.sizes import check_memory
 from datapipes.graph.graph import Graph
 from datapipes.partition.id_maps import smallest_dtype
 from datapipes.partition.methods.all_nodes import UNITS, AllNodes
-from datapipes.partition.methods.even_parts import Evened, even_parts
+from datapipes.partition.methods.even_parts import EVEN_ENOUGH, Evened, even_at_last, even_parts
 from datapipes.partition.methods.metis_child import HEADER_BYTES
 from datapipes.partition.methods.random_parts import STAGE
 from datapipes.partition.source import Progress
@@ -37,7 +37,6 @@ from datapipes.processes.endings import how_it_exited
 __all__ = ["MetisError"]
 
 MOST_RUNS = 5
-EVEN_ENOUGH = 0.05  # above 1.1 times the mean, divided by the mean
 MOST_CUT = 1.5  # times the smallest cut
 MOST_WEIGHT = 2**30  # of all nodes together: METIS may count in int32
 
@@ -67,7 +66,8 @@ def metis_parts(
 
     METIS balances the combined weight; `even_parts` then evens each measure. Where one stays at more than 1.15 times
     the mean, METIS runs again, MOST_RUNS times in all, with another seed and larger shares of the uneven measures in
-    the weight. The most even parts win, of those with at most 1.5 times the edges of the smallest cut.
+    the weight. The most even parts win, of those with at most 1.5 times the edges of the smallest cut. If these are
+    uneven too, they are evened once more.
 
     METIS runs in a process of its own, which ends with this call whatever happens. O((nodes + edges) log num_parts).
 
@@ -103,6 +103,7 @@ def metis_parts(
             if best.worst <= EVEN_ENOUGH:
                 break
             nodes.weigh({name: share * (1 + evened.before[name]) for name, share in nodes.shares.items()})
+        even_at_last(graph, nodes, chosen, num_parts, best)
     finally:
         os.close(memory)
     return chosen, peak_bytes

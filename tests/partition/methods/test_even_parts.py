@@ -1,5 +1,7 @@
 """Evening of parts: the kernel equals its twin, what is uneven becomes even, and the cut stays short."""
 
+import json
+
 import all_relations
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from datapipes import _core
 from datapipes.partition.methods import metis_parts
 from datapipes.partition.methods.all_nodes import EVEN, AllNodes
 from datapipes.partition.methods.assign import assign
-from datapipes.partition.methods.even_parts import even_parts
+from datapipes.partition.methods.even_parts import even_at_last, even_parts
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.source import Source
 
@@ -31,8 +33,10 @@ def test_the_parts_are_those_of_the_twin(graph, num_parts, nodes, edges, data):
     given_parts = data.draw(st.lists(st.integers(0, 2 * num_parts), min_size=len(types), max_size=len(types)))
     dtype = data.draw(st.sampled_from([np.uint8, np.int16]))
     parts = np.array([part if part < num_parts else 0 for part in given_parts], dtype)
-    wanted, before, after = twin.even_parts(in_edges, [*measures, trained], parts.tolist(), num_parts)
-    found = _core.even_parts(graph.topology(), parts, num_parts=num_parts, nodes=nodes, edges=edges, training=masks)
+    more_cut = data.draw(st.integers(0, 9))
+    wanted, before, after = twin.even_parts(in_edges, [*measures, trained], parts.tolist(), num_parts, more_cut)
+    options = {"nodes": nodes, "edges": edges, "more_cut": more_cut, "training": masks}
+    found = _core.even_parts(graph.topology(), parts, num_parts=num_parts, **options)
     assert parts.tolist() == wanted
     assert found[2:] == (before, after)
 
@@ -61,12 +65,25 @@ def test_what_would_lengthen_the_cut_by_more_than_15_percent_stays():
     assert np.bincount(parts).tolist() == [16, 14]  # 1.1 times the mean
 
 
+def test_at_last_the_cut_may_grow_by_a_third_more():
+    ends = torch.combinations(torch.arange(30)).T
+    graph = dp.CSCGraph.from_edge_index(torch.cat((ends, ends.flip(0)), 1), 30)
+    nodes = AllNodes(Source(graph, {}, (None,), (None,)), {"nodes": 1})
+    parts = np.array([0] * 25 + [1] * 5, np.uint8)
+    evened = even_parts(graph, nodes, parts, 2)
+    assert (evened.cut_before, evened.cut_after) == (250, 250)  # 2 * 24 * 6 would be 288, above 1.15 * 250
+    even_at_last(graph, nodes, parts, 2, evened)
+    assert np.bincount(parts).tolist() == [23, 7]  # 322 edges; the next one would make it 352
+    even_at_last(graph, nodes, parts, 2, evened._replace(after={"nodes": 0.05}))
+    assert np.bincount(parts).tolist() == [23, 7]
+
+
 @pytest.mark.parametrize("name", all_relations.CORRUPT)
 def test_a_corrupt_graph_raises(name):
     graph, message = all_relations.CORRUPT[name]
     parts = np.zeros(graph.num_nodes, np.uint8)
     with pytest.raises(ValueError, match=f"^Partitioner: .*{message}"):
-        _core.even_parts(graph.topology(), parts, num_parts=2, nodes=True, edges=True, training=[None])
+        _core.even_parts(graph.topology(), parts, num_parts=2, nodes=True, edges=True, more_cut=0, training=[None])
 
 
 @pytest.mark.parametrize(
@@ -75,6 +92,7 @@ def test_a_corrupt_graph_raises(name):
         ([0, 1, 2], 2, [None], r"not in \[0, num_parts\)"),
         ([0, 1], 2, [None], "give the part of each node"),
         ([0, 0, 0], 0, [None], "at least 1"),
+        ([0, 1, 1], 257, [None], "the type of parts must hold it"),
         ([0, 1, 1], 2, [], "for each node type"),
         ([0, 1, 1], 2, [np.zeros(2, np.uint8)], "an entry for each node of its type"),
     ],
@@ -82,9 +100,31 @@ def test_a_corrupt_graph_raises(name):
 def test_arguments_that_do_not_fit_raise(parts, num_parts, training, message):
     graph = dp.CSCGraph.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 3)
     with pytest.raises(ValueError, match=message):
-        _core.even_parts(
-            graph.topology(), np.array(parts, np.uint8), num_parts=num_parts, nodes=True, edges=True, training=training
-        )
+        kernel_on(graph, np.array(parts, np.uint8), num_parts, training)
+
+
+def kernel_on(graph, parts, num_parts: int, training):
+    options = {"nodes": True, "edges": True, "more_cut": 0, "training": training}
+    return _core.even_parts(graph.topology(), parts, num_parts=num_parts, **options)
+
+
+def test_a_hub_that_may_not_move_is_not_counted_again_for_each_of_its_leaves():
+    """That would be 10^10 edges."""
+    count = 100_000
+    hub, leaves = torch.zeros(count - 1, dtype=torch.int64), torch.arange(1, count)
+    ends = torch.stack((hub, leaves))
+    graph = dp.CSCGraph.from_edge_index(torch.cat((ends, ends.flip(0)), 1), count)
+    parts = (np.arange(count) % 3 == 1).astype(np.uint8)
+    before, after, cut_before, cut_after = kernel_on(graph, parts, 2, [None])
+    assert after < before
+    assert 0 <= cut_before + 15 * cut_before // 100 - cut_after < 2  # a leaf costs two edges
+
+
+def test_a_thousand_parts_become_even():
+    graph = hubs(100_000)
+    parts = np.repeat(np.arange(1000), np.tile([130, 70], 500)).astype(np.int16)
+    even_parts(graph, AllNodes(Source(graph, {}, (None,), (None,)), {"nodes": 1.0}), parts, 1000)
+    assert np.bincount(parts).max() <= 111
 
 
 # --- the methods
@@ -125,7 +165,7 @@ def test_metis_runs_again_while_a_measure_is_uneven_and_the_most_even_parts_win(
     pytest.importorskip("pymetis", reason="needs pymetis")
     graph, training = hubs(), torch.arange(3000) < 300
     worst = [0.4, 0.2, 0.3, 0.2, 0.1]
-    shares, made = [], []
+    shares, made, spent = [], [], []
 
     def uneven(graph, nodes, parts, num_parts):
         number = len(made)
@@ -135,9 +175,13 @@ def test_metis_runs_again_while_a_measure_is_uneven_and_the_most_even_parts_win(
         return metis_parts.Evened(excess, excess, 1000, 1600 if number == 4 else 1000)
 
     monkeypatch.setattr(metis_parts, "even_parts", uneven)
+    monkeypatch.setattr(metis_parts, "even_at_last", lambda *given: spent.append(given[2:]))
     nodes = AllNodes(Source(graph, {None: training}, (None,), (None,)), EVEN)
     parts, _ = metis_parts.metis_parts(graph, nodes, 2, recursive=False, rng_seed=0, progress=lambda *_: None)
     assert parts is made[1]  # the last is more even, and cuts 1.6 times as many edges
+    ((evened, _, of_run),) = spent
+    assert evened is made[1]
+    assert of_run.worst == 0.2
     assert [each["edges"] for each in shares] == pytest.approx(
         [1, 1.4, 1.4 * 1.2, 1.4 * 1.2 * 1.3, 1.4 * 1.2 * 1.3 * 1.2]
     )
@@ -167,29 +211,54 @@ def test_each_part_has_a_node_of_each_type_that_has_as_many_as_parts(tmp_path, m
         assert sorted(found) == list("abcd")
 
 
-@pytest.mark.parametrize(
-    "balance",
-    [
-        {},
-        {"nodes": 0},
-        {"weight": 1},
-        {"nodes": -1},
-        {"nodes": float("nan")},
-        {"nodes": float("inf")},
-        [1],
-        {"edges": "1"},
-        {"train": True},
-    ],
-    ids=str,
-)
-def test_wrong_shares_are_refused(tmp_path, balance):
+WRONG_SHARES = {
+    "none": {},
+    "nothing counts": {"nodes": 0},
+    "negative": {"nodes": -1},
+    "no number": {"nodes": float("nan")},
+    "infinite": {"nodes": float("inf")},
+    "too large": {"nodes": 10**400},
+    "text": {"edges": "1"},
+    "a bool": {"train": True},
+    "a list": [1],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SHARES)
+def test_wrong_shares_are_refused(tmp_path, name):
     graph = all_relations.undirected_random(10, 20, rng_seed=1)
-    with pytest.raises(ValueError, match=r"^Partitioner: balance is .*shares of 'nodes', 'edges', 'train'"):
-        Partitioner(graph, 2, tmp_path / "p", method="fennel", balance=balance)
+    with pytest.raises(
+        ValueError, match=r"^Partitioner: balance is .*shares of 'nodes', 'edges', 'train', numbers from 0"
+    ):
+        Partitioner(graph, 2, tmp_path / "p", method="fennel", balance=WRONG_SHARES[name])
+
+
+def test_a_name_that_is_no_measure_is_told(tmp_path):
+    graph = all_relations.undirected_random(10, 20, rng_seed=1)
+    with pytest.raises(ValueError, match=r"balance has 'training_nodes'; it must hold shares of 'nodes', "):
+        Partitioner(graph, 2, tmp_path / "p", balance={"nodes": 1, "training_nodes": 1})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint64, np.float16, np.float32])
+def test_shares_may_be_numbers_of_numpy(dtype):
+    graph, training = hubs(), torch.arange(3000) < 300
+    wanted = largest(graph, training, {"nodes": 100.0, "edges": 50.0}, "fennel", 3)
+    assert largest(graph, training, {"nodes": dtype(100), "edges": dtype(50)}, "fennel", 3) == wanted
+    assert largest(graph, training, {"nodes": 1e100, "edges": 5e99}, "fennel", 3) == pytest.approx(wanted, abs=0.02)
+
+
+def test_the_partition_says_what_was_balanced(tmp_path):
+    graph = all_relations.undirected_random(50, 200, rng_seed=1)
+    for balance in ({"edges": np.float32(0.5)}, None):
+        Partitioner(graph, 2, tmp_path / "p", method="fennel", balance=balance).generate_partition()
+        said = json.loads((tmp_path / "p" / "partition.json").read_text())["balance"]
+        assert said == (None if balance is None else {"edges": 0.5})
 
 
 @pytest.mark.parametrize("method", ["random", "range"])
 def test_methods_that_balance_nothing_refuse_shares(tmp_path, method):
     graph = all_relations.undirected_random(10, 20, rng_seed=1)
-    with pytest.raises(ValueError, match=f"option of method='metis' and 'fennel', and the method is '{method}'"):
+    with pytest.raises(
+        ValueError, match=f"option of method='metis' and of method='fennel', and the method is '{method}'"
+    ):
         Partitioner(graph, 2, tmp_path / "p", method=method, balance={"nodes": 1})

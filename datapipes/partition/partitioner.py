@@ -128,14 +128,9 @@ class Partitioner:
                     write_pyg(folder, self.source, book, node_time_attr=self.node_time_attr, progress=self.progress)
             report = dataclasses.replace(report, method=self.method, **_cost(cost, assigned))
             if "native" in self.layouts:
-                about = {
-                    "method": self.method,
-                    "rng_seed": self.rng_seed,
-                    "balance": None
-                    if self.balance is None
-                    else {each: float(self.balance[each]) for each in self.balance},
-                    "report": report.to_json(),
-                }
+                about = {"method": self.method, "rng_seed": self.rng_seed, "report": report.to_json()}
+                if self.balance is not None:
+                    about["balance"] = {name: float(share) for name, share in self.balance.items()}
                 with cost.step("write native"):
                     write_native(
                         folder,

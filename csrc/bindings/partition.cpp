@@ -53,11 +53,11 @@ class Masks {
       views_.push_back(given.is_none() ? std::span<const std::uint8_t>() : view(kept_.back(), "training"));
     }
   }
-  const std::vector<std::span<const std::uint8_t>>& views() const { return views_; }
+  const TrainingMasks& views() const { return views_; }
 
  private:
   std::vector<Array<std::uint8_t>> kept_;
-  std::vector<std::span<const std::uint8_t>> views_;
+  TrainingMasks views_;
 };
 
 // A Fennel over NumPy arrays, which it keeps; its parts are uint8 where they fit.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <queue>
@@ -54,8 +55,7 @@ class Evening {
         pace_(pulse),
         num_parts_(static_cast<std::size_t>(request.num_parts)),
         first_(first_nodes(graph)),
-        into_(graph.node_types.size()) {
-    for (std::size_t i = 0; i < graph.relations.size(); ++i) into_[graph.relations[i].dst].push_back(i);
+        into_(relations_into(graph)) {
     check();
     measure();
   }
@@ -91,13 +91,7 @@ class Evening {
     if (std::ssize(parts_) != first_.back()) refuse("give the part of each node.");
     for (const Part part : parts_)
       if (!is_inside(static_cast<std::int64_t>(part), request_.num_parts)) refuse("the part of a node is not in [0, num_parts).");
-    if (request_.training.size() != graph_.node_types.size())
-      refuse("give a mask of training nodes, or an empty one, for each node type.");
-    for (std::size_t type = 0; type < graph_.node_types.size(); ++type) {
-      const auto& mask = request_.training[type];
-      if (!mask.empty() && std::ssize(mask) != graph_.node_types[type].num_nodes)
-        refuse("a mask of training nodes must have an entry for each node of its type.");
-    }
+    check_training(graph_, request_.training);
   }
 
   // Calls use(type, row, number) for all nodes.
@@ -113,10 +107,9 @@ class Evening {
     return static_cast<std::size_t>(std::upper_bound(first_.begin(), first_.end(), node) - first_.begin()) - 1;
   }
 
-  // Calls use(source) for each in-edge of a node that is no self-loop, and returns how many in-edges there are.
+  // Calls use(source) for each in-edge of a node that is no self-loop.
   template <class Use>
-  std::int64_t each_source(std::size_t type, std::int64_t row, Use&& use) {
-    std::int64_t count = 0;
+  void each_source(std::size_t type, std::int64_t row, Use&& use) {
     for (const std::size_t number : into_[type]) {
       const auto& relation = graph_.relations[number];
       const auto [begin, end] = check_row(relation, row);
@@ -124,10 +117,9 @@ class Evening {
         const std::int64_t source = first_[relation.src] + source_at(relation, at);
         if (source != first_[type] + row) use(source);
       }
-      count += end - begin;
+      pace_.add(end - begin);
     }
-    pace_.add(count + 1);
-    return count;
+    pace_.add(1);
   }
 
   std::int64_t degree(std::size_t type, std::int64_t row) const {

@@ -36,14 +36,15 @@
 
 #include "graph/topology.h"
 #include "partition/pace.h"
+#include "partition/whole_graph.h"
 
 namespace datapipes {
 
 struct EvenRequest {
   std::int64_t num_parts;
-  bool nodes = true, edges = true;                      // whether these measures count
-  std::int64_t more_cut = 0;                            // edges that may be cut more, if 15 % are fewer
-  std::vector<std::span<const std::uint8_t>> training;  // of each node type: [num_nodes], not 0 for a training node; or empty
+  bool nodes = true, edges = true;  // whether these measures count
+  std::int64_t more_cut = 0;        // edges that may be cut more, if 15 % are fewer
+  TrainingMasks training;
 };
 
 struct Evened {

@@ -36,25 +36,16 @@ Fennel<Id, Part>::Fennel(const Topology<Id>& graph, FennelRequest request)
     : graph_(graph),
       request_(checked(std::move(request), kNone)),
       first_(first_nodes(graph)),
-      into_(graph.node_types.size()),
+      into_(relations_into(graph)),
       block_nodes_(std::clamp<std::int64_t>(first_.back() / kBlocksWanted, 1, kMostBlockNodes)),
       num_blocks_((first_.back() + block_nodes_ - 1) / block_nodes_),
       records_(first_.back()),
       weights_(request_.num_parts),
       pulls_(static_cast<std::size_t>(request_.num_parts)) {
   const std::int64_t num_nodes = first_.back();
-  if (request_.training.size() != graph.node_types.size())
-    throw std::invalid_argument("Partitioner: give a mask of training nodes, or an empty one, for each node type.");
-  for (std::size_t type = 0; type < graph.node_types.size(); ++type) {
-    const auto& mask = request_.training[type];
-    if (!mask.empty() && std::ssize(mask) != graph.node_types[type].num_nodes)
-      throw std::invalid_argument("Partitioner: a mask of training nodes must have an entry for each node of its type.");
-  }
+  check_training(graph, request_.training);
   std::int64_t num_edges = 0;
-  for (std::size_t i = 0; i < graph.relations.size(); ++i) {
-    into_[graph.relations[i].dst].push_back(i);
-    num_edges += std::ssize(graph.relations[i].rows.indices);
-  }
+  for (const auto& relation : graph.relations) num_edges += std::ssize(relation.rows.indices);
   const std::int64_t total = total_weight(request_, num_nodes, num_edges);
   limit_ = total / request_.num_parts + 3 * total / (100 * request_.num_parts);
   const double edges_of_parts = 2.0 * static_cast<double>(num_edges) * static_cast<double>(request_.num_parts);

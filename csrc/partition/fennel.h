@@ -34,14 +34,15 @@
 #include "common/buffer.h"
 #include "graph/topology.h"
 #include "partition/part_weights.h"
+#include "partition/whole_graph.h"
 
 namespace datapipes {
 
 struct FennelRequest {
   std::int64_t num_parts;
   std::uint64_t key;
-  std::int64_t base = 1, per_edge = 0, extra = 0;       // weight of a node: base, of each in-edge, of a training node
-  std::vector<std::span<const std::uint8_t>> training;  // of each node type: [num_nodes], not 0 for a training node; or empty
+  std::int64_t base = 1, per_edge = 0, extra = 0;  // weight of a node: base, of each in-edge, of a training node
+  TrainingMasks training;
 };
 
 template <class Id, class Part>

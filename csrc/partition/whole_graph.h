@@ -1,15 +1,20 @@
 // whole_graph.h: the rows of a whole graph as the kernels of partitioning read them: the nodes of all types in one
 // numbering, type after type in sorted order, and checks before any offset or id is used.
 //   first_nodes(graph): the number of the first node of each type, and last the number of all nodes.
+//   relations_into(graph): of each node type the numbers of the relations into it.
+//   check_training(graph, masks): the masks of training nodes are one for each type, empty or with an entry for each node.
 //   op_of(relation): names the relation in errors.
 //   check_row(relation, row): the in-edges [begin, end) of a row.
 //   source_at(relation, position): the source of an edge.
-// O(1) but for first_nodes. Mapped files may change meanwhile: what is checked is what is used.
-// The last two throw std::invalid_argument (ValueError) if the row does not lie in `indices`, or the source is no node.
+// O(1) but for the first three. Mapped files may change meanwhile: what is checked is what is used.
+// check_training throws std::invalid_argument (ValueError) if they are not; the last two if the row does not lie in
+// `indices`, or the source is no node.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +29,24 @@ std::vector<std::int64_t> first_nodes(const Topology<Id>& graph) {
   std::vector<std::int64_t> first{0};
   for (const auto& type : graph.node_types) first.push_back(first.back() + type.num_nodes);
   return first;
+}
+
+template <class Id>
+std::vector<std::vector<std::size_t>> relations_into(const Topology<Id>& graph) {
+  std::vector<std::vector<std::size_t>> into(graph.node_types.size());
+  for (std::size_t i = 0; i < graph.relations.size(); ++i) into[graph.relations[i].dst].push_back(i);
+  return into;
+}
+
+using TrainingMasks = std::vector<std::span<const std::uint8_t>>;  // of each node type: [num_nodes], not 0: training; or empty
+
+template <class Id>
+void check_training(const Topology<Id>& graph, const TrainingMasks& masks) {
+  if (masks.size() != graph.node_types.size())
+    throw std::invalid_argument("Partitioner: give a mask of training nodes, or an empty one, for each node type.");
+  for (std::size_t type = 0; type < masks.size(); ++type)
+    if (!masks[type].empty() && std::ssize(masks[type]) != graph.node_types[type].num_nodes)
+      throw std::invalid_argument("Partitioner: a mask of training nodes must have an entry for each node of its type.");
 }
 
 template <class Id>

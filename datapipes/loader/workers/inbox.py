@@ -16,6 +16,7 @@ from datapipes.base.errors import PeerDied, QueueTimeoutError
 from datapipes.base.log import logger
 from datapipes.base.threads import EndingThread
 from datapipes.channel import ChannelBase, MpChannel, ShmChannel
+from datapipes.processes.endings import runs
 
 LOOK_S = 0.5  # seconds between two checks of a listening thread that it should go on
 _WAKE = "#wake"
@@ -130,7 +131,8 @@ def _lives_on(sender: Any, ended: threading.Event) -> bool:
 
 
 def _lives(sender: Any) -> bool:
+    # Not is_alive(), which collects the exit status: the dispatcher, asking at that moment, would find none.
     try:
-        return bool(sender.is_alive())
+        return runs(sender.pid)
     except ValueError:  # the process was waited for and forgotten
         return False

@@ -6,6 +6,7 @@ import errno
 import functools
 import gc
 import itertools
+import multiprocessing
 import os
 import random
 import re
@@ -29,7 +30,9 @@ from scripts import SUPPORT
 from test_workers import WITHOUT_SERVER, expected, way
 
 import datapipes as dp
+from datapipes.channel import MpChannel
 from datapipes.loader.workers import process_pool
+from datapipes.loader.workers.inbox import ThreadInbox
 from datapipes.loader.workers.workers import Workers
 
 PROCESSES = ["fork", "forkserver"]
@@ -180,6 +183,19 @@ def test_a_killed_worker_is_replaced_and_its_minibatch_made_again(tmp_path, capl
         assert [digests(loader), digests(loader)] == [digests(sampled()), digests(start_at_one())]
     assert (tmp_path / "mark").exists()
     assert "killed by SIGKILL, perhaps since memory ran out. It was making minibatch 3 of epoch 0" in caplog.text
+
+
+def test_a_thread_that_listens_leaves_the_exit_status_to_the_dispatcher():
+    """A status is told once: the log would not say what has killed the worker."""
+    process = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
+    process.start()
+    inbox = ThreadInbox()
+    inbox.listen(MpChannel(), process)
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: not inbox._threads[0].is_alive())  # it has seen the death
+    assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    process.join()
+    inbox.close()
 
 
 def start_at_one() -> dp.Stage:

@@ -38,9 +38,12 @@ from datapipes.minibatch.block import CSC, Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
+from datapipes.sampling.negative_sampler import NegativeSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
+from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder, add_reverse_edges, exclude_seed_edges
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
+from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.hetero_item_set import HeteroItemSet
 from datapipes.seeds.item_sampler import ItemSampler
@@ -74,6 +77,7 @@ __all__ = [
     "MiniBatch",
     "MiniBatchTransformer",
     "MpChannel",
+    "NegativeSampler",
     "NeighborSampler",
     "PeerDied",
     "Picks",
@@ -84,6 +88,7 @@ __all__ = [
     "Sampled",
     "SampledSubgraph",
     "Sampler",
+    "SeedEdgeExcluder",
     "SeedStage",
     "ServerUnavailable",
     "ShmChannel",
@@ -92,8 +97,11 @@ __all__ = [
     "StreamStage",
     "TemporalNeighborSampler",
     "TensorFeature",
+    "UniformNegativeSampler",
+    "add_reverse_edges",
     "datasets",
     "distributed",
+    "exclude_seed_edges",
     "register_stage",
 ]
 

@@ -183,6 +183,27 @@ def find_sorted_rows(
 COARSE_PADDING: int
 
 def fill_coarse_times(times: _I64, coarse: NDArray[np.int16], *, num_threads: int = 1) -> tuple[int, int]: ...
+def find_edges(
+    indptr: _I64, indices: _I32 | _I64, rows: _I64, sources: _I64, *, num_sources: int
+) -> tuple[_I64, _I64]: ...  # counts, positions of the first
+
+class ExcludedEdges:
+    @overload
+    def __init__(self, sources: _I64, destinations: _I64) -> None: ...
+    @overload
+    def __init__(self, ids: _I64) -> None: ...
+    def without(
+        self,
+        indptr: _I64,
+        indices: NDArray[_Id],
+        edge_ids: _I64 | None,
+        src_nodes: NDArray[_Id],
+        dst_nodes: NDArray[_Id],
+    ) -> tuple[_I64, NDArray[_Id], _I64 | None] | None: ...
+
+def draw_negatives(
+    key: int, slots: _I64, *, first_try: int, num_tries: int, ends: list[tuple[int, RowSums | None]]
+) -> list[_I64]: ...
 def piece_hashes(values: NDArray[np.uint8], piece_bytes: int, *, num_threads: int = 1) -> NDArray[np.uint64]: ...
 def widened_piece_hashes(values: _I32, piece_values: int, *, num_threads: int = 1) -> NDArray[np.uint64]: ...
 def rows_digest(

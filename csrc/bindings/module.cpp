@@ -5,6 +5,7 @@
 #include "bindings/distributed.cpp"
 #include "bindings/gather.cpp"
 #include "bindings/graph.cpp"
+#include "bindings/links.cpp"
 #include "bindings/memory.cpp"
 #include "bindings/partition.cpp"
 #include "bindings/random.cpp"
@@ -23,6 +24,7 @@ PYBIND11_MODULE(_core, m) {
   datapipes::bind_sampling(m);
   datapipes::bind_gather(m);
   datapipes::bind_graph(m);
+  datapipes::bind_links(m);
   datapipes::bind_memory(m);
   datapipes::bind_partition(m);
   datapipes::bind_distributed(m);

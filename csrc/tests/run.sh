@@ -29,7 +29,7 @@ has_sse2() {  # FILE: whether the file is another one without SSE2
 }
 
 files=$(ls csrc/sampling/sample_{neighbors,hop}.cpp
-  ls csrc/tests/*.cpp csrc/{common,random,digest,sampling,gather,graph,limits,partition,distributed,tfrecord,shm}/*.cpp |
+  ls csrc/tests/*.cpp csrc/{common,random,digest,sampling,gather,graph,limits,links,partition,distributed,tfrecord,shm}/*.cpp |
     grep -vE 'sampling/sample_(neighbors|hop).cpp')
 sse2=$(for file in $files; do if has_sse2 "$file"; then echo "$file"; fi; done)
 

@@ -41,14 +41,19 @@ class StageBase(metaclass=ShownABC):
             False, so that adding or moving one changes no bit of any other stage.
         fills: the fields of a minibatch that it fills with rows for the nodes and edges found so far. A sampler behind
             it would find others, so it is refused there.
+        negative_end: of a stage that appends negatives to the rows of the seeds, the end that they stand for, "src" or
+            "dst": the type of the nodes in the columns from 2 on. None: the seeds have the columns they came with.
         may_drop_all: whether it is meant if the stages drop every minibatch of an epoch; such an epoch is an error
             otherwise.
     """
 
     draws: bool = True
     fills: tuple[str, ...] = ()
+    negative_end: str | None = None
     may_drop_all: bool = False
-    _hidden = frozenset({"end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "state_name"})
+    _hidden = frozenset(
+        {"end_kept", "enter_loop", "fills", "hashed_inputs", "leave_loop", "negative_end", "state_name"}
+    )
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
 

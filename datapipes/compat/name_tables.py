@@ -15,8 +15,8 @@ _RELATION = "graph.relation(edge_type) has indptr and indices"
 _TYPED = (
     "dp.HeteroCSCGraph has types: the nodes of each count from 0, and graph.relation(edge_type) has the edges of one"
 )
-_EXCLUDED = "edges cannot be excluded yet"
-_NEGATIVES = "there is no negative sampler yet: add pairs in a dp.MiniBatchTransformer"
+_EXCLUDED = "pipe.exclude_seed_edges(), a stage behind the sampler"
+_NEGATIVES = "pipe.sample_uniform_negative(graph, negative_ratio), a stage before the sampler"
 _TEMPORAL = "pipe.temporal_sample_neighbor(graph, fanouts, node_time_attr=...), or with edge_time_attr=..."
 _TEMPORAL_LAYER = "there is no temporal layer sampling; " + _TEMPORAL
 _TIME_ATTR = "node_time_attr or edge_time_attr, the names of attributes of the graph"
@@ -145,15 +145,11 @@ ATTRIBUTES: Table = {
     "SampledSubgraph": {
         "edge_index": "subgraph.block has edge_index",
         "node_pairs": "subgraph.block has edge_index",
-        "exclude_edges": _EXCLUDED,
         "to_pyg": "minibatch.to_pyg() makes all hops one Data",
     },
     "Stage": {
         "temporal_sample_layer_neighbor": _TEMPORAL_LAYER,
         "sample_subgraph": "derive a sampler from dp.Sampler",
-        "sample_negative": _NEGATIVES,
-        "sample_uniform_negative": _NEGATIVES,
-        "exclude_seed_edges": _EXCLUDED,
         "map": "pipe.transform(fn)",
         "filter": "pipe.transform(fn): a function that returns None drops the minibatch",
         "batch": "dp.ItemSampler(items, batch_size)",
@@ -250,10 +246,6 @@ ATTRIBUTES: Table = {
         "SubgraphSampler": "dp.Sampler",
         "SampledSubgraphImpl": "dp.SampledSubgraph",
         "TemporalLayerNeighborSampler": "there is no temporal layer sampling; dp.TemporalNeighborSampler",
-        "NegativeSampler": _NEGATIVES,
-        "UniformNegativeSampler": _NEGATIVES,
-        "exclude_seed_edges": _EXCLUDED,
-        "SeedEdgeExcluder": _EXCLUDED,
         "OnDiskDataset": _FILES,
         "BuiltinDataset": _FILES,
         "functional_datapipe": "dp.register_stage",
@@ -398,3 +390,9 @@ KEYWORDS["NeighborSampler"] |= {"edge_time_attr": _TEMPORAL, "node_time_attr": _
 _PARTS = {"data": "graph: dp.distributed.DistGraph.connect(root, namebook), of a graph that was partitioned"}
 KEYWORDS |= {"DistNeighborSampler": _PARTS, "DistTemporalNeighborSampler": _PARTS}
 KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # of replace()
+KEYWORDS["SeedEdgeExcluder"] = {"assume_num_node_within_int32": "leave it out: ids of any width are compared"}
+KEYWORDS["NegativeSampler"] = {
+    "neg_sampling": _NEGATIVES,
+    "amount": "negative_ratio",
+    "mode": 'corrupt="both" draws both ends ("binary"); form="rows" gives each positive its negatives ("triplet")',
+}

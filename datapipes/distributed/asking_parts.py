@@ -17,16 +17,16 @@ from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.graph.rows_digest import sum_of_digests
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.native.answers import answer_digests, answer_draw
+from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest
+from datapipes.partition.native.requests import DigestRequest, Digests, DrawRequest, EdgesRequest, RowsRequest
 
 
 class Ask(NamedTuple):
     """What one part is asked."""
 
     part: int
-    request: DrawRequest
+    request: DrawRequest | EdgesRequest | RowsRequest
 
 
 class AsksParts(Graph):
@@ -44,28 +44,28 @@ class AsksParts(Graph):
     local_part: Part | None
     kept_digests: dict[DigestRequest, dict[Any, list[str] | None]]
 
-    def _answers(self, asked: list[Ask]) -> list[list[Drawn]]:
-        """Return the answer of each part. Other parts are asked first, so that they work while the own one draws."""
+    def _answers(self, asked: list[Ask]) -> list[Any]:
+        """Return the answer of each part. Other parts are asked first, so that they work while the own one does."""
         waiting = self._request(asked)
         answers = {}
         try:
             for ask in sorted(asked, key=lambda ask: ask.part in waiting):
                 with _noting_part(ask.part):
-                    answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else self._draw_here(ask)
+                    answers[ask.part] = waiting[ask.part].result() if ask.part in waiting else self._answer_here(ask)
         finally:
             for future in waiting.values():
                 future.cancel()  # those that an error leaves behind
         return [answers[ask.part] for ask in asked]
 
-    async def _awaited_answers(self, asked: list[Ask]) -> list[list[Drawn]]:
+    async def _awaited_answers(self, asked: list[Ask]) -> list[Any]:
         """Return what `_answers` does."""
         waiting = self._request(asked)
 
-        async def answer(ask: Ask) -> list[Drawn]:
+        async def answer(ask: Ask) -> Any:
             with _noting_part(ask.part):
                 if ask.part in waiting:
                     return await asyncio.wrap_future(waiting[ask.part])
-                return await off_loop(self._draw_here, ask)
+                return await off_loop(self._answer_here, ask)
 
         tasks = [asyncio.ensure_future(answer(ask)) for ask in asked]
         try:
@@ -95,17 +95,27 @@ class AsksParts(Graph):
         """Return whether a part is that of this process, which is read without a request."""
         return self.local_part is not None and self.local_part.part == part
 
-    def _request(self, asked: list[Ask]) -> dict[int, Future[list[Drawn]]]:
-        waiting = {}
-        for ask in asked:
-            if not self.is_here(ask.part):
-                with _noting_part(ask.part):
-                    waiting[ask.part] = self.peers.draw(ask.part, ask.request)
+    def _request(self, asked: list[Ask]) -> dict[int, Future[Any]]:
+        waiting: dict[int, Future[Any]] = {}
+        for part, request in asked:
+            if not self.is_here(part):
+                with _noting_part(part):
+                    if isinstance(request, DrawRequest):
+                        waiting[part] = self.peers.draw(part, request)
+                    elif isinstance(request, EdgesRequest):
+                        waiting[part] = self.peers.edges(part, request)
+                    else:
+                        waiting[part] = self.peers.rows(part, request)
         return waiting
 
-    def _draw_here(self, ask: Ask) -> list[Drawn]:
-        assert self.local_part is not None
-        return answer_draw(self.local_part, ask.request, num_threads=num_threads())
+    def _answer_here(self, ask: Ask) -> Any:
+        part, request = self.local_part, ask.request
+        assert part is not None
+        if isinstance(request, DrawRequest):
+            return answer_draw(part, request, num_threads=num_threads())
+        if isinstance(request, EdgesRequest):
+            return answer_edges(part, request)
+        return answer_rows(part, request, num_threads=num_threads())
 
 
 class ChosenOverParts:

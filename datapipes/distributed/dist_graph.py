@@ -7,12 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import shown
-from datapipes.base.types import EdgeType, NodeType, type_in
+from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
 from datapipes.chain.asynchronous import off_loop
 from datapipes.distributed.asking_parts import Ask, AsksParts, ChosenOverParts
 from datapipes.distributed.connecting import check_security, connect_parts
@@ -21,11 +22,12 @@ from datapipes.distributed.hop_requests import HopRequests, core_graph
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.peers import Peers
 from datapipes.graph.choice import Choice, Keyed
-from datapipes.graph.graph import Relation
+from datapipes.graph.graph import EarliestNode, FoundEdges, Relation, ends_of_pairs
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import refuse_other_times
+from datapipes.partition.native.requests import EdgesRequest, Rows, RowsRequest
 from datapipes.partition.source import TRAIN_MASK
 from datapipes.seeds import HeteroItemSet, ItemSet
 
@@ -184,6 +186,54 @@ class DistGraph(AsksParts):
             asked = await off_loop(hops.advance, await self._awaited_answers(asked))
         return hops.sampled()
 
+    def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
+        """Return how many edges join each pair of nodes, and the id of the first, waiting for the parts. See
+        Graph.has_edges.
+
+        Raises:
+            What the requests raise, see `connect`. A note names the part.
+        """
+        asked, places = self._about_edges(pairs, edge_type)
+        return FoundEdges(*_in_place(places, self._answers(asked), 2))
+
+    async def has_edges_async(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
+        """Return what `has_edges` does; the event loop goes on meanwhile."""
+        asked, places = await off_loop(self._about_edges, pairs, edge_type)
+        return FoundEdges(*_in_place(places, await self._awaited_answers(asked), 2))
+
+    def node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        asked, places = self._about_times(name, ids, node_type)
+        return _in_place(places, self._answers(asked), 1)[0]
+
+    async def node_times_async(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """Return what `node_times` does; the event loop goes on meanwhile."""
+        asked, places = await off_loop(self._about_times, name, ids, node_type)
+        return _in_place(places, await self._awaited_answers(asked), 1)[0]
+
+    def _about_edges(self, pairs: Tensor, edge_type: Any) -> tuple[list[Ask], list[Tensor]]:
+        """Return what each part is asked about pairs, and the places of its answers among them."""
+        known = type_in("has_edges", "edge", edge_type, self.facts.num_edges)
+        sources, destinations = ends_of_pairs(pairs)
+        by_part = self._by_owner(destinations, ends_of(known)[1])
+        asked = [Ask(part, EdgesRequest(known, destinations[at], sources[at])) for part, at in by_part]
+        return asked, [at for _, at in by_part]
+
+    def _about_times(self, name: str, ids: Tensor, node_type: Any) -> tuple[list[Ask], list[Tensor]]:
+        by_part = self._by_owner(ids, node_type)
+        asked = [Ask(part, RowsRequest((Rows("node", node_type, (name,), ids[at]),))) for part, at in by_part]
+        return asked, [at for _, at in by_part]
+
+    def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
+        """Return the parts that own nodes, and the places of each among `ids`.
+
+        Raises:
+            IndexError: A node is outside the graph.
+        """
+        owners = self.book.get_partition_ids_from_nids(ids, node_type).numpy()
+        order = np.argsort(owners, kind="stable")
+        parts, begins = np.unique(owners[order], return_index=True)
+        return [*zip(parts.tolist(), map(torch.from_numpy, np.split(order, begins[1:])), strict=False)]
+
     def local_items(self, mask: str = TRAIN_MASK, label: str | None = "y") -> ItemSet | HeteroItemSet:
         """Return the seeds of the local part: its own nodes where `mask` is True, with their labels.
 
@@ -234,6 +284,16 @@ class DistGraph(AsksParts):
     def refuse_source_times(self, where: str, name: str) -> None:
         refuse_other_times(where, name, self.facts.node_time_attr)
 
+    def earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
+        self.refuse_source_times(where, name)
+        if self.facts.earliest_nodes is None:
+            raise ValueError(
+                f"{where}: the partition does not tell the earliest node of each type, which negatives with "
+                f"node_time_attr need; it was written by an older version. Partition the graph again with "
+                f"node_time_attr={name!r}."
+            )
+        return self.facts.earliest_nodes
+
     def digest(self) -> str:
         if self.local_part is not None:
             self.local_part.refuse_change()
@@ -266,3 +326,13 @@ class DistGraph(AsksParts):
         types = "" if None in nodes else f"{len(nodes)} node types, {len(edges)} edge types, "
         counts = f"{types}{sum(nodes.values())} nodes, {sum(edges.values())} edges"
         return f"DistGraph({self.facts.num_parts} parts, {here}, {counts})"
+
+
+def _in_place(places: list[Tensor], answers: list[Any], width: int) -> list[Tensor]:
+    """Return so many columns, int64 [n]; each answer has them at its places."""
+    count = sum(at.shape[0] for at in places)
+    columns = [torch.empty(count, dtype=torch.int64) for _ in range(width)]
+    for at, answer in zip(places, answers, strict=True):
+        for column, values in zip(columns, answer, strict=True):
+            column[at] = values
+    return columns

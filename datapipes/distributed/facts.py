@@ -9,19 +9,20 @@ from typing import Annotated
 import torch
 
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.records import OMITTED, AnyType, Form, from_json, one_of, to_json, whole
+from datapipes.base.records import OMITTED, AnyType, Form, OptionalNodeType, from_json, one_of, to_json, whole
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
 from datapipes.distributed.wire.tensor_buffers import check_form
 from datapipes.graph.choice import RowForm
+from datapipes.graph.graph import EarliestNode
 from datapipes.partition.native.native_header import Identity, IndexDtype
 from datapipes.partition.native.part import Part
 
 _INT32_MAX = 2**31 - 1
 _SENT = (  # the order on the wire
     *("num_parts", "num_nodes", "num_edges", "index_dtype", "fingerprint", "partition_id", "content_id"),
-    *("features", "node_time_attr"),
+    *("features", "node_time_attr", "earliest_nodes"),
 )
 
 
@@ -40,6 +41,7 @@ class PartitionFacts(Identity):
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
         features: {("node" or "edge", type or None, name): form of a row}: the attributes that were partitioned.
         node_time_attr: the node attribute whose values are stored with the edges, those of the sources; or None.
+        earliest_nodes: {node type: EarliestNode} of the types that have it; None where the partition does not tell.
     Raises:
         ValueError: A feature is of no type of the graph, or `index_dtype` does not hold the ids.
     """
@@ -47,6 +49,7 @@ class PartitionFacts(Identity):
     index_dtype: IndexDtype
     features: Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, str], Annotated[RowForm, _ROW_FORM]]
     node_time_attr: Annotated[str | None, OMITTED] = None
+    earliest_nodes: Annotated[Mapping[OptionalNodeType, EarliestNode] | None, OMITTED] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,6 +75,7 @@ class PartitionFacts(Identity):
             content_id=part.content_id,
             features=part.forms(),
             node_time_attr=part.node_time_attr,
+            earliest_nodes=part.earliest_nodes,
         )
 
 

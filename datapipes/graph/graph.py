@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.checks import check_index_tensor
+from datapipes.base.records import Count
 from datapipes.base.shown_names import ShownABC
 from datapipes.base.types import EdgeType, NodeType, type_text
 from datapipes.graph.choice import Choice, Edges, Keyed
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
+from datapipes.graph.rows_digest import rows_digest
+
+_PAIRS = "has_edges"
 
 
 class Relation(Edges, Protocol):
@@ -28,6 +33,35 @@ class Relation(Edges, Protocol):
         """int64 [num_edges], or None where the id of an edge is its position."""
 
 
+class FoundEdges(NamedTuple):
+    """Which pairs of nodes are edges.
+
+    Attributes:
+        counts: int64 [n], the edges from the source to the destination of each pair; parallel ones count.
+        first_ids: int64 [n], the edge id of the first of them among the in-edges of the destination; -1 without one.
+    """
+
+    counts: Tensor
+    first_ids: Tensor
+
+
+class EarliestNode(NamedTuple):
+    """What is known of the times of the nodes of a type.
+
+    Attributes:
+        node: the smallest id among the nodes that have the earliest time.
+        digest: that of all times, see rows_digest.
+    """
+
+    node: Count
+    digest: str
+
+    @classmethod
+    def of(cls, times: Tensor) -> EarliestNode:
+        """Return it of int64 [num_nodes], at least one."""
+        return cls(int((times == times.min()).nonzero()[0]), rows_digest(times.contiguous()))
+
+
 class Graph(metaclass=ShownABC):
     """Base of CSCGraph, HeteroCSCGraph and DistGraph.
 
@@ -35,7 +69,7 @@ class Graph(metaclass=ShownABC):
         in_parts: whether the rows are in parts of a partition, which only samplers over parts read.
     """
 
-    _hidden = frozenset({"anew", "in_parts", "refuse_source_times"})
+    _hidden = frozenset({"anew", "earliest_nodes", "in_parts", "node_times", "refuse_source_times"})
     in_parts: bool = False
     anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
@@ -115,6 +149,37 @@ class Graph(metaclass=ShownABC):
         """
 
     @abstractmethod
+    def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
+        """Return how many edges join each pair of nodes, and the id of the first. A DistGraph asks the owners of the
+        destinations.
+
+        The in-edges of a destination are read, once for all pairs that have it: O(n log n + in-edges).
+
+        Args:
+            pairs: int32 or int64 [n, 2], source and destination of each; repeats allowed.
+            edge_type: on a graph with types, the one that is looked into.
+        Raises:
+            IndexError: A node is outside the graph.
+            TypeError, ValueError: There is no such type, or the pairs have another form.
+        """
+
+    @abstractmethod
+    def node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """Return the times of nodes, int64 [n]: rows of the node attribute `name`. A DistGraph asks their owners.
+
+        Raises:
+            IndexError: A node is outside the graph.
+        """
+
+    @abstractmethod
+    def earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
+        """Return {node type: EarliestNode} of the types that have the node attribute `name`, which holds times.
+
+        Raises:
+            ValueError: A graph in parts was partitioned with other times, or before partitions told this.
+        """
+
+    @abstractmethod
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
         """Return what a choice reads of some edge types, checked, for a stage that is being built.
 
@@ -160,6 +225,34 @@ class Graph(metaclass=ShownABC):
 def _tensors(relation: Relation) -> list[Tensor]:
     edge_ids = [] if relation.edge_ids is None else [relation.edge_ids]
     return [relation.indptr, relation.indices, *edge_ids]
+
+
+def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
+    """Return the sources and the destinations of pairs, int64 [n] each.
+
+    Raises:
+        TypeError, ValueError: They are no pairs of ids in host memory.
+    """
+    if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] != 2:
+        found = list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__
+        raise ValueError(
+            f"{_PAIRS}: pairs must be ids [n, 2], source and destination of each, got {found}. Stack them."
+        )
+    ends = pairs.t().contiguous()
+    check_index_tensor(_PAIRS, "pairs", ends.view(-1))
+    sources, destinations = ends.long()
+    return sources, destinations
+
+
+def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int) -> FoundEdges:
+    """Return what `has_edges` does, given the rows of the destinations in a Relation, of a whole graph or a part."""
+    counts, firsts = _core.find_edges(
+        relation.indptr.numpy(), relation.indices.numpy(), rows.numpy(), sources.numpy(), num_sources=num_sources
+    )
+    first_ids = torch.from_numpy(firsts)
+    if relation.edge_ids is not None and relation.edge_ids.shape[0] > 0:
+        first_ids = torch.where(first_ids < 0, first_ids, relation.edge_ids[first_ids.clamp(min=0)])
+    return FoundEdges(torch.from_numpy(counts), first_ids)
 
 
 def name_of(value: Any) -> str:

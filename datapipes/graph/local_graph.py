@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -15,13 +16,13 @@ from datapipes import _core
 from datapipes.base.array_digest import Hashed, array_digest, version_of
 from datapipes.base.checks import check_bool, shown
 from datapipes.base.threads import num_threads
-from datapipes.base.types import EdgeType, ends_of, type_in
+from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
 from datapipes.device.pinnable import Pinnable, without_pin
 from datapipes.graph import edits, storage
 from datapipes.graph.arrays import GraphArrays, as_index_dtype
 from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Keyed, RowForm, forms_of
-from datapipes.graph.graph import Graph
+from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edges_in_rows, ends_of_pairs
 from datapipes.graph.graph_digest import TOPOLOGY, array_name, graph_digest
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees, sampled
 from datapipes.graph.kept_rows import Chosen, KeptRows
@@ -66,6 +67,10 @@ class LocalGraph(Pinnable, Hashed, Graph):
     saved_as: ClassVar[str]
     _kept_rows: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
+
+    @cached_property
+    def _earliest(self) -> dict[Any, tuple[Tensor, int, EarliestNode]]:
+        return {}  # what `earliest_nodes` found, and of which values
 
     @classmethod
     @abstractmethod
@@ -297,6 +302,25 @@ class LocalGraph(Pinnable, Hashed, Graph):
         )
         return sampled(self, typed, nodes, local_seeds, hops, None if trees is None else groups, plan.edge_types)
 
+    def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
+        known = type_in("has_edges", "edge", edge_type, self.edge_types)
+        sources, destinations = ends_of_pairs(pairs)
+        return edges_in_rows(self.relation(known), destinations, sources, self.num_nodes_of(ends_of(known)[0]))
+
+    def node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        return self.node_attributes_of(node_type)[name][ids]
+
+    def earliest_nodes(self, where: str, name: str) -> dict[NodeType | None, EarliestNode]:
+        found: dict[NodeType | None, EarliestNode] = {}
+        for of in self.node_types:
+            times = self.node_attributes_of(of).get(name)
+            if times is not None and times.shape[0] > 0:
+                known = self._earliest.get((name, of))
+                if known is None or known[0] is not times or known[1] != version_of(times):
+                    known = self._earliest[name, of] = times, version_of(times), EarliestNode.of(times)
+                found[of] = known[2]
+        return found
+
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> ChosenEdges:
         """Return what a choice reads of the edge types. What it makes of that, once, is kept with the graph and shared
         with worker processes; it is made again when an attribute is another tensor, or was changed in place.
@@ -320,7 +344,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return (values for _, values, _ in self._named_arrays())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**without_pin(super().__getstate__()), "_kept": None, "_written": None}
+        kept = {name: value for name, value in super().__getstate__().items() if name != "_earliest"}
+        return {**without_pin(kept), "_kept": None, "_written": None}
 
 
 class _ChosenEdges:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from datapipes import _core
+from datapipes.base.checks import check_index_tensor
 from datapipes.base.shown_names import ShownNames
 
 __all__ = ["CSC", "Block", "SampledSubgraph"]
@@ -111,6 +113,7 @@ class SampledSubgraph(metaclass=ShownNames):
         dst_node_ids: `input_nodes` of the destination type; None if they are `node_ids`.
     """
 
+    _hidden = frozenset({"without"})
     block: Block
     node_ids: Tensor
     dst_node_ids: Tensor | None = None
@@ -135,8 +138,55 @@ class SampledSubgraph(metaclass=ShownNames):
         """int64 [num_edges] ids of the edges in the whole graph; None if the sampler does not return them."""
         return self.block.edge_ids
 
+    def exclude_edges(self, edges: Tensor) -> SampledSubgraph:
+        """Return the subgraph without some edges, by the original ids of their ends; the nodes stay.
+
+        Args:
+            edges: int32 or int64 [n, 2], source and destination of each, in the graph (with types, of this edge type).
+                Every sampled edge between them is taken out; pairs that are no edges are allowed.
+        Raises:
+            TypeError, ValueError: They are no pairs of ids, or the subgraph is not in host memory.
+        """
+        if not isinstance(edges, Tensor) or edges.ndim != 2 or edges.shape[1] != 2:
+            found = list(edges.shape) if isinstance(edges, Tensor) else type(edges).__name__
+            raise ValueError(f"exclude_edges: edges must be pairs of ids [n, 2], got {found}. Stack their ends.")
+        check_index_tensor("exclude_edges", "edges", edges.reshape(-1))
+        return self.without(excluded_pairs(edges))
+
+    def without(self, excluded: _core.ExcludedEdges) -> SampledSubgraph:
+        """Return the subgraph without the edges that are excluded; itself if it has none of them."""
+        block, sources = self.block, self.original_row_node_ids
+        destinations = self.original_column_node_ids
+        if block.indices.device.type != "cpu":
+            raise ValueError(
+                f"exclude_edges: the blocks must be in host memory, found them on {block.indices.device}. Put copy_to "
+                "behind the exclusion."
+            )
+        indices = block.indices
+        if not indices.dtype == sources.dtype == destinations.dtype:  # of a sampler of the user's
+            indices, sources, destinations = indices.long(), sources.long(), destinations.long()
+        found = excluded.without(
+            block.indptr.numpy(),
+            indices.contiguous().numpy(),
+            None if block.edge_ids is None else block.edge_ids.numpy(),
+            sources.contiguous().numpy(),
+            destinations.contiguous().numpy(),
+        )
+        if found is None:
+            return self
+        indptr, kept, ids = found
+        local = torch.from_numpy(kept).to(block.indices.dtype)
+        edge_ids = None if ids is None else torch.from_numpy(ids)
+        return replace(self, block=Block(torch.from_numpy(indptr), local, block.num_src, edge_ids))
+
     def __repr__(self) -> str:
         return f"SampledSubgraph({self.block!r})"
+
+
+def excluded_pairs(pairs: Tensor) -> _core.ExcludedEdges:
+    """Return pairs of original ids [n, 2], source and destination, as the kernel takes them."""
+    sources, destinations = pairs.t().long().contiguous()
+    return _core.ExcludedEdges(sources.numpy(), destinations.numpy())
 
 
 @contextmanager

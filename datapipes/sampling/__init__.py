@@ -2,18 +2,26 @@
 
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
+from datapipes.sampling.negative_sampler import NegativeSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
+from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder, add_reverse_edges, exclude_seed_edges
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
+from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
 
 __all__ = [
     "InSubgraphSampler",
     "LayerNeighborSampler",
+    "NegativeSampler",
     "NeighborSampler",
     "Picks",
     "Sampled",
     "Sampler",
+    "SeedEdgeExcluder",
     "TemporalNeighborSampler",
+    "UniformNegativeSampler",
+    "add_reverse_edges",
+    "exclude_seed_edges",
 ]
 
 

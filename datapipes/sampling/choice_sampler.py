@@ -116,7 +116,9 @@ class ChoiceSampler(Sampler):
         has_times = self.choice.of_times
         if not (self.disjoint or has_times):
             return None
-        return seed_trees(self.name, seeds, timestamps, disjoint=self.disjoint, has_times=has_times)
+        return seed_trees(
+            self.name, seeds, timestamps, disjoint=self.disjoint, has_times=has_times, negative_end=self._negative_end
+        )
 
     def fingerprint(self) -> Fingerprint:
         drawn = {name: getattr(self, name) for name in self.fingerprinted}

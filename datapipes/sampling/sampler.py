@@ -26,7 +26,13 @@ from datapipes.graph.hops import Sampled
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.sampling.fanouts import Fanout, check_fanouts, sampled_edge_types, shortened
 from datapipes.sampling.seed_ids import check_seed_types, plain_seeds, seed_ids
-from datapipes.seeds import ItemSampler
+from datapipes.sampling.upstream import (
+    fetched_before,
+    items_before,
+    names_of,
+    negative_end_before,
+    rows_left_behind,
+)
 
 __all__ = ["Picks", "Sampled", "Sampler"]
 
@@ -89,11 +95,13 @@ class Sampler(MiniBatchTransformer):
                 "hop, rng, edge_type=None), or sample a CSCGraph."
             )
         _refuse_fetch_before(self.name, source)
-        _refuse_other_types(self.name, source, graph)
+        items = items_before(source)
+        if items is not None:
+            check_seed_types(self.name, getattr(items, "types", None), graph)
         self.graph = graph
         self.fanouts = check_fanouts(self.name, fanouts, graph)
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
-        self._has_types = graph.is_heterogeneous
+        self._has_types, self._negative_end = graph.is_heterogeneous, negative_end_before(source)
         self.node_types: tuple[Any, ...] = graph.node_types
         self.edge_types: tuple[Any, ...] = sampled_edge_types(self.fanouts, graph)
 
@@ -148,13 +156,13 @@ class Sampler(MiniBatchTransformer):
         """Return the seeds of a minibatch as `sample` takes them, checked, and what brings the result to their form."""
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
-                raise ValueError(_rows_left_behind(self.name, f"{field} {sorted(_names(getattr(minibatch, field)))}"))
+                raise ValueError(rows_left_behind(self.name, f"{field} {sorted(names_of(getattr(minibatch, field)))}"))
         return self.checked_seeds(minibatch.seeds)
 
     def checked_seeds(self, given: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
         """Return what `seeds_of` does, of seeds: ids [n] or [n, k]; with types {node or edge type: ids}."""
         if self._has_types:
-            by_type = seed_ids(self.name, given, self.graph)
+            by_type = seed_ids(self.name, given, self.graph, self._negative_end)
             return by_type.ids, lambda found: found._replace(local_seeds=by_type.restore(found.local_seeds))
         seeds = plain_seeds(self.name, given)
         return seeds.view(-1), lambda found: found._replace(local_seeds=found.local_seeds.view(seeds.shape))
@@ -269,29 +277,7 @@ def _remedy(graph: Any) -> str:
 
 def _refuse_fetch_before(where: str, source: Stage) -> None:
     """Raise ValueError if features fetched upstream certainly reach the sampler that is built over `source`."""
-    sources = [source]
-    while sources:
-        stage = sources.pop()
-        if stage.fills:
-            raise ValueError(_rows_left_behind(where, f"{' and '.join(stage.fills)} of {stage!r} before it"))
-        if not stage.draws and len(stage.sources) == 1:  # any other stage may take the features out again
-            sources.append(stage.source)
-
-
-def _refuse_other_types(where: str, source: Stage, graph: Graph) -> None:
-    """Raise TypeError or ValueError if the seeds that certainly reach the sampler are of types that the graph lacks."""
-    while not source.draws and len(source.sources) == 1:
-        source = source.source
-    if isinstance(source, ItemSampler):
-        check_seed_types(where, getattr(source.item_set, "types", None), graph)
-
-
-def _rows_left_behind(where: str, found: str) -> str:
-    return (
-        f"{where}: found {found}; their rows belong to the nodes before sampling, not to input_nodes. Fetch features "
-        "after the sampler; values of the seeds themselves go into labels, indexes or timestamps."
-    )
-
-
-def _names(features: dict[Any, Tensor] | list[dict[Any, Tensor]]) -> set[Any]:
-    return {name for each in ([features] if isinstance(features, dict) else features) for name in each}
+    fetched = fetched_before(source)
+    if fetched:
+        stage = next(iter(fetched.values()))
+        raise ValueError(rows_left_behind(where, f"{' and '.join(stage.fills)} of {stage!r} before it"))

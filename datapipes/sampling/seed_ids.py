@@ -30,23 +30,25 @@ class SeedIds(NamedTuple):
 
     Attributes:
         ids: {node type: ids [n]}, repeats included.
-        places: for each key and column of `seeds`: the node type, and the first and last place in `ids` of that type.
-            None for a column stands for all columns, row by row.
+        places: for each key of `seeds` and node type in it: the columns, row by row, or None for all; the node type;
+            and the first and last place in `ids` of that type.
         seeds: as the minibatch holds them.
     """
 
     ids: dict[Any, Tensor]
-    places: list[tuple[Any, int | None, Any, int, int]]
+    places: list[tuple[Any, list[int] | None, Any, int, int]]
     seeds: dict[Any, Tensor]
 
     def restore(self, local_ids: dict[Any, Tensor]) -> dict[Any, Tensor]:
         """Return local ids, which are aligned with `ids`, in the form of the seeds."""
-        found: dict[Any, list[Tensor]] = {}
-        for key, column, node_type, begin, end in self.places:
-            part = local_ids[node_type][begin:end]
-            found.setdefault(key, []).append(part if column is None else part.view(-1, 1))
-        restored = {key: torch.cat(parts, dim=1) if len(parts) > 1 else parts[0] for key, parts in found.items()}
-        return {key: local.view(self.seeds[key].shape) for key, local in restored.items()}
+        restored: dict[Any, Tensor] = {}
+        for key, columns, node_type, begin, end in self.places:
+            local, shape = local_ids[node_type][begin:end], self.seeds[key].shape
+            if columns is None:
+                restored[key] = local.view(shape)
+            else:
+                restored.setdefault(key, local.new_empty(shape))[:, columns] = local.view(-1, len(columns))
+        return restored
 
 
 def plain_seeds(where: str, seeds: Any) -> Tensor:
@@ -63,9 +65,11 @@ def plain_seeds(where: str, seeds: Any) -> Tensor:
     return checked
 
 
-def seed_ids(where: str, seeds: Any, graph: Graph) -> SeedIds:
+def seed_ids(where: str, seeds: Any, graph: Graph, negative_end: str = "dst") -> SeedIds:
     """Return the seeds of a minibatch over a graph with types, by node type.
 
+    Args:
+        negative_end: which end the columns from 2 on stand for.
     Raises:
         TypeError, ValueError: They are no ids, or not of types of the graph; the message names what was found.
     """
@@ -73,13 +77,13 @@ def seed_ids(where: str, seeds: Any, graph: Graph) -> SeedIds:
         raise _no_types(where, type(seeds).__name__, graph)
     columns: dict[Any, list[Tensor]] = {}
     lengths: dict[Any, int] = {}
-    places: list[tuple[Any, int | None, Any, int, int]] = []
+    places: list[tuple[Any, list[int] | None, Any, int, int]] = []
     for key in sorted(seeds):
-        for column, node_type, ids in _columns(where, key, seeds[key], graph):
+        for columns_of_type, node_type, ids in _columns(where, key, seeds[key], graph, negative_end):
             begin = lengths.get(node_type, 0)
             lengths[node_type] = begin + int(ids.shape[0])
             columns.setdefault(node_type, []).append(ids)
-            places.append((key, column, node_type, begin, lengths[node_type]))
+            places.append((key, columns_of_type, node_type, begin, lengths[node_type]))
     if not any(lengths.values()):
         raise _no_seeds(where, f"types {shown(sorted(map(type_text, seeds)))}")
     joined = {node_type: parts[0] if len(parts) == 1 else torch.cat(parts) for node_type, parts in columns.items()}
@@ -115,8 +119,10 @@ def _no_types(where: str, found: str, graph: Graph) -> TypeError:
     )
 
 
-def _columns(where: str, key: Any, given: Any, graph: Graph) -> list[tuple[int | None, str, Tensor]]:
-    """Return the node ids in the seeds of a type: (column or None, node type, ids)."""
+def _columns(
+    where: str, key: Any, given: Any, graph: Graph, negative_end: str
+) -> list[tuple[list[int] | None, str, Tensor]]:
+    """Return the node ids in the seeds of a type: (columns or None for all, node type, ids row by row)."""
     ids = check_seeds(where, f"seeds of {shown(key)}", given)
     if isinstance(key, str):
         known_node_type(where, key, graph.node_types)
@@ -127,23 +133,26 @@ def _columns(where: str, key: Any, given: Any, graph: Graph) -> list[tuple[int |
             )
         return [(None, key, ids)]
     known_edge_type(where, key, graph.edge_types)
-    if ids.ndim != 2 or ids.shape[1] != 2:
+    if ids.ndim != 2 or ids.shape[1] < 2:
         raise ValueError(
-            f"{where}: seeds of the edge type {key} must be pairs [n, 2] (source, destination), got "
-            f"{list(ids.shape)}. Reshape them."
+            f"{where}: seeds of the edge type {key} must be pairs [n, 2] (source, destination), or [n, k] with more "
+            f"nodes of one end behind them, got {list(ids.shape)}. Reshape them."
         )
     return [
-        (column, node_type, ids.reshape(-1) if column is None else ids[:, column].contiguous())
-        for column, node_type in seed_columns(key)
+        (columns, node_type, ids.reshape(-1) if columns is None else ids[:, columns].reshape(-1))
+        for columns, node_type in seed_columns(key, int(ids.shape[1]), negative_end)
     ]
 
 
-def seed_columns(key: Any) -> list[tuple[int | None, str]]:
-    """Return the columns of seeds of a type, and the node type of each; None stands for all columns, row by row."""
+def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tuple[list[int] | None, str]]:
+    """Return the columns of each node type in seeds of a type, that of column 0 first; None stands for all columns."""
     if isinstance(key, str):
         return [(None, key)]
     src, _, dst = key
-    return [(None, src)] if src == dst else [(0, src), (1, dst)]
+    if src == dst:
+        return [(None, src)]
+    more = list(range(2, width))
+    return [([0, *more], src), ([1], dst)] if negative_end == "src" else [([0], src), ([1, *more], dst)]
 
 
 def check_seeds(where: str, what: str, seeds: Any) -> Tensor:
@@ -176,13 +185,16 @@ def _no_seeds(where: str, found: str) -> ValueError:
 # --- trees
 
 
-def seed_trees(where: str, seeds: Any, timestamps: Any, *, disjoint: bool, has_times: bool) -> SeedTrees:
+def seed_trees(
+    where: str, seeds: Any, timestamps: Any, *, disjoint: bool, has_times: bool, negative_end: str = "dst"
+) -> SeedTrees:
     """Return the groups of the seeds of a minibatch, which the sampler has checked.
 
     Args:
         seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
         timestamps: a time for each row of the seeds, in the form of `seeds`; read only if `has_times`.
         disjoint: each seed is a group of its own. Else all seeds of a time are one.
+        negative_end: as of `seed_ids`.
     Raises:
         TypeError, ValueError: The times do not belong to the seeds; the message says what was found.
     """
@@ -204,7 +216,7 @@ def seed_trees(where: str, seeds: Any, timestamps: Any, *, disjoint: bool, has_t
         distinct, group_of_row = np.unique(times, return_inverse=True)
         numbers = group_of_row.astype(np.int64, copy=False)[row_of_tree]
         trees = SeedTrees(None, np.zeros(len(distinct), dtype=np.uint32), distinct, None)
-    return trees._replace(groups=_aligned(parts, columns, numbers))
+    return trees._replace(groups=_aligned(parts, columns, numbers, negative_end))
 
 
 def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
@@ -213,7 +225,7 @@ def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
     return np.repeat(np.arange(sum(counts)), np.repeat(columns, counts))
 
 
-def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64) -> Any:
+def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64, negative_end: str) -> Any:
     """Return the number of each seed, in the order in which the sampler is given the ids."""
     if parts[0][0] is None:
         return numbers
@@ -222,8 +234,9 @@ def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64)
     for (key, ids), count in zip(parts, columns, strict=True):
         of_key = numbers[begin : begin + ids.numel()]
         begin += ids.numel()
-        for column, node_type in seed_columns(key):
-            found.setdefault(node_type, []).append(of_key if column is None else of_key.reshape(-1, count)[:, column])
+        for some, node_type in seed_columns(key, count, negative_end):
+            of_type = of_key if some is None else of_key.reshape(-1, count)[:, some].reshape(-1)
+            found.setdefault(node_type, []).append(of_type)
     return {
         node_type: np.ascontiguousarray(each[0]) if len(each) == 1 else np.concatenate(each)
         for node_type, each in found.items()
@@ -243,7 +256,7 @@ def _times_of_rows(where: str, parts: list[tuple[Any, Tensor]], timestamps: Any,
             f"{where}: timestamps must be {wanted}, got {type(timestamps).__name__}. Give both in the same form."
         )
     if not has_types:
-        return _checked(where, "timestamps", timestamps, parts[0][1])
+        return check_times(where, "timestamps", timestamps, parts[0][1])
     missing = [key for key, _ in parts if key not in timestamps]
     if missing or len(timestamps) > len(parts):
         found = shown(sorted(map(type_text, timestamps)))
@@ -252,10 +265,13 @@ def _times_of_rows(where: str, parts: list[tuple[Any, Tensor]], timestamps: Any,
             f"{where}: timestamps have the types {found}, the seeds {wanted}; both must have the same. Name an item "
             "'timestamps' in each ItemSet."
         )
-    return np.concatenate([_checked(where, f"timestamps of {shown(key)}", timestamps[key], ids) for key, ids in parts])
+    return np.concatenate(
+        [check_times(where, f"timestamps of {shown(key)}", timestamps[key], ids) for key, ids in parts]
+    )
 
 
-def _checked(where: str, name: str, times: Any, seeds: Tensor) -> _I64:
+def check_times(where: str, name: str, times: Any, seeds: Tensor) -> _I64:
+    """Return the times of seeds [n, ...], int64 [n], in host memory."""
     if not isinstance(times, Tensor):
         raise TypeError(f"{where}: {name} must be a tensor, got {type(times).__name__}. Convert it.")
     if times.dtype != torch.int64:

@@ -34,8 +34,9 @@ class HeteroItemSet(Hashed):
     Args:
         item_sets: {type: ItemSet}. The keys are all node types or all edge types; their order does not matter. Seeds of
             a node type are ids [n] (or an int, or a mask). Seeds of an edge type (src, rel, dst) are pairs [n, 2]:
-            column 0 holds nodes of the type src, column 1 of the type dst. For an edge type the text "src:rel:dst" is
-            accepted too: a text is an edge type where its seeds are pairs.
+            column 0 holds nodes of the type src, column 1 of the type dst; or [n, k] with more nodes of the type dst,
+            such as negatives. For an edge type the text "src:rel:dst" is accepted too: a text is an edge type where its
+            seeds are pairs.
     Raises:
         TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
     """
@@ -149,7 +150,11 @@ class HeteroItemSet(Hashed):
 
 def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
     """Return the item sets in sorted order of their types: all node types, or all edge types as tuples."""
-    edges = {key: items for key, items in given.items() if isinstance(key, tuple) or _is_pairs(items)}
+    edges = {
+        key: items
+        for key, items in given.items()
+        if isinstance(key, tuple) or _is_pairs(items) or (_has_rows(items) and ":" in str(key))
+    }
     nodes = {key: items for key, items in given.items() if key not in edges}
     for key, items in nodes.items():
         check_node_type("HeteroItemSet", key)
@@ -161,9 +166,9 @@ def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
             )
     for key, items in edges.items():
         _check_pairs_type(key, items)
-        if not _is_pairs(items):
+        if not (_is_pairs(items) or _has_rows(items)):
             raise ValueError(
-                f"HeteroItemSet: seeds of the edge type {key} must be pairs of shape [n, 2], got "
+                f"HeteroItemSet: seeds of the edge type {key} must be pairs of shape [n, 2], or rows [n, k], got "
                 f"{_shape_of(items)}. {'Transpose it?' if _is_edge_index(items) else 'Stack source and destination.'}"
             )
     if nodes and edges:
@@ -177,6 +182,11 @@ def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
 
 def _is_pairs(items: ItemSet) -> bool:
     return items.seeds_shape == (2,)
+
+
+def _has_rows(items: ItemSet) -> bool:
+    """Return whether the seeds are pairs with more nodes behind them."""
+    return len(items.seeds_shape) == 1 and items.seeds_shape[0] > 2 and not _is_edge_index(items)
 
 
 def _is_edge_index(items: ItemSet) -> bool:

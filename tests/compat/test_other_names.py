@@ -19,6 +19,7 @@ MINIBATCH = next(iter(fetched()))
 DATASET = dp.datasets.Dataset("tiny", GRAPH, STORE, item_set(), item_set(), item_set(), 2, ("a", "b"))
 FEATURE = STORE["node", None, "feat"]
 
+PAIRS = torch.zeros(4, 2, dtype=torch.int64)
 OWNERS = {
     "MiniBatch": MINIBATCH,
     "Block": MINIBATCH.blocks[0],
@@ -51,6 +52,8 @@ BUILDERS = {
     "DataLoader": lambda **given: dp.DataLoader(fetched(), **given),
     "DistNeighborSampler": lambda **given: items().dist_sample_neighbor(GRAPH, **given),
     "DistTemporalNeighborSampler": lambda **given: items().dist_temporal_sample_neighbor(GRAPH, **given),
+    "NegativeSampler": lambda **given: dp.NegativeSampler(dp.ItemSampler(dp.ItemSet(PAIRS), 4), fn=len, **given),
+    "SeedEdgeExcluder": lambda **given: dp.ItemSampler(dp.ItemSet(PAIRS), 4).exclude_seed_edges(**given),
     "MiniBatch": MINIBATCH.replace,
 }
 

@@ -15,10 +15,18 @@ from datapipes.base.rows import byte_rows
 from datapipes.distributed import Part, PartitionBook
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
-from datapipes.graph.graph import Graph
-from datapipes.partition.native.answers import answer_digests, answer_draw, answer_rows
+from datapipes.graph.graph import FoundEdges, Graph
+from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.native_write import write_native
-from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
+from datapipes.partition.native.requests import (
+    DigestRequest,
+    Digests,
+    Drawn,
+    DrawRequest,
+    EdgesRequest,
+    RowsRequest,
+    TakeRows,
+)
 
 
 class LocalPeers:
@@ -38,6 +46,9 @@ class LocalPeers:
             return found if take is None else given_away(found, take)
 
         return self._submit(answered, part, request)
+
+    def edges(self, part: int, request: EdgesRequest) -> Future[FoundEdges]:
+        return self._submit(answer_edges, part, request)
 
     def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
         return self._submit(answer_digests, part, request)

@@ -11,9 +11,10 @@ from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import from_bytes
 from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
 from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_to_message
+from datapipes.distributed.wire.edges_codec import edges_from_message, found_edges_to_message
 from datapipes.distributed.wire.refusals import error_to_bytes
 from datapipes.distributed.wire.rows_codec import answered_rows_to_message, rows_from_message
-from datapipes.partition.native.answers import answer_digests, answer_draw, answer_rows
+from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 
 
 class Dropped(Exception):
@@ -36,6 +37,8 @@ def answer_of(part: Part, message: Message) -> Message:
         return drawn_to_message(answer_draw(part, draw_from_message("scripted", message)))
     if kind == "digest":
         return digests_to_message(answer_digests(part, digest_from_message("scripted", message)))
+    if kind == "edges":
+        return found_edges_to_message(answer_edges(part, edges_from_message("scripted", message)))
     return answered_rows_to_message(answer_rows(part, rows_from_message("scripted", message)))
 
 

@@ -13,10 +13,11 @@ from datapipes.distributed.facts import hello_to_message
 from datapipes.distributed.wire.arrow_message import HEADER, Message, to_bytes
 from datapipes.distributed.wire.digest_codec import digest_to_message
 from datapipes.distributed.wire.draw_codec import draw_to_message
+from datapipes.distributed.wire.edges_codec import edges_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.distributed.wire.rows_codec import rows_to_message
-from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, EdgesRequest, Rows, RowsRequest
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
@@ -46,6 +47,7 @@ class TicketFuzz:
             hello_to_message(meant),
             digest_to_message(DigestRequest((None,), ByTime("time", None)), meant),
             Message(request_header("statistics", meant), {}),
+            edges_to_message(EdgesRequest(None, ids, ids.flip(0)), meant),
         ]
         self.tickets = [to_bytes("fuzz", message) for message in self.messages]
         self.ways = (self.flipped, self.flipped, self.lengths, self.cut, self.garbage, self.pickled)

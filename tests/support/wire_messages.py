@@ -10,7 +10,7 @@ from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.tensor_buffers import DTYPES
 from datapipes.graph.choice import RowForm
-from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, EdgesRequest, Rows, RowsRequest
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 WRITES = ("author", "writes", "paper")
@@ -66,6 +66,10 @@ def digests_of_times() -> DigestRequest:
 def some_rows() -> RowsRequest:
     node = Rows("node", "paper", ("x", "größe \U0001f4a1"), torch.tensor([4, 4, 0]))
     return RowsRequest((node, Rows("edge", WRITES, ("w",), torch.tensor([1], dtype=torch.int32))))
+
+
+def some_pairs() -> EdgesRequest:
+    return EdgesRequest(WRITES, torch.tensor([7, 0, 2]), torch.tensor([4, 4, 0], dtype=torch.int32))
 
 
 def some_facts() -> PartitionFacts:

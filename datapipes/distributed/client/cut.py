@@ -12,7 +12,8 @@ from torch import Tensor
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.draw_codec import most_drawn_bytes
 from datapipes.distributed.wire.rows_codec import answered_rows_bytes, row_bytes
-from datapipes.partition.native.requests import Drawn, DrawRequest, Rows, RowsRequest, TakeRows
+from datapipes.graph.graph import FoundEdges
+from datapipes.partition.native.requests import Drawn, DrawRequest, EdgesRequest, Rows, RowsRequest, TakeRows
 
 ANSWER_BYTES = 64 * 2**20  # of the rows that one request asks for, about
 MOST_IDS = 2**20  # that one request has
@@ -105,6 +106,17 @@ def halves(request: DrawRequest) -> list[DrawRequest]:
     """Return two requests for the same draws, each of half of the nodes; one if there is one node or none."""
     total = sum(ids.shape[0] for ids in request.ids.values())
     return cut_draw(request, max(-(-total // 2), 1))
+
+
+def cut_edges(request: EdgesRequest, most_pairs: int = MOST_IDS) -> list[EdgesRequest]:
+    """Return requests for the same pairs, at most so many each, in order; at least one."""
+    ends = zip(*(torch.split(each, most_pairs) for each in (request.destinations, request.sources)), strict=True)
+    return [EdgesRequest(request.edge_type, *each) for each in ends]
+
+
+def join_edges(answers: Sequence[FoundEdges]) -> FoundEdges:
+    """Return the answer to a request that was cut; the answers are in order."""
+    return answers[0] if len(answers) == 1 else FoundEdges(*map(torch.cat, zip(*answers, strict=True)))
 
 
 def join_draws(answers: Sequence[list[Drawn]]) -> list[Drawn]:

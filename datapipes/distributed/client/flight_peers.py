@@ -18,10 +18,12 @@ from datapipes.distributed.arrow import arrow_flight, refuse_forked
 from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.cut import (
     cut_draw,
+    cut_edges,
     cut_rows,
     halves,
     halves_of_rows,
     join_draws,
+    join_edges,
     join_rows,
     most_bytes_of_draw,
 )
@@ -32,6 +34,7 @@ from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.digest_codec import digest_to_message, digests_from_message
 from datapipes.distributed.wire.draw_codec import draw_to_message, drawn_from_message
+from datapipes.distributed.wire.edges_codec import BYTES_PER_PAIR, edges_to_message, found_edges_from_message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge
 from datapipes.distributed.wire.rows_codec import (
@@ -40,7 +43,16 @@ from datapipes.distributed.wire.rows_codec import (
     answered_rows_from_message,
     rows_to_message,
 )
-from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
+from datapipes.graph.graph import FoundEdges
+from datapipes.partition.native.requests import (
+    DigestRequest,
+    Digests,
+    Drawn,
+    DrawRequest,
+    EdgesRequest,
+    RowsRequest,
+    TakeRows,
+)
 
 _WHERE = "FlightPeers"
 _Answer = TypeVar("_Answer")
@@ -83,6 +95,11 @@ class FlightPeers:
         ]
         return joined(answers, lambda found: join_rows(request, pieces, found) if take is None else [])
 
+    def edges(self, part: int, request: EdgesRequest) -> Future[FoundEdges]:
+        """Ask a part whether pairs are edges; return at once. See Peers."""
+        pieces = cut_edges(request)
+        return joined([self._ask(part, partial(self._edges, part, piece)) for piece in pieces], join_edges)
+
     def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
         """Ask a part for digests of what it draws by; return at once. See Peers."""
 
@@ -122,6 +139,16 @@ class FlightPeers:
                 raise
             return join_draws([self._drawn(part, each, send) for each in cut])
         return drawn_from_message(self._where(part), answer, request, self.facts)
+
+    def _edges(self, part: int, request: EdgesRequest, send: Send) -> FoundEdges:
+        count = request.sources.shape[0]
+        try:
+            answer = send(edges_to_message(request, self._meant(part)), BYTES_PER_PAIR * count)
+        except AnswerTooLarge:
+            if count < 2:
+                raise
+            return join_edges([self._edges(part, each, send) for each in cut_edges(request, -(-count // 2))])
+        return found_edges_from_message(self._where(part), answer, request)
 
     def _rows(self, part: int, request: RowsRequest, take: TakeRows | None, send: Send) -> list[Tensor]:
         where = self._where(part)

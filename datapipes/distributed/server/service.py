@@ -26,10 +26,11 @@ from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
 from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_bytes, drawn_to_message, most_drawn_bytes
+from datapipes.distributed.wire.edges_codec import BYTES_PER_PAIR, edges_from_message, found_edges_to_message
 from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
 from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
 from datapipes.distributed.wire.rows_codec import answered_rows_bytes, answered_rows_to_message, rows_from_message
-from datapipes.partition.native.answers import answer_digests, answer_draw, answer_rows
+from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.requests import Draw, DrawRequest
 
@@ -154,6 +155,8 @@ class Service:
             return greeting_to_message(self.part.part, self.facts), None
         if kind == "digest":
             return self._digests(peer, message, is_cancelled)
+        if kind == "edges":
+            return self._edges(peer, message, is_cancelled)
         if kind == "rows":
             return self._rows(peer, message, is_cancelled)
         return self._draw(peer, message, is_cancelled)
@@ -166,6 +169,17 @@ class Service:
         def work() -> Message:
             with threads_of_kernels(self.limits.num_threads):
                 return answered_rows_to_message(answer_rows(self.part, request, num_threads=self.limits.num_threads))
+
+        return self.admission.run(peer, num_bytes, work, is_cancelled)
+
+    def _edges(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
+        with self._reading:
+            request = edges_from_message(self.where, message)
+        num_bytes = self._within(BYTES_PER_PAIR * request.sources.shape[0], "answers")
+
+        def work() -> Message:
+            with threads_of_kernels(self.limits.num_threads):
+                return found_edges_to_message(answer_edges(self.part, request))
 
         return self.admission.run(peer, num_bytes, work, is_cancelled)
 

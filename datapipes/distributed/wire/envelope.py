@@ -16,7 +16,7 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition
 
 PROTOCOL = 1  # of the messages' form and of what they mean
-KINDS = ("digest", "draw", "health", "hello", "rows", "statistics")
+KINDS = ("digest", "draw", "edges", "health", "hello", "rows", "statistics")
 _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}  # of columns
 
 

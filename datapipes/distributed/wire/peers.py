@@ -7,7 +7,16 @@ from typing import Protocol
 
 from torch import Tensor
 
-from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, RowsRequest, TakeRows
+from datapipes.graph.graph import FoundEdges
+from datapipes.partition.native.requests import (
+    DigestRequest,
+    Digests,
+    Drawn,
+    DrawRequest,
+    EdgesRequest,
+    RowsRequest,
+    TakeRows,
+)
 
 
 class Peers(Protocol):
@@ -22,6 +31,9 @@ class Peers(Protocol):
 
     def rows(self, part: int, request: RowsRequest, take: TakeRows | None = None) -> Future[list[Tensor]]:
         """Ask a part for rows of features; return at once. With `take` the rows go there, and the answer is []."""
+
+    def edges(self, part: int, request: EdgesRequest) -> Future[FoundEdges]:
+        """Ask a part whether pairs are edges; return at once."""
 
     def digests(self, part: int, request: DigestRequest) -> Future[Digests]:
         """Ask a part for digests of what it draws by; return at once."""

@@ -9,8 +9,17 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.rows import byte_rows, take_rows
 from datapipes.base.types import ends_of
+from datapipes.graph.graph import FoundEdges, edges_in_rows
 from datapipes.partition.native.part import Part
-from datapipes.partition.native.requests import DigestRequest, Digests, Drawn, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.requests import (
+    DigestRequest,
+    Digests,
+    Drawn,
+    DrawRequest,
+    EdgesRequest,
+    Rows,
+    RowsRequest,
+)
 
 
 def answer_draw(
@@ -43,6 +52,18 @@ def answer_draw(
         )
         answer.append(Drawn(*drawn))
     return answer
+
+
+def answer_edges(part: Part, request: EdgesRequest) -> FoundEdges:
+    """Return which pairs are edges.
+
+    Raises:
+        IndexError: A destination is not the part's, or a source is no node.
+        ValueError: There is no such type.
+    """
+    src, dst = ends_of(request.edge_type)
+    relation, rows = part.relation(request.edge_type), part.rows_of(request.destinations, dst)
+    return edges_in_rows(relation, rows, request.sources.long(), part.num_nodes_of(src))
 
 
 def answer_digests(part: Part, request: DigestRequest) -> Digests:

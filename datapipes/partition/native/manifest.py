@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import torch
 
 from datapipes.base.checks import shown
 from datapipes.base.log import logger
-from datapipes.base.records import Count, from_json, to_json
+from datapipes.base.records import OMITTED, Count, OptionalNodeType, from_json, to_json
 from datapipes.base.strict_json import parse_strict
 from datapipes.graph.arena import MOST_HEADER_BYTES, refuse_other_format
+from datapipes.graph.graph import EarliestNode
 from datapipes.partition.layouts import MANIFEST, layout_of
 from datapipes.partition.native.native_header import (
     AGAIN,
@@ -55,6 +56,7 @@ class _Own:
     index_dtype: IndexDtype
     node_time_attr: str | None
     files: Mapping[str, File]
+    earliest_nodes: Annotated[Mapping[OptionalNodeType, EarliestNode] | None, OMITTED] = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Manifest:
         node_time_attr: the node attribute whose values are stored for each edge, or None.
         about: everything else that partition.json says, JSON values: method, rng_seed, report ...
         files: {path within root: its size and hash}.
+        earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None where it is not told.
         folder: the descriptor of `root`, within `opened_manifest`; None elsewhere.
     """
 
@@ -75,6 +78,7 @@ class Manifest:
     node_time_attr: str | None
     about: Mapping[str, Any]
     files: Mapping[str, File]
+    earliest_nodes: Mapping[Any, EarliestNode] | None = None
     folder: int | None = None
 
     @property
@@ -89,7 +93,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     Raises:
         ValueError: `about` is no JSON, has a name that partition.json needs, or takes too much room.
     """
-    own = to_json(_Own(manifest.index_dtype, manifest.node_time_attr, manifest.files))
+    own = to_json(_Own(manifest.index_dtype, manifest.node_time_attr, manifest.files, manifest.earliest_nodes))
     known = {"format": FORMAT, "version": VERSION, **manifest.identity.described(), **own}
     taken = sorted({*known, "hash"} & {*manifest.about})
     if taken:
@@ -177,7 +181,7 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
             where,
             root,
         )
-    return Manifest(root, identity, own.index_dtype, own.node_time_attr, about, own.files, folder)
+    return Manifest(root, identity, own.index_dtype, own.node_time_attr, about, own.files, own.earliest_nodes, folder)
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:

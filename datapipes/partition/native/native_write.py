@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import NodeType
 from datapipes.graph.arena import Array
-from datapipes.graph.graph import Graph
+from datapipes.graph.graph import EarliestNode, Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.layouts import MANIFEST
 from datapipes.partition.native.arrays_folder import HOT, PART, Own, PartFields, write_folder
@@ -58,7 +59,9 @@ def write_native(
     refuse_other_book(graph, book)
     times = check_times("partition", graph, node_time_attr)
     identity = identity_of(graph, book, node_time_attr)
-    manifest = Manifest(folder, identity, graph.index_dtype, node_time_attr, about, {})
+    earliest = {of: EarliestNode.of(each) for of, each in times.items() if each.dtype == torch.int64 and len(each) > 0}
+    known = None if node_time_attr is None else earliest
+    manifest = Manifest(folder, identity, graph.index_dtype, node_time_attr, about, {}, known)
     manifest_bytes(manifest)  # what it refuses is told before hours of writing
     files: dict[str, File] = {}
     for part in range(book.num_parts):

@@ -59,6 +59,7 @@ class Part:
             parts are of one partition if both ids are equal; other features on the same cut change this one only.
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
         node_time_attr: the node attribute that `source_times` of the relations comes from, or None.
+        earliest_nodes: {node type: EarliestNode} of the types that have it; None where the partition does not tell.
     """
 
     anew = " Then partition the graph again."  # what an error adds to the advice to change an attribute
@@ -69,6 +70,7 @@ class Part:
         self.fingerprint, self.partition_id = manifest.identity.fingerprint, manifest.identity.partition_id
         self.content_id = manifest.identity.content_id
         self.index_dtype, self.node_time_attr = manifest.index_dtype, manifest.node_time_attr
+        self.earliest_nodes = manifest.earliest_nodes
         self._num_nodes = dict(manifest.identity.num_nodes)
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
         self._num_edges = dict(manifest.identity.num_edges)

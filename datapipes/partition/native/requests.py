@@ -108,6 +108,20 @@ class RowsRequest:
 
 
 @dataclass(frozen=True)
+class EdgesRequest:
+    """Whether pairs of nodes are edges. The answer is a FoundEdges, aligned with the pairs.
+
+    Attributes:
+        destinations: int32 or int64 [n], nodes that the part owns; repeats allowed.
+        sources: int32 or int64 [n].
+    """
+
+    edge_type: EdgeType | None
+    destinations: Tensor
+    sources: Tensor
+
+
+@dataclass(frozen=True)
 class DigestRequest:
     """Digests of what a choice reads of the in-edges that the part stores. The answer is a list, aligned with
     `edge_types`: digests, see sum_of_digests, or None where there is nothing to read.

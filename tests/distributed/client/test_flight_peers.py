@@ -19,9 +19,9 @@ from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage
-from datapipes.partition.native.answers import answer_draw, answer_rows
+from datapipes.partition.native.answers import answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.native_write import write_native
-from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsRequest
+from datapipes.partition.native.requests import Draw, DrawRequest, EdgesRequest, Rows, RowsRequest
 
 WAIT_S = 60.0  # for what takes milliseconds
 OWN = torch.arange(1, 60, 2)  # of part 1
@@ -72,6 +72,10 @@ def some_rows(ids=OWN) -> RowsRequest:
     return RowsRequest((Rows("node", None, ("x", "y"), ids), Rows("node", None, ("y",), ids[:2])))
 
 
+def some_pairs(ids=OWN) -> EdgesRequest:
+    return EdgesRequest(None, ids, ids.flip(0))
+
+
 def tensors_of(answer):
     """All tensors of an answer, of a draw or of rows."""
     return [tensor for each in answer for tensor in (each if isinstance(each, tuple) else [each])]
@@ -92,6 +96,8 @@ def test_a_server_answers_as_the_part_does(part, peers_of):
         expect_equal(peers.draw(1, a_draw(empty)).result(WAIT_S), answer_draw(part, a_draw(empty)))
         expect_equal(peers.rows(1, some_rows(empty)).result(WAIT_S), answer_rows(part, some_rows(empty)))
         assert peers.rows(1, RowsRequest(())).result(WAIT_S) == []
+        for ids in (OWN, empty):
+            expect_equal([peers.edges(1, some_pairs(ids)).result(WAIT_S)], [answer_edges(part, some_pairs(ids))])
 
 
 OUTSIDE = "gone \x1b[2J\u202e\x9b of größe"
@@ -171,6 +177,7 @@ def test_large_requests_are_cut_and_put_together(part, peers_of, monkeypatch):
         peers = peers_of(part, server.address)
         monkeypatch.setattr(cut.cut_rows, "__defaults__", (7 * 20,))  # a row of x and y has 20 bytes
         monkeypatch.setattr(cut.cut_draw, "__defaults__", (7,))
+        monkeypatch.setattr(cut.cut_edges, "__defaults__", (7,))
         expect_equal(peers.rows(1, some_rows()).result(WAIT_S), answer_rows(part, some_rows()))
         assert server.asked.count("rows") == 5
         expect_equal(peers.draw(1, a_draw()).result(WAIT_S), answer_draw(part, a_draw()))
@@ -179,6 +186,8 @@ def test_large_requests_are_cut_and_put_together(part, peers_of, monkeypatch):
         trees = replace(a_draw(ids), streams={None: torch.arange(len(ids)).to(torch.uint32)})
         expect_equal(peers.draw(1, trees).result(WAIT_S), answer_draw(part, trees))
         assert server.asked.count("draw") == 14
+        expect_equal([peers.edges(1, some_pairs(ids)).result(WAIT_S)], [answer_edges(part, some_pairs(ids))])
+        assert server.asked.count("edges") == 9
 
 
 @pytest.mark.parametrize(

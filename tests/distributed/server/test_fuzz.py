@@ -20,7 +20,7 @@ def test_malformed_requests_have_typed_errors_and_leave_nothing(tmp_path, caplog
         fuzz, outcomes = TicketFuzz(ids, client.meant, 0), Counter()
         for ticket in fuzz.tickets:
             client.ask_bytes(ticket)
-        threads, opened = threading.active_count(), descriptors_from_now()
+        opened, threads = descriptors_from_now(), threading.active_count()
         for _ in range(TICKETS):
             try:
                 client.ask_bytes(fuzz.next())

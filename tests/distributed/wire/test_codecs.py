@@ -14,6 +14,7 @@ from wire_messages import (
     digests_of_times,
     expect_equal,
     some_facts,
+    some_pairs,
     some_rows,
 )
 
@@ -33,6 +34,12 @@ from datapipes.distributed.wire.draw_codec import (
     drawn_from_message,
     drawn_to_message,
 )
+from datapipes.distributed.wire.edges_codec import (
+    edges_from_message,
+    edges_to_message,
+    found_edges_from_message,
+    found_edges_to_message,
+)
 from datapipes.distributed.wire.envelope import PROTOCOL, Meant, check_meant, check_versions, kind_of, request_header
 from datapipes.distributed.wire.refusals import (
     MOST_BYTES,
@@ -50,6 +57,7 @@ from datapipes.distributed.wire.rows_codec import (
     rows_to_message,
 )
 from datapipes.graph.choice import UNIFORM, Choice
+from datapipes.graph.graph import EarliestNode, FoundEdges
 from datapipes.partition.native.requests import Drawn, DrawRequest, RowsRequest
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.neighbor_sampler import ByWeight
@@ -111,6 +119,51 @@ def test_a_request_for_digests_and_its_answer_come_back():
     assert digest_from_message("server", travelled(digest_to_message(request, MEANT))) == request
     digests = [None, ["int64:" + "0123456789abcdef" * 2, "int64:" + "0" * 32]]
     assert digests_from_message("client", travelled(digests_to_message(digests)), request) == digests
+
+
+def test_a_request_about_edges_and_its_answer_come_back():
+    request = some_pairs()
+    found = edges_from_message("server", travelled(edges_to_message(request, MEANT)))
+    assert found.edge_type == request.edge_type
+    expect_equal(vars(found) | {"edge_type": torch.ones(1)}, vars(request) | {"edge_type": torch.ones(1)})
+    answer = FoundEdges(torch.tensor([0, 2, 1]), torch.tensor([-1, 5, 0]))
+    expect_equal(
+        found_edges_from_message("client", travelled(found_edges_to_message(answer)), request)._asdict(),
+        answer._asdict(),
+    )
+    no_types = edges_to_message(replace(request, edge_type=None), MEANT)
+    assert edges_from_message("server", travelled(no_types)).edge_type is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "first_ids", "text"),
+    [
+        ([0, 1], [-1, 4], r"counts is torch.int64 \[2\], expected was int64 \[3\]"),
+        ([0, 1, 1], [-1, -1, 4], "contradict each other"),
+        ([0, 0, 1], [-1, 3, 4], "contradict each other"),
+        ([0, -1, 1], [-1, -1, 4], "contradict each other"),
+    ],
+)
+def test_an_answer_about_edges_that_is_none_is_refused(counts, first_ids, text):
+    message = found_edges_to_message(FoundEdges(torch.tensor(counts), torch.tensor(first_ids)))
+    with pytest.raises(BadMessage, match=text):
+        found_edges_from_message("client", message, some_pairs())
+
+
+def test_a_request_about_edges_that_is_none_is_refused():
+    good = edges_to_message(some_pairs(), MEANT)
+    for name, value in (("edge_type", 7), ("edge_type", ["a", "b"]), ("more", 1)):
+        with pytest.raises(BadRequest, match=name.replace("_", " ")):
+            edges_from_message("server", Message({**good.header, name: value}, good.tensors))
+    with pytest.raises(BadRequest, match="2 sources for 3 destinations"):
+        edges_from_message("server", edges_to_message(replace(some_pairs(), sources=torch.tensor([1, 2])), MEANT))
+    with pytest.raises(BadMessage, match="expected was"):
+        found_edges_from_message("client", Message(good.header, {}), some_pairs())
+
+
+def test_facts_with_the_earliest_nodes_come_back():
+    facts = replace(some_facts(), node_time_attr="at", earliest_nodes={"paper": EarliestNode(3, "int64:00")})
+    assert greeting_from_message("client", travelled(greeting_to_message(2, facts))) == (2, facts)
 
 
 def test_a_draw_without_types_comes_back():
@@ -212,6 +265,7 @@ def test_the_form_of_requests_does_not_change():
         (draw_to_message(a_draw_by_time(), MEANT), draw.removesuffix("}") + by_time),
         (digest_to_message(digests_of_times(), MEANT), digests),
         (rows_to_message(some_rows(), MEANT), rows),
+        (edges_to_message(some_pairs(), MEANT), common % "edges" + ',"edge_type":["author","writes","paper"]}'),
         (hello_to_message(MEANT), common % "hello" + "}"),
     ):
         assert json.dumps(message.header, separators=(",", ":")) == text

@@ -1,0 +1,26 @@
+// draw_negatives.h: the tries of the slots of negatives; docs/semantics.md section 4.7.
+//   slots: the stream of each. A try draws each of `ends` in turn: a node of a type, uniformly or by weights. The result has of
+//   each end int64[num slots, num_tries]: the tries from `first_try` on. A try takes a varying number of words, so those before
+//   are drawn again.
+// Throws std::invalid_argument (ValueError) on an end without nodes, or with weights of another number of nodes or all 0.
+// Touches no Python object.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/buffer.h"
+#include "sampling/row_sums.h"
+
+namespace datapipes {
+
+struct DrawnEnd {
+  std::int64_t num_nodes;
+  const RowSums* weights = nullptr;  // of one row that has an entry for each node; null: uniform
+};
+
+std::vector<Buffer<std::int64_t>> draw_negatives(std::uint64_t key, std::span<const std::int64_t> slots, std::int64_t first_try,
+                                                 std::int64_t num_tries, std::span<const DrawnEnd> ends);
+
+}  // namespace datapipes

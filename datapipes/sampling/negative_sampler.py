@@ -1,0 +1,244 @@
+"""NegativeSampler: the base of stages that add negatives to the pairs of a minibatch; docs/semantics.md, section 4.7.
+
+What a negative is, a subclass says by one method; how it stands in the minibatch, and to which positive it belongs,
+is said here.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_choice, shown
+from datapipes.base.rng import RngKey
+from datapipes.base.types import EdgeType
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import MiniBatchTransformer, Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.minibatch import MiniBatch
+from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.seed_ids import check_seeds, check_times
+from datapipes.sampling.upstream import items_before, line_before
+
+__all__ = ["NegativeSampler"]
+
+ENDS = {"src": (0,), "dst": (1,), "both": (0, 1)}  # the columns of pairs in which a negative differs
+SampleFn = Callable[[Tensor, RngKey, "EdgeType | None", "Tensor | None"], Tensor]
+
+
+class _Wanted(NamedTuple):
+    """The negatives of one edge type that a minibatch needs.
+
+    Attributes:
+        positives: ids [P, 2].
+        positive_of: int64 [N], the row of the positive that each negative belongs to.
+        pairs: ids [N, 2], that positive.
+        times: int64 [N], its time, or None.
+    """
+
+    positives: Tensor
+    positive_of: Tensor
+    pairs: Tensor
+    times: Tensor | None
+
+
+@register_stage("sample_negative")
+class NegativeSampler(MiniBatchTransformer):
+    """Add negatives to the pairs of a minibatch. A sampler of a user's own derives from it and defines `sample`, or
+    passes `fn`.
+
+    Args:
+        negative_ratio: negatives for each positive, above 0. With the form "pairs" it may have a fraction: P positives
+            then get ceil(ratio * P) negatives, and negative j belongs to positive j * P // (number of negatives).
+        fn: a function as `sample`; a class that defines `sample` needs none.
+        corrupt: the end in which a negative differs from its positive: "dst", "src", or "both".
+        form: "pairs" appends them to the seeds: first the positives, then the negatives, row by row. It sets `labels`
+            (bool) and `indexes`, the row of the positive; indexes, timestamps and `extra` of the item set are repeated
+            for the negatives. "rows" makes the seeds [P, 2 + ratio]: source, destination, and the nodes that stand for
+            the corrupted end in each negative.
+    Raises:
+        TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, or have labels in the
+            form "pairs", or `sample` returned no pairs.
+    """
+
+    def __init__(
+        self,
+        source: Stage,
+        negative_ratio: float,
+        fn: SampleFn | None = None,
+        *,
+        corrupt: str = "dst",
+        form: str = "pairs",
+    ) -> None:
+        super().__init__(source, fn)  # type: ignore[arg-type]  # called by `sample`
+        if fn is None and type(self).sample is NegativeSampler.sample:
+            raise TypeError(
+                f"{self.name}: found neither fn nor a sample method; one is needed. Pass fn, define sample(pairs, rng, "
+                "edge_type, timestamps), or use sample_uniform_negative."
+            )
+        self.corrupt = check_choice(self.name, "corrupt", corrupt, [*ENDS])
+        self.form = check_choice(self.name, "form", form, ("pairs", "rows"))
+        self.negative_ratio = _checked_ratio(self.name, negative_ratio, form)
+        if form == "rows" and corrupt == "both":
+            raise ValueError(
+                f"{self.name}: corrupt is 'both' and form is 'rows', but a row keeps one end of its positive; allowed "
+                "are 'dst' and 'src' there. Use form='pairs'."
+            )
+        if form == "rows":
+            self.negative_end = corrupt
+        sampler = next((stage for stage in line_before(source) if isinstance(stage, Sampler)), None)
+        if sampler is not None:
+            raise ValueError(
+                f"{self.name}: found {sampler!r} before it; the neighborhood of the negatives must be sampled too. Put "
+                "the negative sampler before it."
+            )
+        items = items_before(source)
+        if items is not None:
+            _check_items(self.name, items, form)
+
+    def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
+        """Return a negative for each of `pairs`, ids [n, 2]. It must depend on its arguments alone: random choices come
+        from the key.
+
+        Args:
+            pairs: ids [n, 2], source and destination: each positive as often as it gets negatives.
+            rng: the stage's random key at this minibatch, see RngKey.
+            edge_type: that of the pairs; None without types.
+            timestamps: int64 [n], the times of the positives; None if the minibatch has none.
+        """
+        assert self.fn is not None
+        fn: Any = self.fn
+        found: Tensor = fn(pairs, rng, edge_type, timestamps)
+        return found
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
+        found = {of: self.sample(each.pairs, rng, of, each.times) for of, each in wanted.items()}
+        return self._filled(minibatch, wanted, found)
+
+    def fingerprint(self) -> Fingerprint:
+        return {"negative_ratio": self.negative_ratio, "corrupt": self.corrupt, "form": self.form}
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "negative_ratio": self.negative_ratio, "corrupt": self.corrupt, "form": self.form}
+
+    def _wanted(self, minibatch: MiniBatch) -> dict[Any, _Wanted]:
+        if minibatch.blocks is not None or minibatch.input_nodes is not None:
+            raise ValueError(
+                f"{self.name}: the minibatch was sampled already; the neighborhood of the negatives must be sampled "
+                "too. Put the negative sampler before the stage that samples."
+            )
+        if self.form == "pairs" and minibatch.labels is not None:
+            raise _labels_given(self.name)
+        seeds, times = minibatch.seeds, minibatch.timestamps
+        if not isinstance(seeds, dict):
+            return {None: self._wanted_of("seeds", seeds, times)}
+        for kind in seeds:
+            if not isinstance(kind, tuple):
+                raise ValueError(_no_pairs(self.name, f"seeds of the node type {shown(kind)}"))
+        times = times if isinstance(times, dict) else {}
+        return {of: self._wanted_of(f"seeds of {shown(of)}", seeds[of], times.get(of)) for of in sorted(seeds)}
+
+    def _wanted_of(self, what: str, given: Any, times: Any) -> _Wanted:
+        pairs = check_seeds(self.name, what, given)
+        if pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise ValueError(_no_pairs(self.name, f"{what} {list(pairs.shape)}"))
+        count = pairs.shape[0]
+        number = math.ceil(self.negative_ratio * count)
+        if isinstance(self.negative_ratio, int):
+            positive_of = torch.arange(count).repeat_interleave(self.negative_ratio, output_size=number)
+        else:
+            positive_of = torch.arange(number) * count // max(number, 1)
+        of_pairs = None
+        if times is not None:
+            of_pairs = torch.from_numpy(check_times(self.name, "timestamps", times, pairs))[positive_of]
+        return _Wanted(pairs, positive_of, pairs[positive_of], of_pairs)
+
+    def _filled(self, minibatch: MiniBatch, wanted: dict[Any, _Wanted], found: dict[Any, Tensor]) -> MiniBatch:
+        """Return the minibatch with its negatives."""
+        for of, negatives in found.items():
+            self._check_found(wanted[of].pairs, negatives)
+        has_types = None not in wanted
+
+        def typed(values: dict[Any, Any]) -> Any:
+            return values if has_types else values[None]
+
+        if self.form == "rows":
+            column = ENDS[self.corrupt][0]
+            rows = {of: self._rows(each.positives, found[of][:, column]) for of, each in wanted.items()}
+            return minibatch.replace(seeds=typed(rows))
+
+        def repeated(values: Any) -> Any:
+            """Return a field of the positives with the values of the negatives behind them."""
+            if values is None:
+                return None
+            if not has_types:
+                return torch.cat((values, values[wanted[None].positive_of]))
+            return {of: torch.cat((each, each[wanted[of].positive_of])) for of, each in values.items()}
+
+        given: Any = minibatch.indexes if has_types else {None: minibatch.indexes}
+        indexes = {of: torch.arange(len(each.positives)) for of, each in wanted.items()}
+        indexes |= {of: each for of, each in (given or {}).items() if each is not None}
+        extra = minibatch.extra
+        return minibatch.replace(
+            seeds=typed({of: torch.cat((each.positives, found[of])) for of, each in wanted.items()}),
+            labels=typed({of: _labels(each) for of, each in wanted.items()}),
+            indexes=repeated(typed(indexes)),
+            timestamps=repeated(minibatch.timestamps),
+            extra=None if extra is None else {name: repeated(values) for name, values in extra.items()},
+        )
+
+    def _rows(self, positives: Tensor, nodes: Tensor) -> Tensor:
+        return torch.cat((positives, nodes.reshape(len(positives), int(self.negative_ratio))), dim=1)
+
+    def _check_found(self, pairs: Tensor, negatives: Any) -> None:
+        if not isinstance(negatives, Tensor) or negatives.shape != pairs.shape:
+            found = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
+            raise ValueError(
+                f"{self.name}: sample returned {found}; it must return a negative for each of the pairs, ids "
+                f"{list(pairs.shape)}. Change a column of a copy of them."
+            )
+        check_seeds(self.name, "the negatives", negatives.contiguous())
+
+
+def _labels(wanted: _Wanted) -> Tensor:
+    labels = torch.zeros(len(wanted.positives) + len(wanted.pairs), dtype=torch.bool)
+    labels[: len(wanted.positives)] = True
+    return labels
+
+
+def _checked_ratio(where: str, ratio: Any, form: str) -> int | float:
+    what = "a number above 0" if form == "pairs" else "an int of 1 or more, since each row has as many"
+    if isinstance(ratio, bool) or not isinstance(ratio, numbers.Real):
+        raise TypeError(f"{where}: negative_ratio must be {what}, got {shown(ratio)}. Pass 1.")
+    found = float(ratio)
+    if not 0 < found < 2**31 or (form == "rows" and found != int(found)):
+        raise ValueError(f"{where}: negative_ratio must be {what}, got {shown(ratio)}. Pass 1.")
+    return int(found) if found == int(found) else found
+
+
+def _no_pairs(where: str, found: str) -> str:
+    return f"{where}: found {found}; negatives belong to pairs [n, 2], source and destination. Give pairs as seeds."
+
+
+def _labels_given(where: str) -> ValueError:
+    return ValueError(
+        f"{where}: the seeds have labels, but the form 'pairs' sets them: True for positives, False for negatives. "
+        "Name yours otherwise in the item set (they become minibatch.extra), or use form='rows', which keeps them."
+    )
+
+
+def _check_items(where: str, items: Any, form: str) -> None:
+    """Raise ValueError if the items of an item set are no pairs, or have labels that the form would replace."""
+    by_type = getattr(items, "item_sets", {None: items})
+    for kind, each in by_type.items():
+        if each.seeds_shape != (2,):
+            of = "" if kind is None else f" of {shown(kind)}"
+            raise ValueError(_no_pairs(where, f"seeds{of} {[len(each), *each.seeds_shape]}"))
+        if form == "pairs" and "labels" in each.names:
+            raise _labels_given(where)

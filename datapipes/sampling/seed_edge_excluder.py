@@ -1,0 +1,366 @@
+"""SeedEdgeExcluder: takes the seeds of links out of what was sampled for them; docs/semantics.md, section 4.8.
+
+A model that sees the edge it is to predict learns nothing else. The stage compares original ids over the whole
+minibatch, so it stands behind every sampler, also one of trees or times, where the ends of a link are in different
+trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, dtype_name, shown
+from datapipes.base.codec import join_key
+from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, type_text
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import MiniBatchTransformer, Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.minibatch import MiniBatch
+from datapipes.minibatch.block import excluded_pairs
+from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.seed_ids import check_seeds
+from datapipes.sampling.upstream import (
+    all_known,
+    fetched_before,
+    items_at_start,
+    line_before,
+    names_of,
+    negative_end_before,
+)
+
+__all__ = ["SeedEdgeExcluder", "add_reverse_edges", "exclude_seed_edges"]
+
+EDGE_IDS = "edge_ids"  # in minibatch.extra: the ids of the seeds
+_NAME = "exclude_seed_edges"
+
+
+@register_stage("exclude_seed_edges")
+class SeedEdgeExcluder(MiniBatchTransformer):
+    """Take the edges that are seeds out of the blocks; the nodes stay. It stands behind a sampler.
+
+    Edges are compared by their original ids, in all hops, trees and times of a minibatch alike.
+
+    Args:
+        include_reverse_edges: take out the reverse of each seed too.
+        reverse_etypes_mapping: on a graph with types, {edge type: that of its reverses}, as tuples or "src:rel:dst";
+            needed with include_reverse_edges for each type of seeds between two node types. A type from a node type to
+            itself has its reverses in itself, unless the mapping names another.
+        only_positive: take out positives alone, as `labels` says: True, or above 0; without labels all pairs are
+            positives. In rows [n, k] of source, destination and negatives the positive is the destination. By default
+            all pairs count, negatives too.
+        by: "pair" takes out every edge from the source to the destination of a seed, parallel ones too; "edge_id" the
+            edge itself, by the ids in `minibatch.extra["edge_ids"]`, which the blocks need too (return_edge_ids). The
+            ids that were repeated for negatives add nothing.
+    Raises:
+        TypeError, ValueError: An argument is not allowed, nothing is sampled before, or edge features were fetched
+            before; while running, the seeds are no pairs, or have no edge ids.
+    """
+
+    def __init__(
+        self,
+        source: Stage,
+        include_reverse_edges: bool = False,
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
+        *,
+        only_positive: bool = False,
+        by: str = "pair",
+    ) -> None:
+        super().__init__(source)
+        sampler = next((stage for stage in line_before(source) if isinstance(stage, Sampler)), None)
+        self.exclusion = _Exclusion.checked(
+            self.name,
+            include_reverse_edges,
+            reverse_etypes_mapping,
+            only_positive,
+            by,
+            negative_end_before(source),
+            None if sampler is None else sampler.graph.edge_types,
+        )
+        self.include_reverse_edges, self.only_positive, self.by = include_reverse_edges, only_positive, by
+        self.reverse_etypes_mapping = self.exclusion.mapping
+        if sampler is None and all_known(source):
+            raise _not_sampled(self.name)
+        if sampler is not None and by == "edge_id" and not sampler.return_edge_ids:
+            raise _no_edge_ids(self.name, f"{sampler!r} without return_edge_ids")
+        fetched = fetched_before(source).get("edge_features")
+        if fetched is not None:
+            raise _features_left_behind(self.name, f"{fetched!r} before it")
+        for of, items in items_at_start(source).items():
+            if items.seeds_shape == ():
+                raise _no_pairs(self.name, of, [len(items)])
+            if include_reverse_edges:
+                reverse_of(self.name, of, self.reverse_etypes_mapping)
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        return self.exclusion.applied(minibatch)
+
+    def fingerprint(self) -> Fingerprint:
+        mapping = {join_key(of): join_key(other) for of, other in (self.reverse_etypes_mapping or {}).items()}
+        return {
+            "include_reverse_edges": self.include_reverse_edges,
+            "reverse_etypes_mapping": mapping,
+            "only_positive": self.only_positive,
+            "by": self.by,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        given = {
+            "include_reverse_edges": self.include_reverse_edges or None,
+            "reverse_etypes_mapping": self.reverse_etypes_mapping,
+            "only_positive": self.only_positive or None,
+            "by": self.by,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def exclude_seed_edges(
+    minibatch: MiniBatch,
+    include_reverse_edges: bool = False,
+    reverse_etypes_mapping: Mapping[Any, Any] | None = None,
+    *,
+    only_positive: bool = False,
+    by: str = "pair",
+    negative_end: str = "dst",
+) -> MiniBatch:
+    """Return a sampled minibatch without the edges that are its seeds; for a stage or a loop of one's own.
+
+    Args:
+        include_reverse_edges, reverse_etypes_mapping, only_positive, by: as for SeedEdgeExcluder.
+        negative_end: of seeds [n, k], the end that the columns from 2 on stand for, "dst" or "src".
+    Raises:
+        TypeError, ValueError: As SeedEdgeExcluder does.
+    """
+    end = check_choice(_NAME, "negative_end", negative_end, ("dst", "src"))
+    given = (include_reverse_edges, reverse_etypes_mapping, only_positive, by, end)
+    return _Exclusion.checked(_NAME, *given, None).applied(minibatch)
+
+
+def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | None = None) -> Any:
+    """Return pairs with their reverses behind them.
+
+    Args:
+        edges: ids [n, 2], source and destination of each; with types {edge type: pairs}.
+        reverse_etypes_mapping: with types, {edge type: that of its reverses}; see SeedEdgeExcluder. Reverses of a type
+            that has pairs itself come behind these.
+    Raises:
+        TypeError, ValueError: They are no pairs, or the type of some reverses is not known.
+    """
+    where = "add_reverse_edges"
+    typed = by_edge_type(where, edges) if isinstance(edges, Mapping) else {None: edges}
+    for of, pairs in typed.items():
+        if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise _no_pairs(where, of, list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__)
+    found = _with_reverses(where, typed, _checked_mapping(where, reverse_etypes_mapping, None))
+    return found if isinstance(edges, Mapping) else found[None]
+
+
+@dataclass(frozen=True)
+class _Exclusion:
+    """Which edges are taken out of a minibatch: the arguments of SeedEdgeExcluder, checked."""
+
+    where: str
+    reverse: bool
+    mapping: dict[EdgeType, EdgeType] | None
+    only_positive: bool
+    by: str
+    negative_end: str
+
+    @classmethod
+    def checked(
+        cls, where: str, reverse: Any, mapping: Any, only_positive: Any, by: Any, negative_end: str, known: Any
+    ) -> _Exclusion:
+        """Return it; `known` are the edge types of the graph, (None,) without types, or None."""
+        check_bool(where, "include_reverse_edges", reverse)
+        check_bool(where, "only_positive", only_positive)
+        check_choice(where, "by", by, ("pair", "edge_id"))
+        if reverse and by == "edge_id":
+            raise ValueError(
+                f"{where}: include_reverse_edges is given with by='edge_id', but the ids of reverses are not known; "
+                "allowed are reverses with by='pair'. Leave out one of the two."
+            )
+        if mapping is not None and not reverse:
+            raise ValueError(
+                f"{where}: reverse_etypes_mapping is given, but include_reverse_edges is False, so it would have no "
+                "effect. Set include_reverse_edges=True, or leave it out."
+            )
+        return cls(where, reverse, _checked_mapping(where, mapping, known), only_positive, by, negative_end)
+
+    def applied(self, minibatch: MiniBatch) -> MiniBatch:
+        """Return the minibatch without the edges."""
+        nodes, hops = minibatch.input_nodes, minibatch.blocks
+        if nodes is None or hops is None:
+            raise _not_sampled(self.where)
+        if minibatch.edge_features:
+            found = sorted(names_of(minibatch.edge_features), key=str)
+            raise _features_left_behind(self.where, f"edge_features {shown(found)}")
+        excluded = self._excluded(minibatch)
+        kept: list[Any] = []
+        for subgraphs in minibatch.sampled_subgraphs or ():
+            if isinstance(subgraphs, dict):
+                kept.append({of: self._without(each, excluded.get(of)) for of, each in subgraphs.items()})
+            else:
+                kept.append(self._without(subgraphs, excluded.get(None)))
+        return minibatch.replace(blocks=kept)
+
+    def _without(self, subgraph: Any, excluded: _core.ExcludedEdges | None) -> Any:
+        if excluded is None:
+            return subgraph.block
+        if self.by == "edge_id" and subgraph.block.edge_ids is None:
+            raise _no_edge_ids(self.where, "blocks without edge ids")
+        return subgraph.without(excluded).block
+
+    def _excluded(self, minibatch: MiniBatch) -> dict[Any, _core.ExcludedEdges]:
+        """Return which edges of each edge type are taken out."""
+        seeds, has_types = minibatch.seeds, isinstance(minibatch.input_nodes, dict)
+        if self.mapping is not None and not has_types:
+            raise _mapping_without_types(self.where)
+        ids: dict[Any, Tensor] = {}
+        pairs: dict[Any, Tensor] = {}
+        for of, given in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
+            rows = check_seeds(self.where, "seeds" if of is None else f"seeds of {shown(of)}", given)
+            if rows.ndim != 2 or rows.shape[1] < 2 or isinstance(of, str):
+                raise _no_pairs(self.where, of, list(rows.shape))
+            wanted = self._wanted(_of_type(minibatch.labels, of), rows)
+            if self.by == "edge_id":
+                ids[of] = self._ids(_of_type((minibatch.extra or {}).get(EDGE_IDS), of), rows)[wanted]
+            else:
+                pairs[of] = self._pairs(rows[wanted])
+        if self.by == "edge_id":
+            return {of: _core.ExcludedEdges(each.numpy()) for of, each in ids.items()}
+        if self.reverse:
+            pairs = _with_reverses(self.where, pairs, self.mapping)
+        return {of: excluded_pairs(each) for of, each in pairs.items()}
+
+    def _wanted(self, labels: Any, rows: Tensor) -> Tensor | slice:
+        """Return which rows count."""
+        if not self.only_positive or labels is None or rows.shape[1] > 2:
+            return slice(None)
+        if not isinstance(labels, Tensor) or labels.shape != rows.shape[:1]:
+            found = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+            raise ValueError(
+                f"{self.where}: only_positive reads one label for each pair, [{len(rows)}], found {found}. Leave it "
+                "out, or name these labels otherwise in the item set."
+            )
+        return labels > 0
+
+    def _pairs(self, rows: Tensor) -> Tensor:
+        """Return the pairs of rows of source, destination and negatives, [n, 2]."""
+        if self.only_positive or rows.shape[1] == 2:
+            return rows[:, :2]
+        if self.negative_end == "dst":
+            sources, destinations = rows[:, :1].expand(-1, rows.shape[1] - 1), rows[:, 1:]
+        else:
+            sources = torch.cat((rows[:, :1], rows[:, 2:]), 1)
+            destinations = rows[:, 1:2].expand_as(sources)
+        return torch.stack((sources.reshape(-1), destinations.reshape(-1)), 1)
+
+    def _ids(self, ids: Any, rows: Tensor) -> Tensor:
+        if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES or ids.shape != rows.shape[:1]:
+            found = f"{dtype_name(ids.dtype)} {list(ids.shape)}" if isinstance(ids, Tensor) else "none"
+            raise ValueError(
+                f"{self.where}: by='edge_id' needs the id of each seed, int64 [{len(rows)}], as an item named "
+                f"{EDGE_IDS!r}, found {found}. Make the item set by dp.ItemSet.of_edges, or use by='pair'."
+            )
+        return ids.long()
+
+
+def _of_type(values: Any, of: Any) -> Any:
+    return values.get(of) if isinstance(values, dict) else values
+
+
+# --- reverses
+
+
+def reverse_of(where: str, edge_type: Any, mapping: Mapping[EdgeType, EdgeType] | None) -> Any:
+    """Return the edge type of the reverses of a type; None without types.
+
+    Raises:
+        ValueError: The mapping does not name it, and it goes from one node type to another.
+    """
+    if edge_type is None:
+        return None
+    if mapping is not None and edge_type in mapping:
+        return mapping[edge_type]
+    src, _, dst = edge_type
+    if src == dst:
+        return edge_type
+    raise ValueError(
+        f"{where}: the edge type of the reverses of {type_text(edge_type)} is not known; reverse_etypes_mapping has "
+        f"{shown(sorted(mapping or {}))}. Add it: {{{edge_type}: ({dst!r}, its relation, {src!r})}}."
+    )
+
+
+def _with_reverses(where: str, pairs: Mapping[Any, Tensor], mapping: Any) -> dict[Any, Tensor]:
+    found = {of: [each] for of, each in pairs.items()}
+    for of, each in pairs.items():
+        found.setdefault(reverse_of(where, of, mapping), []).append(each.flip(1))
+    return {of: torch.cat(each) for of, each in found.items()}
+
+
+def _checked_mapping(where: str, mapping: Any, known: Collection[Any] | None) -> dict[EdgeType, EdgeType] | None:
+    """Return a mapping of edge types to those of their reverses; `known` are those of the graph, if it is known."""
+    if mapping is None:
+        return None
+    if not isinstance(mapping, Mapping):
+        raise TypeError(
+            f"{where}: reverse_etypes_mapping must be a dict {{edge type: edge type}}, got {shown(mapping)}. Pass one."
+        )
+    if known is not None and None in known:
+        raise _mapping_without_types(where)
+    what, found = f"{where}, reverse_etypes_mapping", {}
+    for of, given in by_edge_type(what, mapping).items():
+        (other,) = by_edge_type(what, {given: None})
+        for each in (of, other) if known is not None else ():
+            known_edge_type(what, each, known or ())
+        if (other[0], other[2]) != (of[2], of[0]):
+            raise ValueError(
+                f"{what}: {other} cannot hold the reverses of {of}; they go from {of[2]!r} to {of[0]!r}. Name such a "
+                "type."
+            )
+        found[of] = other
+    return found
+
+
+# --- errors
+
+
+def _mapping_without_types(where: str) -> TypeError:
+    return TypeError(
+        f"{where}: reverse_etypes_mapping is given, but the graph has no edge types; a reverse is an edge like the "
+        "others there. Leave it out."
+    )
+
+
+def _not_sampled(where: str) -> ValueError:
+    return ValueError(
+        f"{where}: found nothing sampled before it, so there are no edges to take out; a sampler is needed. Put it "
+        "behind sample_neighbor, or another sampler."
+    )
+
+
+def _no_edge_ids(where: str, found: str) -> ValueError:
+    return ValueError(
+        f"{where}: by='edge_id' needs the ids of the sampled edges, found {found}. Set return_edge_ids=True at the "
+        "sampler."
+    )
+
+
+def _features_left_behind(where: str, found: str) -> ValueError:
+    return ValueError(
+        f"{where}: found {found}; the rows of edges that are taken out would stay. Fetch edge features behind this "
+        "stage."
+    )
+
+
+def _no_pairs(where: str, of: Any, found: Any) -> ValueError:
+    kind = "" if of is None else f" of {shown(of)}"
+    return ValueError(
+        f"{where}: found seeds{kind} {found}; edges are pairs [n, 2], source and destination, or [n, k] with "
+        "negatives. Give pairs as seeds."
+    )

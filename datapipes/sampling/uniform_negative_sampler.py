@@ -1,0 +1,282 @@
+"""UniformNegativeSampler: negatives whose drawn ends are any nodes; docs/semantics.md, section 4.7, fixes which.
+
+A negative is drawn from a stream of its own, so the graph may be whole or in parts. Where candidates must be looked up
+(strict, times), rounds of 1, 2, 4 ... candidates for each negative that is still open are asked for together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.checks import check_bool
+from datapipes.base.codec import join_key
+from datapipes.base.rng import RngKey
+from datapipes.base.types import EdgeType, ends_of, known_edge_type, type_text
+from datapipes.chain.asynchronous import hides_own, off_loop
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.graph.graph import Graph
+from datapipes.minibatch import MiniBatch
+from datapipes.sampling.choice_sampler import CONCURRENCY
+from datapipes.sampling.negative_sampler import ENDS, NegativeSampler
+from datapipes.sampling.node_values import NodeTimes, NodeWeights
+from datapipes.sampling.upstream import items_before
+
+__all__ = ["UniformNegativeSampler"]
+
+MOST_TRIES = 1024  # of a negative
+INT32_MAX = 2**31 - 1
+
+Asked = tuple[str, tuple[Any, ...]]  # a method of a graph and its arguments
+Steps = Generator[Asked, Any, Tensor]  # asks the graph, and returns negatives
+
+
+@register_stage("sample_uniform_negative")
+class UniformNegativeSampler(NegativeSampler):
+    """Add negatives to the pairs of a minibatch: each keeps one end of its positive and draws the other from all nodes
+    of its type, or draws both ends. See NegativeSampler for the forms.
+
+    Args:
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph whose nodes are drawn.
+        negative_ratio, corrupt, form: as for NegativeSampler.
+        strict: never return an edge of the graph, nor the positive itself. With types, an edge of the type of the
+            seeds; times make no difference. A negative is drawn up to 1,024 times; then a ValueError names its
+            positive. Without `strict` an edge is returned as often as chance has it.
+        src_weight, dst_weight: weights by which the drawn end is drawn, 0 or more, [num_nodes], of float16, bfloat16,
+            float32 or float64; with types {node type: weights}, for each type that is drawn. None draws each node
+            alike. They are part of the state, and workers share them; 9 bytes a node are added.
+        node_time_attr: the node attribute, int64, since when a node exists: a drawn node is one that exists at the time
+            of the seed (`timestamps`). If 1,024 tries find none, it is the earliest node of its type. With types, nodes
+            without the attribute always exist. Over a DistGraph, the one that the Partitioner was given.
+    Raises:
+        TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, have no times, or have
+            labels in the form "pairs"; or all tries for a negative were edges.
+        IndexError: While running, `strict` found a seed that is no node of the graph.
+        Over a DistGraph also what the requests raise, see DistGraph.connect.
+    """
+
+    _hidden = frozenset({"sample_async", "transform_async"})
+    concurrency = CONCURRENCY
+
+    def __init__(
+        self,
+        source: Stage,
+        graph: Graph,
+        negative_ratio: float,
+        *,
+        corrupt: str = "dst",
+        form: str = "pairs",
+        strict: bool = False,
+        src_weight: Any = None,
+        dst_weight: Any = None,
+        node_time_attr: str | None = None,
+    ) -> None:
+        super().__init__(source, negative_ratio, corrupt=corrupt, form=form)
+        if not isinstance(graph, Graph):
+            raise TypeError(
+                f"{self.name}: graph must be a CSCGraph, a HeteroCSCGraph or a DistGraph, got {type(graph).__name__}. "
+                "Convert it, see CSCGraph.from_*."
+            )
+        self.graph, self.strict = graph, check_bool(self.name, "strict", strict)
+        self._columns = ENDS[self.corrupt]
+        given = {"src_weight": src_weight, "dst_weight": dst_weight}
+        self.weights = [self._weights(column, *each) for column, each in enumerate(given.items())]
+        self.src_weight, self.dst_weight = self.weights
+        self.node_time_attr = node_time_attr
+        self.times = None if node_time_attr is None else NodeTimes(self.name, graph, node_time_attr)
+        args, kwargs = self._arguments  # copies of the stage share what was made of the weights
+        made = dict(zip(given, self.weights, strict=True))
+        self._arguments = args, {name: made.get(name, value) for name, value in kwargs.items()}
+        items = items_before(source)
+        if items is not None:
+            for of in getattr(items, "types", (None,)):
+                self._checked_type(of)
+        asks = graph.in_parts and (self.strict or self.times is not None)
+        self.asynchronous = asks and not hides_own(self, UniformNegativeSampler, "sample", "transform")
+        if not self.asynchronous:
+            self.concurrency = 1
+
+    def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
+        graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
+        while True:
+            asked, found = _advanced(steps, answer)
+            if found is not None:
+                return found
+            answer = getattr(graph, asked[0])(*asked[1])
+
+    async def sample_async(
+        self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None
+    ) -> Tensor:
+        """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
+        graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
+        while True:
+            asked, found = await off_loop(_advanced, steps, answer)
+            if found is not None:
+                return found
+            answer = await getattr(graph, f"{asked[0]}_async")(*asked[1])
+
+    async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
+        """Return what `transform` does, over a graph in parts."""
+        rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
+        found = {of: await self.sample_async(each.pairs, rng, of, each.times) for of, each in wanted.items()}
+        return self._filled(minibatch, wanted, found)
+
+    def _steps(self, pairs: Tensor, rng: RngKey, edge_type: Any, times: Tensor | None) -> Steps:
+        """Draw a negative for each of `pairs`, asking the graph between the rounds of tries."""
+        of = self._checked_type(edge_type)
+        key, drawn = rng.hop_key(0, self.graph.edge_types.index(of)), self._drawn(of)
+        has_times = self.times is not None and any(self.times.has(node_type) for _, node_type, _ in drawn)
+        if has_times and times is None:
+            raise ValueError(
+                f"{self.name}: found seeds without timestamps, at which the negatives must exist (node_time_attr). "
+                "Name one item 'timestamps' in the ItemSet."
+            )
+        if any(num_nodes > INT32_MAX for _, _, (num_nodes, _) in drawn):
+            pairs = pairs.long()
+        found, left = pairs.clone(), torch.arange(len(pairs))
+        first, count = 0, 1
+        while len(left) > 0 and first < MOST_TRIES:
+            ends = [(num_nodes, weights) for _, _, (num_nodes, weights) in drawn]
+            ids = _core.draw_negatives(key, left.numpy(), first_try=first, num_tries=count, ends=ends)
+            tries = pairs[left.repeat_interleave(count)] if count > 1 else pairs[left]
+            for (column, _, _), each in zip(drawn, ids, strict=True):
+                tries[:, column] = torch.from_numpy(each)
+            allowed = yield from self._allowed(tries, pairs, times if has_times else None, left, of)
+            if allowed is None:
+                found[left] = tries
+                return found
+            allowed = allowed.view(-1, count)
+            place = allowed.to(torch.int8).argmax(1)  # the first that is allowed, if any
+            done = allowed.any(1)
+            found[left[done]] = tries.view(-1, count, 2)[done, place[done]]
+            left = left[~done]
+            first, count = first + count, min(2 * count, MOST_TRIES - first - count)
+        if len(left) > 0:
+            found[left] = yield from self._last_resort(pairs, left, of, has_times)
+        return found
+
+    def _allowed(
+        self, tries: Tensor, pairs: Tensor, times: Tensor | None, left: Tensor, of: Any
+    ) -> Generator[Asked, Any, Tensor | None]:
+        """Return which tries may be negatives, bool [tries]; None if all may. `left` are the slots, in equal turns."""
+        allowed: Tensor | None = None
+        slots = left.repeat_interleave(len(tries) // len(left))
+        if times is not None:
+            assert self.times is not None
+            allowed = torch.ones(len(tries), dtype=torch.bool)
+            for column in self._columns:
+                node_type = ends_of(of)[column]
+                if self.times.has(node_type):
+                    since = yield "node_times", (self.node_time_attr, tries[:, column].contiguous(), node_type)
+                    allowed &= since <= times[slots]
+        if self.strict:
+            edges = yield "has_edges", (tries, of)
+            new = (edges.counts == 0) & (tries != pairs[slots]).any(1)
+            allowed = new if allowed is None else allowed & new
+        return allowed
+
+    def _last_resort(self, pairs: Tensor, left: Tensor, of: Any, has_times: bool) -> Steps:
+        """Return the negatives of the slots that all tries have left: the earliest nodes, where nodes have times."""
+        tries = pairs[left]
+        if has_times:
+            assert self.times is not None
+            for column in self._columns:
+                node_type = ends_of(of)[column]
+                if self.times.has(node_type):
+                    tries[:, column] = self.times.earliest(node_type)
+            allowed = yield from self._allowed(tries, pairs, None, left, of)
+            if allowed is None or bool(allowed.all()):
+                return tries
+            left = left[~allowed]
+        source, destination = pairs[left[0]].tolist()
+        ends = [f"source {source}", f"destination {destination}"]
+        kept = ends[1 - self._columns[0]] if len(self._columns) == 1 else " and ".join(ends)
+        late = "and exist at its time " if has_times else ""
+        what = "" if of is None else f" of {type_text(of)}"
+        raise ValueError(
+            f"{self.name}: found no negative for the positive ({source}, {destination}){what} in {MOST_TRIES} tries: "
+            f"all nodes that were drawn {late}are joined to its {kept}. Leave out strict, or take such pairs out of the "
+            "item set."
+        )
+
+    def _drawn(self, of: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
+        """Return of each end that is drawn: the column, the node type, and what the kernel takes."""
+        found = []
+        for column in self._columns:
+            node_type, weights = ends_of(of)[column], self.weights[column]
+            num_nodes = self.graph.num_nodes_of(node_type)
+            found.append((column, node_type, (num_nodes, None if weights is None else weights.sums(node_type))))
+        return found
+
+    def _weights(self, column: int, name: str, given: Any) -> NodeWeights | None:
+        if given is None:
+            return None
+        if column not in self._columns:
+            raise ValueError(
+                f"{self.name}: {name} is given, but corrupt is {self.corrupt!r}, which keeps this end. Leave it out, "
+                "or corrupt that end."
+            )
+        if isinstance(given, NodeWeights):  # of the stage that this one is a copy of
+            given.refuse_change()
+            return given
+        return NodeWeights(self.name, name, self.graph, given)
+
+    def _checked_type(self, edge_type: Any) -> Any:
+        """Return an edge type of the seeds, or None; raise TypeError or ValueError if it is none of the graph's."""
+        graph = self.graph
+        if graph.is_heterogeneous != (edge_type is not None):
+            has, have = ("types", "none") if graph.is_heterogeneous else ("none", "types")
+            raise TypeError(
+                f"{self.name}: the seeds have {have}, the graph has {has}; both must have them. Use "
+                f"{'dp.HeteroItemSet({(src, rel, dst): items})' if graph.is_heterogeneous else 'dp.ItemSet(pairs)'}."
+            )
+        if edge_type is None:
+            return None
+        of = known_edge_type(f"{self.name}, seeds", edge_type, graph.edge_types)
+        for column in self._columns:
+            weights = self.weights[column]
+            if weights is not None:
+                weights.refuse_missing(ends_of(of)[column])
+        return of
+
+    def fingerprint(self) -> Fingerprint:
+        graph = self.graph
+        nodes = {join_key(of) if of is not None else "": graph.num_nodes_of(of) for of in graph.node_types}
+        drawn: Fingerprint = {"num_nodes": nodes if graph.is_heterogeneous else nodes[""], "strict": self.strict}
+        if self.strict:
+            drawn["graph_digest"] = graph.digest()
+        for name, weights in zip(("src_weight", "dst_weight"), self.weights, strict=True):
+            if weights is not None:
+                drawn[f"{name}_digest"] = weights.digest()
+        if self.times is not None:
+            drawn["times_digest"] = self.times.digest()
+        return {**super().fingerprint(), **drawn}
+
+    @property
+    def hashed_inputs(self) -> Any:
+        from_graph = self.strict and not self.graph.in_parts
+        return (self.graph,) if from_graph else ()
+
+    def describe(self) -> dict[str, Any]:
+        given = {
+            **super().describe(),
+            "strict": self.strict or None,
+            "src_weight": self.src_weight,
+            "dst_weight": self.dst_weight,
+            "node_time_attr": self.node_time_attr,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _advanced(steps: Steps, answer: Any) -> tuple[Asked, Tensor | None]:
+    """Return what is asked next; or anything, and the negatives."""
+    try:
+        return steps.send(answer), None
+    except StopIteration as end:
+        return ("", ()), end.value

@@ -1,0 +1,231 @@
+"""NegativeSampler: how negatives stand in a minibatch, what a user's own sampler may return, what is refused."""
+
+import pytest
+import torch
+from pipelines import digests, item_set, items, refused, small_graph
+from typed_pipelines import CITES, WRITES, typed_graph, typed_items
+
+import datapipes as dp
+
+PAIRS = torch.stack((torch.arange(22) * 7 % 40, torch.arange(22) * 3 % 40), 1)
+
+
+def pairs_chain(**more: object) -> dp.ItemSampler:
+    names = ("seeds", *more)
+    return dp.ItemSampler(dp.ItemSet((PAIRS, *more.values()), names=names), 4, shuffle=True, seed=5)
+
+
+def next_destination(pairs, rng, edge_type, timestamps):
+    """A negative sampler that draws nothing."""
+    return torch.stack((pairs[:, 0], (pairs[:, 1] + 1) % 40), 1)
+
+
+class Swapped(dp.NegativeSampler):
+    """A negative sampler of a user: the reverse of each positive."""
+
+    def sample(self, pairs, rng, edge_type, timestamps):
+        return pairs.flip(1)
+
+
+def contract_chain() -> dp.Stage:
+    return pairs_chain().sample_negative(2, next_destination)
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    return contract_chain(), dp.NegativeSampler(pairs_chain(), 2, next_destination)
+
+
+def links_of_types() -> dp.Stage:
+    """Pairs of two edge types, without labels."""
+    sets = typed_items(links=True).item_set.item_sets
+    pairs = {of: dp.ItemSet(items[:] if len(items.names) == 1 else items[:][0]) for of, items in sets.items()}
+    return dp.ItemSampler(dp.HeteroItemSet(pairs), 4, shuffle=True, seed=5)
+
+
+def first(pipe: dp.Stage) -> dp.MiniBatch:
+    return next(iter(pipe))
+
+
+def test_the_form_pairs_appends_the_negatives_row_by_row():
+    times, own = torch.arange(22), torch.rand(22, 3)
+    plain = first(pairs_chain(timestamps=times, own=own))
+    found = first(pairs_chain(timestamps=times, own=own).sample_negative(2, next_destination))
+    of = [0, 0, 1, 1, 2, 2, 3, 3]
+    assert torch.equal(found.seeds[:4], plain.seeds)
+    assert torch.equal(found.seeds[4:], next_destination(plain.seeds[of], None, None, None))
+    assert found.labels.dtype == torch.bool
+    assert found.labels.tolist() == [True] * 4 + [False] * 8
+    assert found.indexes.tolist() == [0, 1, 2, 3, *of]
+    assert torch.equal(found.timestamps, plain.timestamps[[0, 1, 2, 3, *of]])
+    assert torch.equal(found.extra["own"], plain.extra["own"][[0, 1, 2, 3, *of]])
+
+
+def test_indexes_of_the_item_set_are_those_of_the_positive():
+    queries = torch.arange(22) * 100
+    plain = first(pairs_chain(indexes=queries))
+    found = first(pairs_chain(indexes=queries).sample_negative(1, next_destination))
+    assert torch.equal(found.indexes, plain.indexes.repeat(2))
+
+
+@pytest.mark.parametrize(("ratio", "number"), [(0.5, 2), (0.3, 2), (1.5, 6), (2.0, 8), (0.01, 1)])
+def test_a_ratio_with_a_fraction_gives_the_next_larger_number(ratio, number):
+    found = first(pairs_chain().sample_negative(ratio, next_destination))
+    assert found.indexes.tolist() == [0, 1, 2, 3, *(j * 4 // number for j in range(number))]
+
+
+def test_the_form_rows_has_the_nodes_of_the_negatives_behind_the_pair():
+    labels = torch.arange(22)
+    plain = first(pairs_chain(labels=labels))
+    found = first(pairs_chain(labels=labels).sample_negative(3, next_destination, form="rows"))
+    nodes = (plain.seeds[:, 1:] + 1) % 40
+    assert torch.equal(found.seeds, torch.cat((plain.seeds, nodes, nodes, nodes), 1))
+    assert torch.equal(found.labels, plain.labels)
+    assert found.indexes is None
+    sources = first(Swapped(pairs_chain(), 1, corrupt="src", form="rows"))
+    assert torch.equal(sources.seeds[:, 2], sources.seeds[:, 1])
+
+
+def test_each_edge_type_has_negatives_of_its_own():
+    found = first(Swapped(links_of_types(), 2))
+    for of, seeds in found.seeds.items():
+        count = len(seeds) // 3
+        assert torch.equal(seeds[count:], seeds[:count].repeat_interleave(2, 0).flip(1))
+        assert found.labels[of].tolist() == [True] * count + [False] * (2 * count)
+        assert found.indexes[of].tolist() == [*range(count), *(j // 2 for j in range(2 * count))]
+
+
+def test_a_sampler_is_told_type_key_and_times():
+    told = []
+
+    def told_all(pairs, rng, edge_type, timestamps):
+        told.append((edge_type, rng.stage, timestamps))
+        return pairs
+
+    first(pairs_chain(timestamps=torch.arange(22)).sample_negative(1, told_all))
+    first(links_of_types().sample_negative(1, told_all))
+    assert told[0][:2] == (None, 1)
+    assert told[0][2].dtype == torch.int64
+    assert [each[0] for each in told[1:]] == sorted(each[0] for each in told[1:])
+    assert all(each[2] is None for each in told[1:])
+
+
+def test_workers_change_no_bit():
+    expected = digests(Swapped(pairs_chain(), 2).sample_neighbor(small_graph(), [3]))
+    chain = Swapped(pairs_chain(), 2).sample_neighbor(small_graph(), [3])
+    with dp.DataLoader(chain, 2, multiprocessing_context="fork") as loader:
+        assert digests(loader) == expected
+
+
+# --- rows with more than two columns, with types
+
+
+def test_rows_of_types_are_numbered_column_0_first_and_row_by_row():
+    graph = typed_graph()
+    for corrupt, columns in (
+        ("dst", {"author": [0], "paper": [1, 2, 3]}),
+        ("src", {"author": [0, 2, 3], "paper": [1]}),
+    ):
+        pairs = dp.ItemSet(torch.tensor([[3, 1], [0, 1], [3, 4]]))
+        pipe = dp.ItemSampler(dp.HeteroItemSet({WRITES: pairs}), 3)
+        more = [[2, 2], [1, 0], [5, 3]]
+
+        def given(pairs, rng, edge_type, timestamps, corrupt=corrupt, more=more):
+            found = pairs.clone()
+            found[:, 0 if corrupt == "src" else 1] = torch.tensor(more).flatten()
+            return found
+
+        rows = pipe.sample_negative(2, given, corrupt=corrupt, form="rows")
+        for sampled in (rows.sample_neighbor(graph, [1]), rows.sample_neighbor(graph, [1], disjoint=True)):
+            found = first(sampled)
+            seeds, local = found.seeds[WRITES], found.compacted_seeds[WRITES]
+            assert seeds.shape == local.shape == (3, 4)
+            for of, some in columns.items():
+                assert torch.equal(found.input_nodes[of][local[:, some]], seeds[:, some])
+                ids = seeds[:, some].flatten()
+                if found.batch is None:
+                    assert found.input_nodes[of][: len(ids.unique())].tolist() == list(dict.fromkeys(ids.tolist()))
+                else:
+                    assert torch.equal(local[:, some].flatten(), torch.arange(len(ids)))
+                    assert found.batch[of][: len(ids)].tolist() == [row for row in range(3) for _ in some]
+
+
+def test_rows_of_one_type_are_numbered_row_by_row():
+    rows = torch.tensor([[2, 0, 2], [4, 1, 0], [1, 1, 3]])
+    items_of = dp.HeteroItemSet({CITES: dp.ItemSet(rows)})
+    found = first(dp.ItemSampler(items_of, 2).sample_neighbor(typed_graph(), [1], disjoint=True))
+    assert found.compacted_seeds[CITES].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found.batch["paper"][:6].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("ratio", [0, -1, 0.0, float("nan"), float("inf"), 2.0**31])
+def test_a_ratio_that_is_none(ratio):
+    with refused(ValueError, stage="sample_negative", found="negative_ratio", allowed="above 0"):
+        pairs_chain().sample_negative(ratio, next_destination)
+
+
+@pytest.mark.parametrize("ratio", ["2", None, True, torch.tensor(2)])
+def test_a_ratio_that_is_no_number(ratio):
+    with refused(TypeError, stage="sample_negative", found="negative_ratio", allowed="a number above 0"):
+        pairs_chain().sample_negative(ratio, next_destination)
+
+
+def test_a_fraction_for_rows():
+    with refused(ValueError, stage="sample_negative", found="got 1.5", allowed="an int of 1 or more"):
+        pairs_chain().sample_negative(1.5, next_destination, form="rows")
+
+
+def test_both_ends_for_rows():
+    with refused(ValueError, stage="sample_negative", found="corrupt is 'both' and form", allowed="'dst' and"):
+        pairs_chain().sample_negative(1, next_destination, corrupt="both", form="rows")
+
+
+@pytest.mark.parametrize("argument", ["corrupt", "form"])
+def test_a_name_that_is_not_known(argument):
+    with refused(ValueError, stage="sample_negative", found="'head'", allowed="'dst'|'rows'"):
+        pairs_chain().sample_negative(1, next_destination, **{argument: "head"})
+
+
+def test_a_class_without_a_method():
+    with refused(TypeError, stage="sample_negative", found="neither fn nor a sample method", allowed="one is needed"):
+        pairs_chain().sample_negative(1)
+
+
+def test_labels_that_the_form_pairs_would_replace():
+    with refused(ValueError, stage="sample_negative", found="the seeds have labels", allowed="True for positives"):
+        pairs_chain(labels=torch.arange(22)).sample_negative(1, next_destination)
+    late = pairs_chain().transform(lambda minibatch: minibatch.replace(labels=torch.ones(4)))
+    with refused(ValueError, stage="sample_negative", found="the seeds have labels", allowed="True for positives"):
+        first(late.sample_negative(1, next_destination))
+
+
+def test_seeds_that_are_no_pairs():
+    with refused(ValueError, stage="sample_negative", found=r"seeds \[22\]", allowed=r"pairs \[n, 2\]"):
+        dp.ItemSampler(dp.ItemSet(torch.arange(22)), 4).sample_negative(1, next_destination)
+    three = dp.ItemSampler(dp.ItemSet(PAIRS.repeat(1, 2)[:, :3].contiguous()), 4)
+    with refused(ValueError, stage="sample_negative", found=r"seeds \[22, 3\]", allowed=r"pairs \[n, 2\]"):
+        three.sample_negative(1, next_destination)
+    with refused(ValueError, stage="sample_negative", found="seeds of 'author'", allowed=r"pairs \[n, 2\]"):
+        typed_items().sample_negative(1, next_destination)
+    with refused(ValueError, stage="sample_negative", found=r"seeds \[4\]", allowed=r"pairs \[n, 2\]"):
+        first(items().transform(lambda minibatch: minibatch.replace(labels=None)).sample_negative(1, next_destination))
+
+
+def test_negatives_after_sampling():
+    with refused(ValueError, stage="sample_negative", found="NeighborSampler", allowed="must be sampled too"):
+        pairs_chain().sample_neighbor(small_graph(), [2]).sample_negative(1, next_destination)
+    filled = pairs_chain().transform(lambda minibatch: minibatch.replace(input_nodes=torch.arange(3)))
+    with refused(ValueError, stage="sample_negative", found="was sampled already", allowed="must be sampled too"):
+        first(filled.sample_negative(1, next_destination))
+
+
+@pytest.mark.parametrize("found", [None, torch.zeros(3, 2, dtype=torch.int64), torch.zeros(4, 2)])
+def test_a_sampler_that_returns_no_pairs(found):
+    with pytest.raises((TypeError, ValueError), match="sample_negative"):
+        first(pairs_chain().sample_negative(1, lambda *_: found))
+
+
+def test_item_set_of_the_support_has_labels():
+    assert "labels" in item_set().names  # or the tests above would show nothing

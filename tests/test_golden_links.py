@@ -1,0 +1,60 @@
+"""Golden digests of links: docs/semantics.md, sections 4.7 and 4.8, at stream version 1.
+
+As in test_golden.py, a digest changes only together with STREAM_VERSION. That the twin gives the same negatives is shown
+by the tests of the stages.
+"""
+
+import pytest
+import test_golden_trees as golden
+import test_golden_typed as typed
+import torch
+
+import datapipes as dp
+
+WRITES, WRITTEN = ("author", "writes", "paper"), ("paper", "written", "author")
+
+
+def plain(graph_dtype=torch.int64, **options) -> dp.Stage:
+    since = torch.arange(golden.NUM_NODES) * 19 % 50
+    graph = dp.CSCGraph.from_edge_index(
+        torch.tensor(golden.edges()), golden.NUM_NODES, node_attributes={"since": since}
+    ).with_index_dtype(graph_dtype)
+    seeds = golden.seeds_of(pairs=True)
+    times = torch.arange(golden.NUM_ITEMS) * 7 % 60 + 20
+    items = dp.ItemSet((seeds, times), names=("seeds", "timestamps"))
+    pipe = dp.ItemSampler(items, golden.BATCH_SIZE, shuffle=True, seed=golden.SEED)
+    sampled = pipe.sample_uniform_negative(graph, **options).sample_neighbor(graph, [4, 3], return_edge_ids=True)
+    return sampled.exclude_seed_edges(True, only_positive=True)
+
+
+def of_types(**options) -> dp.Stage:
+    edge_index = {of: torch.tensor(typed.edges_of(of), dtype=torch.int64).reshape(2, -1) for of in typed.EDGE_TYPES}
+    graph = dp.HeteroCSCGraph.from_edge_index(edge_index, num_nodes=typed.NUM_NODES)
+    sets = {of: dp.ItemSet(typed.items_of(of)) for of in typed.NUM_LINKS}
+    pipe = dp.ItemSampler(dp.HeteroItemSet(sets), typed.BATCH_SIZE, shuffle=True, seed=golden.SEED)
+    return pipe.sample_uniform_negative(graph, **options).sample_neighbor(graph, [3, 2]).exclude_seed_edges()
+
+
+WEIGHT = (torch.arange(golden.NUM_NODES) % 7).double()
+CASES = {
+    "plain": lambda: plain(negative_ratio=3),
+    "strict, both ends, int32 ids": lambda: plain(torch.int32, negative_ratio=1.5, corrupt="both", strict=True),
+    "rows of sources by weight": lambda: plain(negative_ratio=2, form="rows", corrupt="src", src_weight=WEIGHT),
+    "times, strict": lambda: plain(negative_ratio=2, node_time_attr="since", strict=True),
+    "types": lambda: of_types(negative_ratio=2, strict=True),
+    "types: rows": lambda: of_types(negative_ratio=2, form="rows", corrupt="src"),
+}
+GOLDEN = {
+    "plain": "ae8a8772f2f6c16214d566503e0e7a5d",
+    "strict, both ends, int32 ids": "ebd781c7e201487500a012a43d0bbc53",
+    "rows of sources by weight": "b2d3ec7ce7eb9523ae5cc7b04f2f454a",
+    "times, strict": "e4724b4901c9c6eed66efe7a614de115",
+    "types": "9adf2ab70e09361c35d58c972f3c3f9f",
+    "types: rows": "2e67ade8a3e3c077e4c2d425f092a16a",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_package_gives_the_golden_digest(name):
+    minibatch = dp.DataLoader(CASES[name]()).minibatch(golden.EPOCH, golden.INDEX)
+    assert minibatch.digest() == GOLDEN[name]

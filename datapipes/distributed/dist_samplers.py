@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from datapipes.base.types import EdgeType
 from datapipes.chain.functional import register_stage
@@ -60,8 +61,8 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
 
     Args:
         dist_graph: the graph in parts, of DistGraph.connect.
-        fanouts, layer_dependency, batch_dependency, return_edge_ids, frontier, concurrency: as for
-            sample_layer_neighbor.
+        fanouts, layer_dependency, batch_dependency, return_edge_ids, frontier, subgraph_type, reverse_etypes_mapping,
+            concurrency: as for sample_layer_neighbor.
     Raises:
         As sample_layer_neighbor does; while running, what the requests raise, see DistGraph.connect. A note names stage
         and minibatch, another one the part.
@@ -78,6 +79,8 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
         batch_dependency: int = 1,
         return_edge_ids: bool = False,
         frontier: str = "all",
+        subgraph_type: str = "directional",
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
     ) -> None:
         super().__init__(
             source,
@@ -88,6 +91,8 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
             batch_dependency=batch_dependency,
             return_edge_ids=return_edge_ids,
             frontier=frontier,
+            subgraph_type=subgraph_type,
+            reverse_etypes_mapping=reverse_etypes_mapping,
         )
 
 
@@ -97,7 +102,8 @@ class DistNeighborSampler(OneHopSampler, NeighborSampler):
 
     Args:
         dist_graph: the graph in parts, of DistGraph.connect.
-        fanouts, replace, prob_name, return_edge_ids, frontier, disjoint, concurrency: as for sample_neighbor.
+        fanouts, replace, prob_name, return_edge_ids, frontier, disjoint, subgraph_type, reverse_etypes_mapping,
+            concurrency: as for sample_neighbor.
     Raises:
         As sample_neighbor does; while running, what the requests raise, see DistGraph.connect. A note names stage and
         minibatch, another one the part.
@@ -115,6 +121,8 @@ class DistNeighborSampler(OneHopSampler, NeighborSampler):
         return_edge_ids: bool = False,
         frontier: str = "all",
         disjoint: bool = False,
+        subgraph_type: str = "directional",
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
     ) -> None:
         super().__init__(
             source,
@@ -126,6 +134,8 @@ class DistNeighborSampler(OneHopSampler, NeighborSampler):
             return_edge_ids=return_edge_ids,
             frontier=frontier,
             disjoint=disjoint,
+            subgraph_type=subgraph_type,
+            reverse_etypes_mapping=reverse_etypes_mapping,
         )
 
 
@@ -136,7 +146,7 @@ class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
     Args:
         dist_graph: the graph in parts, of DistGraph.connect.
         fanouts, replace, return_edge_ids, node_time_attr, edge_time_attr, strategy, inclusive, time_window, disjoint,
-            frontier, concurrency: as for temporal_sample_neighbor.
+            frontier, subgraph_type, reverse_etypes_mapping, concurrency: as for temporal_sample_neighbor.
     Raises:
         As temporal_sample_neighbor does; while running, what the requests raise, see DistGraph.connect. A note names
         stage and minibatch, another one the part.
@@ -158,6 +168,8 @@ class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
         time_window: int | None = None,
         disjoint: bool = False,
         frontier: str = "all",
+        subgraph_type: str = "directional",
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
     ) -> None:
         super().__init__(
             source,
@@ -173,4 +185,6 @@ class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
             time_window=time_window,
             disjoint=disjoint,
             frontier=frontier,
+            subgraph_type=subgraph_type,
+            reverse_etypes_mapping=reverse_etypes_mapping,
         )

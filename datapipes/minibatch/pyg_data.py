@@ -52,6 +52,7 @@ def pyg_data(
     plain = {name: by_type(value) for name, value in plain.items()}
     extra = {name: by_type(value) for name, value in extra.items()}
     compacted: Mapping[Any, Tensor] = plain.get("compacted_seeds", {})
+    has_hops = len(hops) > 1 or not compacted or _has_hops(hops[0], compacted)
     for type_ in _types_of_seeds(plain, extra):
         _check_seeds(_where(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
 
@@ -72,7 +73,8 @@ def pyg_data(
         store = data if node_type is None else data.get_node_store(node_type)
         store.num_nodes = sum(num_sampled)
         store.n_id = nodes if of_type is None else nodes[of_type.nodes]
-        store.num_sampled_nodes = num_sampled
+        if has_hops:
+            store.num_sampled_nodes = num_sampled
         _set_seeds(store, fields, of_type)
         rows[node_type] = of_type
         if node_type is None:
@@ -90,6 +92,8 @@ def pyg_data(
             [_features_of(features, edge_type) for features in features_of_hops],
             (rows[src], rows[dst]),
         )
+        if not has_hops:
+            del store.num_sampled_edges
         _set_features(_where(edge_type), store, *without_types, of_edges)
     for type_ in compacted:
         if isinstance(type_, tuple):
@@ -324,6 +328,16 @@ def _set_edges(
     return {name: _joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]}
 
 
+def _has_hops(blocks: Mapping[Any, Block], compacted: Mapping[Any, Tensor]) -> bool:
+    """Return whether blocks are those of the hop next to the seeds, and not all edges (subgraph_type)."""
+    for edge_type, block in blocks.items():
+        dst = ends_of(edge_type)[1]
+        ids = torch.cat([torch.tensor([-1]), *(_ids_of(of, each, dst).cpu() for of, each in compacted.items())])
+        if block.num_dst > int(ids.max()) + 1:
+            return False
+    return True
+
+
 def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, compacted: Mapping[Any, Tensor]) -> list[int]:
     """Return the number of nodes of a type before the first hop and after each.
 
@@ -346,7 +360,10 @@ def _ids_of(type_: Any, compacted_seeds: Tensor, node_type: NodeType | None) -> 
     """Return those of the local ids of seeds that are of the node type."""
     if type_ == node_type:
         return compacted_seeds.reshape(-1)
-    columns = [column for column, end in ((0, 0), (1, 2)) if isinstance(type_, tuple) and type_[end] == node_type]
+    if not isinstance(type_, tuple):
+        return compacted_seeds.new_empty(0)
+    ends = [type_[0], *[type_[2]] * (compacted_seeds.shape[1] - 1)]  # negatives stand for destinations
+    columns = [column for column, end in enumerate(ends) if end == node_type]
     return compacted_seeds[:, columns].reshape(-1) if columns else compacted_seeds.new_empty(0)
 
 

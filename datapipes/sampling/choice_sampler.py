@@ -6,15 +6,16 @@ row draws depends on the random key and the row alone, so both give the same bit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_choice, check_int
+from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
-from datapipes.chain.asynchronous import hides_own
+from datapipes.chain.asynchronous import hides_own, off_loop
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import Choice
@@ -22,8 +23,10 @@ from datapipes.graph.graph import Graph
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling.fanouts import Fanout
+from datapipes.sampling.reverses import checked_mapping, refuse_mapping, reverse_of
 from datapipes.sampling.sampler import Sampler
 from datapipes.sampling.seed_ids import seed_trees
+from datapipes.sampling.subgraph_form import FORMS, SubgraphForm
 
 __all__: list[str] = []
 
@@ -37,7 +40,7 @@ class ChoiceSampler(Sampler):
 
     Attributes:
         choice: how in-edges are drawn.
-        replace, frontier, disjoint: as NeighborSampler has them.
+        replace, frontier, disjoint, subgraph_type, reverse_etypes_mapping: as NeighborSampler has them.
         concurrency: minibatches in flight at once, over a graph in parts.
         plan: what `graph.hops` needs beside the seeds.
         fingerprinted: options that the fingerprint always names; trees are named where there are some.
@@ -58,6 +61,8 @@ class ChoiceSampler(Sampler):
         replace: bool = False,
         frontier: str = "all",
         disjoint: bool = False,
+        subgraph_type: str = "directional",
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
         concurrency: int | None = None,
     ) -> None:
         super().__init__(source, graph, fanouts, return_edge_ids=return_edge_ids)
@@ -82,6 +87,23 @@ class ChoiceSampler(Sampler):
             only_new=self.frontier == "new",
             edge_ids=self.return_edge_ids,
         )
+        self.subgraph_type = check_choice(self.name, "subgraph_type", subgraph_type, FORMS)
+        self.reverse_etypes_mapping = reverse_etypes_mapping
+        self._form: SubgraphForm | None = None
+        if subgraph_type == "directional":
+            refuse_mapping(self.name, reverse_etypes_mapping, "subgraph_type is 'directional'")
+        else:
+            self._form = SubgraphForm.of(subgraph_type, graph, self.plan, self._reverses())
+            self.edge_types = self._form.edge_types
+
+    def _reverses(self) -> dict[Any, Any] | None:
+        """Return the edge type of the reverses of each that is sampled; None where the form has no reverses."""
+        given = self.reverse_etypes_mapping
+        if self.subgraph_type == "induced":
+            refuse_mapping(self.name, given, "subgraph_type is 'induced', which adds no reverses")
+            return None
+        mapping = checked_mapping(self.name, given, self.graph.edge_types)
+        return {of: reverse_of(self.name, of, mapping) for of in self.plan.edge_types}
 
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`; with `trees` each group of them has nodes of its own.
@@ -89,7 +111,11 @@ class ChoiceSampler(Sampler):
         Raises:
             ValueError: The seeds need times and have none; or values of the graph that it draws by were changed.
         """
-        return self.graph.hops(self.plan, seeds, self.plan.keyed(rng), trees)
+        found = self.graph.hops(self.plan, seeds, self.plan.keyed(rng), trees)
+        if self._form is None:
+            return found
+        asked = self._form.asks(found, rng, trees)
+        return self._form.made(found, None if asked is None else self.graph.hops(*asked))
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return what `sample` does; over a graph in parts the event loop goes on meanwhile."""
@@ -97,7 +123,11 @@ class ChoiceSampler(Sampler):
         if not graph.in_parts:
             return self.sample(seeds, rng, *(() if trees is None else (trees,)))
         found: Sampled = await graph.hops_async(self.plan, seeds, self.plan.keyed(rng), trees)
-        return found
+        if self._form is None:
+            return found
+        asked = self._form.asks(found, rng, trees)
+        among = None if asked is None else await graph.hops_async(*asked)
+        return await off_loop(self._form.made, found, among)
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         ids, restored = self.seeds_of(minibatch)
@@ -124,6 +154,10 @@ class ChoiceSampler(Sampler):
         drawn = {name: getattr(self, name) for name in self.fingerprinted}
         if self.disjoint:
             drawn["disjoint"] = True
+        if self._form is not None:
+            drawn["subgraph_type"] = self.subgraph_type
+        if self._form is not None and self._form.reverses is not None and self.graph.is_heterogeneous:
+            drawn["reverses"] = {join_key(of): join_key(other) for of, other in self._form.reverses.items()}
         return {**super().fingerprint(), **drawn, **self.choice.fingerprint(self.plan.chosen.digests())}
 
     def describe(self) -> dict[str, Any]:
@@ -133,6 +167,8 @@ class ChoiceSampler(Sampler):
             **self.describe_choice(),
             "frontier": self.frontier,
             "disjoint": self.disjoint or None,
+            "subgraph_type": None if self._form is None else self.subgraph_type,
+            "reverse_etypes_mapping": self.reverse_etypes_mapping,
             "concurrency": self.concurrency if self.asynchronous else None,
         }
         return {name: value for name, value in given.items() if value is not None}

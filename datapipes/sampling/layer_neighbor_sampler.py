@@ -128,6 +128,7 @@ class LayerNeighborSampler(ChoiceSampler):
             `world_size` ranks the minibatches of all count: those of one rank are `world_size` apart.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" or "new", as for sample_neighbor.
+        subgraph_type, reverse_etypes_mapping: as for sample_neighbor.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
             finds, whatever the size of the graph. A whole graph has none.
     Raises:
@@ -149,6 +150,8 @@ class LayerNeighborSampler(ChoiceSampler):
         batch_dependency: int = 1,
         return_edge_ids: bool = False,
         frontier: str = "all",
+        subgraph_type: str = "directional",
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
         concurrency: int | None = None,
     ) -> None:
         self.layer_dependency = check_bool(self.name, "layer_dependency", layer_dependency)
@@ -160,6 +163,8 @@ class LayerNeighborSampler(ChoiceSampler):
             ByNumber(self.layer_dependency, self.batch_dependency),
             return_edge_ids=return_edge_ids,
             frontier=frontier,
+            subgraph_type=subgraph_type,
+            reverse_etypes_mapping=reverse_etypes_mapping,
             concurrency=concurrency,
         )
 

@@ -155,6 +155,14 @@ class NeighborSampler(ChoiceSampler):
             older nodes have no in-edges then.
         disjoint: sample a tree for each seed, which shares no node with the others. `input_nodes` then holds a node
             once for each tree that it is in, and `batch` the row of `seeds` whose tree each input node belongs to.
+        subgraph_type: which edges the minibatch has. "directional": those of each hop. "induced": all edges of the
+            sampled edge types among the nodes that were found; with weights those above 0, within a tree where there
+            are trees. "bidirectional": the sampled edges and their reverses, each pair of nodes once. The last two give
+            one block whose destinations are all its sources, for every layer of a model. With "induced", and with edge
+            ids, all in-edges of all nodes are read, which costs more than the sampling.
+        reverse_etypes_mapping: for "bidirectional" on a graph with types, {edge type: that of its reverses}, as tuples
+            or "src:rel:dst"; needed for each sampled type between two node types. A type from a node type to itself has
+            its reverses in itself, unless the mapping names another.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
             finds, whatever the size of the graph. A whole graph has none.
     Raises:
@@ -177,6 +185,8 @@ class NeighborSampler(ChoiceSampler):
         return_edge_ids: bool = False,
         frontier: str = "all",
         disjoint: bool = False,
+        subgraph_type: str = "directional",
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
         concurrency: int | None = None,
     ) -> None:
         self.prob_name = prob_name
@@ -189,6 +199,8 @@ class NeighborSampler(ChoiceSampler):
             replace=replace,
             frontier=frontier,
             disjoint=disjoint,
+            subgraph_type=subgraph_type,
+            reverse_etypes_mapping=reverse_etypes_mapping,
             concurrency=concurrency,
         )
 

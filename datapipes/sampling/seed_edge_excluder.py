@@ -7,7 +7,7 @@ trees.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,19 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, dtype_name, shown
 from datapipes.base.codec import join_key
-from datapipes.base.types import EdgeType, by_edge_type, known_edge_type, type_text
+from datapipes.base.types import EdgeType, by_edge_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.minibatch.block import excluded_pairs
+from datapipes.sampling.reverses import (
+    checked_mapping,
+    mapping_without_types,
+    refuse_mapping,
+    reverse_of,
+    with_reverses,
+)
 from datapipes.sampling.sampler import Sampler
 from datapipes.sampling.seed_ids import check_seeds
 from datapipes.sampling.upstream import (
@@ -156,7 +163,7 @@ def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | No
     for of, pairs in typed.items():
         if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] != 2:
             raise _no_pairs(where, of, list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__)
-    found = _with_reverses(where, typed, _checked_mapping(where, reverse_etypes_mapping, None))
+    found = with_reverses(where, typed, checked_mapping(where, reverse_etypes_mapping, None))
     return found if isinstance(edges, Mapping) else found[None]
 
 
@@ -184,12 +191,9 @@ class _Exclusion:
                 f"{where}: include_reverse_edges is given with by='edge_id', but the ids of reverses are not known; "
                 "allowed are reverses with by='pair'. Leave out one of the two."
             )
-        if mapping is not None and not reverse:
-            raise ValueError(
-                f"{where}: reverse_etypes_mapping is given, but include_reverse_edges is False, so it would have no "
-                "effect. Set include_reverse_edges=True, or leave it out."
-            )
-        return cls(where, reverse, _checked_mapping(where, mapping, known), only_positive, by, negative_end)
+        if not reverse:
+            refuse_mapping(where, mapping, "include_reverse_edges is False")
+        return cls(where, reverse, checked_mapping(where, mapping, known), only_positive, by, negative_end)
 
     def applied(self, minibatch: MiniBatch) -> MiniBatch:
         """Return the minibatch without the edges."""
@@ -219,7 +223,7 @@ class _Exclusion:
         """Return which edges of each edge type are taken out."""
         seeds, has_types = minibatch.seeds, isinstance(minibatch.input_nodes, dict)
         if self.mapping is not None and not has_types:
-            raise _mapping_without_types(self.where)
+            raise mapping_without_types(self.where)
         ids: dict[Any, Tensor] = {}
         pairs: dict[Any, Tensor] = {}
         for of, given in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
@@ -234,7 +238,7 @@ class _Exclusion:
         if self.by == "edge_id":
             return {of: _core.ExcludedEdges(each.numpy()) for of, each in ids.items()}
         if self.reverse:
-            pairs = _with_reverses(self.where, pairs, self.mapping)
+            pairs = with_reverses(self.where, pairs, self.mapping)
         return {of: excluded_pairs(each) for of, each in pairs.items()}
 
     def _wanted(self, labels: Any, rows: Tensor) -> Tensor | slice:
@@ -274,67 +278,7 @@ def _of_type(values: Any, of: Any) -> Any:
     return values.get(of) if isinstance(values, dict) else values
 
 
-# --- reverses
-
-
-def reverse_of(where: str, edge_type: Any, mapping: Mapping[EdgeType, EdgeType] | None) -> Any:
-    """Return the edge type of the reverses of a type; None without types.
-
-    Raises:
-        ValueError: The mapping does not name it, and it goes from one node type to another.
-    """
-    if edge_type is None:
-        return None
-    if mapping is not None and edge_type in mapping:
-        return mapping[edge_type]
-    src, _, dst = edge_type
-    if src == dst:
-        return edge_type
-    raise ValueError(
-        f"{where}: the edge type of the reverses of {type_text(edge_type)} is not known; reverse_etypes_mapping has "
-        f"{shown(sorted(mapping or {}))}. Add it: {{{edge_type}: ({dst!r}, its relation, {src!r})}}."
-    )
-
-
-def _with_reverses(where: str, pairs: Mapping[Any, Tensor], mapping: Any) -> dict[Any, Tensor]:
-    found = {of: [each] for of, each in pairs.items()}
-    for of, each in pairs.items():
-        found.setdefault(reverse_of(where, of, mapping), []).append(each.flip(1))
-    return {of: torch.cat(each) for of, each in found.items()}
-
-
-def _checked_mapping(where: str, mapping: Any, known: Collection[Any] | None) -> dict[EdgeType, EdgeType] | None:
-    """Return a mapping of edge types to those of their reverses; `known` are those of the graph, if it is known."""
-    if mapping is None:
-        return None
-    if not isinstance(mapping, Mapping):
-        raise TypeError(
-            f"{where}: reverse_etypes_mapping must be a dict {{edge type: edge type}}, got {shown(mapping)}. Pass one."
-        )
-    if known is not None and None in known:
-        raise _mapping_without_types(where)
-    what, found = f"{where}, reverse_etypes_mapping", {}
-    for of, given in by_edge_type(what, mapping).items():
-        (other,) = by_edge_type(what, {given: None})
-        for each in (of, other) if known is not None else ():
-            known_edge_type(what, each, known or ())
-        if (other[0], other[2]) != (of[2], of[0]):
-            raise ValueError(
-                f"{what}: {other} cannot hold the reverses of {of}; they go from {of[2]!r} to {of[0]!r}. Name such a "
-                "type."
-            )
-        found[of] = other
-    return found
-
-
 # --- errors
-
-
-def _mapping_without_types(where: str) -> TypeError:
-    return TypeError(
-        f"{where}: reverse_etypes_mapping is given, but the graph has no edge types; a reverse is an edge like the "
-        "others there. Leave it out."
-    )
 
 
 def _not_sampled(where: str) -> ValueError:

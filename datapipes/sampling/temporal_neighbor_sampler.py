@@ -262,6 +262,8 @@ class TemporalNeighborSampler(ChoiceSampler):
         time_window: if given, only in-edges that are at most so much earlier than the seed.
         disjoint: sample a tree for each seed, also for seeds of one time, and set `batch`, as sample_neighbor does.
         frontier: "all" or "new", as for sample_neighbor.
+        subgraph_type, reverse_etypes_mapping: as for sample_neighbor. "induced" has those edges that are eligible at
+            the time of their seed.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. Each takes the memory of what it
             finds, whatever the size of the graph. A whole graph has none.
     Raises:
@@ -290,6 +292,8 @@ class TemporalNeighborSampler(ChoiceSampler):
         time_window: int | None = None,
         disjoint: bool = False,
         frontier: str = "all",
+        subgraph_type: str = "directional",
+        reverse_etypes_mapping: Mapping[Any, Any] | None = None,
         concurrency: int | None = None,
     ) -> None:
         self.node_time_attr = _check_attribute(self.name, "node_time_attr", node_time_attr)
@@ -316,6 +320,8 @@ class TemporalNeighborSampler(ChoiceSampler):
             replace=replace,
             frontier=frontier,
             disjoint=disjoint,
+            subgraph_type=subgraph_type,
+            reverse_etypes_mapping=reverse_etypes_mapping,
             concurrency=concurrency,
         )
 

@@ -201,8 +201,8 @@ class UniformNegativeSampler(NegativeSampler):
         what = "" if of is None else f" of {type_text(of)}"
         raise ValueError(
             f"{self.name}: found no negative for the positive ({source}, {destination}){what} in {MOST_TRIES} tries: "
-            f"all nodes that were drawn {late}are joined to its {kept}. Leave out strict, or take such pairs out of the "
-            "item set."
+            f"all nodes that were drawn {late}are joined to its {kept}. Leave out strict, or take such pairs out of "
+            "the item set."
         )
 
     def _drawn(self, of: Any) -> list[tuple[int, Any, tuple[int, Any]]]:

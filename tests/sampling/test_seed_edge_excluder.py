@@ -394,7 +394,7 @@ def test_arguments_that_do_not_fit():
         pipe.exclude_seed_edges(1)
     with refused(ValueError, stage="exclude_seed_edges", found="by='edge_id'", allowed="ids of reverses are not known"):
         pipe.exclude_seed_edges(True, by="edge_id")
-    with refused(ValueError, stage="exclude_seed_edges", found="include_reverse_edges is False", allowed="no effect"):
+    with refused(ValueError, stage="exclude_seed_edges", found="include_reverse_edges is", allowed="no use for it"):
         pipe.exclude_seed_edges(False, MAPPING)
     with refused(TypeError, stage="exclude_seed_edges", found="mapping is given", allowed="no edge types"):
         pipe.exclude_seed_edges(True, MAPPING)

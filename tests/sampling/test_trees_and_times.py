@@ -14,7 +14,7 @@ from twin_trees import PLAIN, Relation, Trees, sample_trees
 import datapipes as dp
 
 
-def by_twin(case: Case) -> Trees:
+def relations_of(case: Case) -> dict[Any, Relation]:
     relations = {}
     for of, (indptr, indices, edge_ids) in case.graph.relations.items():
         times: list[list[int]] = [[] for _ in indices]
@@ -25,9 +25,13 @@ def by_twin(case: Case) -> Trees:
                 times[position].append(int(case.node_times[of[0]][source]))
         weights = case.weights[of].tolist() if case.weights else None
         relations[of] = Relation(indptr, indices, edge_ids, times, weights)
+    return relations
+
+
+def by_twin(case: Case) -> Trees:
     return sample_trees(
         sorted(case.graph.num_nodes),
-        relations,
+        relations_of(case),
         {of: (rows if rows.ndim == 2 else rows[:, None]).tolist() for of, rows in case.seeds.items()},
         fanouts=case.fanouts,
         key_of=lambda hop, ordinal: twin.hop_key(SEED, 0, 0, 1, hop, ordinal),
@@ -38,8 +42,9 @@ def by_twin(case: Case) -> Trees:
     )
 
 
-def by_package(case: Case) -> dp.MiniBatch:
+def by_package(case: Case, **more: Any) -> dp.MiniBatch:
     graph, start, fanouts, arguments = built(case)
+    arguments |= more
     sample: Any = start.temporal_sample_neighbor if case.rule.temporal else start.sample_neighbor
     return next(iter(sample(graph, fanouts, **arguments)))
 

@@ -1,10 +1,11 @@
-"""The plain Python twin of links: slow, obvious, written from docs/semantics.md, section 4.7."""
+"""The plain Python twin of links: slow, obvious, written from docs/semantics.md, sections 4.7 and 4.9."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from twin import Stream, sums_of, weighted_draw
+from twin import EdgeType, Stream, grows, sums_of, weighted_draw
+from twin_trees import Relation, Rule, Trees, is_eligible
 
 MOST_TRIES = 1024
 COLUMNS = {"src": [0], "dst": [1], "both": [0, 1]}
@@ -58,3 +59,61 @@ def negatives(
 
 def is_new(pair: list[int], positive: list[int], edges: Collection[tuple[int, int]] | None) -> bool:
     return edges is None or (tuple(pair) not in edges and pair != positive)
+
+
+# --- Section 4.9: subgraph forms
+
+
+def edges_among(
+    trees: Trees, relations: Mapping[EdgeType, Relation], of: EdgeType, rule: Rule, time_of: Callable[[int], int]
+) -> list[tuple[int, int, int]]:
+    """The edges of a type among the nodes: (local source, local destination, edge id), by destination and position."""
+    src, _, dst = of
+    relation = relations[of]
+    local = {node: i for i, node in enumerate(zip(trees.groups[src], trees.nodes[src], strict=True))}
+    found = []
+    for place, (group, v) in enumerate(zip(trees.groups[dst], trees.nodes[dst], strict=True)):
+        begin, end = int(relation.indptr[v]), int(relation.indptr[v + 1])
+        sums = None if relation.weights is None else sums_of(relation.weights[begin:end])
+        for p in range(begin, end):
+            if sums is not None and not grows(sums, p - begin):
+                continue
+            if (
+                rule.temporal
+                and relation.times is not None
+                and not is_eligible(relation.times[p], time_of(group), rule)
+            ):
+                continue
+            if (group, int(relation.indices[p])) in local:
+                edge_id = p if relation.edge_ids is None else int(relation.edge_ids[p])
+                found.append((local[group, int(relation.indices[p])], place, edge_id))
+    return found
+
+
+def both_ways(
+    trees: Trees,
+    among: Mapping[EdgeType, list[tuple[int, int, int]]],
+    reverses: Mapping[EdgeType, EdgeType],
+    *,
+    want_ids: bool,
+) -> dict[EdgeType, list[tuple[int, int, int]]]:
+    """The edges that were drawn and their reverses, each pair once; `reverses` has each edge type that is sampled.
+
+    Raises:
+        KeyError: A pair has no edge among the nodes, and ids are wanted.
+    """
+    drawn: dict[EdgeType, set[tuple[int, int, int]]] = {of: set() for of in {*reverses, *reverses.values()}}
+    for hop in trees.hops:
+        for of, block in hop.items():
+            columns = [v for v in range(len(block.indptr) - 1) for _ in range(block.indptr[v], block.indptr[v + 1])]
+            drawn[of] |= {*zip(block.indices, columns, block.edge_ids, strict=True)}
+    found = {}
+    for of in drawn:
+        pairs = {edge[:2] for edge in drawn[of]}
+        pairs |= {(v, u) for other, to in reverses.items() if to == of for u, v, _ in drawn[other]}
+        ids: dict[tuple[int, int], int] = {}
+        for edge in [*(e for e in among[of] if e in drawn[of]), *among[of]]:
+            ids.setdefault(edge[:2], edge[2])
+        ordered = sorted(pairs, key=lambda pair: (pair[1], pair[0]))
+        found[of] = [(*pair, ids[pair] if want_ids else -1) for pair in ordered]
+    return found

@@ -31,6 +31,7 @@ from datapipes.features.feature_store import FeatureStore
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
+from datapipes.graph.link_split import LinkSplit, random_link_split
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.from_node import FromNode
 from datapipes.loader.prefetcher import Prefetcher
@@ -73,6 +74,7 @@ __all__ = [
     "ItemSampler",
     "ItemSet",
     "LayerNeighborSampler",
+    "LinkSplit",
     "LoaderTimeoutError",
     "MiniBatch",
     "MiniBatchTransformer",
@@ -102,6 +104,7 @@ __all__ = [
     "datasets",
     "distributed",
     "exclude_seed_edges",
+    "random_link_split",
     "register_stage",
 ]
 

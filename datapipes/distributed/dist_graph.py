@@ -22,6 +22,7 @@ from datapipes.distributed.hop_requests import HopRequests, core_graph
 from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.peers import Peers
 from datapipes.graph.choice import Choice, Keyed
+from datapipes.graph.edge_items import edge_items
 from datapipes.graph.graph import EarliestNode, FoundEdges, Relation, ends_of_pairs
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
 from datapipes.partition.book import PartitionBook
@@ -233,6 +234,16 @@ class DistGraph(AsksParts):
         order = np.argsort(owners, kind="stable")
         parts, begins = np.unique(owners[order], return_index=True)
         return [*zip(parts.tolist(), map(torch.from_numpy, np.split(order, begins[1:])), strict=False)]
+
+    def edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
+        part = self.local_part
+        if part is None:
+            raise ValueError(
+                "ItemSet.of_edges: all parts are behind servers, and the items are edges of the part in this process. "
+                "Connect with local_part=, the part of this rank."
+            )
+        relations = {of: part.relation(of) for of in part.edge_types}
+        return edge_items(relations, {of: part.node_ids(of) for of in part.node_types}, edge_type, edge_ids)
 
     def local_items(self, mask: str = TRAIN_MASK, label: str | None = "y") -> ItemSet | HeteroItemSet:
         """Return the seeds of the local part: its own nodes where `mask` is True, with their labels.

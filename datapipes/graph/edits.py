@@ -98,6 +98,18 @@ def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -
     return _with_edges(arrays, {of: each.at(~each.are_loops) for of, each in edges.items()})
 
 
+def with_edges_kept(arrays: GraphArrays, kept: Mapping[Any, Tensor]) -> GraphArrays:
+    """Return the arrays with some of the edges of each type, {edge type: bool [num_edges]}; edges keep their ids."""
+    relations, attributes, ids = {**arrays.relations}, {**arrays.edge_attributes}, {**arrays.edge_ids}
+    for of, keep in kept.items():
+        indptr, indices = arrays.relations[of]
+        before = torch.cat((torch.zeros(1, dtype=torch.int64), keep.cumsum(0)))
+        relations[of] = before[indptr], indices[keep]
+        attributes[of] = {name: rows[keep] for name, rows in arrays.edge_attributes[of].items()}
+        ids[of] = keep.nonzero().flatten() if of not in ids else ids[of][keep]
+    return arrays._replace(relations=relations, edge_attributes=attributes, edge_ids=ids)
+
+
 def _listed(arrays: GraphArrays, of: EdgeType | None) -> _Edges:
     indptr, indices = arrays.relations[of]
     dst = np.repeat(np.arange(len(indptr) - 1, dtype=indices.numpy().dtype), np.diff(indptr.numpy()))

@@ -21,6 +21,7 @@ from datapipes.base.types import EdgeType, NodeType, type_text
 from datapipes.graph.choice import Choice, Edges, Keyed
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
 from datapipes.graph.rows_digest import rows_digest
+from datapipes.seeds import HeteroItemSet, ItemSet
 
 _PAIRS = "has_edges"
 
@@ -69,7 +70,7 @@ class Graph(metaclass=ShownABC):
         in_parts: whether the rows are in parts of a partition, which only samplers over parts read.
     """
 
-    _hidden = frozenset({"anew", "earliest_nodes", "in_parts", "node_times", "refuse_source_times"})
+    _hidden = frozenset({"anew", "earliest_nodes", "edge_items", "in_parts", "node_times", "refuse_source_times"})
     in_parts: bool = False
     anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
@@ -170,6 +171,10 @@ class Graph(metaclass=ShownABC):
         Raises:
             IndexError: A node is outside the graph.
         """
+
+    @abstractmethod
+    def edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
+        """Return what ItemSet.of_edges does. A DistGraph has the edges of the part in this process."""
 
     @abstractmethod
     def earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:

@@ -22,11 +22,13 @@ from datapipes.graph import edits, storage
 from datapipes.graph.arrays import GraphArrays, as_index_dtype
 from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Keyed, RowForm, forms_of
+from datapipes.graph.edge_items import edge_items
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edges_in_rows, ends_of_pairs
 from datapipes.graph.graph_digest import TOPOLOGY, array_name, graph_digest
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees, sampled
 from datapipes.graph.kept_rows import Chosen, KeptRows
 from datapipes.processes.sharing import zeros_for_workers
+from datapipes.seeds import HeteroItemSet, ItemSet
 
 _Self = TypeVar("_Self", bound="LocalGraph")
 
@@ -63,7 +65,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         saved_as: the format of its folder.
     """
 
-    _hidden = frozenset({"came_with", "refuse_damage", "saved_as"})
+    _hidden = frozenset({"came_with", "refuse_damage", "saved_as", "with_edges_kept"})
     saved_as: ClassVar[str]
     _kept_rows: KeptRows | None = None  # what samplers have asked for
     _written: dict[str, tuple[Tensor, int, str]] | None = None  # array, version and digest of what came from a folder
@@ -215,6 +217,14 @@ class LocalGraph(Pinnable, Hashed, Graph):
         types, if no edge type goes from a node type to itself, it is the same graph.
         """
         return self._of(edits.remove_self_loops(self._arrays(), edge_types))
+
+    def with_edges_kept(self: _Self, kept: Mapping[Any, Tensor]) -> _Self:
+        """Return the graph with some of the edges of each type, {edge type: bool [num_edges]}; edges keep their ids."""
+        return self._of(edits.with_edges_kept(self._arrays(), kept))
+
+    def edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
+        relations = {of: self.relation(of) for of in self.edge_types}
+        return edge_items(relations, dict.fromkeys(self.node_types), edge_type, edge_ids)
 
     def in_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
         """Return the number of in-edges of each destination node, int64 [num_nodes of dst]; parallel ones count.

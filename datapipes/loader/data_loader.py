@@ -23,6 +23,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.channel import ChannelBase
 from datapipes.loader.gpu_passes import fetch_behind_copy
 from datapipes.loader.graphs import copies_to_gpu
+from datapipes.loader.leaks import LookForLeaks
 from datapipes.loader.options import LoaderOptions
 from datapipes.loader.passes import rewrite
 from datapipes.loader.stats import Delivered, LoaderStats
@@ -118,6 +119,7 @@ class DataLoader(StreamStage):
         self._clock, self._epochs = StageClock(), {"calls": 0.0, "seconds": 0.0}
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
         self.options.log_unused()
+        self._look = LookForLeaks(StageGraph(self.source), self.options)
 
     def rewritten(self) -> StageGraph[Stage]:
         """Return the plan: the rewritten chain, the one that runs."""
@@ -125,7 +127,8 @@ class DataLoader(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         calls = Calls(self._plan.numbering, self._clock)
-        return Delivered(stream_of(self._plan.root, context.of_chain(calls)), self._clock, self._epochs)
+        stream = stream_of(self._plan.root, context.of_chain(calls))
+        return Delivered(stream, self._clock, self._epochs, self._look)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
         """Make the minibatch of an epoch and a global index again and return it, or None if a stage drops it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from datapipes.base.checks import aligned
 from datapipes.base.clock import StageClock
@@ -42,10 +42,20 @@ class LoaderStats(dict[str, dict[str, float]]):
 
 
 class Delivered(Iterator[MiniBatch]):
-    """The minibatches of an epoch as the consumer takes them; it times the consumer, and the epoch as a whole."""
+    """The minibatches of an epoch as the consumer takes them; it times the consumer, and the epoch as a whole.
 
-    def __init__(self, stream: Iterator[MiniBatch], clock: StageClock, epochs: dict[str, float]) -> None:
-        self._stream, self._clock, self._epochs = stream, clock, epochs
+    Args:
+        look: called with each minibatch before the consumer gets it.
+    """
+
+    def __init__(
+        self,
+        stream: Iterator[MiniBatch],
+        clock: StageClock,
+        epochs: dict[str, float],
+        look: Callable[[MiniBatch], None] = lambda minibatch: None,
+    ) -> None:
+        self._stream, self._clock, self._epochs, self._look = stream, clock, epochs, look
         self._given: tuple[float, int] | None = None  # when the last minibatch left, and its index
 
     def __next__(self) -> MiniBatch:
@@ -56,6 +66,7 @@ class Delivered(Iterator[MiniBatch]):
             self._given = None
         try:
             minibatch = next(self._stream)
+            self._look(minibatch)
             self._given = (time.monotonic(), minibatch.index)
             self._epochs["calls"] += 1
             return minibatch

@@ -21,9 +21,9 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.reverses import checked_mapping, refuse_mapping, reverse_of
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling.fanouts import Fanout
-from datapipes.sampling.reverses import checked_mapping, refuse_mapping, reverse_of
 from datapipes.sampling.sampler import Sampler
 from datapipes.sampling.seed_ids import seed_trees
 from datapipes.sampling.subgraph_form import FORMS, SubgraphForm

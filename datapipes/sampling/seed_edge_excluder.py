@@ -21,15 +21,15 @@ from datapipes.base.types import EdgeType, by_edge_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
-from datapipes.minibatch import MiniBatch
-from datapipes.minibatch.block import excluded_pairs
-from datapipes.sampling.reverses import (
+from datapipes.graph.reverses import (
     checked_mapping,
     mapping_without_types,
     refuse_mapping,
     reverse_of,
     with_reverses,
 )
+from datapipes.minibatch import MiniBatch
+from datapipes.minibatch.block import excluded_pairs
 from datapipes.sampling.sampler import Sampler
 from datapipes.sampling.seed_ids import check_seeds
 from datapipes.sampling.upstream import (

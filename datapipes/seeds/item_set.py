@@ -89,6 +89,32 @@ class ItemSet(Hashed):
             raise ValueError(f"ItemSet: items must be equally long, got {lengths}. Cut them to one length.")
         self._length = lengths["seeds"]
 
+    @staticmethod
+    def of_edges(graph: Any, edge_type: Any = None, edge_ids: Any = None) -> Any:
+        """Return the edges of a graph as items: pairs, source and destination, and the edge ids as `extra["edge_ids"]`.
+
+        Edges stand in the order of the graph, by destination and then by place among its in-edges; given ids in their
+        order. The set takes 24 bytes an edge, 16 where ids are int32.
+
+        Args:
+            graph: a CSCGraph or HeteroCSCGraph; of a DistGraph the edges of the part in this process.
+            edge_type: on a graph with types, the one to take; None takes all that have edges.
+            edge_ids: int32 or int64 [n], the ids of the edges to take, as edge features are addressed; with types for
+                that edge type, or {edge type: ids}. None takes all.
+        Returns:
+            An ItemSet; of a graph with types a HeteroItemSet.
+        Raises:
+            TypeError, ValueError: There is no such type, no edge, or all parts are behind servers.
+            IndexError: No edge has one of the ids; the message names the first.
+        """
+        make = getattr(graph, "edge_items", None)
+        if make is None:
+            raise TypeError(
+                f"ItemSet.of_edges: graph must be a CSCGraph, a HeteroCSCGraph or a DistGraph, got "
+                f"{type(graph).__name__}. Convert it, see CSCGraph.from_*."
+            )
+        return make(edge_type, edge_ids)
+
     def _take_at_mask(self) -> None:
         """Turn a mask into the ids of its True places, and take the other items there."""
         mask = self._tensors.get("seeds")

@@ -14,6 +14,9 @@ from typed_pipelines import typed_fetched, typed_items, typed_links, typed_sampl
 import datapipes as dp
 from datapipes.processes.sharing import Together
 
+# The seeds of the links are edges by chance.
+pytestmark = pytest.mark.filterwarnings("ignore:data_loader. .* positive seeds are edges")
+
 CHAINS = {"nodes": typed_fetched, "links": typed_links}
 WAYS = [
     {"num_workers": 0},

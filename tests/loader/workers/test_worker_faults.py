@@ -46,7 +46,7 @@ def ended(pid: int) -> bool:
     """Return whether the process is gone, or a zombie that its own parent has to collect."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between open and read
         return True
 
 

@@ -1,0 +1,96 @@
+"""ItemSet.of_edges: the pairs and ids of edges, of whole graphs and parts."""
+
+import pytest
+import torch
+from dist_graphs import small_parts, typed_parts
+from pipelines import refused, small_graph
+from typed_pipelines import CITES, HOSTS, WRITES, typed_graph
+
+import datapipes as dp
+
+
+def listed(graph, edge_type=None) -> dict[int, tuple[int, int]]:
+    """{edge id: ends}, in the order of the graph."""
+    relation = graph.relation(edge_type)
+    found = {}
+    for v in range(len(relation.indptr) - 1):
+        for p in range(int(relation.indptr[v]), int(relation.indptr[v + 1])):
+            found[p if relation.edge_ids is None else int(relation.edge_ids[p])] = (int(relation.indices[p]), v)
+    return found
+
+
+def as_dict(items: dp.ItemSet) -> dict[int, tuple[int, int]]:
+    assert items.names == ("seeds", "edge_ids")
+    pairs, ids = items[:]
+    return dict(zip(ids.tolist(), map(tuple, pairs.tolist()), strict=True))
+
+
+@pytest.mark.parametrize("with_edge_ids", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_all_edges_in_the_order_of_the_graph(dtype, with_edge_ids):
+    graph = small_graph(dtype, with_edge_ids=with_edge_ids)
+    items = dp.ItemSet.of_edges(graph)
+    assert [*as_dict(items).items()] == [*listed(graph).items()]
+    assert items[:][0].dtype == dtype
+    minibatch = next(iter(dp.ItemSampler(items, 8)))
+    assert torch.equal(minibatch.extra["edge_ids"], items[:8][1])
+    assert bool((graph.has_edges(minibatch.seeds).counts > 0).all())
+
+
+@pytest.mark.parametrize("with_edge_ids", [False, True])
+def test_given_ids_in_their_order(with_edge_ids):
+    graph = small_graph(with_edge_ids=with_edge_ids)
+    ids = torch.tensor([7, 199, 0, 7], dtype=torch.int32)
+    pairs, found = dp.ItemSet.of_edges(graph, edge_ids=ids)[:]
+    assert found.tolist() == ids.tolist()
+    assert [*map(tuple, pairs.tolist())] == [listed(graph)[int(edge)] for edge in ids]
+    assert len(dp.ItemSet.of_edges(graph, edge_ids=torch.empty(0, dtype=torch.int64))) == 0
+
+
+def test_types_give_a_set_of_those_that_have_edges():
+    graph = typed_graph()
+    items = dp.ItemSet.of_edges(graph)
+    assert items.types == tuple(of for of in graph.edge_types if of != HOSTS)
+    for of in items.types:
+        assert as_dict(items.item_sets[of]) == listed(graph, of)
+    assert dp.ItemSet.of_edges(graph, "author:writes:paper").types == (WRITES,)
+    some = dp.ItemSet.of_edges(graph, edge_ids={WRITES: torch.tensor([3, 1]), "paper:cites:paper": torch.tensor([5])})
+    assert {of: each[:][1].tolist() for of, each in some.item_sets.items()} == {WRITES: [3, 1], CITES: [5]}
+    assert dp.ItemSet.of_edges(graph, WRITES, torch.tensor([4])).item_sets[WRITES][:][1].tolist() == [4]
+
+
+def test_the_parts_together_have_all_edges():
+    graph = small_graph()
+    found = {}
+    for part in range(3):
+        own = dp.ItemSet.of_edges(small_parts(3, part))
+        found |= as_dict(own)
+        ids = own[:][1][:3].flip(0)
+        assert dp.ItemSet.of_edges(small_parts(3, part), edge_ids=ids)[:][1].tolist() == ids.tolist()
+    assert found == listed(graph)
+    typed = [dp.ItemSet.of_edges(typed_parts(2, part)).item_sets[CITES] for part in range(2)]
+    assert as_dict(typed[0]) | as_dict(typed[1]) == listed(typed_graph(), CITES)
+
+
+@pytest.mark.parametrize("with_edge_ids", [False, True])
+@pytest.mark.parametrize("wrong", [200, -1, 2**40])
+def test_ids_that_no_edge_has(wrong, with_edge_ids):
+    with pytest.raises(IndexError, match=rf"the edge id {wrong}, which no edge here has\. Take"):
+        dp.ItemSet.of_edges(small_graph(with_edge_ids=with_edge_ids), edge_ids=torch.tensor([3, wrong]))
+
+
+def test_what_is_refused():
+    with refused(TypeError, stage="ItemSet.of_edges", found="got int", allowed="must be a CSCGraph"):
+        dp.ItemSet.of_edges(3)
+    with refused(ValueError, stage="ItemSet.of_edges", found="likes", allowed="known are"):
+        dp.ItemSet.of_edges(typed_graph(), ("author", "likes", "paper"))
+    with refused(ValueError, stage="ItemSet.of_edges", found="writes", allowed="must be None"):
+        dp.ItemSet.of_edges(small_graph(), WRITES)
+    with refused(TypeError, stage="ItemSet.of_edges", found="got Tensor", allowed=r"\{edge type: ids\}"):
+        dp.ItemSet.of_edges(typed_graph(), edge_ids=torch.tensor([1]))
+    with refused(ValueError, stage="ItemSet.of_edges", found="no edges of", allowed="at least 1"):
+        dp.ItemSet.of_edges(typed_graph(), HOSTS)
+    with refused(ValueError, stage="ItemSet.of_edges", found="behind servers", allowed="edges of the part"):
+        dp.ItemSet.of_edges(small_parts(2, None))
+    with pytest.raises(TypeError, match="int32 or int64"):
+        dp.ItemSet.of_edges(small_graph(), edge_ids=torch.rand(3))

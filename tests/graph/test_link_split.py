@@ -1,0 +1,186 @@
+"""random_link_split: every edge in one split, parallel edges and both directions together; the graph that stays."""
+
+import pytest
+import torch
+from dist_graphs import small_parts
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import refused, small_graph
+from strategies import csc_graphs
+from typed_pipelines import CITES, HOSTS, REVIEWS, WRITES, WRITTEN, typed_graph
+
+import datapipes as dp
+
+BY = ("paper", "by", "author")
+
+
+def edges_of(graph, edge_type=None) -> dict[int, tuple[int, int]]:
+    """{edge id: ends}."""
+    if graph.num_edges_of(edge_type) == 0:
+        return {}
+    items = dp.ItemSet.of_edges(graph, edge_type)
+    items = items if edge_type is None else items.item_sets[edge_type]
+    return dict(zip(items[:][1].tolist(), map(tuple, items[:][0].tolist()), strict=True))
+
+
+def of_set(items, edge_type=None) -> dict[int, tuple[int, int]]:
+    if items is None:
+        return {}
+    items = items if edge_type is None else items.item_sets[edge_type]
+    return dict(zip(items[:][1].tolist(), map(tuple, items[:][0].tolist()), strict=True))
+
+
+def links(edges: dict[int, tuple[int, int]]) -> set[tuple[int, ...]]:
+    return {tuple(sorted(ends)) for ends in edges.values()}
+
+
+@given(st.data(), csc_graphs(min_nodes=1))
+def test_every_edge_is_in_one_split_and_the_graph_has_the_others(data, arrays):
+    ids = torch.arange(arrays.num_edges).flip(0) + 7 if data.draw(st.booleans()) else None
+    weights = torch.arange(arrays.num_edges) * 3
+    graph = dp.CSCGraph(*arrays, edge_ids=ids, edge_attributes={"w": weights})
+    whole = edges_of(graph)
+    count = len(links(whole))
+    if count < 3:
+        return
+    supervision = data.draw(st.sampled_from([1.0, 0.5]))
+    split = dp.random_link_split(graph, 1, 1, seed=data.draw(st.integers(0, 2**64 - 1)), supervision=supervision)
+    train, validation, test = (of_set(each) for each in split[:3])
+    sampled = edges_of(split.graph)
+    assert len(links(validation)) == len(links(test)) == 1
+    if supervision == 1:
+        assert train == sampled
+    else:
+        assert len(links(train)) == max((count - 2) // 2, 1)
+    together = {**train, **validation, **test, **sampled}
+    assert together == whole
+    parts = [train, validation, test] if supervision == 1 else [train, validation, test, sampled]
+    assert sum(len(links(each)) for each in parts) == count
+    assert sum(map(len, parts)) == len(whole)
+    at = {int(edge): int(w) for edge, w in zip(whole, graph.edge_attributes["w"], strict=True)}
+    assert [at[edge] for edge in sampled] == split.graph.edge_attributes["w"].tolist()
+
+
+def test_a_split_depends_on_the_seed_and_the_links_alone():
+    graph = small_graph().to_undirected()
+    first, again = (dp.random_link_split(graph, 0.1, 0.2, seed=3) for _ in range(2))
+    assert first.test_set.digest() == again.test_set.digest()
+    assert first.graph.digest() == again.graph.digest()
+    other = dp.random_link_split(graph, 0.1, 0.2, seed=4)
+    assert other.test_set.digest() != first.test_set.digest()
+    narrow = dp.random_link_split(graph.with_index_dtype(torch.int32), 0.1, 0.2, seed=3)
+    assert narrow.test_set[:][1].tolist() == first.test_set[:][1].tolist()
+    count = len(links(edges_of(graph)))
+    assert len(links(of_set(first.validation_set))) == int(0.1 * count)
+    assert len(links(of_set(first.test_set))) == int(0.2 * count)
+
+
+def test_the_split_of_a_known_graph_does_not_change():
+    split = dp.random_link_split(small_graph(), 0.1, 0.2, seed=3)
+    assert split.validation_set[:][1].tolist() == GOLDEN
+
+
+def test_without_a_share_there_is_no_set():
+    split = dp.random_link_split(small_graph(), 0, 0.0, seed=3)
+    assert split.validation_set is None
+    assert split.test_set is None
+    assert split.graph.num_edges == 200
+    assert len(split.train_set) == 200
+
+
+def both_ways() -> dp.HeteroCSCGraph:
+    """The small graph with types, and the reverses of all "writes"."""
+    others = dict.fromkeys(typed_graph().edge_types)
+    return typed_graph().to_undirected({**others, WRITES: "by"})
+
+
+def test_reverses_follow_their_edges_and_are_no_items():
+    graph = both_ways()
+    for mapping in ({WRITES: BY}, {BY: WRITES}, {WRITES: BY, BY: WRITES}):
+        split = dp.random_link_split(graph, 0.2, 0.2, seed=3, reverse_etypes_mapping=mapping)
+        of = BY if mapping.get(BY) else WRITES
+        of = min(WRITES, BY) if len(mapping) == 2 else of
+        back = BY if of == WRITES else WRITES
+        assert back not in split.train_set.types
+        assert of in split.train_set.types
+        kept = {*edges_of(split.graph, of).values()}
+        assert {(v, u) for u, v in edges_of(split.graph, back).values()} == kept
+        assert kept.isdisjoint(of_set(split.test_set, of).values())
+        assert {*kept, *of_set(split.test_set, of).values(), *of_set(split.validation_set, of).values()} == {
+            *edges_of(graph, of).values()
+        }
+
+
+def test_chosen_types_are_split_and_the_others_stay_whole():
+    graph = both_ways()
+    split = dp.random_link_split(graph, 0.2, 0.2, seed=3, edge_types=["paper:cites:paper"])
+    assert split.train_set.types == split.test_set.types == (CITES,)
+    for of in graph.edge_types:
+        assert (split.graph.num_edges_of(of) < graph.num_edges_of(of)) == (of == CITES)
+    assert links(edges_of(split.graph, CITES)).isdisjoint(links(of_set(split.test_set, CITES)))
+
+
+def test_the_features_of_edges_are_addressed_as_before():
+    graph = small_graph()
+    split = dp.random_link_split(graph, 0.2, 0.2, seed=3)
+    store = dp.FeatureStore({("edge", None, "w"): dp.TensorFeature(torch.arange(200.0))})
+    pipe = dp.ItemSampler(split.train_set, 8).sample_neighbor(split.graph, [4], return_edge_ids=True)
+    minibatch = next(iter(pipe.fetch_feature(store, [], ["w"])))
+    assert torch.equal(minibatch.edge_features[0]["w"], minibatch.blocks[0].edge_ids.float())
+    held_out = {*of_set(split.test_set)} | {*of_set(split.validation_set)}
+    assert held_out.isdisjoint(minibatch.blocks[0].edge_ids.tolist())
+
+
+# --- what is refused
+
+
+def test_edges_without_the_reverses_that_the_mapping_names():
+    with refused(ValueError, stage="random_link_split", found=r"the edge \(\d+, \d+\) of", allowed="has no reverse in"):
+        dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: WRITTEN})
+    graph = both_ways()
+    relation = graph.relation(BY)
+    fewer = graph.with_edges_kept({BY: torch.arange(relation.indices.shape[0]) > 0})
+    gone = (int(relation.indices[0]), int(torch.searchsorted(relation.indptr, 0, right=True)) - 1)
+    with pytest.raises(
+        ValueError, match=rf"the edge \({gone[1]}, {gone[0]}\) of author:writes:paper has no reverse in"
+    ):
+        dp.random_link_split(fewer, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY})
+    fewer = graph.with_edges_kept({WRITES: torch.arange(graph.num_edges_of(WRITES)) > 0})
+    with pytest.raises(ValueError, match="of paper:by:author has no reverse in author:writes:paper"):
+        dp.random_link_split(fewer, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY})
+
+
+def test_arguments_that_do_not_fit():
+    graph = small_graph()
+    for share in (1.0, -0.1, "0.1", None, True, float("nan")):
+        with refused(ValueError, stage="random_link_split", found="validation must be", allowed=r"share in \[0, 1\)"):
+            dp.random_link_split(graph, share, 0.1, seed=1)
+    with refused(ValueError, stage="random_link_split", found="test must be", allowed="0"):
+        dp.random_link_split(graph, 0.1, -3, seed=1)
+    with refused(ValueError, stage="random_link_split", found="take", allowed="at least 1 must be left"):
+        dp.random_link_split(graph, 0.5, 10_000, seed=1)
+    for supervision in (0, 1.5, "1", None, True):
+        with refused(ValueError, stage="random_link_split", found="supervision", allowed=r"\(0, 1\]"):
+            dp.random_link_split(graph, 0.1, 0.1, seed=1, supervision=supervision)
+    with refused(TypeError, stage="random_link_split", found="got DistGraph", allowed="must be a CSCGraph"):
+        dp.random_link_split(small_parts(2), 0.1, 0.1, seed=1)
+    with refused(TypeError, stage="random_link_split", found="mapping is given", allowed="no edge types"):
+        dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: WRITTEN})
+    with refused(TypeError, stage="random_link_split", found="edge_types is", allowed="no types"):
+        dp.random_link_split(graph, 0.1, 0.1, seed=1, edge_types=[WRITES])
+    with refused(ValueError, stage="random_link_split", found="likes", allowed="known are"):
+        dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=["author:likes:paper"])
+    with refused(ValueError, stage="random_link_split", found="no edges to split", allowed="at least 1"):
+        dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=[HOSTS])
+    with refused(ValueError, stage="random_link_split", found="reverses of each other", allowed="split together"):
+        both = {"reverse_etypes_mapping": {WRITES: BY}, "edge_types": [WRITES, BY]}
+        dp.random_link_split(both_ways(), 0.1, 0.1, seed=1, **both)
+    with pytest.raises(ValueError, match="seed"):
+        dp.random_link_split(graph, 0.1, 0.1, seed=-1)
+
+
+def test_the_graph_of_the_support_has_types_without_reverses():
+    assert REVIEWS in typed_graph().edge_types
+
+
+GOLDEN = [71, 26, 166, 199, 192, 186, 65, 127, 91, 198, 180, 33, 90, 41, 60, 106, 46, 16, 130, 99]

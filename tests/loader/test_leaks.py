@@ -1,0 +1,117 @@
+"""A loader warns once where the seeds of links are edges of the graph that is sampled for them."""
+
+import re
+import warnings
+
+import pytest
+import torch
+from dist_graphs import small_parts, typed_parts
+from pipelines import items, small_graph
+from typed_pipelines import CITES, typed_graph
+
+import datapipes as dp
+
+
+def pairs_of(graph, count: int = 40) -> torch.Tensor:
+    return dp.ItemSet.of_edges(graph)[:count][0]
+
+
+def chain(graph, *, batch_size: int = 16, sampled=None) -> dp.Stage:
+    pipe = dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), batch_size)
+    return pipe.sample_neighbor(sampled or graph, [3])
+
+
+def warned(loader: dp.DataLoader, epochs: int = 1) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught, loader:
+        warnings.simplefilter("always")
+        for _ in range(epochs):
+            assert len([*loader]) > 0
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_seeds_that_are_edges_are_told_once_with_the_line_that_mends_it(num_workers):
+    options = {"multiprocessing_context": "fork"} if num_workers else {}
+    (text,) = warned(dp.DataLoader(chain(small_graph()), num_workers, **options), epochs=2)
+    assert text.startswith("data_loader: 16 of the first 16 positive seeds are edges of the graph")
+    assert "Put exclude_seed_edges() behind the sampler" in text
+
+
+@pytest.mark.parametrize("local_part", [None, 0])
+def test_parts_are_asked(local_part):
+    (text,) = warned(dp.DataLoader(chain(small_parts(3, local_part))))
+    assert "16 of the first 16" in text
+    (text,) = warned(dp.DataLoader(chain(small_parts(3, local_part)), 2, worker_method="thread"))
+    assert "16 of the first 16" in text
+
+
+def test_edges_of_types_count_together():
+    items_of = dp.ItemSet.of_edges(typed_graph())
+    for graph in (typed_graph(), typed_parts()):
+        (text,) = warned(dp.DataLoader(dp.ItemSampler(items_of, 16, shuffle=True).sample_neighbor(graph, [2])))
+        assert "16 of the first 16" in text
+
+
+def test_at_most_1024_pairs_are_looked_up():
+    pairs = pairs_of(small_graph(), 200).repeat(10, 1)
+    pipe = dp.ItemSampler(dp.ItemSet(pairs), 2_000).sample_neighbor(small_graph(), [1])
+    assert "1024 of the first 1024" in warned(dp.DataLoader(pipe))[0]
+
+
+def test_negatives_do_not_count():
+    pipe = dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16)
+    both = pipe.sample_negative(1, lambda pairs, *_: pairs).sample_neighbor(small_graph(), [2])
+    assert "16 of the first 16" in warned(dp.DataLoader(both))[0]
+    rows = pipe.sample_negative(3, lambda pairs, *_: pairs, form="rows").sample_neighbor(small_graph(), [2])
+    assert "16 of the first 16" in warned(dp.DataLoader(rows))[0]
+
+
+def split_chain() -> dp.Stage:
+    split = dp.random_link_split(small_graph(), 0.1, 0.1, seed=1, supervision=0.3)
+    return dp.ItemSampler(split.train_set, 16).sample_neighbor(split.graph, [3])
+
+
+def timed_chain(**options: object) -> dp.Stage:
+    plain = small_graph()
+    graph = dp.CSCGraph(plain.indptr, plain.indices, edge_attributes={"at": torch.arange(200)})
+    items_of = dp.ItemSet((pairs_of(plain), torch.arange(40)), names=("seeds", "timestamps"))
+    return dp.ItemSampler(items_of, 16).temporal_sample_neighbor(graph, [3], edge_time_attr="at", **options)
+
+
+QUIET = {
+    "exclusion": lambda: chain(small_graph()).exclude_seed_edges(),
+    "nodes": lambda: items().sample_neighbor(small_graph(), [3]),
+    "no sampler": lambda: dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16),
+    "no edges": lambda: dp.ItemSampler(dp.ItemSet(torch.tensor([[0, 0], [39, 39]])), 2).sample_neighbor(
+        small_graph(), [3]
+    ),
+    "a graph without them": split_chain,
+    "earlier edges only": timed_chain,
+    "nodes of a graph with types": lambda: dp.ItemSampler(
+        dp.HeteroItemSet({"paper": dp.ItemSet(torch.arange(9))}), 4
+    ).sample_neighbor(typed_graph(), [{CITES: 2}]),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_it_is_quiet(name):
+    if name == "no edges":
+        assert int(small_graph().has_edges(torch.tensor([[0, 0], [39, 39]])).counts.sum()) == 0
+    assert warned(dp.DataLoader(QUIET[name]())) == []
+
+
+def test_edges_of_the_time_of_the_seed_are_told():
+    (text,) = warned(dp.DataLoader(timed_chain(inclusive=True)))
+    assert re.search(r"16 of the first 16", text)
+
+
+def test_a_graph_in_parts_stays_without_connections_where_workers_are_forked():
+    parts = small_parts(3, None)
+    assert warned(dp.DataLoader(chain(parts), 2, multiprocessing_context="fork")) == []
+    assert parts.peers.asked == []
+
+
+def test_the_state_and_the_minibatches_are_the_same():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [m.digest() for m in dp.DataLoader(chain(small_graph()))] == [m.digest() for m in chain(small_graph())]

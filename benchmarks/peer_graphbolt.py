@@ -10,6 +10,8 @@ Arguments: GRAPH (folder) and one of these.
   of consumers.py over minibatches that stay (1), and of both (2). COPY is "copy_to" or anything else.
 * `consumer WORKERS COPY BATCH_SIZE`: how busy its DataLoader keeps a played device; a line has the milliseconds of a
   step.
+* `negatives`, `exclusion`: calls per second of its UniformNegativeSampler (ratio 5) and of exclude_seed_edges, over the
+  pairs of links.py.
 * `accuracy`: trains an epoch of consumers.Classification over the arrays in GRAPH. A line is EPOCHS times the seed of
   the run, plus the epoch. The answer has the accuracy, the seconds spent in `next`, and the seconds of training.
 
@@ -51,6 +53,7 @@ def main() -> None:
     folder, what, *arguments = sys.argv[1:]
     torch.set_num_threads(1)
     kinds = {"training": training, "consumer": consumer, "end_to_end": end_to_end, "gather": gather}
+    kinds |= {"negatives": links, "exclusion": links}
     measure = accuracy(Path(folder)) if what == "accuracy" else kinds.get(what, sample)(folder, what, *arguments)
     for line in sys.stdin:
         began, began_processor = time.perf_counter(), time.process_time()
@@ -146,6 +149,38 @@ def consumer(folder: str, _: str, workers: str, copy: str, batch_size: str) -> M
         return busy, 0, seconds
 
     return measure
+
+
+def links(folder: str, what: str) -> Measure:
+    indptr, indices = topology(folder)
+    graph = gb.fused_csc_sampling_graph(torch.from_numpy(indptr), torch.from_numpy(indices))
+    pairs = torch.from_numpy(pairs_of(indptr, indices))
+    items = gb.ItemSampler(gb.ItemSet(pairs, names="seeds"), batch_size=len(pairs))
+    negative = gb.UniformNegativeSampler(items, graph, 5)
+    sampled = next(iter(gb.NeighborSampler(items, graph, FANOUTS)))
+    subgraphs = list(sampled.sampled_subgraphs)
+
+    def call() -> None:
+        if what == "negatives":
+            negative._sample(gb.MiniBatch(seeds=pairs))
+        else:
+            sampled.sampled_subgraphs = list(subgraphs)  # it changes the minibatch
+            gb.exclude_seed_edges(sampled)
+
+    def measure(_: int) -> tuple[float, float]:
+        began, done = time.perf_counter(), 0
+        while time.perf_counter() - began < ROUND_S / 4:
+            call()
+            done += 1
+        return done, 0
+
+    return measure
+
+
+def pairs_of(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Return the pairs of links.py."""
+    positions = np.random.default_rng(1).integers(0, len(indices), 1024)
+    return np.stack((indices[positions].astype(np.int64), np.searchsorted(indptr, positions, side="right") - 1), axis=1)
 
 
 def accuracy(folder: Path) -> Measure:

@@ -5,8 +5,8 @@
 * the folder of FB15k-237 (OpenKE's files): heads and tails of triples of 237 relations, filtered MRR over all entities.
 * the folder of ACM (HeCo's files): papers for authors, a bipartite recommender, Recall@20 over all papers.
 
-Every chain is: pairs, negatives, the neighborhood of both, without the seeds themselves. With `--parts K` the graph is cut
-into parts behind servers of this process, and gives the same minibatches.
+Every chain is: pairs, negatives, the neighborhood of both, without the seeds themselves. With `--parts K` the graph is
+cut into parts behind servers of this process, and gives the same minibatches.
 
 Run: python examples/link_prediction.py [--data PATH] [--seeds 3] [--parts 2]
 """
@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -276,10 +276,8 @@ def run(task: Task, seed: int, num_parts: int) -> tuple[float, float]:
                 validation = task.rank(model, vectors, task.split.validation_set)
                 if validation > best:
                     best, test = validation, task.rank(model, vectors, task.split.test_set)
-                print(
-                    f"epoch {epoch + 1:3}  loss {loss:.4f}  validation {task.metric} {validation:.4f}  {time.monotonic() - began:.0f} s",
-                    flush=True,
-                )
+                spent = time.monotonic() - began
+                print(f"epoch {epoch + 1:3}  loss {loss:.4f}  validation {validation:.4f}  {spent:.0f} s", flush=True)
     return test, best
 
 

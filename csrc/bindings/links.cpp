@@ -65,6 +65,20 @@ void bind_links(py::module_& m) {
   bind_links_for<std::int32_t>(m, excluded);
   bind_links_for<std::int64_t>(m, excluded);
   m.def(
+      "corrupt_pairs",
+      [](std::uint64_t key, const Array<std::int64_t>& positives, std::int64_t number,
+         const std::vector<std::pair<std::int64_t, std::shared_ptr<ArrayRowSums>>>& ends) {
+        if (positives.ndim() != 2 || positives.shape(1) != 2 || ends.size() != 2)
+          throw std::invalid_argument("corrupt_pairs: positives must be [n, 2], with two ends.");
+        const std::span<const std::int64_t> pairs(positives.data(), static_cast<std::size_t>(positives.size()));
+        const auto end_of = [&](std::size_t i) {
+          return DrawnEnd{ends[i].first, ends[i].second ? &ends[i].second->sums() : nullptr};
+        };
+        auto found = without_gil([&] { return corrupt_pairs(key, pairs, number, end_of(0), end_of(1)); });
+        return to_numpy(std::move(found));
+      },
+      py::arg("key"), py::arg("positives").noconvert(), py::arg("number"), py::arg("ends"));
+  m.def(
       "draw_negatives",
       [](std::uint64_t key, const Array<std::int64_t>& slots, std::int64_t first_try, std::int64_t num_tries,
          const std::vector<std::pair<std::int64_t, std::shared_ptr<ArrayRowSums>>>& ends) {

@@ -20,6 +20,12 @@ struct DrawnEnd {
   const RowSums* weights = nullptr;  // of one row that has an entry for each node; null: uniform
 };
 
+// corrupt_pairs: the positives, int64[num_positives, 2], source and destination, then the first try of each slot 0 .. number - 1.
+//   Slot j belongs to positive j * num_positives / number. ends: of source and destination;
+//   num_nodes 0 keeps the end of the positive. Throws as above.
+Buffer<std::int64_t> corrupt_pairs(std::uint64_t key, std::span<const std::int64_t> positives, std::int64_t number,
+                                   const DrawnEnd& source, const DrawnEnd& destination);
+
 std::vector<Buffer<std::int64_t>> draw_negatives(std::uint64_t key, std::span<const std::int64_t> slots, std::int64_t first_try,
                                                  std::int64_t num_tries, std::span<const DrawnEnd> ends);
 

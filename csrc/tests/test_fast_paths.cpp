@@ -6,6 +6,7 @@
 
 #include "random/draw_few.h"
 #include "random/philox.h"
+#include "random/stream_words.h"
 #include "sampling/choose.h"
 #include "sampling/choose_few.h"
 #include "sampling/id_map.h"
@@ -36,6 +37,21 @@ void a_few_draws_are_those_of_the_stream() {
     }
   }
   CHECK(refused > 400);  // ranges near 2^31 may reject every other draw
+}
+
+void first_words_of_streams_are_those_of_each() {
+  for (const std::uint64_t key : {std::uint64_t{0}, 0x9E3779B97F4A7C15u, ~std::uint64_t{0}}) {
+    for (const std::uint32_t first : {0u, 7u, 4'294'967'200u}) {
+      for (const std::size_t count : {0u, 1u, 3u, 4u, 15u, 16u, 17u, 90u}) {
+        std::vector<std::uint32_t> wanted(count), found(count);
+        for (std::size_t i = 0; i < count; ++i) wanted[i] = Stream(key, 0, static_cast<std::uint32_t>(first + i)).word();
+        for (const WordsBy by : {WordsBy::kPlain, WordsBy::kPairs, WordsBy::kAvx2})
+          if (first_words_of_streams(key, first, found, by)) CHECK(found == wanted);
+        first_words_of_streams(key, first, found);
+        CHECK(found == wanted);
+      }
+    }
+  }
 }
 
 void a_few_picks_are_those_of_the_chooser() {
@@ -100,6 +116,7 @@ void a_map_outlives_the_end_of_its_bases() {
 
 SUITE(test_fast_paths) {
   RUN(a_few_draws_are_those_of_the_stream);
+  RUN(first_words_of_streams_are_those_of_each);
   RUN(a_few_picks_are_those_of_the_chooser);
   RUN(a_map_outlives_the_end_of_its_bases<std::int32_t, DirectIdMap>);
   RUN(a_map_outlives_the_end_of_its_bases<std::int64_t, DirectIdMap>);

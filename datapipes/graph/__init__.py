@@ -2,10 +2,13 @@
 
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
+from datapipes.graph.link_split import LinkSplit, random_link_split
 
 __all__ = [
     "CSCGraph",
     "HeteroCSCGraph",
+    "LinkSplit",
+    "random_link_split",
 ]
 
 

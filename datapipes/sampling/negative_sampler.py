@@ -27,24 +27,47 @@ from datapipes.sampling.upstream import items_before, line_before
 
 __all__ = ["NegativeSampler"]
 
+MOST_KEPT = 4  # numbers of positives whose places are kept
 ENDS = {"src": (0,), "dst": (1,), "both": (0, 1)}  # the columns of pairs in which a negative differs
 SampleFn = Callable[[Tensor, RngKey, "EdgeType | None", "Tensor | None"], Tensor]
 
 
-class _Wanted(NamedTuple):
+class _Places(NamedTuple):
+    """What the numbers of positives and negatives alone decide.
+
+    Attributes:
+        positive_of: int64 [N], the row of the positive that each negative belongs to.
+        labels: bool [P + N].
+        indexes: int64 [P + N].
+    """
+
+    positive_of: Tensor
+    labels: Tensor
+    indexes: Tensor
+
+
+class Wanted(NamedTuple):
     """The negatives of one edge type that a minibatch needs.
 
     Attributes:
         positives: ids [P, 2].
-        positive_of: int64 [N], the row of the positive that each negative belongs to.
-        pairs: ids [N, 2], that positive.
-        times: int64 [N], its time, or None.
+        places: which positive each belongs to.
+        times: int64 [P], the times of the positives, or None.
     """
 
     positives: Tensor
-    positive_of: Tensor
-    pairs: Tensor
+    places: _Places
     times: Tensor | None
+
+    @property
+    def number(self) -> int:
+        """Number of negatives."""
+        return int(self.places.positive_of.shape[0])
+
+    def repeated(self) -> tuple[Tensor, Tensor | None]:
+        """Return the positive of each negative, ids [N, 2], and its time."""
+        of = self.places.positive_of
+        return self.positives[of], None if self.times is None else self.times[of]
 
 
 @register_stage("sample_negative")
@@ -100,6 +123,7 @@ class NegativeSampler(MiniBatchTransformer):
         items = items_before(source)
         if items is not None:
             _check_items(self.name, items, form)
+        self._places: dict[int, _Places] = {}  # by the number of positives: those of full minibatches stay
 
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
         """Return a negative for each of `pairs`, ids [n, 2]. It must depend on its arguments alone: random choices come
@@ -118,8 +142,12 @@ class NegativeSampler(MiniBatchTransformer):
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
-        found = {of: self.sample(each.pairs, rng, of, each.times) for of, each in wanted.items()}
-        return self._filled(minibatch, wanted, found)
+        return self._filled(minibatch, wanted, {of: self._seeds(each, rng, of) for of, each in wanted.items()})
+
+    def _seeds(self, wanted: Wanted, rng: RngKey, edge_type: Any) -> Tensor:
+        """Return the positives of one edge type and their negatives, in the form of the stage."""
+        pairs, times = wanted.repeated()
+        return self._formed(wanted, pairs, self.sample(pairs, rng, edge_type, times))
 
     def fingerprint(self) -> Fingerprint:
         return {"negative_ratio": self.negative_ratio, "corrupt": self.corrupt, "form": self.form}
@@ -127,7 +155,7 @@ class NegativeSampler(MiniBatchTransformer):
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "negative_ratio": self.negative_ratio, "corrupt": self.corrupt, "form": self.form}
 
-    def _wanted(self, minibatch: MiniBatch) -> dict[Any, _Wanted]:
+    def _wanted(self, minibatch: MiniBatch) -> dict[Any, Wanted]:
         if minibatch.blocks is not None or minibatch.input_nodes is not None:
             raise ValueError(
                 f"{self.name}: the minibatch was sampled already; the neighborhood of the negatives must be sampled "
@@ -144,59 +172,54 @@ class NegativeSampler(MiniBatchTransformer):
         times = times if isinstance(times, dict) else {}
         return {of: self._wanted_of(f"seeds of {shown(of)}", seeds[of], times.get(of)) for of in sorted(seeds)}
 
-    def _wanted_of(self, what: str, given: Any, times: Any) -> _Wanted:
+    def _wanted_of(self, what: str, given: Any, times: Any) -> Wanted:
         pairs = check_seeds(self.name, what, given)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ValueError(_no_pairs(self.name, f"{what} {list(pairs.shape)}"))
-        count = pairs.shape[0]
-        number = math.ceil(self.negative_ratio * count)
-        if isinstance(self.negative_ratio, int):
-            positive_of = torch.arange(count).repeat_interleave(self.negative_ratio, output_size=number)
-        else:
-            positive_of = torch.arange(number) * count // max(number, 1)
-        of_pairs = None
-        if times is not None:
-            of_pairs = torch.from_numpy(check_times(self.name, "timestamps", times, pairs))[positive_of]
-        return _Wanted(pairs, positive_of, pairs[positive_of], of_pairs)
+        of_pairs = None if times is None else torch.from_numpy(check_times(self.name, "timestamps", times, pairs))
+        return Wanted(pairs, self._places_of(int(pairs.shape[0])), of_pairs)
 
-    def _filled(self, minibatch: MiniBatch, wanted: dict[Any, _Wanted], found: dict[Any, Tensor]) -> MiniBatch:
+    def _places_of(self, count: int) -> _Places:
+        found = self._places.get(count)
+        if found is None:
+            number = math.ceil(self.negative_ratio * count)
+            positive_of = torch.arange(number) * count // max(number, 1)
+            labels = torch.arange(count + number) < count
+            found = _Places(positive_of, labels, torch.cat((torch.arange(count), positive_of)))
+            if len(self._places) < MOST_KEPT:
+                self._places[count] = found
+        return found
+
+    def _filled(self, minibatch: MiniBatch, wanted: dict[Any, Wanted], seeds: dict[Any, Tensor]) -> MiniBatch:
         """Return the minibatch with its negatives."""
-        for of, negatives in found.items():
-            self._check_found(wanted[of].pairs, negatives)
         has_types = None not in wanted
 
         def typed(values: dict[Any, Any]) -> Any:
             return values if has_types else values[None]
 
         if self.form == "rows":
-            column = ENDS[self.corrupt][0]
-            rows = {of: self._rows(each.positives, found[of][:, column]) for of, each in wanted.items()}
-            return minibatch.replace(seeds=typed(rows))
+            return minibatch.replace(seeds=typed(seeds))
 
         def repeated(values: Any) -> Any:
             """Return a field of the positives with the values of the negatives behind them."""
-            if values is None:
-                return None
-            if not has_types:
-                return torch.cat((values, values[wanted[None].positive_of]))
-            return {of: torch.cat((each, each[wanted[of].positive_of])) for of, each in values.items()}
+            by_type = values if has_types else {None: values}
+            return typed({of: torch.cat((each, each[wanted[of].places.positive_of])) for of, each in by_type.items()})
 
-        given: Any = minibatch.indexes if has_types else {None: minibatch.indexes}
-        indexes = {of: torch.arange(len(each.positives)) for of, each in wanted.items()}
-        indexes |= {of: each for of, each in (given or {}).items() if each is not None}
-        extra = minibatch.extra
+        given: Any = minibatch.indexes
+        indexes = {of: each.places.indexes.clone() for of, each in wanted.items()}
+        if given is not None:
+            indexes |= repeated(given) if has_types else {None: repeated(given)}
+        times, extra = minibatch.timestamps, minibatch.extra
         return minibatch.replace(
-            seeds=typed({of: torch.cat((each.positives, found[of])) for of, each in wanted.items()}),
-            labels=typed({of: _labels(each) for of, each in wanted.items()}),
-            indexes=repeated(typed(indexes)),
-            timestamps=repeated(minibatch.timestamps),
+            seeds=typed(seeds),
+            labels=typed({of: each.places.labels.clone() for of, each in wanted.items()}),
+            indexes=typed(indexes),
+            timestamps=None if times is None else repeated(times),
             extra=None if extra is None else {name: repeated(values) for name, values in extra.items()},
         )
 
-    def _rows(self, positives: Tensor, nodes: Tensor) -> Tensor:
-        return torch.cat((positives, nodes.reshape(len(positives), int(self.negative_ratio))), dim=1)
-
-    def _check_found(self, pairs: Tensor, negatives: Any) -> None:
+    def _formed(self, wanted: Wanted, pairs: Tensor, negatives: Any) -> Tensor:
+        """Return the seeds; raise TypeError or ValueError if `negatives` are none for `pairs`."""
         if not isinstance(negatives, Tensor) or negatives.shape != pairs.shape:
             found = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
             raise ValueError(
@@ -204,12 +227,10 @@ class NegativeSampler(MiniBatchTransformer):
                 f"{list(pairs.shape)}. Change a column of a copy of them."
             )
         check_seeds(self.name, "the negatives", negatives.contiguous())
-
-
-def _labels(wanted: _Wanted) -> Tensor:
-    labels = torch.zeros(len(wanted.positives) + len(wanted.pairs), dtype=torch.bool)
-    labels[: len(wanted.positives)] = True
-    return labels
+        if self.form == "pairs":
+            return torch.cat((wanted.positives, negatives))
+        nodes = negatives[:, ENDS[self.corrupt][0]].reshape(len(wanted.positives), int(self.negative_ratio))
+        return torch.cat((wanted.positives, nodes), dim=1)
 
 
 def _checked_ratio(where: str, ratio: Any, form: str) -> int | float:

@@ -24,7 +24,7 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling.choice_sampler import CONCURRENCY
-from datapipes.sampling.negative_sampler import ENDS, NegativeSampler
+from datapipes.sampling.negative_sampler import ENDS, NegativeSampler, Wanted
 from datapipes.sampling.node_values import NodeTimes, NodeWeights
 from datapipes.sampling.upstream import items_before
 
@@ -124,13 +124,31 @@ class UniformNegativeSampler(NegativeSampler):
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return what `transform` does, over a graph in parts."""
         rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
-        found = {of: await self.sample_async(each.pairs, rng, of, each.times) for of, each in wanted.items()}
-        return self._filled(minibatch, wanted, found)
+        seeds = {}
+        for of, each in wanted.items():
+            pairs, times = each.repeated()
+            seeds[of] = self._formed(each, pairs, await self.sample_async(pairs, rng, of, times))
+        return self._filled(minibatch, wanted, seeds)
+
+    def _seeds(self, wanted: Wanted, rng: RngKey, edge_type: Any) -> Tensor:
+        own = type(self).sample is not UniformNegativeSampler.sample
+        if self.strict or self.times is not None or self.form == "rows" or own:
+            return super()._seeds(wanted, rng, edge_type)
+        # The first try of each is its negative: one call of the core, in place of the steps.
+        of, positives = self._checked_type(edge_type), wanted.positives
+        ends: list[tuple[int, Any]] = [(0, None), (0, None)]  # an end that is kept
+        for column, _, drawn in self._ends(of):
+            ends[column] = drawn
+        key = rng.hop_key(0, self.graph.edge_types.index(of))
+        found = torch.from_numpy(_core.corrupt_pairs(key, positives.long().numpy(), wanted.number, ends)).view(-1, 2)
+        if positives.dtype == torch.int32 and max(ends[0][0], ends[1][0]) <= INT32_MAX:
+            return found.to(torch.int32)
+        return found
 
     def _steps(self, pairs: Tensor, rng: RngKey, edge_type: Any, times: Tensor | None) -> Steps:
         """Draw a negative for each of `pairs`, asking the graph between the rounds of tries."""
         of = self._checked_type(edge_type)
-        key, drawn = rng.hop_key(0, self.graph.edge_types.index(of)), self._drawn(of)
+        key, drawn = rng.hop_key(0, self.graph.edge_types.index(of)), self._ends(of)
         has_times = self.times is not None and any(self.times.has(node_type) for _, node_type, _ in drawn)
         if has_times and times is None:
             raise ValueError(
@@ -205,7 +223,7 @@ class UniformNegativeSampler(NegativeSampler):
             "the item set."
         )
 
-    def _drawn(self, of: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
+    def _ends(self, of: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
         """Return of each end that is drawn: the column, the node type, and what the kernel takes."""
         found = []
         for column in self._columns:

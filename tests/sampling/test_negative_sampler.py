@@ -229,3 +229,40 @@ def test_a_sampler_that_returns_no_pairs(found):
 
 def test_item_set_of_the_support_has_labels():
     assert "labels" in item_set().names  # or the tests above would show nothing
+
+
+# --- PyG's forms
+
+
+@pytest.mark.parametrize(("mode", "amount"), [("binary", 2), ("binary", 1.5), ("triplet", 3)])
+def test_the_forms_are_those_of_pygs_binary_and_triplet(mode, amount):
+    sampler = pytest.importorskip("torch_geometric.sampler")
+    from torch_geometric.sampler.neighbor_sampler import edge_sample
+
+    torch.manual_seed(1)
+    pairs = PAIRS[:4]
+    given = sampler.EdgeSamplerInput(torch.arange(4), pairs[:, 0], pairs[:, 1])
+    negatives = sampler.NegativeSampling(mode, amount)
+    nodes = []
+
+    def sample(seeds, times):
+        nodes.append(seeds)
+        return sampler.SamplerOutput(seeds, seeds, seeds, None)
+
+    found = edge_sample(given, sample, 40, False, neg_sampling=negatives).metadata
+    form, corrupt = ("pairs", "both") if mode == "binary" else ("rows", "dst")
+    pipe = dp.ItemSampler(dp.ItemSet(pairs), 4).sample_uniform_negative(
+        small_graph(), amount, corrupt=corrupt, form=form
+    )
+    ours = first(pipe)
+    if mode == "binary":
+        _, index, label, _ = found
+        theirs = nodes[0][index].t()
+        assert theirs.shape == ours.seeds.shape
+        assert torch.equal(theirs[:4], ours.seeds[:4])
+        assert torch.equal(label, ours.labels.float())
+    else:
+        _, src, positive, negative, _ = found
+        theirs = torch.cat((nodes[0][src][:, None], nodes[0][positive][:, None], nodes[0][negative]), 1)
+        assert theirs.shape == ours.seeds.shape
+        assert torch.equal(theirs[:, :2], ours.seeds[:, :2])

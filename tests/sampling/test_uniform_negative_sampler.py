@@ -138,6 +138,21 @@ def test_ids_beyond_2_to_the_31_are_drawn():
     assert narrow.dtype == torch.int64
 
 
+@pytest.mark.parametrize("num_nodes", [1, 40, 3_000_000_001, 2**32 - 1, 2**32, 2**34])
+@pytest.mark.parametrize("corrupt", ["src", "dst", "both"])
+def test_the_first_tries_together_are_those_one_by_one(num_nodes, corrupt):
+    """Draws below 3 * 10^9 are rejected now and then, which the fast way must see."""
+    for ratio in (5, 0.7):
+        sampler = dp.UniformNegativeSampler(pairs_chain(), small_graph(), ratio, corrupt=corrupt)
+        object.__setattr__(sampler, "graph", HugeGraph(num_nodes))
+        pairs = torch.arange(1_400).reshape(-1, 2)
+        rng = dp.RngKey(SEED, 0, 0, 1)
+        found = sampler.transform(dp.MiniBatch(seeds=pairs, rng=rng)).seeds
+        of = torch.tensor(twin_links.positive_of(len(pairs), ratio))
+        assert torch.equal(found[len(pairs) :], sampler.sample(pairs[of], rng, None, None))
+        assert torch.equal(found[: len(pairs)], pairs)
+
+
 class HugeGraph:
     """So many nodes that no array of them fits here."""
 

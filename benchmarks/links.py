@@ -7,7 +7,7 @@ blocks, into memory that is there. subgraph_type induced and bidirectional: ns p
 --peer-python also GraphBolt 2.1.0's UniformNegativeSampler and exclude_seed_edges over the same pairs, with an
 allocator that keeps memory and as installed.
 Run: python benchmarks/links.py --graph GRAPH --peer-python PYTHON
-Result (2-core VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU):
+Result (2-core VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU, commit bfe3bcf):
 
 | what | ms | beside |
 |---|---|---|

@@ -149,6 +149,8 @@ class UniformNegativeSampler(NegativeSampler):
         """Draw a negative for each of `pairs`, asking the graph between the rounds of tries."""
         of = self._checked_type(edge_type)
         key, drawn = rng.hop_key(0, self.graph.edge_types.index(of)), self._ends(of)
+        if self.times is not None:
+            self.times.refuse_change()
         has_times = self.times is not None and any(self.times.has(node_type) for _, node_type, _ in drawn)
         if has_times and times is None:
             raise ValueError(

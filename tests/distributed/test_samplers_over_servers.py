@@ -169,3 +169,38 @@ def test_what_a_part_makes_for_its_draws_does_not_count_against_the_bound_of_its
             assert not watch._end_all_if_above()
             watch.kept_bytes = lambda: 49
             assert watch._end_all_if_above()
+
+
+# --- links
+
+
+LINKS: dict[str, Callable[..., dp.Stage]] = {
+    "strict": lambda pairs, graph: pairs.sample_uniform_negative(graph, 3, strict=True).sample_neighbor(graph, [3]),
+    "times": lambda pairs, graph: pairs.sample_uniform_negative(graph, 2, strict=True, node_time_attr="since"),
+    "excluded": lambda pairs, graph: pairs.sample_neighbor(graph, [9, 9]).exclude_seed_edges(True),
+    "induced": lambda pairs, graph: pairs.sample_neighbor(graph, [2, 2], subgraph_type="induced", return_edge_ids=True),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_over_servers_are_those_of_the_whole_graph(graph, namebook, root, name):
+    names = ("seeds", "timestamps")
+    items = dp.ItemSet((dp.ItemSet.of_edges(graph)[:60][0], torch.arange(60)), names=names)
+
+    def chain(over: Graph) -> dp.Stage:
+        return LINKS[name](dp.ItemSampler(items, 16, shuffle=True, seed=3), over)
+
+    expected = [minibatch.digest() for minibatch in chain(graph)]
+    for local_part in (None, 1):
+        with contextlib.closing(DistGraph.connect(root, namebook, local_part=local_part)) as parts:
+            assert [minibatch.digest() for minibatch in chain(parts)] == expected
+            assert chain(parts).fingerprint() == chain(graph).fingerprint()
+
+
+def test_pairs_outside_the_graph_are_refused_by_the_owner_with_its_reason(namebook, root):
+    with contextlib.closing(DistGraph.connect(root, namebook)) as parts:
+        with pytest.raises(IndexError, match=r"has_edges: node id must be in \[0, 200\), got 999") as caught:
+            parts.has_edges(torch.tensor([[1, 2], [999, 3]]))
+        assert "asked of part 1" in caught.value.__notes__
+        with pytest.raises(IndexError, match="200"):
+            parts.has_edges(torch.tensor([[1, 999]]))

@@ -382,6 +382,14 @@ def test_weights_that_were_changed():
         first(pipe)
 
 
+def test_times_that_were_changed():
+    graph = small_timed_graph()
+    pipe = pairs_chain(timestamps=torch.arange(22)).sample_uniform_negative(graph, 1, node_time_attr="since")
+    graph.node_attributes["since"][3] = 7
+    with refused(ValueError, stage="sample_uniform_negative", found="'since', were changed", allowed="Build"):
+        first(pipe)
+
+
 def test_types_that_do_not_fit():
     with refused(TypeError, stage="sample_uniform_negative", found="the seeds have none", allowed="both must"):
         pairs_chain().sample_uniform_negative(typed_graph(), 1)

@@ -7,7 +7,7 @@ A negative is drawn from a stream of its own, so the graph may be whole or in pa
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,10 +31,25 @@ from datapipes.sampling.upstream import items_before
 __all__ = ["UniformNegativeSampler"]
 
 MOST_TRIES = 1024  # of a negative
+MOST_OPEN = 2**14  # negatives whose later tries are drawn together
 INT32_MAX = 2**31 - 1
 
 Asked = tuple[str, tuple[Any, ...]]  # a method of a graph and its arguments
 Steps = Generator[Asked, Any, Tensor]  # asks the graph, and returns negatives
+
+
+class _Checks(NamedTuple):
+    """How the negatives of one edge type are drawn.
+
+    Attributes:
+        drawn: of each end that is drawn: the column, the node type, and what the kernel takes.
+        times: int64 [n], those of the positives; None where they make no difference.
+    """
+
+    edge_type: Any
+    key: int
+    drawn: list[tuple[int, Any, tuple[int, Any]]]
+    times: Tensor | None
 
 
 @register_stage("sample_uniform_negative")
@@ -159,65 +174,72 @@ class UniformNegativeSampler(NegativeSampler):
             )
         if any(num_nodes > INT32_MAX for _, _, (num_nodes, _) in drawn):
             pairs = pairs.long()
-        found, left = pairs.clone(), torch.arange(len(pairs))
-        first, count = 0, 1
-        while len(left) > 0 and first < MOST_TRIES:
-            ends = [(num_nodes, weights) for _, _, (num_nodes, weights) in drawn]
-            ids = _core.draw_negatives(key, left.numpy(), first_try=first, num_tries=count, ends=ends)
-            tries = pairs[left.repeat_interleave(count)] if count > 1 else pairs[left]
-            for (column, _, _), each in zip(drawn, ids, strict=True):
-                tries[:, column] = torch.from_numpy(each)
-            allowed = yield from self._allowed(tries, pairs, times if has_times else None, left, of)
-            if allowed is None:
-                found[left] = tries
-                return found
-            allowed = allowed.view(-1, count)
-            place = allowed.to(torch.int8).argmax(1)  # the first that is allowed, if any
-            done = allowed.any(1)
-            found[left[done]] = tries.view(-1, count, 2)[done, place[done]]
-            left = left[~done]
-            first, count = first + count, min(2 * count, MOST_TRIES - first - count)
-        if len(left) > 0:
-            found[left] = yield from self._last_resort(pairs, left, of, has_times)
+        found, slots = pairs.clone(), torch.arange(len(pairs))
+        checks = _Checks(of, key, drawn, times if has_times else None)
+        left = yield from self._round(checks, pairs, found, slots, 0, 1)
+        for some in torch.split(left, MOST_OPEN):  # a round of many tries takes so much memory and no more
+            first, count = 1, 2
+            while len(some) > 0 and first < MOST_TRIES:
+                some = yield from self._round(checks, pairs, found, some, first, count)
+                first, count = first + count, min(2 * count, MOST_TRIES - first - count)
+            if len(some) > 0:
+                found[some] = yield from self._last_resort(checks, pairs, some)
         return found
 
+    def _round(self, checks: _Checks, pairs: Tensor, found: Tensor, slots: Tensor, first: int, count: int) -> Steps:
+        """Write the first of some tries that is allowed for each slot to `found`; return the slots without one."""
+        ids = _core.draw_negatives(
+            checks.key, slots.numpy(), first_try=first, num_tries=count, ends=[end for _, _, end in checks.drawn]
+        )
+        of_slots = pairs[slots.repeat_interleave(count)] if count > 1 else pairs[slots]
+        tries = of_slots.clone()
+        for (column, _, _), each in zip(checks.drawn, ids, strict=True):
+            tries[:, column] = torch.from_numpy(each)
+        times = None if checks.times is None else checks.times[slots].repeat_interleave(count)
+        allowed = yield from self._allowed(checks, tries, of_slots, times)
+        if allowed is None:
+            found[slots] = tries
+            return slots[:0]
+        allowed = allowed.view(-1, count)
+        place = allowed.to(torch.int8).argmax(1)  # the first that is allowed, if any
+        done = allowed.any(1)
+        found[slots[done]] = tries.view(-1, count, 2)[done, place[done]]
+        return slots[~done]
+
     def _allowed(
-        self, tries: Tensor, pairs: Tensor, times: Tensor | None, left: Tensor, of: Any
+        self, checks: _Checks, tries: Tensor, positives: Tensor, times: Tensor | None
     ) -> Generator[Asked, Any, Tensor | None]:
-        """Return which tries may be negatives, bool [tries]; None if all may. `left` are the slots, in equal turns."""
+        """Return which tries may be negatives of their positives, at their times, bool [n]; None if all may."""
         allowed: Tensor | None = None
-        slots = left.repeat_interleave(len(tries) // len(left))
         if times is not None:
             assert self.times is not None
             allowed = torch.ones(len(tries), dtype=torch.bool)
-            for column in self._columns:
-                node_type = ends_of(of)[column]
+            for column, node_type, _ in checks.drawn:
                 if self.times.has(node_type):
                     since = yield "node_times", (self.node_time_attr, tries[:, column].contiguous(), node_type)
-                    allowed &= since <= times[slots]
+                    allowed &= since <= times
         if self.strict:
-            edges = yield "has_edges", (tries, of)
-            new = (edges.counts == 0) & (tries != pairs[slots]).any(1)
+            edges = yield "has_edges", (tries, checks.edge_type)
+            new = (edges.counts == 0) & (tries != positives).any(1)
             allowed = new if allowed is None else allowed & new
         return allowed
 
-    def _last_resort(self, pairs: Tensor, left: Tensor, of: Any, has_times: bool) -> Steps:
+    def _last_resort(self, checks: _Checks, pairs: Tensor, left: Tensor) -> Steps:
         """Return the negatives of the slots that all tries have left: the earliest nodes, where nodes have times."""
-        tries = pairs[left]
-        if has_times:
+        tries, of = pairs[left], checks.edge_type
+        if checks.times is not None:
             assert self.times is not None
-            for column in self._columns:
-                node_type = ends_of(of)[column]
+            for column, node_type, _ in checks.drawn:
                 if self.times.has(node_type):
                     tries[:, column] = self.times.earliest(node_type)
-            allowed = yield from self._allowed(tries, pairs, None, left, of)
+            allowed = yield from self._allowed(checks, tries, pairs[left], None)
             if allowed is None or bool(allowed.all()):
                 return tries
             left = left[~allowed]
         source, destination = pairs[left[0]].tolist()
         ends = [f"source {source}", f"destination {destination}"]
         kept = ends[1 - self._columns[0]] if len(self._columns) == 1 else " and ".join(ends)
-        late = "and exist at its time " if has_times else ""
+        late = "and exist at its time " if checks.times is not None else ""
         what = "" if of is None else f" of {type_text(of)}"
         raise ValueError(
             f"{self.name}: found no negative for the positive ({source}, {destination}){what} in {MOST_TRIES} tries: "

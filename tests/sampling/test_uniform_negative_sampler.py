@@ -320,6 +320,16 @@ def test_many_pairs_of_hubs_find_the_one_node_that_is_left():
     assert sampler.sample(pairs, dp.RngKey(1, 0, 0, 1), None, None).tolist() == [[7, 0]] * 50
 
 
+def test_more_open_negatives_than_one_round_takes_give_the_same(monkeypatch):
+    graph = graph_of([[u for u in range(30) if u != v] for v in range(30)])  # only no self-loops
+    pairs = torch.stack((torch.arange(30).repeat(20), (torch.arange(30).repeat(20) + 7) % 30), 1)
+    sampler = dp.UniformNegativeSampler(pairs_chain(), graph, 1, strict=True, corrupt="dst")
+    expected = sampler.sample(pairs, dp.RngKey(1, 0, 0, 1), None, None)
+    assert torch.equal(expected[:, 0], expected[:, 1])
+    monkeypatch.setattr("datapipes.sampling.uniform_negative_sampler.MOST_OPEN", 7)
+    assert torch.equal(sampler.sample(pairs, dp.RngKey(1, 0, 0, 1), None, None), expected)
+
+
 # --- times
 
 

@@ -86,7 +86,7 @@ class LinkModel(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(2 * width, width) for _ in settings.fanouts)
         self.of_relation = nn.Parameter(torch.ones(len(settings.fanouts) + 1, len(self.relations), width))
         self.mlp = (
-            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(self.dropout), nn.Linear(width, 1))
             if settings.decoder == "mlp"
             else None
         )
@@ -99,12 +99,8 @@ class LinkModel(nn.Module):
             blocks = hop if isinstance(hop, dict) else {PLAIN: hop}
             means = self.means(h, blocks, self.of_relation[number])
             h = {of: layer(torch.cat((h[of][: len(mean)], mean), 1)) for of, mean in means.items()}
-            h = {
-                of: F.dropout(F.normalize(each.relu(), dim=1) * each.shape[1] ** 0.5 / 4, self.dropout, self.training)
-                if number + 1 < len(self.layers)
-                else each
-                for of, each in h.items()
-            }
+            if number + 1 < len(self.layers):
+                h = {of: F.dropout(each.relu(), self.dropout, self.training) for of, each in h.items()}
         return h
 
     def means(self, h: dict[str, Tensor], blocks: dict[Any, dp.Block], of_relation: Tensor) -> dict[str, Tensor]:
@@ -145,7 +141,7 @@ class LinkModel(nn.Module):
 def _input(rows: Tensor | None, count: int, width: int) -> nn.Module:
     if rows is None:
         vectors = nn.Embedding(count, width)
-        nn.init.normal_(vectors.weight, std=0.3)
+        nn.init.xavier_uniform_(vectors.weight)
         return vectors
     if rows.dtype.is_floating_point:
         return nn.Linear(rows.shape[1], width)

@@ -33,7 +33,10 @@ def edge_items(
     if edge_type is not None:
         edge_type = type_in(where, "edge", edge_type, relations)
     if None in relations:
-        return ItemSet(items_of(where, relations[None], nodes[None], ids), names=NAMES)
+        pairs, own = items_of(where, relations[None], nodes[None], ids)
+        if pairs.shape[0] == 0:
+            raise ValueError(f"{where}: found no edges; at least 1 is needed. Take another graph, or other edge_ids.")
+        return ItemSet((pairs, own), names=NAMES)
     chosen = [*relations] if edge_type is None else [edge_type]
     if ids is not None and not isinstance(ids, Mapping):
         if edge_type is None:

@@ -239,9 +239,11 @@ def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
         TypeError, ValueError: They are no pairs of ids in host memory.
     """
     if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] != 2:
-        found = list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__
+        is_index = isinstance(pairs, Tensor) and pairs.ndim == 2 and pairs.shape[0] == 2
         raise ValueError(
-            f"{_PAIRS}: pairs must be ids [n, 2], source and destination of each, got {found}. Stack them."
+            f"{_PAIRS}: pairs must be ids [n, 2], source and destination of each, got "
+            f"{list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__}. "
+            f"{'Pass .t() of an edge_index' if is_index else 'Stack them'}."
         )
     ends = pairs.t().contiguous()
     check_index_tensor(_PAIRS, "pairs", ends.view(-1))

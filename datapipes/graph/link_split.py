@@ -27,7 +27,7 @@ class LinkSplit(NamedTuple):
     """What `random_link_split` returns. Item sets have pairs, and edge ids as `extra["edge_ids"]`.
 
     Attributes:
-        train_set, validation_set, test_set: ItemSet, of a graph with types HeteroItemSet; None where a share is 0.
+        train_set, validation_set, test_set: ItemSet, of a graph with types HeteroItemSet; None where no link is in it.
         graph: the graph that is sampled: without the edges of the validation and test sets, and with `supervision`
             below 1 without those of the training set. Edge ids and attributes are those of the whole graph.
     """
@@ -59,7 +59,8 @@ def random_link_split(
             however many edges it has.
         seed: decides the split, on any machine.
         reverse_etypes_mapping: {edge type: that of its reverses}, as tuples or "src:rel:dst". The reverses follow their
-            edges into the split and are no items. Each edge must have its reverse.
+            edges into the split and are no items. Each edge must have its reverse. Two edge types that are not named
+            so are split independently, so name the reverses if the graph has some.
         supervision: the share of the training links that are items. Below 1 these are taken out of the graph too, so
             the others alone are sampled. With 1 all are items and stay: put exclude_seed_edges behind the sampler.
         edge_types: of a graph with types, the edge types that are split; the others stay whole. None splits all, but
@@ -81,11 +82,13 @@ def random_link_split(
     mapping = {of: back for of, back in mapping.items() if mapping.get(back) != of or of <= back}  # one of two ways
     chosen = [of for of in graph.edge_types if mapping.get(of) == of or of not in mapping.values()]
     if edge_types is not None:
-        chosen = sorted({type_in(_SPLIT, "edge", of, graph.edge_types) for of in edge_types})
+        chosen = _chosen(edge_types, graph)
+    partners = {of: back for of, back in mapping.items() if of != back}
+    partners |= {back: of for of, back in partners.items()}  # whichever is split, the other follows
     for of in chosen:
-        if of in mapping and mapping[of] != of and mapping[of] in chosen:
+        if of in partners and partners[of] in chosen:
             raise ValueError(
-                f"{_SPLIT}: edge_types has {type_text(of)} and {type_text(mapping[of])}, which reverse_etypes_mapping "
+                f"{_SPLIT}: edge_types has {type_text(of)} and {type_text(partners[of])}, which reverse_etypes_mapping "
                 "says are reverses of each other; they are split together. Name one of the two."
             )
     chosen = [of for of in chosen if graph.num_edges_of(of) > 0]
@@ -112,11 +115,22 @@ def random_link_split(
                 items[of] = ItemSet((pairs[chosen_edges], ids[chosen_edges]), names=NAMES)
         stays = split == 3 if supervision < 1 else split == 0
         kept[of] = stays[link_of]
-        if of in mapping and mapping[of] != of:
-            kept[mapping[of]] = stays[_reversed_links(graph, of, mapping[of], links)]
+        if of in partners:
+            kept[partners[of]] = stays[_reversed_links(graph, of, partners[of], links)]
     whole: list[Any] = [None if not items else items[None] if None in items else HeteroItemSet(items) for items in sets]
     train_set, validation_set, test_set = whole
     return LinkSplit(train_set, validation_set, test_set, graph.with_edges_kept(kept))
+
+
+def _chosen(edge_types: Any, graph: LocalGraph) -> list[Any]:
+    """Return the edge types that are split, each once, sorted."""
+    is_one = isinstance(edge_types, (str, tuple)) and all(isinstance(each, str) for each in edge_types)
+    if is_one or not isinstance(edge_types, Iterable) or not (given := list(edge_types)):
+        raise TypeError(
+            f"{_SPLIT}: edge_types must be a list of at least one edge type, got {shown(edge_types)}; known are "
+            f"{shown(list(graph.edge_types))}. Pass a list, or leave it out to split all."
+        )
+    return sorted({type_in(f"{_SPLIT}, edge_types", "edge", of, graph.edge_types) for of in given})
 
 
 def _numbers(graph: LocalGraph, of: Any, *, turn: bool) -> Tensor:

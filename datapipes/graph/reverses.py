@@ -66,7 +66,7 @@ def refuse_mapping(where: str, mapping: Any, why: str) -> None:
     """Raise ValueError if a mapping is given where there are no reverses."""
     if mapping is not None:
         raise ValueError(
-            f"{where}: reverse_etypes_mapping is given, but {why}, which has no use for it. Leave out one of the two."
+            f"{where}: reverse_etypes_mapping is given, but {why}; only reverses have a use for it. Leave it out."
         )
 
 

@@ -86,7 +86,7 @@ class NegativeSampler(MiniBatchTransformer):
             the corrupted end in each negative.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, or have labels in the
-            form "pairs", or `sample` returned no pairs.
+            form "pairs", or `sample` returned no pairs, or others than it may.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class NegativeSampler(MiniBatchTransformer):
         self._places: dict[int, _Places] = {}  # by the number of positives: those of full minibatches stay
 
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
-        """Return a negative for each of `pairs`, ids [n, 2]. It must depend on its arguments alone: random choices come
-        from the key.
+        """Return a negative for each of `pairs`, ids [n, 2]. Only the ends that `corrupt` names may differ. It must
+        depend on its arguments alone: random choices come from the key.
 
         Args:
             pairs: ids [n, 2], source and destination: each positive as often as it gets negatives.
@@ -227,6 +227,15 @@ class NegativeSampler(MiniBatchTransformer):
                 f"{list(pairs.shape)}. Change a column of a copy of them."
             )
         check_seeds(self.name, "the negatives", negatives.contiguous())
+        if self.corrupt != "both":
+            kept, end = (1, "destination") if self.corrupt == "src" else (0, "source")
+            other = (negatives[:, kept] != pairs[:, kept]).nonzero()
+            if other.numel() > 0:
+                at = int(other[0])
+                raise ValueError(
+                    f"{self.name}: sample returned {negatives[at].tolist()} for the positive {pairs[at].tolist()}; "
+                    f"with corrupt={self.corrupt!r} the {end} must stay. Keep it, or set corrupt='both'."
+                )
         if self.form == "pairs":
             return torch.cat((wanted.positives, negatives))
         nodes = negatives[:, ENDS[self.corrupt][0]].reshape(len(wanted.positives), int(self.negative_ratio))
@@ -234,7 +243,8 @@ class NegativeSampler(MiniBatchTransformer):
 
 
 def _checked_ratio(where: str, ratio: Any, form: str) -> int | float:
-    what = "a number above 0" if form == "pairs" else "an int of 1 or more, since each row has as many"
+    what = "a number above 0" if form == "pairs" else "an int of 1 or more, since each row has as many,"
+    what += " and below 2^31"
     if isinstance(ratio, bool) or not isinstance(ratio, numbers.Real):
         raise TypeError(f"{where}: negative_ratio must be {what}, got {shown(ratio)}. Pass 1.")
     found = float(ratio)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, dtype_name, shown
+from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, check_index_tensor, dtype_name, shown
 from datapipes.base.codec import join_key
 from datapipes.base.types import EdgeType, by_edge_type
 from datapipes.chain.functional import register_stage
@@ -63,7 +63,8 @@ class SeedEdgeExcluder(MiniBatchTransformer):
             all pairs count, negatives too.
         by: "pair" takes out every edge from the source to the destination of a seed, parallel ones too; "edge_id" the
             edge itself, by the ids in `minibatch.extra["edge_ids"]`, which the blocks need too (return_edge_ids). The
-            ids that were repeated for negatives add nothing.
+            ids that were repeated for negatives add nothing. The ids of reverses are not known, so it does not go
+            with include_reverse_edges.
     Raises:
         TypeError, ValueError: An argument is not allowed, nothing is sampled before, or edge features were fetched
             before; while running, the seeds are no pairs, or have no edge ids.
@@ -95,6 +96,11 @@ class SeedEdgeExcluder(MiniBatchTransformer):
             raise _not_sampled(self.name)
         if sampler is not None and by == "edge_id" and not sampler.return_edge_ids:
             raise _no_edge_ids(self.name, f"{sampler!r} without return_edge_ids")
+        if getattr(sampler, "subgraph_type", "") == "bidirectional" and not include_reverse_edges:
+            raise ValueError(
+                f"{self.name}: the sampler before it has subgraph_type='bidirectional', which adds the reverse of each "
+                "seed that it finds; these must go too. Set include_reverse_edges=True."
+            )
         fetched = fetched_before(source).get("edge_features")
         if fetched is not None:
             raise _features_left_behind(self.name, f"{fetched!r} before it")
@@ -160,9 +166,13 @@ def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | No
     """
     where = "add_reverse_edges"
     typed = by_edge_type(where, edges) if isinstance(edges, Mapping) else {None: edges}
-    for of, pairs in typed.items():
+    for pairs in typed.values():
         if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] != 2:
-            raise _no_pairs(where, of, list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__)
+            got = list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__
+            raise ValueError(f"{where}: edges must be a tensor of pairs [n, 2], got {got}. Stack their ends.")
+        check_index_tensor(where, "edges", pairs.reshape(-1))
+    if None in typed and reverse_etypes_mapping is not None:
+        raise mapping_without_types(where)
     found = with_reverses(where, typed, checked_mapping(where, reverse_etypes_mapping, None))
     return found if isinstance(edges, Mapping) else found[None]
 

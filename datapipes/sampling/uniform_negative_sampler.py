@@ -166,6 +166,8 @@ class UniformNegativeSampler(NegativeSampler):
         key, drawn = rng.hop_key(0, self.graph.edge_types.index(of)), self._ends(of)
         if self.times is not None:
             self.times.refuse_change()
+        if self.strict and len(pairs) > 0:
+            self._refuse_outside(pairs, of)
         has_times = self.times is not None and any(self.times.has(node_type) for _, node_type, _ in drawn)
         if has_times and times is None:
             raise ValueError(
@@ -239,13 +241,25 @@ class UniformNegativeSampler(NegativeSampler):
         source, destination = pairs[left[0]].tolist()
         ends = [f"source {source}", f"destination {destination}"]
         kept = ends[1 - self._columns[0]] if len(self._columns) == 1 else " and ".join(ends)
-        late = "and exist at its time " if checks.times is not None else ""
+        late = ", or does not exist at its time" if checks.times is not None else ""
         what = "" if of is None else f" of {type_text(of)}"
         raise ValueError(
             f"{self.name}: found no negative for the positive ({source}, {destination}){what} in {MOST_TRIES} tries: "
-            f"all nodes that were drawn {late}are joined to its {kept}. Leave out strict, or take such pairs out of "
-            "the item set."
+            f"with its {kept}, all that was drawn is an edge or the positive itself{late}. Leave out strict, or take "
+            "such pairs out of the item set."
         )
+
+    def _refuse_outside(self, pairs: Tensor, of: Any) -> None:
+        """Raise IndexError if an end of a positive is no node."""
+        for column, node_type in enumerate(ends_of(of)):
+            num_nodes = self.graph.num_nodes_of(node_type)
+            outside = pairs[:, column][(pairs[:, column] < 0) | (pairs[:, column] >= num_nodes)]
+            if outside.numel() > 0:
+                what = "the graph" if node_type is None else f"the type {node_type!r}"
+                raise IndexError(
+                    f"{self.name}: found {int(outside[0])} in column {column} of the seeds; nodes of {what} are in "
+                    f"[0, {num_nodes}). Take the pairs from the same graph."
+                )
 
     def _ends(self, of: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
         """Return of each end that is drawn: the column, the node type, and what the kernel takes."""

@@ -44,7 +44,6 @@ def test_given_ids_in_their_order(with_edge_ids):
     pairs, found = dp.ItemSet.of_edges(graph, edge_ids=ids)[:]
     assert found.tolist() == ids.tolist()
     assert [*map(tuple, pairs.tolist())] == [listed(graph)[int(edge)] for edge in ids]
-    assert len(dp.ItemSet.of_edges(graph, edge_ids=torch.empty(0, dtype=torch.int64))) == 0
 
 
 def test_types_give_a_set_of_those_that_have_edges():
@@ -90,6 +89,10 @@ def test_what_is_refused():
         dp.ItemSet.of_edges(typed_graph(), edge_ids=torch.tensor([1]))
     with refused(ValueError, stage="ItemSet.of_edges", found="no edges of", allowed="at least 1"):
         dp.ItemSet.of_edges(typed_graph(), HOSTS)
+    for given in ({"edge_ids": torch.empty(0, dtype=torch.int64)}, {}):
+        graph = small_graph() if given else dp.CSCGraph(torch.zeros(4).long(), torch.empty(0).long())
+        with refused(ValueError, stage="ItemSet.of_edges", found="no edges", allowed="at least 1"):
+            dp.ItemSet.of_edges(graph, **given)
     with refused(ValueError, stage="ItemSet.of_edges", found="behind servers", allowed="edges of the part"):
         dp.ItemSet.of_edges(small_parts(2, None))
     with pytest.raises(TypeError, match="int32 or int64"):

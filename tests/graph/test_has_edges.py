@@ -114,3 +114,8 @@ def test_a_corrupt_graph_is_refused():
     graph.indptr[1] = 9
     with pytest.raises(ValueError, match="corrupt"):
         graph.has_edges(torch.tensor([[0, 0]]))
+
+
+def test_an_edge_index_is_told_how_to_become_pairs():
+    with pytest.raises(ValueError, match=r"got \[2, 3\]\. Pass \.t\(\) of an edge_index\."):
+        small_graph().has_edges(torch.ones(2, 3).long())

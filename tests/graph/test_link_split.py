@@ -111,6 +111,17 @@ def test_reverses_follow_their_edges_and_are_no_items():
         }
 
 
+@pytest.mark.parametrize("mapping", [{WRITES: BY}, {BY: WRITES}, {WRITES: BY, BY: WRITES}, {BY: WRITES, WRITES: BY}])
+@pytest.mark.parametrize("chosen", [WRITES, BY])
+def test_whichever_of_two_directions_is_split_the_other_follows(mapping, chosen):
+    graph, other = both_ways(), BY if chosen == WRITES else WRITES
+    split = dp.random_link_split(graph, 0.2, 0.2, seed=3, reverse_etypes_mapping=mapping, edge_types=[chosen])
+    assert split.test_set.types == (chosen,)
+    held_out = {*of_set(split.test_set, chosen).values(), *of_set(split.validation_set, chosen).values()}
+    assert held_out.isdisjoint(edges_of(split.graph, chosen).values())
+    assert {(v, u) for u, v in held_out}.isdisjoint(edges_of(split.graph, other).values())
+
+
 def test_chosen_types_are_split_and_the_others_stay_whole():
     graph = both_ways()
     split = dp.random_link_split(graph, 0.2, 0.2, seed=3, edge_types=["paper:cites:paper"])
@@ -170,6 +181,9 @@ def test_arguments_that_do_not_fit():
         dp.random_link_split(graph, 0.1, 0.1, seed=1, edge_types=[WRITES])
     with refused(ValueError, stage="random_link_split", found="likes", allowed="known are"):
         dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=["author:likes:paper"])
+    for one in ("author:writes:paper", WRITES, [], 7):
+        with refused(TypeError, stage="random_link_split", found="edge_types must be a list", allowed="known are"):
+            dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=one)
     with refused(ValueError, stage="random_link_split", found="no edges to split", allowed="at least 1"):
         dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=[HOSTS])
     with refused(ValueError, stage="random_link_split", found="reverses of each other", allowed="split together"):

@@ -20,6 +20,11 @@ def next_destination(pairs, rng, edge_type, timestamps):
     return torch.stack((pairs[:, 0], (pairs[:, 1] + 1) % 40), 1)
 
 
+def next_source(pairs, rng, edge_type, timestamps):
+    """As next_destination, of the other end."""
+    return torch.stack(((pairs[:, 0] + 1) % 40, pairs[:, 1]), 1)
+
+
 class Swapped(dp.NegativeSampler):
     """A negative sampler of a user: the reverse of each positive."""
 
@@ -81,12 +86,12 @@ def test_the_form_rows_has_the_nodes_of_the_negatives_behind_the_pair():
     assert torch.equal(found.seeds, torch.cat((plain.seeds, nodes, nodes, nodes), 1))
     assert torch.equal(found.labels, plain.labels)
     assert found.indexes is None
-    sources = first(Swapped(pairs_chain(), 1, corrupt="src", form="rows"))
-    assert torch.equal(sources.seeds[:, 2], sources.seeds[:, 1])
+    sources = first(pairs_chain().sample_negative(1, next_source, corrupt="src", form="rows"))
+    assert torch.equal(sources.seeds[:, 2], (sources.seeds[:, 0] + 1) % 40)
 
 
 def test_each_edge_type_has_negatives_of_its_own():
-    found = first(Swapped(links_of_types(), 2))
+    found = first(Swapped(links_of_types(), 2, corrupt="both"))
     for of, seeds in found.seeds.items():
         count = len(seeds) // 3
         assert torch.equal(seeds[count:], seeds[:count].repeat_interleave(2, 0).flip(1))
@@ -110,8 +115,8 @@ def test_a_sampler_is_told_type_key_and_times():
 
 
 def test_workers_change_no_bit():
-    expected = digests(Swapped(pairs_chain(), 2).sample_neighbor(small_graph(), [3]))
-    chain = Swapped(pairs_chain(), 2).sample_neighbor(small_graph(), [3])
+    expected = digests(Swapped(pairs_chain(), 2, corrupt="both").sample_neighbor(small_graph(), [3]))
+    chain = Swapped(pairs_chain(), 2, corrupt="both").sample_neighbor(small_graph(), [3])
     with dp.DataLoader(chain, 2, multiprocessing_context="fork") as loader:
         assert digests(loader) == expected
 
@@ -219,6 +224,14 @@ def test_negatives_after_sampling():
     filled = pairs_chain().transform(lambda minibatch: minibatch.replace(input_nodes=torch.arange(3)))
     with refused(ValueError, stage="sample_negative", found="was sampled already", allowed="must be sampled too"):
         first(filled.sample_negative(1, next_destination))
+
+
+@pytest.mark.parametrize("form", ["pairs", "rows"])
+def test_a_sampler_that_changes_the_end_that_is_kept(form):
+    with refused(ValueError, stage="swapped", found=r"returned \[24, 16\]", allowed="the source must stay"):
+        first(Swapped(pairs_chain(), 1, form=form))
+    with refused(ValueError, stage="sample_negative", found="sample returned", allowed="the destination must stay"):
+        first(pairs_chain().sample_negative(1, next_destination, form=form, corrupt="src"))
 
 
 @pytest.mark.parametrize("found", [None, torch.zeros(3, 2, dtype=torch.int64), torch.zeros(4, 2)])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import assert_states_move, digests, items, refused, small_graph, small_store
 from strategies import csc_graphs, random_graph
-from test_negative_sampler import PAIRS, Swapped, first, links_of_types, next_destination, pairs_chain
+from test_negative_sampler import PAIRS, first, links_of_types, next_destination, next_source, pairs_chain
 from typed_pipelines import CITES, NUM_NODES, REVIEWS, WRITES, WRITTEN, typed_graph, typed_items
 
 import datapipes as dp
@@ -146,7 +146,7 @@ def test_negatives_count_unless_only_positives_are_taken_out():
     def near_edges(given, rng, edge_type, timestamps):
         return edges[torch.arange(len(given)) * 3 % len(edges)]
 
-    paired = chain.sample_negative(2, near_edges).sample_neighbor(graph, [-1, 4])
+    paired = chain.sample_negative(2, near_edges, corrupt="both").sample_neighbor(graph, [-1, 4])
     rows = chain.sample_negative(2, next_destination, form="rows").sample_neighbor(graph, [-1, 4])
     before = first(paired)
     assert expect_kept(before, first(paired.exclude_seed_edges()), is_pair(before.seeds)) > 0
@@ -161,7 +161,7 @@ def test_negatives_count_unless_only_positives_are_taken_out():
 
 def test_rows_whose_negatives_are_sources():
     graph = small_graph()
-    rows = Swapped(pairs_chain(), 1, corrupt="src", form="rows").sample_neighbor(graph, [-1, -1])
+    rows = pairs_chain().sample_negative(1, next_source, corrupt="src", form="rows").sample_neighbor(graph, [-1, -1])
     before = first(rows)
     both = torch.cat((before.seeds[:, [0, 1]], before.seeds[:, [2, 1]]))
     after = first(rows.exclude_seed_edges())
@@ -204,7 +204,7 @@ def test_ids_that_are_repeated_for_negatives_add_nothing():
     graph = parallel_graph()
     names = ("seeds", "edge_ids")
     items_of = dp.ItemSet((torch.tensor([[1, 0], [0, 1]]), torch.tensor([2, 0])), names=names)
-    pipe = dp.ItemSampler(items_of, 2).sample_negative(2, lambda pairs, *_: torch.tensor([[2, 0]] * 4))
+    pipe = dp.ItemSampler(items_of, 2).sample_negative(2, lambda pairs, *_: torch.tensor([[2, 0]] * 4), corrupt="both")
     pipe = pipe.sample_neighbor(graph, [-1], return_edge_ids=True)
     assert sorted(first(pipe.exclude_seed_edges(by="edge_id")).blocks[0].edge_ids.tolist()) == [1, 5, 7]
     only = pipe.exclude_seed_edges(by="edge_id", only_positive=True)
@@ -248,6 +248,10 @@ def test_add_reverse_edges():
         dp.add_reverse_edges({WRITES: pairs})
     with refused(ValueError, stage="add_reverse_edges", found=r"\[3\]", allowed=r"pairs \[n, 2\]"):
         dp.add_reverse_edges(torch.arange(3))
+    with pytest.raises(TypeError, match="int32 or int64"):
+        dp.add_reverse_edges(torch.rand(3, 2))
+    with refused(TypeError, stage="add_reverse_edges", found="mapping is given", allowed="no edge types"):
+        dp.add_reverse_edges(pairs, {WRITES: WRITTEN})
 
 
 # --- ids of any width, subgraphs alone
@@ -386,6 +390,16 @@ def test_edge_ids_that_are_missing():
         dp.exclude_seed_edges(block.replace(extra={"edge_ids": torch.arange(4)}), by="edge_id")
 
 
+def test_reverses_that_the_sampler_adds_must_go_too():
+    pairs = dp.ItemSampler(dp.ItemSet(edge_pairs(small_graph())), 8)
+    both = pairs.sample_neighbor(small_graph(), [4], subgraph_type="bidirectional")
+    with refused(ValueError, stage="exclude_seed_edges", found="bidirectional", allowed="these must go too"):
+        both.exclude_seed_edges()
+    found = first(both.exclude_seed_edges(True))
+    edges = {(int(found.input_nodes[u]), int(found.input_nodes[v])) for u, v in found.blocks[0].edge_index.t()}
+    assert edges.isdisjoint({tuple(pair) for pair in [*found.seeds.tolist(), *found.seeds.flip(1).tolist()]})
+
+
 def test_arguments_that_do_not_fit():
     pipe = sampled(small_graph())
     with refused(ValueError, stage="exclude_seed_edges", found="'node'", allowed="'pair'"):
@@ -394,7 +408,7 @@ def test_arguments_that_do_not_fit():
         pipe.exclude_seed_edges(1)
     with refused(ValueError, stage="exclude_seed_edges", found="by='edge_id'", allowed="ids of reverses are not known"):
         pipe.exclude_seed_edges(True, by="edge_id")
-    with refused(ValueError, stage="exclude_seed_edges", found="include_reverse_edges is", allowed="no use for it"):
+    with refused(ValueError, stage="exclude_seed_edges", found="include_reverse_edges is", allowed="have a use for it"):
         pipe.exclude_seed_edges(False, MAPPING)
     with refused(TypeError, stage="exclude_seed_edges", found="mapping is given", allowed="no edge types"):
         pipe.exclude_seed_edges(True, MAPPING)

@@ -279,7 +279,7 @@ def test_arguments_that_do_not_fit():
     with refused(ValueError, stage="sample_neighbor", found="'undirected'", allowed="'induced'"):
         items().sample_neighbor(graph, [2], subgraph_type="undirected")
     for form in ("directional", "induced"):
-        with refused(ValueError, stage="sample_neighbor", found="mapping is given", allowed="no use for it"):
+        with refused(ValueError, stage="sample_neighbor", found="mapping is given", allowed="have a use for it"):
             typed_items().sample_neighbor(typed_graph(), [2], subgraph_type=form, reverse_etypes_mapping=MAPPING)
     with refused(TypeError, stage="sample_neighbor", found="mapping is given", allowed="no edge types"):
         items().sample_neighbor(graph, [2], subgraph_type="bidirectional", reverse_etypes_mapping=MAPPING)

@@ -428,9 +428,10 @@ def test_times_that_are_missing():
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_seed_outside_the_graph(parts):
     graph = small_parts(2) if parts else small_graph()
-    pairs = dp.ItemSampler(dp.ItemSet(torch.tensor([[99, 1]])), 1)
-    with pytest.raises(IndexError, match="40"):
-        first(pairs.sample_uniform_negative(graph, 1, strict=True))
+    for wrong in ([99, 1], [1, 99], [1, -1]):
+        pairs = dp.ItemSampler(dp.ItemSet(torch.tensor([wrong])), 1)
+        with pytest.raises(IndexError, match=r"sample_uniform_negative: found .* in column \d of the seeds; .* 40\)"):
+            first(pairs.sample_uniform_negative(graph, 1, strict=True))
 
 
 def test_the_manifest_tells_the_earliest_nodes():

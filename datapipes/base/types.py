@@ -89,6 +89,11 @@ def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | Non
     return (None, None) if edge_type is None else (edge_type[0], edge_type[2])
 
 
+def values_of(values: Any, of: Any) -> Any:
+    """Return the values of a type; those that are given without types, of any."""
+    return values.get(of) if isinstance(values, dict) else values
+
+
 def type_text(value: Any) -> str:
     """Return a type as one word for pictures and errors: paper, author:writes:paper."""
     return ":".join(value) if isinstance(value, tuple) else str(value)

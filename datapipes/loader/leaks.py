@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datapipes.base.types import values_of
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.loader.options import LoaderOptions
@@ -65,7 +66,7 @@ def _warn(sampler: Sampler, minibatch: MiniBatch) -> None:
     for of, pairs in (seeds if isinstance(seeds, dict) else {None: seeds}).items():
         if isinstance(of, str) or not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] < 2:
             return
-        some = _positives(pairs, _of_type(minibatch.labels, of))[: MOST_PAIRS - looked_at]
+        some = _positives(pairs, values_of(minibatch.labels, of))[: MOST_PAIRS - looked_at]
         looked_at += len(some)
         if len(some) > 0:
             found += int((sampler.graph.has_edges(some, of).counts > 0).sum())
@@ -85,7 +86,3 @@ def _positives(pairs: Tensor, labels: Any) -> Tensor:
     if isinstance(labels, Tensor) and labels.shape == pairs.shape[:1] and pairs.shape[1] == 2:
         pairs = pairs[labels > 0]
     return pairs[:MOST_PAIRS, :2].to(torch.device("cpu"))
-
-
-def _of_type(values: Any, of: Any) -> Any:
-    return values.get(of) if isinstance(values, dict) else values

@@ -17,7 +17,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, check_index_tensor, dtype_name, shown
 from datapipes.base.codec import join_key
-from datapipes.base.types import EdgeType, by_edge_type
+from datapipes.base.types import EdgeType, by_edge_type, values_of
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
@@ -240,9 +240,9 @@ class _Exclusion:
             rows = check_seeds(self.where, "seeds" if of is None else f"seeds of {shown(of)}", given)
             if rows.ndim != 2 or rows.shape[1] < 2 or isinstance(of, str):
                 raise _no_pairs(self.where, of, list(rows.shape))
-            wanted = self._wanted(_of_type(minibatch.labels, of), rows)
+            wanted = self._wanted(values_of(minibatch.labels, of), rows)
             if self.by == "edge_id":
-                ids[of] = self._ids(_of_type((minibatch.extra or {}).get(EDGE_IDS), of), rows)[wanted]
+                ids[of] = self._ids(values_of((minibatch.extra or {}).get(EDGE_IDS), of), rows)[wanted]
             else:
                 pairs[of] = self._pairs(rows[wanted])
         if self.by == "edge_id":
@@ -282,10 +282,6 @@ class _Exclusion:
                 f"{EDGE_IDS!r}, found {found}. Make the item set by dp.ItemSet.of_edges, or use by='pair'."
             )
         return ids.long()
-
-
-def _of_type(values: Any, of: Any) -> Any:
-    return values.get(of) if isinstance(values, dict) else values
 
 
 # --- errors

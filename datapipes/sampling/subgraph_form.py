@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -106,9 +107,14 @@ class SubgraphForm:
         if known is None:
             (indptr, indices), _ = _merged(pairs, wanted, None, size)
             return Block(indptr, indices.to(dtype), size[0])
-        ids = [hop[of].edge_ids for hop in hops if of in hop]
         assert known.edge_ids is not None
-        was_sampled = torch.isin(known.edge_ids, torch.cat([*ids, torch.empty(0, dtype=torch.int64)]))
+        count = known.edge_ids.shape[0]
+        ids = torch.cat([known.edge_ids, *[hop[of].edge_ids for hop in hops if of in hop]])
+        into = torch.cat([known.edge_index[1], *[each[1] for each in sampled]])
+        # An edge may be drawn in one tree and not in another; its destination tells the tree.
+        numbers = torch.from_numpy(np.unique(ids.numpy(), return_inverse=True)[1].reshape(-1))
+        drawn = numbers * size[1] + into
+        was_sampled = torch.isin(drawn[:count], drawn[count:])
         candidates = torch.cat((known.edge_index[:, was_sampled], known.edge_index[:, ~was_sampled]), 1)
         of_candidates = torch.cat((known.edge_ids[was_sampled], known.edge_ids[~was_sampled]))
         (indptr, indices), edge_ids = _merged(

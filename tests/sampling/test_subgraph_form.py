@@ -95,6 +95,16 @@ def test_bidirectional_edges_are_those_of_the_twin(temporal, want_ids):
     expect()
 
 
+def test_a_tree_keeps_the_ids_of_the_parallel_edges_that_it_drew():
+    graph = dp.CSCGraph(torch.tensor([0, 9]), torch.zeros(9, dtype=torch.int64))
+    trees = dp.ItemSampler(dp.ItemSet(torch.zeros(20, dtype=torch.int64)), 20, seed=5)
+    options = {"disjoint": True, "return_edge_ids": True}
+    drawn = first(trees.sample_neighbor(graph, [1], **options)).blocks[0].edge_ids
+    assert len(drawn.unique()) > 1
+    both = first(trees.sample_neighbor(graph, [1], subgraph_type="bidirectional", **options)).blocks[0]
+    assert both.edge_ids.tolist() == drawn.tolist()
+
+
 def reverses_in(case: Case) -> dict[Any, Any] | None:
     """For each edge type one that can hold its reverses; None if there is none for some."""
     types = sorted(case.graph.relations)

@@ -56,7 +56,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of training, by what can be counted in a graph; none was chosen on a test set."""
+    """Settings of training; none was chosen on a test set.
+
+    Attributes:
+        length: that of the vectors between two layers, of a width of 1; 0 leaves them as they are.
+        decoder: "product", or "mlp", a small network over the product.
+    """
 
     width: int = 128
     fanouts: tuple[int, ...] = (10, 10)
@@ -64,7 +69,8 @@ class Settings:
     epochs: int = 10
     learning_rate: float = 5e-3
     dropout: float = 0.3
-    decoder: str = "product"  # or "mlp"
+    decoder: str = "product"
+    length: float = 0.0
 
 
 class LinkModel(nn.Module):
@@ -78,6 +84,7 @@ class LinkModel(nn.Module):
     def __init__(self, graph: Any, features: dict[str, Tensor], settings: Settings) -> None:
         super().__init__()
         width, self.dropout = settings.width, settings.dropout
+        self.length = settings.length * width**0.5
         self.types = [of or "node" for of in graph.node_types]
         self.relations = {of or PLAIN: number for number, of in enumerate(graph.edge_types)}
         self.inputs = nn.ModuleDict()
@@ -100,8 +107,11 @@ class LinkModel(nn.Module):
             means = self.means(h, blocks, self.of_relation[number])
             h = {of: layer(torch.cat((h[of][: len(mean)], mean), 1)) for of, mean in means.items()}
             if number + 1 < len(self.layers):
-                h = {of: F.dropout(each.relu(), self.dropout, self.training) for of, each in h.items()}
+                h = {of: F.dropout(self.scaled(each.relu()), self.dropout, self.training) for of, each in h.items()}
         return h
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        return F.normalize(rows, dim=1) * self.length if self.length > 0 else rows
 
     def means(self, h: dict[str, Tensor], blocks: dict[Any, dp.Block], of_relation: Tensor) -> dict[str, Tensor]:
         """Return the mean of the neighbors of each destination, over all relations together."""
@@ -300,7 +310,7 @@ def debian() -> Task:
 def ogbl_ddi(path: Path) -> Task:
     data = dp.datasets.open(path)
     split = dp.LinkSplit(data.train_set, data.validation_set, data.test_set, data.graph)
-    settings = Settings(256, (20, 20), 2**16, 100, 5e-3, 0.5, "mlp")  # as OGB's example, which trains 200 epochs
+    settings = Settings(256, (20, 20), 2**14, 40, 5e-3, 0.5, "mlp")
 
     def hits(model: LinkModel, vectors: dict[str, Tensor], items: dp.ItemSet) -> float:
         pairs, labels = items[:]
@@ -375,7 +385,7 @@ def acm(path: Path) -> Task:
     seen = split.train_set.item_sets[writes][:][0]
     before = {id(split.validation_set): seen}
     before[id(split.test_set)] = torch.cat((seen, split.validation_set.item_sets[writes][:][0]))
-    settings = Settings(width=64, batch_size=1024, epochs=30, dropout=0.5)
+    settings = Settings(batch_size=1024, epochs=30, dropout=0.5, length=0.25)
 
     def recall(model: LinkModel, vectors: dict[str, Tensor], items: dp.HeteroItemSet) -> float:
         """The mean over authors of the share of their papers that are among the first 20."""

@@ -152,6 +152,19 @@ def check_index_tensor(where: str, name: str, value: Any, *, in_host: bool = Tru
     return tensor
 
 
+def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
+    """Return `value`, ids of nodes of int32 or int64 [n, 2] in host memory: the source and the destination of edges."""
+    if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.shape[1] != 2:
+        is_index = isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[0] == 2
+        raise ValueError(
+            f"{where}: {name} must be ids [n, 2], source and destination of each, got "
+            f"{list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__}. "
+            f"{'Pass .t() of an edge_index' if is_index else 'Stack their ends'}."
+        )
+    check_index_tensor(where, name, value.reshape(-1))
+    return value
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """Return torch's name of a dtype without the prefix, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")

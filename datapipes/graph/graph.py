@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_index_tensor
+from datapipes.base.checks import check_pairs
 from datapipes.base.records import Count
 from datapipes.base.shown_names import ShownABC
 from datapipes.base.types import EdgeType, NodeType, type_text
@@ -22,8 +22,6 @@ from datapipes.graph.choice import Choice, Edges, Keyed
 from datapipes.graph.hops import ChosenEdges, HopPlan, Sampled, SeedTrees
 from datapipes.graph.rows_digest import rows_digest
 from datapipes.seeds import HeteroItemSet, ItemSet
-
-_PAIRS = "has_edges"
 
 
 class Relation(Edges, Protocol):
@@ -238,16 +236,7 @@ def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
     Raises:
         TypeError, ValueError: They are no pairs of ids in host memory.
     """
-    if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] != 2:
-        is_index = isinstance(pairs, Tensor) and pairs.ndim == 2 and pairs.shape[0] == 2
-        raise ValueError(
-            f"{_PAIRS}: pairs must be ids [n, 2], source and destination of each, got "
-            f"{list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__}. "
-            f"{'Pass .t() of an edge_index' if is_index else 'Stack them'}."
-        )
-    ends = pairs.t().contiguous()
-    check_index_tensor(_PAIRS, "pairs", ends.view(-1))
-    sources, destinations = ends.long()
+    sources, destinations = check_pairs("has_edges", "pairs", pairs).t().contiguous().long()
     return sources, destinations
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_index_tensor
+from datapipes.base.checks import check_pairs
 from datapipes.base.shown_names import ShownNames
 
 __all__ = ["CSC", "Block", "SampledSubgraph"]
@@ -147,11 +147,7 @@ class SampledSubgraph(metaclass=ShownNames):
         Raises:
             TypeError, ValueError: They are no pairs of ids, or the subgraph is not in host memory.
         """
-        if not isinstance(edges, Tensor) or edges.ndim != 2 or edges.shape[1] != 2:
-            found = list(edges.shape) if isinstance(edges, Tensor) else type(edges).__name__
-            raise ValueError(f"exclude_edges: edges must be pairs of ids [n, 2], got {found}. Stack their ends.")
-        check_index_tensor("exclude_edges", "edges", edges.reshape(-1))
-        return self.without(excluded_pairs(edges))
+        return self.without(excluded_pairs(check_pairs("exclude_edges", "edges", edges)))
 
     def without(self, excluded: _core.ExcludedEdges) -> SampledSubgraph:
         """Return the subgraph without the edges that are excluded; itself if it has none of them."""

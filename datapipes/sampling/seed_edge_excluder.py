@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, check_index_tensor, dtype_name, shown
+from datapipes.base.checks import INDEX_DTYPES, check_bool, check_choice, check_pairs, dtype_name, shown
 from datapipes.base.codec import join_key
 from datapipes.base.types import EdgeType, by_edge_type, values_of
 from datapipes.chain.functional import register_stage
@@ -167,10 +167,7 @@ def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | No
     where = "add_reverse_edges"
     typed = by_edge_type(where, edges) if isinstance(edges, Mapping) else {None: edges}
     for pairs in typed.values():
-        if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] != 2:
-            got = list(pairs.shape) if isinstance(pairs, Tensor) else type(pairs).__name__
-            raise ValueError(f"{where}: edges must be a tensor of pairs [n, 2], got {got}. Stack their ends.")
-        check_index_tensor(where, "edges", pairs.reshape(-1))
+        check_pairs(where, "edges", pairs)
     if None in typed and reverse_etypes_mapping is not None:
         raise mapping_without_types(where)
     found = with_reverses(where, typed, checked_mapping(where, reverse_etypes_mapping, None))

@@ -246,7 +246,7 @@ def test_add_reverse_edges():
     assert found[CITES].tolist() == [[0, 1], [2, 3], [1, 0], [3, 2]]
     with refused(ValueError, stage="add_reverse_edges", found="author:writes:paper", allowed="is not known"):
         dp.add_reverse_edges({WRITES: pairs})
-    with refused(ValueError, stage="add_reverse_edges", found=r"\[3\]", allowed=r"pairs \[n, 2\]"):
+    with refused(ValueError, stage="add_reverse_edges", found=r"\[3\]", allowed=r"ids \[n, 2\]"):
         dp.add_reverse_edges(torch.arange(3))
     with pytest.raises(TypeError, match="int32 or int64"):
         dp.add_reverse_edges(torch.rand(3, 2))

@@ -37,7 +37,7 @@ def plain_task(example: ModuleType):
         return float(((example.scores_of_pairs(model, vectors, pairs.seeds) > 0) == pairs.labels).float().mean())
 
     settings = example.Settings(width=16, fanouts=(5, 5), batch_size=64, epochs=3, learning_rate=0.03, decoder="mlp")
-    return example.Task("plain", "accuracy", split, {}, None, [{"negative_ratio": 1}], accuracy, settings)
+    return example.Task("plain", "accuracy", split, {}, None, {"negative_ratio": 1}, accuracy, settings)
 
 
 def typed_task(example: ModuleType):
@@ -50,14 +50,29 @@ def typed_task(example: ModuleType):
         scores = (vectors["a"] * model.of_relation[-1, model.relations[FEEDS]]) @ vectors["b"].t()
         return float((scores[pairs[:, 0]].argmax(1) % 3 == pairs[:, 0] % 3).float().mean())
 
-    rows = {"negative_ratio": 8, "form": "rows", "strict": True}
-    negatives = [{**rows, "corrupt": "dst"}, {**rows, "corrupt": "src"}]
+    negatives = {"negative_ratio": 8, "form": "rows", "strict": True}
     settings = example.Settings(width=16, fanouts=(5,), batch_size=64, epochs=3, learning_rate=0.03)
     features = {"b": torch.eye(90)}
     return example.Task("typed", "share", split, features, {FEEDS: FED}, negatives, share, settings)
 
 
-@pytest.mark.parametrize("make", ranked([plain_task, typed_task], 1))
+def shared_task(example: ModuleType):
+    near, back = ("a", "near", "a"), ("a", "near_back", "a")
+    graph = dp.HeteroCSCGraph.from_edge_index({near: communities()}, {"a": 90})
+    graph = graph.to_undirected({near: "near_back"}, merge=True)
+    split = dp.random_link_split(graph, 0.1, 0.2, seed=0, reverse_etypes_mapping={near: back})
+
+    def share(model, vectors, items) -> float:
+        pairs, h = items.item_sets[near][:][0], vectors["a"]
+        scores = [(h[pairs[:, kept]] * model.of_relation[-1, model.relations[near]]) @ h.t() for kept in (0, 1)]
+        return float((torch.stack(scores).argmax(2) % 3 == pairs.t() % 3).float().mean())
+
+    negatives = {"negative_ratio": 2, "form": "rows"}
+    settings = example.Settings(width=16, fanouts=(1,), batch_size=64, epochs=3, learning_rate=0.03)
+    return example.Task("shared", "share", split, {}, {near: back}, negatives, share, settings, shared=True)
+
+
+@pytest.mark.parametrize("make", ranked([plain_task, typed_task, shared_task], 1))
 def test_a_model_learns_the_groups_and_the_same_over_parts(example, make, capsys):
     score, validation = example.run(make(example), 0, 1)
     assert score > 0.7  # by chance 0.5 and 0.33

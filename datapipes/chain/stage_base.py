@@ -42,7 +42,7 @@ class StageBase(metaclass=ShownABC):
         fills: the fields of a minibatch that it fills with rows for the nodes and edges found so far. A sampler behind
             it would find others, so it is refused there.
         negative_end: of a stage that appends negatives to the rows of the seeds, the end that they stand for, "src" or
-            "dst": the type of the nodes in the columns from 2 on. None: the seeds have the columns they came with.
+            "dst": the type of the nodes in the columns from 2 on. None of a stage that appends none.
         may_drop_all: whether it is meant if the stages drop every minibatch of an epoch; such an epoch is an error
             otherwise.
     """

@@ -288,7 +288,7 @@ KEYWORDS: Table = {
         "neg_sampling": _NEGATIVES,
         "neg_sampling_ratio": _NEGATIVES,
         "exclude_seed_edges": _EXCLUDED,
-        "subgraph_type": "leave it out: sampled edges run from neighbor to node",
+        "subgraph_type": "leave it out, or use a sampler that takes it, such as sample_neighbor",
         "num_gpu_cached_edges": "leave it out: sampling is on the CPU",
         "gpu_cache_threshold": "leave it out: sampling is on the CPU",
     },

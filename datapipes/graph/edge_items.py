@@ -48,6 +48,11 @@ def edge_items(
     if ids is not None:
         ids = {type_in(where, "edge", of, relations): each for of, each in by_edge_type(where, ids).items()}
         chosen = [of for of in chosen if of in ids]
+        if edge_type is not None and not chosen:
+            raise ValueError(
+                f"{where}: edge_ids is of {shown([*map(type_text, ids)])}, but edge_type is {type_text(edge_type)!r}. "
+                "Name one of the types."
+            )
     found = {}
     for of in chosen:
         each = items_of(where, relations[of], nodes[ends_of(of)[1]], None if ids is None else ids[of])
@@ -78,7 +83,8 @@ def items_of(where: str, relation: Any, nodes: Tensor | None, ids: Any) -> tuple
         outside = relation.edge_ids[places] != given
     if bool(outside.any()):
         raise IndexError(
-            f"{where}: found the edge id {int(given[outside][0])}, which no edge here has. Take edge ids of this graph."
+            f"{where}: found the edge id {int(given[outside][0])}, which no edge here has. Take edge ids of this "
+            "graph; over a DistGraph, of the local part."
         )
     rows = torch.searchsorted(relation.indptr, places, right=True) - 1
     destinations = rows if nodes is None else nodes[rows]

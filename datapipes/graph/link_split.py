@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +53,7 @@ def random_link_split(
     """Split the edges of a graph at random into training, validation and test links, and the graph that is sampled.
 
     All edges between two nodes fall into one split: parallel ones, and both directions. An item is an edge as the graph
-    has it, so an undirected graph gives both directions. O(E log E); takes about 60 bytes an edge.
+    has it, so an undirected graph gives both directions. O(E log E); takes about 100 bytes an edge.
 
     Args:
         graph: a CSCGraph or HeteroCSCGraph. Partition the graph of the split, not before.
@@ -74,12 +76,18 @@ def random_link_split(
             "then partition the graph that the split returns."
         )
     key = RngKey(check_seed(_SPLIT, seed), 0, 0, 0)
-    if not isinstance(supervision, (int, float)) or isinstance(supervision, bool) or not 0 < supervision <= 1:
+    if not isinstance(supervision, numbers.Real) or isinstance(supervision, bool) or not 0 < supervision <= 1:
         raise ValueError(f"{_SPLIT}: supervision must be a share in (0, 1], got {shown(supervision)}. Pass 1.0.")
     mapping: dict[Any, Any] = checked_mapping(_SPLIT, reverse_etypes_mapping, graph.edge_types) or {}
     if None in graph.edge_types and edge_types is not None:
         raise TypeError(f"{_SPLIT}: edge_types is {shown(edge_types)}, but the graph has no types. Leave it out.")
     mapping = {of: back for of, back in mapping.items() if mapping.get(back) != of or of <= back}  # one of two ways
+    for back, both in groupby(sorted(mapping, key=mapping.__getitem__), mapping.__getitem__):
+        if len(names := [*map(type_text, both)]) > 1:
+            raise ValueError(
+                f"{_SPLIT}: reverse_etypes_mapping says that {type_text(back)} holds the reverses of {shown(names)}; a "
+                "reverse follows one edge into its split. Give each a type of reverses of its own."
+            )
     chosen = [of for of in graph.edge_types if mapping.get(of) == of or of not in mapping.values()]
     if edge_types is not None:
         chosen = _chosen(edge_types, graph)
@@ -91,7 +99,7 @@ def random_link_split(
                 f"{_SPLIT}: edge_types has {type_text(of)} and {type_text(partners[of])}, which reverse_etypes_mapping "
                 "says are reverses of each other; they are split together. Name one of the two."
             )
-    chosen = [of for of in chosen if graph.num_edges_of(of) > 0]
+    chosen = [of for of in chosen if graph.num_edges_of(of) + graph.num_edges_of(partners.get(of, of)) > 0]
     if not chosen:
         raise ValueError(f"{_SPLIT}: found no edges to split; at least 1 is needed. Name another edge type.")
     kept: dict[Any, Tensor] = {}
@@ -99,6 +107,8 @@ def random_link_split(
     for of in chosen:
         relation = graph.relation(of)
         links, link_of, count = _links(graph, of)
+        if of in partners:
+            followers = _reversed_links(graph, of, partners[of], links)
         sizes = _sizes(validation, test, count, of)
         order = torch.from_numpy(_core.permutation_at(count, key.hop_key(0, graph.edge_types.index(of)), 0, count))
         split = torch.zeros(count, dtype=torch.int8)  # 0: training, 1: validation, 2: test, 3: training, sampled only
@@ -116,7 +126,7 @@ def random_link_split(
         stays = split == 3 if supervision < 1 else split == 0
         kept[of] = stays[link_of]
         if of in partners:
-            kept[partners[of]] = stays[_reversed_links(graph, of, partners[of], links)]
+            kept[partners[of]] = stays[followers]
     whole: list[Any] = [None if not items else items[None] if None in items else HeteroItemSet(items) for items in sets]
     train_set, validation_set, test_set = whole
     return LinkSplit(train_set, validation_set, test_set, graph.with_edges_kept(kept))
@@ -145,10 +155,10 @@ def _numbers(graph: LocalGraph, of: Any, *, turn: bool) -> Tensor:
 def _links(graph: LocalGraph, of: Any) -> tuple[Tensor, Tensor, int]:
     """Return the links of an edge type as ascending numbers, the link of each edge, and how many there are."""
     src, dst = ends_of(of)
-    numbers = _numbers(graph, of, turn=False)
+    ends = _numbers(graph, of, turn=False)
     if src == dst:
-        numbers = torch.minimum(numbers, _numbers(graph, of, turn=True))  # both directions are one link
-    links, link_of = np.unique(numbers.numpy(), return_inverse=True)
+        ends = torch.minimum(ends, _numbers(graph, of, turn=True))  # both directions are one link
+    links, link_of = np.unique(ends.numpy(), return_inverse=True)
     return torch.from_numpy(links), torch.from_numpy(link_of.reshape(-1)), len(links)
 
 
@@ -158,15 +168,13 @@ def _reversed_links(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> Ten
     Raises:
         ValueError: An edge has no reverse, or a reverse no edge.
     """
-    numbers = _numbers(graph, back, turn=True)
+    ends = _numbers(graph, back, turn=True)
     if of[0] == of[2]:
-        numbers = torch.minimum(numbers, _numbers(graph, back, turn=False))
-    place = torch.searchsorted(links, numbers).clamp(max=len(links) - 1)
-    alone = (links[place] != numbers).nonzero()
-    there = torch.zeros(len(links), dtype=torch.bool)
-    there[place[links[place] == numbers]] = True
-    missing = (~there).nonzero()
-    for found, number, a, b in ((alone, numbers, back, of), (missing, links, of, back)):
+        ends = torch.minimum(ends, _numbers(graph, back, turn=False))
+    place = torch.searchsorted(links, ends)
+    alone = (~torch.isin(ends, links)).nonzero()
+    missing = (~torch.isin(links, ends)).nonzero()
+    for found, number, a, b in ((alone, ends, back, of), (missing, links, of, back)):
         if found.numel() > 0:
             u, v = divmod(int(number[int(found[0])]), graph.num_nodes_of(of[2]))
             pair = (u, v) if a == of else (v, u)

@@ -119,7 +119,7 @@ class DataLoader(StreamStage):
         self._clock, self._epochs = StageClock(), {"calls": 0.0, "seconds": 0.0}
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
         self.options.log_unused()
-        self._look = LookForLeaks(StageGraph(self.source), self.options)
+        self._look = LookForLeaks(StageGraph(self.source))
 
     def rewritten(self) -> StageGraph[Stage]:
         """Return the plan: the rewritten chain, the one that runs."""

@@ -52,9 +52,15 @@ def pyg_data(
     plain = {name: by_type(value) for name, value in plain.items()}
     extra = {name: by_type(value) for name, value in extra.items()}
     compacted: Mapping[Any, Tensor] = plain.get("compacted_seeds", {})
-    has_hops = len(hops) > 1 or not compacted or _has_hops(hops[0], compacted)
     for type_ in _types_of_seeds(plain, extra):
         _check_seeds(_where(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
+    num_seeds = _num_seeds(compacted, plain.get("seeds", {}), by_type(input_nodes))
+    # Blocks of a subgraph_type have more destinations than seeds.
+    has_hops = (
+        len(hops) > 1
+        or not compacted
+        or all(block.num_dst <= num_seeds[ends_of(edge_type)[1]] for edge_type, block in hops[0].items())
+    )
 
     rows: dict[NodeType | None, _Rows | None] = {}
     without_types: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}  # what a Data has beside features of edges
@@ -62,7 +68,7 @@ def pyg_data(
         where, num_nodes = _where(node_type), int(nodes.shape[0])
         features = _features_of(node_features, node_type)
         _check_rows(where, "input_nodes", num_nodes, features)
-        sizes = _sizes(hops, node_type, num_nodes, compacted)
+        sizes = _sizes(hops, node_type, num_nodes, num_seeds)
         num_sampled = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
         fields = _of_type(plain, node_type)
         of_type = _rows_of_seeds(where, fields.get("compacted_seeds"), sizes[0], num_nodes)
@@ -328,43 +334,40 @@ def _set_edges(
     return {name: _joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]}
 
 
-def _has_hops(blocks: Mapping[Any, Block], compacted: Mapping[Any, Tensor]) -> bool:
-    """Return whether blocks are those of the hop next to the seeds, and not all edges (subgraph_type)."""
-    for edge_type, block in blocks.items():
-        dst = ends_of(edge_type)[1]
-        ids = torch.cat([torch.tensor([-1]), *(_ids_of(of, each, dst).cpu() for of, each in compacted.items())])
-        if block.num_dst > int(ids.max()) + 1:
-            return False
-    return True
-
-
-def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, compacted: Mapping[Any, Tensor]) -> list[int]:
+def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:
     """Return the number of nodes of a type before the first hop and after each.
 
     A hop tells it of the types at the ends of its edges. A type that is no source has found no nodes; of one that is
-    no destination, the local ids of the seeds tell how many came first.
+    no destination, the seeds tell how many came first.
     """
     as_src = [edge_type for edge_type in hops[0] if ends_of(edge_type)[0] == node_type]
     as_dst = [edge_type for edge_type in hops[0] if ends_of(edge_type)[1] == node_type]
     if not as_src:
         return [num_nodes] * (len(hops) + 1)
-    if as_dst:
-        first = hops[0][as_dst[0]].num_dst
-    else:
-        ids = [_ids_of(type_, seeds, node_type) for type_, seeds in compacted.items()]
-        first = int(torch.cat([torch.tensor([-1]), *(part.cpu() for part in ids)]).max()) + 1
+    first = hops[0][as_dst[0]].num_dst if as_dst else num_seeds[node_type]
     return [first, *(hop[as_src[0]].num_src for hop in hops)]
 
 
-def _ids_of(type_: Any, compacted_seeds: Tensor, node_type: NodeType | None) -> Tensor:
-    """Return those of the local ids of seeds that are of the node type."""
-    if type_ == node_type:
-        return compacted_seeds.reshape(-1)
-    if not isinstance(type_, tuple):
-        return compacted_seeds.new_empty(0)
-    ends = [type_[0], *[type_[2]] * (compacted_seeds.shape[1] - 1)]  # negatives stand for destinations
-    columns = [column for column, end in enumerate(ends) if end == node_type]
-    return compacted_seeds[:, columns].reshape(-1) if columns else compacted_seeds.new_empty(0)
+def _num_seeds(compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]) -> Any:
+    """Return how many nodes of each type are seeds, {node type: number}: their local ids come first."""
+    found = dict.fromkeys(nodes, 0)
+    for type_, local in compacted.items():
+        columns = [(type_, local)]
+        if isinstance(type_, tuple):
+            more = local[:, 2:]
+            # Negatives stand for destinations, or for sources: for those whose ids they are.
+            end = 2 if type_ not in seeds or _are_nodes(nodes[type_[2]], more, seeds[type_][:, 2:]) else 0
+            columns = [(type_[0], local[:, 0]), (type_[2], local[:, 1]), (type_[end], more)]
+        for node_type, ids in columns:
+            if ids.numel() > 0:
+                found[node_type] = max(found[node_type], int(ids.max()) + 1)
+    return found
+
+
+def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:
+    """Return whether local ids are those of the nodes with some ids."""
+    within = local.numel() == 0 or int(local.max()) < len(nodes)
+    return within and bool((nodes[local.long()] == ids).all())
 
 
 def _types_of_seeds(*fields: Mapping[str, Mapping[Any, Tensor]]) -> list[Any]:

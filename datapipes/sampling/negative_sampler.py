@@ -1,7 +1,6 @@
 """NegativeSampler: the base of stages that add negatives to the pairs of a minibatch; docs/semantics.md, section 4.7.
 
-What a negative is, a subclass says by one method; how it stands in the minibatch, and to which positive it belongs,
-is said here.
+A subclass draws negatives by one method; this base places them in the minibatch, beside their positives.
 """
 
 from __future__ import annotations
@@ -16,18 +15,20 @@ from torch import Tensor
 
 from datapipes.base.checks import check_choice, shown
 from datapipes.base.rng import RngKey
+from datapipes.base.sizes import check_memory
 from datapipes.base.types import EdgeType
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling.sampler import Sampler
-from datapipes.sampling.seed_ids import check_seeds, check_times
-from datapipes.sampling.upstream import items_before, line_before
+from datapipes.sampling.seed_ids import check_seeds
+from datapipes.sampling.upstream import items_before, nearest_before
 
 __all__ = ["NegativeSampler"]
 
 MOST_KEPT = 4  # numbers of positives whose places are kept
+BYTES_EACH = 64  # of a negative: its ends, its places, and what is drawn on the way
 ENDS = {"src": (0,), "dst": (1,), "both": (0, 1)}  # the columns of pairs in which a negative differs
 SampleFn = Callable[[Tensor, RngKey, "EdgeType | None", "Tensor | None"], Tensor]
 
@@ -52,7 +53,7 @@ class Wanted(NamedTuple):
     Attributes:
         positives: ids [P, 2].
         places: which positive each belongs to.
-        times: int64 [P], the times of the positives, or None.
+        times: [P], the times of the positives, or None.
     """
 
     positives: Tensor
@@ -98,6 +99,11 @@ class NegativeSampler(MiniBatchTransformer):
         corrupt: str = "dst",
         form: str = "pairs",
     ) -> None:
+        if fn is not None and not callable(fn):
+            raise TypeError(
+                f"{self.name}: fn must be callable, got {type(fn).__name__}. Pass a function of pairs, rng, edge_type "
+                "and timestamps, as sample is."
+            )
         super().__init__(source, fn)  # type: ignore[arg-type]  # called by `sample`
         if fn is None and type(self).sample is NegativeSampler.sample:
             raise TypeError(
@@ -114,7 +120,12 @@ class NegativeSampler(MiniBatchTransformer):
             )
         if form == "rows":
             self.negative_end = corrupt
-        sampler = next((stage for stage in line_before(source) if isinstance(stage, Sampler)), None)
+        other = nearest_before(source, NegativeSampler)
+        if other is not None:
+            raise ValueError(
+                f"{self.name}: found {other!r} before it; a chain adds negatives once, to pairs. Draw all in one stage."
+            )
+        sampler = nearest_before(source, Sampler)
         if sampler is not None:
             raise ValueError(
                 f"{self.name}: found {sampler!r} before it; the neighborhood of the negatives must be sampled too. Put "
@@ -123,7 +134,7 @@ class NegativeSampler(MiniBatchTransformer):
         items = items_before(source)
         if items is not None:
             _check_items(self.name, items, form)
-        self._places: dict[int, _Places] = {}  # by the number of positives: those of full minibatches stay
+        self._places: dict[int, _Places] = {}  # by the number of positives: the last ones
 
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
         """Return a negative for each of `pairs`, ids [n, 2]. Only the ends that `corrupt` names may differ. It must
@@ -133,7 +144,7 @@ class NegativeSampler(MiniBatchTransformer):
             pairs: ids [n, 2], source and destination: each positive as often as it gets negatives.
             rng: the stage's random key at this minibatch, see RngKey.
             edge_type: that of the pairs; None without types.
-            timestamps: int64 [n], the times of the positives; None if the minibatch has none.
+            timestamps: [n], the times of the positives as the minibatch has them, or None.
         """
         assert self.fn is not None
         fn: Any = self.fn
@@ -153,7 +164,7 @@ class NegativeSampler(MiniBatchTransformer):
         return {"negative_ratio": self.negative_ratio, "corrupt": self.corrupt, "form": self.form}
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "negative_ratio": self.negative_ratio, "corrupt": self.corrupt, "form": self.form}
+        return {**super().describe(), **NegativeSampler.fingerprint(self)}
 
     def _wanted(self, minibatch: MiniBatch) -> dict[Any, Wanted]:
         if minibatch.blocks is not None or minibatch.input_nodes is not None:
@@ -176,18 +187,23 @@ class NegativeSampler(MiniBatchTransformer):
         pairs = check_seeds(self.name, what, given)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ValueError(_no_pairs(self.name, f"{what} {list(pairs.shape)}"))
-        of_pairs = None if times is None else torch.from_numpy(check_times(self.name, "timestamps", times, pairs))
-        return Wanted(pairs, self._places_of(int(pairs.shape[0])), of_pairs)
+        return Wanted(pairs, self._places_of(int(pairs.shape[0])), times)
 
     def _places_of(self, count: int) -> _Places:
         found = self._places.get(count)
         if found is None:
-            number = math.ceil(self.negative_ratio * count)
-            positive_of = torch.arange(number) * count // max(number, 1)
+            ratio = self.negative_ratio
+            number = math.ceil(ratio * count)
+            check_memory(self.name, f"{number} negatives", BYTES_EACH * number, "Lower negative_ratio or batch_size.")
+            positives = torch.arange(count)
+            if isinstance(ratio, int):  # the same in less time
+                positive_of = positives.repeat_interleave(ratio)
+            else:
+                positive_of = torch.arange(number) * count // max(number, 1)
             labels = torch.arange(count + number) < count
-            found = _Places(positive_of, labels, torch.cat((torch.arange(count), positive_of)))
-            if len(self._places) < MOST_KEPT:
-                self._places[count] = found
+            found = self._places[count] = _Places(positive_of, labels, torch.cat((positives, positive_of)))
+            if len(self._places) > MOST_KEPT:
+                self._places.pop(next(iter(self._places)), None)
         return found
 
     def _filled(self, minibatch: MiniBatch, wanted: dict[Any, Wanted], seeds: dict[Any, Tensor]) -> MiniBatch:

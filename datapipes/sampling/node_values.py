@@ -1,4 +1,6 @@
-"""NodeWeights and NodeTimes: by what nodes are drawn beside the random key: weights; times since when they exist."""
+"""NodeWeights and NodeTimes: what decides with the random key which nodes are drawn. A weight makes a node more or less
+likely; a time says since when it exists.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +73,17 @@ class NodeWeights:
                 f"{shown(sorted(self._values))}. Add them; equal weights, such as ones, draw each node alike."
             )
 
+    def refuse_other(self, graph: Graph) -> None:
+        """Raise ValueError if they are not weights of the nodes of a graph."""
+        for of, values in self._values.items():
+            count = graph.num_nodes_of(of) if of in graph.node_types else 0
+            if len(values) != count:
+                what = "nodes" if of is None else f"nodes of {of!r}"
+                raise ValueError(
+                    f"{self._what} has {len(values)} weights, of another stage, but the graph has {count} {what}. Give "
+                    "weights of this graph."
+                )
+
     def refuse_change(self) -> None:
         """Raise ValueError if the weights were changed in place, as far as torch counts that."""
         if self._versions != {of: version(values) for of, values in self._values.items()}:
@@ -106,6 +119,8 @@ class NodeWeights:
             )
         if not bool((values > 0).any()):
             raise ValueError(f"{what} is 0 at all {count} nodes, so none can be drawn. Give one of them a weight.")
+        if not bool(values.double().sum().isfinite()):
+            raise ValueError(f"{what} adds up to more than a float64 holds. Divide the weights by the largest.")
         return values
 
     def _sums(self, of: Any, values: Tensor) -> list[Tensor]:
@@ -160,9 +175,10 @@ class NodeTimes:
         forms = {of: form for (domain, of, each), form in graph.forms().items() if (domain, each) == ("node", name)}
         if not forms:
             known = sorted({each for domain, _, each in graph.forms() if domain == "node"})
+            remedy = "Name one of these." if known else "Build the graph with node_attributes={name: times}."
             raise ValueError(
                 f"{where}: node_time_attr is {shown(name)}, which no node has; the node attributes of the graph are "
-                f"{shown(known)}. Name one of these.{graph.anew}"
+                f"{shown(known)}. {remedy}{graph.anew}"
             )
         for of, form in forms.items():
             if form.dtype != torch.int64 or form.shape != ():

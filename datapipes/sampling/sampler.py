@@ -101,7 +101,7 @@ class Sampler(MiniBatchTransformer):
         self.graph = graph
         self.fanouts = check_fanouts(self.name, fanouts, graph)
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
-        self._has_types, self._negative_end = graph.is_heterogeneous, negative_end_before(source)
+        self._has_types, self._negative_end = graph.is_heterogeneous, negative_end_before(self.name, source)
         self.node_types: tuple[Any, ...] = graph.node_types
         self.edge_types: tuple[Any, ...] = sampled_edge_types(self.fanouts, graph)
 

@@ -36,8 +36,8 @@ from datapipes.sampling.upstream import (
     all_known,
     fetched_before,
     items_at_start,
-    line_before,
     names_of,
+    nearest_before,
     negative_end_before,
 )
 
@@ -80,14 +80,14 @@ class SeedEdgeExcluder(MiniBatchTransformer):
         by: str = "pair",
     ) -> None:
         super().__init__(source)
-        sampler = next((stage for stage in line_before(source) if isinstance(stage, Sampler)), None)
+        sampler = nearest_before(source, Sampler)
         self.exclusion = _Exclusion.checked(
             self.name,
             include_reverse_edges,
             reverse_etypes_mapping,
             only_positive,
             by,
-            negative_end_before(source),
+            negative_end_before(self.name, source),
             None if sampler is None else sampler.graph.edge_types,
         )
         self.include_reverse_edges, self.only_positive, self.by = include_reverse_edges, only_positive, by
@@ -97,9 +97,10 @@ class SeedEdgeExcluder(MiniBatchTransformer):
         if sampler is not None and by == "edge_id" and not sampler.return_edge_ids:
             raise _no_edge_ids(self.name, f"{sampler!r} without return_edge_ids")
         if getattr(sampler, "subgraph_type", "") == "bidirectional" and not include_reverse_edges:
+            pairs = "" if by == "pair" else " and by='pair', since the ids of reverses are not known"
             raise ValueError(
                 f"{self.name}: the sampler before it has subgraph_type='bidirectional', which adds the reverse of each "
-                "seed that it finds; these must go too. Set include_reverse_edges=True."
+                f"seed that it finds; these must go too. Set include_reverse_edges=True{pairs}."
             )
         fetched = fetched_before(source).get("edge_features")
         if fetched is not None:
@@ -107,6 +108,8 @@ class SeedEdgeExcluder(MiniBatchTransformer):
         for of, items in items_at_start(source).items():
             if items.seeds_shape == ():
                 raise _no_pairs(self.name, of, [len(items)])
+            if by == "edge_id" and EDGE_IDS not in items.names:
+                raise _no_seed_ids(self.name, of, f"the items {shown([*items.names])}")
             if include_reverse_edges:
                 reverse_of(self.name, of, self.reverse_etypes_mapping)
 
@@ -239,7 +242,7 @@ class _Exclusion:
                 raise _no_pairs(self.where, of, list(rows.shape))
             wanted = self._wanted(values_of(minibatch.labels, of), rows)
             if self.by == "edge_id":
-                ids[of] = self._ids(values_of((minibatch.extra or {}).get(EDGE_IDS), of), rows)[wanted]
+                ids[of] = self._ids(of, values_of((minibatch.extra or {}).get(EDGE_IDS), of), rows)[wanted]
             else:
                 pairs[of] = self._pairs(rows[wanted])
         if self.by == "edge_id":
@@ -271,13 +274,10 @@ class _Exclusion:
             destinations = rows[:, 1:2].expand_as(sources)
         return torch.stack((sources.reshape(-1), destinations.reshape(-1)), 1)
 
-    def _ids(self, ids: Any, rows: Tensor) -> Tensor:
+    def _ids(self, of: Any, ids: Any, rows: Tensor) -> Tensor:
         if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES or ids.shape != rows.shape[:1]:
             found = f"{dtype_name(ids.dtype)} {list(ids.shape)}" if isinstance(ids, Tensor) else "none"
-            raise ValueError(
-                f"{self.where}: by='edge_id' needs the id of each seed, int64 [{len(rows)}], as an item named "
-                f"{EDGE_IDS!r}, found {found}. Make the item set by dp.ItemSet.of_edges, or use by='pair'."
-            )
+            raise _no_seed_ids(self.where, of, f"{found} for {len(rows)} seeds")
         return ids.long()
 
 
@@ -295,6 +295,14 @@ def _no_edge_ids(where: str, found: str) -> ValueError:
     return ValueError(
         f"{where}: by='edge_id' needs the ids of the sampled edges, found {found}. Set return_edge_ids=True at the "
         "sampler."
+    )
+
+
+def _no_seed_ids(where: str, of: Any, found: str) -> ValueError:
+    kind = "" if of is None else f" of {shown(of)}"
+    return ValueError(
+        f"{where}: by='edge_id' needs the id of each seed{kind}, int64 [n], as an item named {EDGE_IDS!r}, found "
+        f"{found}. Make the item set by dp.ItemSet.of_edges, or use by='pair'."
     )
 
 

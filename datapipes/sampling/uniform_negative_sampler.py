@@ -26,6 +26,7 @@ from datapipes.minibatch import MiniBatch
 from datapipes.sampling.choice_sampler import CONCURRENCY
 from datapipes.sampling.negative_sampler import ENDS, NegativeSampler, Wanted
 from datapipes.sampling.node_values import NodeTimes, NodeWeights
+from datapipes.sampling.seed_ids import check_times
 from datapipes.sampling.upstream import items_before
 
 __all__ = ["UniformNegativeSampler"]
@@ -38,7 +39,7 @@ Asked = tuple[str, tuple[Any, ...]]  # a method of a graph and its arguments
 Steps = Generator[Asked, Any, Tensor]  # asks the graph, and returns negatives
 
 
-class _Checks(NamedTuple):
+class _Drawing(NamedTuple):
     """How the negatives of one edge type are drawn.
 
     Attributes:
@@ -174,31 +175,33 @@ class UniformNegativeSampler(NegativeSampler):
                 f"{self.name}: found seeds without timestamps, at which the negatives must exist (node_time_attr). "
                 "Name one item 'timestamps' in the ItemSet."
             )
+        if has_times:
+            times = torch.from_numpy(check_times(self.name, "timestamps", times, pairs))
         if any(num_nodes > INT32_MAX for _, _, (num_nodes, _) in drawn):
             pairs = pairs.long()
         found, slots = pairs.clone(), torch.arange(len(pairs))
-        checks = _Checks(of, key, drawn, times if has_times else None)
-        left = yield from self._round(checks, pairs, found, slots, 0, 1)
+        drawing = _Drawing(of, key, drawn, times if has_times else None)
+        left = yield from self._round(drawing, pairs, found, slots, 0, 1)
         for some in torch.split(left, MOST_OPEN):  # a round of many tries takes so much memory and no more
             first, count = 1, 2
             while len(some) > 0 and first < MOST_TRIES:
-                some = yield from self._round(checks, pairs, found, some, first, count)
+                some = yield from self._round(drawing, pairs, found, some, first, count)
                 first, count = first + count, min(2 * count, MOST_TRIES - first - count)
             if len(some) > 0:
-                found[some] = yield from self._last_resort(checks, pairs, some)
+                found[some] = yield from self._last_resort(drawing, pairs, some)
         return found
 
-    def _round(self, checks: _Checks, pairs: Tensor, found: Tensor, slots: Tensor, first: int, count: int) -> Steps:
+    def _round(self, drawing: _Drawing, pairs: Tensor, found: Tensor, slots: Tensor, first: int, count: int) -> Steps:
         """Write the first of some tries that is allowed for each slot to `found`; return the slots without one."""
         ids = _core.draw_negatives(
-            checks.key, slots.numpy(), first_try=first, num_tries=count, ends=[end for _, _, end in checks.drawn]
+            drawing.key, slots.numpy(), first_try=first, num_tries=count, ends=[end for _, _, end in drawing.drawn]
         )
         of_slots = pairs[slots.repeat_interleave(count)] if count > 1 else pairs[slots]
         tries = of_slots.clone()
-        for (column, _, _), each in zip(checks.drawn, ids, strict=True):
+        for (column, _, _), each in zip(drawing.drawn, ids, strict=True):
             tries[:, column] = torch.from_numpy(each)
-        times = None if checks.times is None else checks.times[slots].repeat_interleave(count)
-        allowed = yield from self._allowed(checks, tries, of_slots, times)
+        times = None if drawing.times is None else drawing.times[slots].repeat_interleave(count)
+        allowed = yield from self._allowed(drawing, tries, of_slots, times)
         if allowed is None:
             found[slots] = tries
             return slots[:0]
@@ -209,43 +212,44 @@ class UniformNegativeSampler(NegativeSampler):
         return slots[~done]
 
     def _allowed(
-        self, checks: _Checks, tries: Tensor, positives: Tensor, times: Tensor | None
+        self, drawing: _Drawing, tries: Tensor, positives: Tensor, times: Tensor | None
     ) -> Generator[Asked, Any, Tensor | None]:
         """Return which tries may be negatives of their positives, at their times, bool [n]; None if all may."""
         allowed: Tensor | None = None
         if times is not None:
             assert self.times is not None
             allowed = torch.ones(len(tries), dtype=torch.bool)
-            for column, node_type, _ in checks.drawn:
+            for column, node_type, _ in drawing.drawn:
                 if self.times.has(node_type):
                     since = yield "node_times", (self.node_time_attr, tries[:, column].contiguous(), node_type)
                     allowed &= since <= times
         if self.strict:
-            edges = yield "has_edges", (tries, checks.edge_type)
+            edges = yield "has_edges", (tries, drawing.edge_type)
             new = (edges.counts == 0) & (tries != positives).any(1)
             allowed = new if allowed is None else allowed & new
         return allowed
 
-    def _last_resort(self, checks: _Checks, pairs: Tensor, left: Tensor) -> Steps:
+    def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Steps:
         """Return the negatives of the slots that all tries have left: the earliest nodes, where nodes have times."""
-        tries, of = pairs[left], checks.edge_type
-        if checks.times is not None:
+        tries, of = pairs[left], drawing.edge_type
+        if drawing.times is not None:
             assert self.times is not None
-            for column, node_type, _ in checks.drawn:
+            for column, node_type, _ in drawing.drawn:
                 if self.times.has(node_type):
                     tries[:, column] = self.times.earliest(node_type)
-            allowed = yield from self._allowed(checks, tries, pairs[left], None)
+            allowed = yield from self._allowed(drawing, tries, pairs[left], None)
             if allowed is None or bool(allowed.all()):
                 return tries
             left = left[~allowed]
         source, destination = pairs[left[0]].tolist()
         ends = [f"source {source}", f"destination {destination}"]
-        kept = ends[1 - self._columns[0]] if len(self._columns) == 1 else " and ".join(ends)
-        late = ", or does not exist at its time" if checks.times is not None else ""
+        both = len(self._columns) == 2
+        kept = f"in place of its {' and '.join(ends)}" if both else f"with its {ends[1 - self._columns[0]]}"
+        late = ", or does not exist at its time" if drawing.times is not None else ""
         what = "" if of is None else f" of {type_text(of)}"
         raise ValueError(
             f"{self.name}: found no negative for the positive ({source}, {destination}){what} in {MOST_TRIES} tries: "
-            f"with its {kept}, all that was drawn is an edge or the positive itself{late}. Leave out strict, or take "
+            f"{kept}, all that was drawn is an edge or the positive itself{late}. Leave out strict, or take "
             "such pairs out of the item set."
         )
 
@@ -280,6 +284,7 @@ class UniformNegativeSampler(NegativeSampler):
             )
         if isinstance(given, NodeWeights):  # of the stage that this one is a copy of
             given.refuse_change()
+            given.refuse_other(self.graph)
             return given
         return NodeWeights(self.name, name, self.graph, given)
 
@@ -292,13 +297,14 @@ class UniformNegativeSampler(NegativeSampler):
                 f"{self.name}: the seeds have {have}, the graph has {has}; both must have them. Use "
                 f"{'dp.HeteroItemSet({(src, rel, dst): items})' if graph.is_heterogeneous else 'dp.ItemSet(pairs)'}."
             )
-        if edge_type is None:
-            return None
-        of = known_edge_type(f"{self.name}, seeds", edge_type, graph.edge_types)
+        of = None if edge_type is None else known_edge_type(f"{self.name}, seeds", edge_type, graph.edge_types)
         for column in self._columns:
-            weights = self.weights[column]
+            node_type, weights = ends_of(of)[column], self.weights[column]
             if weights is not None:
-                weights.refuse_missing(ends_of(of)[column])
+                weights.refuse_missing(node_type)
+            if graph.num_nodes_of(node_type) == 0:
+                what = "the graph" if node_type is None else f"the type {node_type!r}"
+                raise ValueError(f"{self.name}: found no nodes of {what}; at least 1 is needed to draw one. Add nodes.")
         return of
 
     def fingerprint(self) -> Fingerprint:

@@ -6,7 +6,7 @@ A stage of the user's may do anything. So each question has an answer only as fa
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -14,6 +14,8 @@ from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage
 from datapipes.chain.stage_base import StageBase
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.seeds import ItemSampler
+
+_S = TypeVar("_S", bound=Stage)
 
 
 def fetched_before(source: Stage) -> dict[str, Stage]:
@@ -65,9 +67,25 @@ def all_known(source: StageBase) -> bool:
     )
 
 
-def negative_end_before(source: Stage) -> str:
-    """Return the end to which the columns of seeds [n, k] from column 2 on belong, "src" or "dst"; see StageBase."""
-    return next((stage.negative_end for stage in line_before(source) if stage.negative_end is not None), "dst")
+def negative_end_before(where: str, source: Stage) -> str:
+    """Return the end to which the columns of seeds [n, k] from column 2 on belong, "src" or "dst"; see StageBase.
+
+    Raises:
+        ValueError: Stages that are joined differ.
+    """
+    stages: StageGraph[Stage] = StageGraph(source)
+    ends = sorted({stage.negative_end for stage in stages if stage.negative_end is not None})
+    if len(ends) > 1:
+        raise ValueError(
+            f"{where}: found negatives for the source and negatives for the destination in the chains that are joined "
+            "before it; rows [n, k] have one of the two. Sample the neighborhood of each before the join."
+        )
+    return ends[0] if ends else "dst"
+
+
+def nearest_before(source: Stage, cls: type[_S]) -> _S | None:
+    """Return the nearest stage of a class before a stage, up to a join; None if there is none."""
+    return next((stage for stage in line_before(source) if isinstance(stage, cls)), None)
 
 
 def rows_left_behind(where: str, found: str) -> str:

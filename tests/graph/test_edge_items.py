@@ -89,6 +89,8 @@ def test_what_is_refused():
         dp.ItemSet.of_edges(typed_graph(), edge_ids=torch.tensor([1]))
     with refused(ValueError, stage="ItemSet.of_edges", found="no edges of", allowed="at least 1"):
         dp.ItemSet.of_edges(typed_graph(), HOSTS)
+    with refused(ValueError, stage="ItemSet.of_edges", found="hosts", allowed="edge_type is 'author:writes:paper'"):
+        dp.ItemSet.of_edges(typed_graph(), WRITES, {HOSTS: torch.tensor([1])})
     for given in ({"edge_ids": torch.empty(0, dtype=torch.int64)}, {}):
         graph = small_graph() if given else dp.CSCGraph(torch.zeros(4).long(), torch.empty(0).long())
         with refused(ValueError, stage="ItemSet.of_edges", found="no edges", allowed="at least 1"):

@@ -145,6 +145,20 @@ def test_the_features_of_edges_are_addressed_as_before():
 # --- what is refused
 
 
+def test_two_types_with_the_same_reverses():
+    mapping = {WRITES: WRITTEN, REVIEWS: WRITTEN}
+    with refused(ValueError, stage="random_link_split", found="'author:reviews:paper', ", allowed="follows one edge"):
+        dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, reverse_etypes_mapping=mapping)
+
+
+@pytest.mark.parametrize("empty", [WRITES, BY])
+def test_a_type_without_edges_has_no_reverses(empty):
+    graph = both_ways()
+    graph = graph.with_edges_kept({empty: torch.zeros(graph.num_edges_of(empty), dtype=torch.bool)})
+    with refused(ValueError, stage="random_link_split", found="the edge", allowed="has no reverse in"):
+        dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: BY}, edge_types=[WRITES])
+
+
 def test_edges_without_the_reverses_that_the_mapping_names():
     with refused(ValueError, stage="random_link_split", found=r"the edge \(\d+, \d+\) of", allowed="has no reverse in"):
         dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: WRITTEN})

@@ -1,4 +1,4 @@
-"""A loader warns once where the seeds of links are edges of the graph that is sampled for them."""
+"""A loader warns once where the seeds of links are among the edges that are sampled for them."""
 
 import re
 import warnings
@@ -18,7 +18,7 @@ def pairs_of(graph, count: int = 40) -> torch.Tensor:
 
 def chain(graph, *, batch_size: int = 16, sampled=None) -> dp.Stage:
     pipe = dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), batch_size)
-    return pipe.sample_neighbor(sampled or graph, [3])
+    return pipe.sample_neighbor(sampled or graph, [-1])
 
 
 def warned(loader: dp.DataLoader, epochs: int = 1) -> list[str]:
@@ -31,9 +31,10 @@ def warned(loader: dp.DataLoader, epochs: int = 1) -> list[str]:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_seeds_that_are_edges_are_told_once_with_the_line_that_mends_it(num_workers):
-    options = {"multiprocessing_context": "fork"} if num_workers else {}
-    (text,) = warned(dp.DataLoader(chain(small_graph()), num_workers, **options), epochs=2)
-    assert text.startswith("data_loader: 16 of the first 16 positive seeds are edges of the graph")
+    (text,) = warned(dp.DataLoader(chain(small_graph()), num_workers), epochs=2)
+    assert text.startswith(
+        "data_loader: 16 of the first 16 positive seeds are among the edges that sample_neighbor sampled"
+    )
     assert "Put exclude_seed_edges() behind the sampler" in text
 
 
@@ -48,21 +49,21 @@ def test_parts_are_asked(local_part):
 def test_edges_of_types_count_together():
     items_of = dp.ItemSet.of_edges(typed_graph())
     for graph in (typed_graph(), typed_parts()):
-        (text,) = warned(dp.DataLoader(dp.ItemSampler(items_of, 16, shuffle=True).sample_neighbor(graph, [2])))
+        (text,) = warned(dp.DataLoader(dp.ItemSampler(items_of, 16, shuffle=True).sample_neighbor(graph, [-1])))
         assert "16 of the first 16" in text
 
 
 def test_at_most_1024_pairs_are_looked_up():
     pairs = pairs_of(small_graph(), 200).repeat(10, 1)
-    pipe = dp.ItemSampler(dp.ItemSet(pairs), 2_000).sample_neighbor(small_graph(), [1])
+    pipe = dp.ItemSampler(dp.ItemSet(pairs), 2_000).sample_neighbor(small_graph(), [-1])
     assert "1024 of the first 1024" in warned(dp.DataLoader(pipe))[0]
 
 
 def test_negatives_do_not_count():
     pipe = dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16)
-    both = pipe.sample_negative(1, lambda pairs, *_: pairs).sample_neighbor(small_graph(), [2])
+    both = pipe.sample_negative(1, lambda pairs, *_: pairs).sample_neighbor(small_graph(), [-1])
     assert "16 of the first 16" in warned(dp.DataLoader(both))[0]
-    rows = pipe.sample_negative(3, lambda pairs, *_: pairs, form="rows").sample_neighbor(small_graph(), [2])
+    rows = pipe.sample_negative(3, lambda pairs, *_: pairs, form="rows").sample_neighbor(small_graph(), [-1])
     assert "16 of the first 16" in warned(dp.DataLoader(rows))[0]
 
 
@@ -75,7 +76,7 @@ def timed_chain(**options: object) -> dp.Stage:
     plain = small_graph()
     graph = dp.CSCGraph(plain.indptr, plain.indices, edge_attributes={"at": torch.arange(200)})
     items_of = dp.ItemSet((pairs_of(plain), torch.arange(40)), names=("seeds", "timestamps"))
-    return dp.ItemSampler(items_of, 16).temporal_sample_neighbor(graph, [3], edge_time_attr="at", **options)
+    return dp.ItemSampler(items_of, 16).temporal_sample_neighbor(graph, [-1], edge_time_attr="at", **options)
 
 
 QUIET = {
@@ -84,6 +85,16 @@ QUIET = {
     "no sampler": lambda: dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16),
     "no edges": lambda: dp.ItemSampler(dp.ItemSet(torch.tensor([[0, 0], [39, 39]])), 2).sample_neighbor(
         small_graph(), [3]
+    ),
+    "exclusion by a function": lambda: chain(small_graph()).transform(dp.exclude_seed_edges),
+    "no edges are sampled": lambda: dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16).sample_neighbor(
+        small_graph(), [0]
+    ),
+    "seeds that a stage made into other ids": lambda: chain(small_graph()).transform(
+        lambda minibatch: minibatch.replace(seeds=minibatch.seeds + 1000)
+    ),
+    "seeds that a stage took out": lambda: chain(small_graph()).transform(
+        lambda minibatch: minibatch.replace(seeds=None)
     ),
     "a graph without them": split_chain,
     "earlier edges only": timed_chain,
@@ -105,10 +116,17 @@ def test_edges_of_the_time_of_the_seed_are_told():
     assert re.search(r"16 of the first 16", text)
 
 
-def test_a_graph_in_parts_stays_without_connections_where_workers_are_forked():
-    parts = small_parts(3, None)
-    assert warned(dp.DataLoader(chain(parts), 2, multiprocessing_context="fork")) == []
-    assert parts.peers.asked == []
+def test_it_points_at_the_loop_over_the_loader():
+    with warnings.catch_warnings(record=True) as caught, dp.DataLoader(chain(small_graph())) as loader:
+        warnings.simplefilter("always")
+        for _ in loader:
+            break
+    assert [each.filename for each in caught] == [__file__]
+
+
+def test_seeds_of_trees_are_told():
+    pipe = dp.ItemSampler(dp.ItemSet(pairs_of(small_graph())), 16).sample_neighbor(small_graph(), [-1], disjoint=True)
+    assert "16 of the first 16" in warned(dp.DataLoader(pipe))[0]
 
 
 def test_the_state_and_the_minibatches_are_the_same():

@@ -401,3 +401,17 @@ def test_without_torch_geometric_the_error_names_the_extra(monkeypatch):
         remedy="pip install torch_geometric",
     ):
         next(iter(slow_sampled())).to_pyg()
+
+
+@pytest.mark.parametrize("corrupt", ["src", "dst"])
+@pytest.mark.parametrize("fanouts", [[{WRITES: -1, CITES: -1}] * 2, [{WRITES: 2, CITES: 2, BY: 2}]])
+def test_nodes_of_negatives_are_seeds_of_the_type_that_is_drawn(corrupt, fanouts):
+    graph = hetero_graph()
+    pipe = dp.ItemSampler(dp.ItemSet.of_edges(graph, WRITES), 6, shuffle=True, seed=2)
+    pipe = pipe.sample_uniform_negative(graph, 3, corrupt=corrupt, form="rows").sample_neighbor(graph, fanouts)
+    for minibatch in pipe:
+        seeds, data = minibatch.seeds[WRITES], minibatch.to_pyg()
+        of_authors = [0, 2, 3, 4] if corrupt == "src" else [0]
+        authors, papers = (seeds[:, [at for at in range(5) if (at in of_authors) == own]].unique() for own in (1, 0))
+        assert data["author"].num_sampled_nodes[0] == len(authors)
+        assert data["paper"].num_sampled_nodes[0] == len(papers)

@@ -1,5 +1,7 @@
 """NegativeSampler: how negatives stand in a minibatch, what a user's own sampler may return, what is refused."""
 
+import math
+
 import pytest
 import torch
 from pipelines import digests, item_set, items, refused, small_graph
@@ -165,6 +167,31 @@ def test_rows_of_one_type_are_numbered_row_by_row():
 # --- what is refused
 
 
+class Joined(dp.MiniBatchTransformer):
+    def transform(self, minibatch, other):
+        return minibatch
+
+
+def rows_of(corrupt: str) -> dp.Stage:
+    return links_of_types().sample_uniform_negative(typed_graph(), 2, form="rows", corrupt=corrupt)
+
+
+@pytest.mark.parametrize("corrupt", ["src", "dst"])
+def test_rows_behind_a_join_are_numbered_as_in_a_line(corrupt):
+    line = first(rows_of(corrupt).sample_neighbor(typed_graph(), [2]))
+    behind = first(Joined([rows_of(corrupt), rows_of(corrupt)]).sample_neighbor(typed_graph(), [2]))
+    for found in (line, behind):
+        for of, local in found.compacted_seeds.items():
+            nodes = found.input_nodes[of[0] if corrupt == "src" else of[2]]
+            assert torch.equal(nodes[local[:, 2:].long()], found.seeds[of][:, 2:])
+
+
+def test_a_join_of_rows_for_both_ends():
+    both = Joined([rows_of("src"), rows_of("dst")])
+    with refused(ValueError, stage="sample_neighbor", found="for the source and", allowed="one of the two"):
+        both.sample_neighbor(typed_graph(), [2])
+
+
 @pytest.mark.parametrize("ratio", [0, -1, 0.0, float("nan"), float("inf"), 2.0**31])
 def test_a_ratio_that_is_none(ratio):
     with refused(ValueError, stage="sample_negative", found="negative_ratio", allowed="above 0"):
@@ -191,6 +218,37 @@ def test_both_ends_for_rows():
 def test_a_name_that_is_not_known(argument):
     with refused(ValueError, stage="sample_negative", found="'head'", allowed="'dst'|'rows'"):
         pairs_chain().sample_negative(1, next_destination, **{argument: "head"})
+
+
+def test_negatives_twice():
+    for form in ("pairs", "rows"):
+        with refused(ValueError, stage="sample_negative", found="NegativeSampler", allowed="once"):
+            pairs_chain().sample_negative(2, next_destination, form=form).sample_negative(1, next_destination)
+
+
+def test_a_function_that_is_none():
+    with refused(TypeError, stage="sample_negative", found="got int", allowed="callable"):
+        pairs_chain().sample_negative(1, 3)
+
+
+def test_a_number_that_exceeds_the_memory():
+    with refused(MemoryError, stage="sample_negative", found="negatives needs", allowed="are left by"):
+        first(pairs_chain().sample_negative(2**31 - 1, next_destination))
+
+
+def test_times_that_nobody_reads_may_be_floats():
+    found = first(pairs_chain(timestamps=torch.rand(22)).sample_uniform_negative(small_graph(), 2))
+    assert found.timestamps.shape == (12,)
+
+
+@pytest.mark.parametrize("ratio", [2, 1.5])
+def test_negatives_belong_to_their_positives_whatever_was_asked_before(ratio):
+    pairs = dp.ItemSampler(dp.ItemSet(PAIRS.repeat(6, 1)), 8)
+    some = pairs.transform(lambda minibatch: minibatch.replace(seeds=minibatch.seeds[: 1 + minibatch.index % 7]))
+    for minibatch in some.sample_negative(ratio, next_destination):
+        count = 1 + minibatch.index % 7
+        number = math.ceil(ratio * count)
+        assert minibatch.indexes.tolist() == [*range(count), *(j * count // number for j in range(number))]
 
 
 def test_a_class_without_a_method():

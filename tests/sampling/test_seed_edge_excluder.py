@@ -380,8 +380,14 @@ def test_edge_ids_that_are_missing():
     pipe = dp.ItemSampler(dp.ItemSet(PAIRS), 4)
     with refused(ValueError, stage="exclude_seed_edges", found="without return_edge_ids", allowed="needs the ids"):
         pipe.sample_neighbor(small_graph(), [2]).exclude_seed_edges(by="edge_id")
+    sampled_ids = pipe.sample_neighbor(small_graph(), [2], return_edge_ids=True)
+    with refused(ValueError, stage="exclude_seed_edges", found=r"\['seeds'\]", allowed="the id of each seed"):
+        sampled_ids.exclude_seed_edges(by="edge_id")
     with refused(ValueError, stage="exclude_seed_edges", found="found none", allowed="the id of each seed"):
-        first(pipe.sample_neighbor(small_graph(), [2], return_edge_ids=True).exclude_seed_edges(by="edge_id"))
+        first(sampled_ids.transform(lambda minibatch: minibatch).exclude_seed_edges(by="edge_id"))
+    typed = typed_items(links=True).sample_neighbor(typed_graph(), [2], return_edge_ids=True)
+    with refused(ValueError, stage="exclude_seed_edges", found="'author', 'writes', 'paper'", allowed="the id of each"):
+        typed.exclude_seed_edges(by="edge_id")
     floats = dp.ItemSampler(dp.ItemSet((PAIRS, torch.rand(22)), names=("seeds", "edge_ids")), 4)
     with refused(ValueError, stage="exclude_seed_edges", found="float32", allowed="the id of each seed"):
         first(floats.sample_neighbor(small_graph(), [2], return_edge_ids=True).exclude_seed_edges(by="edge_id"))
@@ -395,6 +401,10 @@ def test_reverses_that_the_sampler_adds_must_go_too():
     both = pairs.sample_neighbor(small_graph(), [4], subgraph_type="bidirectional")
     with refused(ValueError, stage="exclude_seed_edges", found="bidirectional", allowed="these must go too"):
         both.exclude_seed_edges()
+    known = dp.ItemSampler(dp.ItemSet.of_edges(small_graph()), 8)
+    ids = known.sample_neighbor(small_graph(), [4], subgraph_type="bidirectional", return_edge_ids=True)
+    with refused(ValueError, stage="exclude_seed_edges", found="bidirectional", allowed="by='pair'"):
+        ids.exclude_seed_edges(by="edge_id")
     found = first(both.exclude_seed_edges(True))
     edges = {(int(found.input_nodes[u]), int(found.input_nodes[v])) for u, v in found.blocks[0].edge_index.t()}
     assert edges.isdisjoint({tuple(pair) for pair in [*found.seeds.tolist(), *found.seeds.flip(1).tolist()]})

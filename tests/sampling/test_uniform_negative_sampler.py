@@ -379,6 +379,26 @@ def test_weights_of_an_end_that_is_kept():
             pairs_chain().sample_uniform_negative(small_graph(), 1, corrupt=corrupt, **{name: torch.ones(40)})
 
 
+def test_weights_of_another_stage_and_graph():
+    pipe = pairs_chain().sample_uniform_negative(small_graph(), 2, dst_weight=torch.rand(40))
+    assert digests(pairs_chain().sample_uniform_negative(small_graph(), 2, dst_weight=pipe.dst_weight)) == digests(pipe)
+    with refused(ValueError, stage="sample_uniform_negative", found="40 weights", allowed="the graph has 2 nodes"):
+        pairs_chain().sample_uniform_negative(graph_of([[1], [0]]), 2, dst_weight=pipe.dst_weight)
+
+
+def test_weights_that_add_up_to_too_much():
+    weights = torch.full((40,), 1e308, dtype=torch.float64)
+    with refused(ValueError, stage="sample_uniform_negative", found="dst_weight", allowed="a float64 holds"):
+        pairs_chain().sample_uniform_negative(small_graph(), 2, dst_weight=weights)
+
+
+def test_a_type_without_nodes():
+    hosts = ("venue", "hosts", "paper")
+    pairs = dp.ItemSampler(dp.HeteroItemSet({hosts: dp.ItemSet(PAIRS)}), 4)
+    with refused(ValueError, stage="sample_uniform_negative", found="type 'venue'", allowed="at least 1"):
+        pairs.sample_uniform_negative(typed_graph(), 2, corrupt="src")
+
+
 def test_weights_without_a_type_that_is_drawn():
     with refused(ValueError, stage="sample_uniform_negative", found="'paper'", allowed="it has"):
         links_of_types().sample_uniform_negative(typed_graph(), 1, dst_weight={"author": torch.ones(25)})
@@ -423,6 +443,9 @@ def test_times_that_are_missing():
     floats = timed(small_graph(), torch.rand(40))
     with refused(TypeError, stage="sample_uniform_negative", found="float32", allowed="int64"):
         pairs_chain().sample_uniform_negative(floats, 1, node_time_attr="since")
+    late = pairs_chain(timestamps=torch.rand(22))
+    with refused(TypeError, stage="sample_uniform_negative", found="float32", allowed="int64"):
+        first(late.sample_uniform_negative(small_timed_graph(), 1, node_time_attr="since"))
 
 
 @pytest.mark.parametrize("parts", [False, True])

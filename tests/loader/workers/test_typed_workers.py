@@ -15,7 +15,7 @@ import datapipes as dp
 from datapipes.processes.sharing import Together
 
 # The seeds of the links are edges by chance.
-pytestmark = pytest.mark.filterwarnings("ignore:data_loader. .* positive seeds are edges")
+pytestmark = pytest.mark.filterwarnings("ignore:data_loader. .* positive seeds are among")
 
 CHAINS = {"nodes": typed_fetched, "links": typed_links}
 WAYS = [

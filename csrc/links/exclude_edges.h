@@ -38,7 +38,6 @@ class PairSet {
   explicit PairSet(std::size_t most);
   void add(std::int64_t one, std::int64_t other);
   bool has(std::int64_t one, std::int64_t other) const;
-  bool empty() const { return entries_.empty(); }
 
  private:
   struct Entry {

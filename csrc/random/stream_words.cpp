@@ -3,7 +3,6 @@
 #include <cstddef>
 
 #include "common/avx2.h"
-#include "random/lanes.h"
 #include "random/philox.h"
 
 namespace datapipes {
@@ -11,24 +10,6 @@ namespace {
 
 void plain_words(std::uint64_t key, std::uint32_t first, std::span<std::uint32_t> out) {
   for (std::uint32_t& word : out) word = philox4x32({0, first++, 0, 0}, key)[0];
-}
-
-void words_in_pairs(std::uint64_t key, std::uint32_t first, std::span<std::uint32_t> out) {
-  std::size_t i = 0;
-  for (; i + 4 <= out.size(); i += 4, first += 4) {
-    LaneCounter counters[2];
-    const Lanes none = Lanes::both(0);
-    counters[0] = {none, Lanes::of(first, first + 1), none, none};
-    counters[1] = {none, Lanes::of(first + 2, first + 3), none, none};
-    philox_lanes(counters, key);
-    for (std::size_t pair = 0; pair < 2; ++pair) {
-      std::uint64_t words[2];
-      counters[pair].x0.store(words);
-      out[i + 2 * pair] = static_cast<std::uint32_t>(words[0]);
-      out[i + 2 * pair + 1] = static_cast<std::uint32_t>(words[1]);
-    }
-  }
-  plain_words(key, first, out.subspan(i));
 }
 
 #if defined(DATAPIPES_AVX2)
@@ -71,7 +52,7 @@ DATAPIPES_AVX2 void words_by_avx2(std::uint64_t key, std::uint32_t first, std::s
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out.data() + i + 4 * v), packed);
     }
   }
-  words_in_pairs(key, first, out.subspan(i));
+  plain_words(key, first, out.subspan(i));
 }
 
 #endif
@@ -79,27 +60,10 @@ DATAPIPES_AVX2 void words_by_avx2(std::uint64_t key, std::uint32_t first, std::s
 }  // namespace
 
 void first_words_of_streams(std::uint64_t key, std::uint32_t first, std::span<std::uint32_t> out) {
-  if (!first_words_of_streams(key, first, out, WordsBy::kAvx2)) words_in_pairs(key, first, out);
-}
-
-bool first_words_of_streams(std::uint64_t key, std::uint32_t first, std::span<std::uint32_t> out, WordsBy by) {
-  switch (by) {
-    case WordsBy::kPlain:
-      plain_words(key, first, out);
-      return true;
-    case WordsBy::kPairs:
-      words_in_pairs(key, first, out);
-      return true;
-    case WordsBy::kAvx2:
 #if defined(DATAPIPES_AVX2)
-      if (has_avx2()) {
-        words_by_avx2(key, first, out);
-        return true;
-      }
+  if (has_avx2()) return words_by_avx2(key, first, out);
 #endif
-      return false;
-  }
-  return false;
+  plain_words(key, first, out);
 }
 
 }  // namespace datapipes

@@ -1,6 +1,6 @@
 """Predict links: negatives, exclusion of the seeds, and ranking, on four kinds of graphs.
 
-* `debian` (embedded, the default): which package depends on which. ROC AUC against random pairs, and MRR.
+* `debian` (embedded, the default): which package depends on which. ROC AUC against random pairs.
 * the folder of ogbl-ddi: interactions of drugs, Hits@20 by OGB's rule against the negatives of its files.
 * the folder of FB15k-237 (OpenKE's files): heads and tails of triples of 237 relations, filtered MRR over all entities.
 * the folder of ACM (HeCo's files): papers for authors, a bipartite recommender, Recall@20 over all papers.
@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from link_model import PLAIN, LinkModel, Settings
+from torch import Tensor
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import datapipes as dp
-
-PLAIN = ("node", "to", "node")  # the one edge type of a graph without types, in the model
 
 
 @dataclass
@@ -54,122 +54,6 @@ class Task:
     rank: Any
     settings: Settings
     shared: bool = False
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of training; none was chosen on a test set.
-
-    Attributes:
-        length: that of the vectors between two layers, of a width of 1; 0 leaves them as they are.
-        decoder: "product", or "mlp", a small network over the product.
-    """
-
-    width: int = 128
-    fanouts: tuple[int, ...] = (10, 10)
-    batch_size: int = 2048
-    epochs: int = 10
-    learning_rate: float = 5e-3
-    dropout: float = 0.3
-    decoder: str = "product"
-    length: float = 0.0
-
-
-class LinkModel(nn.Module):
-    """Vectors of nodes by layers over their in-edges, and a score of pairs.
-
-    A layer adds a map of the node itself and one of the mean of its neighbors, each times the vector of its relation;
-    all relations weigh the same (GraphSAGE, Hamilton et al., 2017; composition of Vashishth et al., 2020). The score of
-    a pair is the sum of source times relation times destination (DistMult, Yang et al., 2015), or a small network over
-    source times destination.
-    """
-
-    def __init__(self, graph: Any, features: dict[str, Tensor], settings: Settings) -> None:
-        super().__init__()
-        width, self.dropout = settings.width, settings.dropout
-        self.length = settings.length * width**0.5
-        self.types = [of or "node" for of in graph.node_types]
-        self.relations = {of or PLAIN: number for number, of in enumerate(graph.edge_types)}
-        self.inputs = nn.ModuleDict()
-        for of, count in zip(self.types, (graph.num_nodes_of(of) for of in graph.node_types), strict=True):
-            self.inputs[of] = _input(features.get(of), count, width)
-        self.layers = nn.ModuleList(nn.Linear(2 * width, width) for _ in settings.fanouts)
-        self.of_relation = nn.Parameter(torch.ones(len(settings.fanouts) + 1, len(self.relations), width))
-        self.mlp = (
-            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(self.dropout), nn.Linear(width, 1))
-            if settings.decoder == "mlp"
-            else None
-        )
-
-    def forward(self, minibatch: dp.MiniBatch, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the vectors of the nodes of each type that the last layer knows: the seeds come first."""
-        nodes = minibatch.input_nodes if isinstance(minibatch.input_nodes, dict) else {"node": minibatch.input_nodes}
-        h = {of: _rows(self.inputs[of], features.get(of), ids) for of, ids in nodes.items()}
-        for number, (layer, hop) in enumerate(zip(self.layers, minibatch.blocks, strict=True)):
-            blocks = hop if isinstance(hop, dict) else {PLAIN: hop}
-            means = self.means(h, blocks, self.of_relation[number])
-            h = {of: layer(torch.cat((h[of][: len(mean)], mean), 1)) for of, mean in means.items()}
-            if number + 1 < len(self.layers):
-                h = {of: F.dropout(self.scaled(each.relu()), self.dropout, self.training) for of, each in h.items()}
-        return h
-
-    def scaled(self, rows: Tensor) -> Tensor:
-        return F.normalize(rows, dim=1) * self.length if self.length > 0 else rows
-
-    def means(self, h: dict[str, Tensor], blocks: dict[Any, dp.Block], of_relation: Tensor) -> dict[str, Tensor]:
-        """Return the mean over relations of the mean of the neighbors of each destination."""
-        found = {}
-        for of in self.types:
-            into = {key: block for key, block in blocks.items() if key[2] == of}
-            if not into:
-                found[of] = torch.zeros_like(h[of])
-                continue
-            count = max(block.num_dst for block in into.values())
-            if len(into) == 1:
-                ((key, block),) = into.items()
-                rows = h[key[0]] * of_relation[self.relations[key]]
-                found[of] = F.embedding_bag(
-                    block.indices.long(), rows, block.indptr, mode="mean", include_last_offset=True
-                )
-                continue
-            sums, relations = torch.zeros(count, h[of].shape[1]), torch.zeros(count)
-            for src in self.types:
-                some = {key: block for key, block in into.items() if key[0] == src and block.num_edges > 0}
-                if some:
-                    edges = torch.cat([block.edge_index for block in some.values()], 1)
-                    numbers = torch.tensor([self.relations[key] for key in some])
-                    kinds = numbers.repeat_interleave(torch.tensor([block.num_edges for block in some.values()]))
-                    degrees = torch.cat([block.indptr.diff() for block in some.values()])
-                    shares = (1 / degrees).repeat_interleave(degrees)
-                    messages = F.embedding(edges[0], h[src]) * F.embedding(kinds, of_relation) * shares[:, None]
-                    sums = sums.index_add(0, edges[1], messages)
-                    relations = relations.index_add(0, edges[1], shares)
-            found[of] = sums / relations.clamp(min=1)[:, None]
-        return found
-
-    def score(self, sources: Tensor, destinations: Tensor, relations: Tensor) -> Tensor:
-        """Return the scores of pairs of vectors [..., width], of relations by number."""
-        if self.mlp is not None:
-            return self.mlp(sources * destinations).squeeze(-1)
-        return (sources * F.embedding(relations, self.of_relation[-1]) * destinations).sum(-1)
-
-
-def _input(rows: Tensor | None, count: int, width: int) -> nn.Module:
-    if rows is None:
-        vectors = nn.Embedding(count, width)
-        nn.init.xavier_uniform_(vectors.weight)
-        return vectors
-    if rows.dtype.is_floating_point:
-        return nn.Linear(rows.shape[1], width)
-    return nn.EmbeddingBag(int(rows.max()) + 1, width, padding_idx=int(rows.max()), mode="sum")
-
-
-def _rows(module: nn.Module, features: Tensor | None, ids: Tensor) -> Tensor:
-    return (
-        module(ids.long())
-        if features is None
-        else module(features if features.dtype.is_floating_point else features.long())
-    )
 
 
 # --- the chain
@@ -197,7 +81,9 @@ def features_of(minibatch: dp.MiniBatch) -> dict[str, Tensor]:
     return {key[0] if isinstance(key, tuple) else "node": rows for key, rows in found.items()}
 
 
-def train_epoch(model: LinkModel, task: Task, loader: dp.DataLoader, optimizer: torch.optim.Optimizer) -> float:
+def train_epoch(
+    averaged: AveragedModel, model: LinkModel, task: Task, loader: dp.DataLoader, optimizer: torch.optim.Optimizer
+) -> float:
     """Train an epoch; return the mean loss."""
     model.train()
     total, count = 0.0, 0
@@ -206,6 +92,7 @@ def train_epoch(model: LinkModel, task: Task, loader: dp.DataLoader, optimizer: 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        averaged.update_parameters(model)
         total, count = total + loss.item(), count + 1
     return total / count
 
@@ -271,16 +158,17 @@ def run(task: Task, seed: int, num_parts: int) -> tuple[float, float]:
     """Train with a seed; return the score of the test set at the epoch that was best in validation, and that one."""
     torch.manual_seed(seed)
     model = LinkModel(task.split.graph, task.features, task.settings)
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(task.settings.averaging))
     optimizer = torch.optim.Adam(model.parameters(), lr=task.settings.learning_rate)
     best, test, began = -1.0, 0.0, time.monotonic()
     with in_parts(task.split.graph, num_parts) as graph, dp.DataLoader(chain(task, graph, seed)) as loader:
         for epoch in range(task.settings.epochs):
-            loss = train_epoch(model, task, loader, optimizer)
+            loss = train_epoch(averaged, model, task, loader, optimizer)
             if (epoch + 1) % max(task.settings.epochs // 10, 1) == 0 or epoch + 1 == task.settings.epochs:
-                vectors = vectors_of_all(model, task)
-                validation = task.rank(model, vectors, task.split.validation_set)
+                vectors = vectors_of_all(averaged.module, task)
+                validation = task.rank(averaged.module, vectors, task.split.validation_set)
                 if validation > best:
-                    best, test = validation, task.rank(model, vectors, task.split.test_set)
+                    best, test = validation, task.rank(averaged.module, vectors, task.split.test_set)
                 spent = time.monotonic() - began
                 print(f"epoch {epoch + 1:3}  loss {loss:.4f}  validation {validation:.4f}  {spent:.0f} s", flush=True)
     return test, best
@@ -309,7 +197,7 @@ def debian() -> Task:
 def ogbl_ddi(path: Path) -> Task:
     data = dp.datasets.open(path)
     split = dp.LinkSplit(data.train_set, data.validation_set, data.test_set, data.graph)
-    settings = Settings(256, (20, 20), 2**14, 40, 5e-3, 0.5, "mlp")
+    settings = Settings(256, (20, 20), batch_size=2**14, epochs=40, dropout=0.5, decoder="mlp", averaging=0.99)
 
     def hits(model: LinkModel, vectors: dict[str, Tensor], items: dp.ItemSet) -> float:
         pairs, labels = items[:]
@@ -337,7 +225,7 @@ def fb15k237(path: Path) -> Task:
         known.setdefault((head, relation, True), []).append(tail)
         known.setdefault((tail, relation, False), []).append(head)
     numbers = {of: number for number, of in enumerate(types)}
-    settings = Settings(200, (1,), 1024, 8, 6e-3, 0.2)
+    settings = Settings(200, (1,), batch_size=1024, epochs=8, learning_rate=6e-3, dropout=0.2)
     negatives = {"negative_ratio": 4, "form": "rows"}
 
     @torch.no_grad()
@@ -382,16 +270,14 @@ def acm(path: Path) -> Task:
         data.graph, 0.1, 0.2, seed=0, reverse_etypes_mapping={writes: back}, edge_types=[writes]
     )
     rows = data.features["node", "paper", "feat"].read(torch.arange(data.graph.num_nodes_of("paper")))
-    seen = split.train_set.item_sets[writes][:][0]
-    before = {id(split.validation_set): seen}
-    before[id(split.test_set)] = torch.cat((seen, split.validation_set.item_sets[writes][:][0]))
     settings = Settings(batch_size=1024, epochs=30, dropout=0.5, length=0.25)
 
     def recall(model: LinkModel, vectors: dict[str, Tensor], items: dp.HeteroItemSet) -> float:
         """The mean over authors of the share of their papers that are among the first 20."""
         scores = (vectors["author"] * model.of_relation[-1, model.relations[writes]]) @ vectors["paper"].t()
-        known = before[id(items)]
-        scores[known[:, 0], known[:, 1]] = -torch.inf
+        known = [split.train_set] if items is split.validation_set else [split.train_set, split.validation_set]
+        for each in known:  # links that are no answers any more
+            scores[each.item_sets[writes][:][0].unbind(1)] = -torch.inf
         pairs = items.item_sets[writes][:][0]
         wanted = torch.zeros_like(scores, dtype=torch.bool)
         wanted[pairs[:, 0], pairs[:, 1]] = True

@@ -197,7 +197,7 @@ def debian() -> Task:
 def ogbl_ddi(path: Path) -> Task:
     data = dp.datasets.open(path)
     split = dp.LinkSplit(data.train_set, data.validation_set, data.test_set, data.graph)
-    settings = Settings(256, (20, 20), batch_size=2**14, epochs=40, dropout=0.5, decoder="mlp", averaging=0.99)
+    settings = Settings(256, (100, 100), batch_size=2**14, epochs=40, dropout=0.5, decoder="mlp", averaging=0.99)
 
     def hits(model: LinkModel, vectors: dict[str, Tensor], items: dp.ItemSet) -> float:
         pairs, labels = items[:]

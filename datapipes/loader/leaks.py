@@ -39,9 +39,9 @@ class LookForLeaks:
         if found > 0:
             warnings.warn(
                 f"data_loader: {found} of the first {looked_at} positive seeds are among the edges that {name} sampled "
-                "for them, so a model is shown what it is to predict. Put exclude_seed_edges() "
-                "behind the sampler, with include_reverse_edges=True if the graph has the reverses too; or sample the "
-                "graph of dp.random_link_split, which does not have them. If it is meant so, filter this warning.",
+                "for them, so a model is shown what it is to predict. Put exclude_seed_edges() behind the sampler, "
+                "with include_reverse_edges=True if the graph has the reverses too; or sample the graph of "
+                "dp.random_link_split, which does not have them. If it is meant so, filter this warning.",
                 UserWarning,
                 stacklevel=6,  # the loop over the loader
             )
@@ -61,7 +61,7 @@ def leaks_of(minibatch: MiniBatch) -> tuple[int, int]:
             continue
         labels: Any = values_of(minibatch.labels, of)
         if isinstance(labels, Tensor) and labels.shape == pairs.shape[:1] and pairs.shape[1] == 2:
-            pairs = pairs[labels > 0]
+            pairs = pairs.cpu()[labels.cpu() > 0]
         wanted = pairs[: MOST_PAIRS - looked_at, :2].cpu().numpy()
         looked_at += len(wanted)
         sampled: set[tuple[int, ...]] = set()

@@ -1,10 +1,10 @@
 """Begin, read, leave, resume and close epochs of many loaders at random, side by side, and kill their workers.
 
-Loaders of every kind (processes and threads, "shm" and "mp", in order and not) read two chains, over a graph with
-types and over one without. Each turn does one
-of these: ask a loader for a minibatch and check its digest and index; leave its epoch for the next one; resume its
-epoch, by its state, in a loader of another kind; kill one worker of any loader. Waits are bounded, so a lost minibatch
-ends in TimeoutError. At the end nothing is left: no process, no thread, no descriptor, no memory of a channel.
+Loaders of every kind (processes and threads, "shm" and "mp", in order and not) read three chains: over a graph with
+types, over one without, and of links with negatives. Each turn does one of these: ask a loader for a minibatch and
+check its digest and index; leave its epoch for the next one; resume its epoch, by its state, in a loader of another
+kind; kill one worker of any loader. Waits are bounded, so a lost minibatch ends in TimeoutError. At the end nothing is
+left: no process, no thread, no descriptor, no memory of a channel.
 Run: PYTHONPATH=tests/support python tests/soak/soak_loader.py --minutes 5   (or make soak)
 """
 
@@ -45,7 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-CHAINS = {"plain": ws.worker_chain, "types": ws.typed_worker_chain}
+CHAINS = {"plain": ws.worker_chain, "types": ws.typed_worker_chain, "links": ws.link_worker_chain}
 
 
 @functools.lru_cache(maxsize=128)

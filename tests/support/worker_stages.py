@@ -33,6 +33,15 @@ def typed_worker_chain() -> dp.Stage:
     return typed_fetched(typed_sampled().transform(keep_most)).transform(double)
 
 
+def link_worker_chain() -> dp.Stage:
+    """Links: negatives by weight that are no edges, all edges among the nodes, without the seeds."""
+    graph, weights = small_graph(), torch.arange(1.0, 41.0)
+    pipe = dp.ItemSampler(dp.ItemSet.of_edges(graph, edge_ids=torch.arange(22) * 9), 4, shuffle=True, seed=5)
+    pipe = pipe.sample_uniform_negative(graph, 1.5, strict=True, dst_weight=weights)
+    pipe = pipe.sample_neighbor(graph, [2, 2], subgraph_type="induced").exclude_seed_edges()
+    return pipe.transform(keep_most).fetch_feature(small_store(), ["feat"]).transform(double)
+
+
 def double(minibatch: dp.MiniBatch) -> dp.MiniBatch:
     return minibatch.replace(node_features={name: 2 * rows for name, rows in minibatch.node_features.items()})
 

@@ -75,7 +75,8 @@ def leaks_of(minibatch: MiniBatch) -> tuple[int, int]:
 
 def _edges_near(subgraph: SampledSubgraph, pairs: Any) -> set[tuple[int, ...]]:
     """Return the edges from a source to a destination of some pairs, by original ids."""
-    sources = subgraph.original_row_node_ids.cpu()[subgraph.block.indices.long().cpu()].numpy()
-    destinations = subgraph.original_column_node_ids.repeat_interleave(subgraph.block.indptr.diff()).cpu().numpy()
+    local = subgraph.block.edge_index
+    sources = subgraph.original_row_node_ids[local[0]].cpu().numpy()
+    destinations = subgraph.original_column_node_ids[local[1]].cpu().numpy()
     near = np.isin(sources, pairs[:, 0]) & np.isin(destinations, pairs[:, 1])
     return set(map(tuple, np.stack((sources[near], destinations[near]), 1).tolist()))

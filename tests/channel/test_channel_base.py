@@ -505,8 +505,9 @@ def test_no_part_of_an_error_is_longer_than_was_asked():
 
 @contextmanager
 def child_that(ends: str):
-    """A process that runs `ends` when its input is closed."""
-    command = [sys.executable, "-c", f"import os, signal, sys; sys.stdin.read(); {ends}"]
+    """A process that runs `ends` when its input is closed; a SIGHUP that `nohup` ignores ends it all the same."""
+    start = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); sys.stdin.read()"
+    command = [sys.executable, "-c", f"{start}; {ends}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         try:
             yield child

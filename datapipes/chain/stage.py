@@ -257,9 +257,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
         if not sources:
             raise ValueError(f"{self.name}: got no sources; at least 1 is needed. Start the chain with an ItemSampler.")
         if fn is not None and not callable(fn):
-            raise TypeError(
-                f"{self.name}: fn must be callable, got {type(fn).__name__}. Pass a function of a MiniBatch."
-            )
+            raise TypeError(f"{self.name}: fn must be callable, got {type(fn).__name__}. Pass a function.")
         defines_own = type(self).transform is not MiniBatchTransformer.transform or hasattr(self, "transform_async")
         if fn is None and not defines_own:
             raise TypeError(

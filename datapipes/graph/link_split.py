@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,10 +81,11 @@ def random_link_split(
     if None in graph.edge_types and edge_types is not None:
         raise TypeError(f"{_SPLIT}: edge_types is {shown(edge_types)}, but the graph has no types. Leave it out.")
     mapping = {of: back for of, back in mapping.items() if mapping.get(back) != of or of <= back}  # one of two ways
-    for back, both in groupby(sorted(mapping, key=mapping.__getitem__), mapping.__getitem__):
-        if len(names := [*map(type_text, both)]) > 1:
+    for back in mapping.values():
+        both = sorted(type_text(of) for of in mapping if mapping[of] == back)
+        if len(both) > 1:
             raise ValueError(
-                f"{_SPLIT}: reverse_etypes_mapping says that {type_text(back)} holds the reverses of {shown(names)}; a "
+                f"{_SPLIT}: reverse_etypes_mapping says that {type_text(back)} holds the reverses of {shown(both)}; a "
                 "reverse follows one edge into its split. Give each a type of reverses of its own."
             )
     chosen = [of for of in graph.edge_types if mapping.get(of) == of or of not in mapping.values()]
@@ -172,8 +172,10 @@ def _reversed_links(graph: LocalGraph, of: Any, back: Any, links: Tensor) -> Ten
     if of[0] == of[2]:
         ends = torch.minimum(ends, _numbers(graph, back, turn=False))
     place = torch.searchsorted(links, ends)
-    alone = (~torch.isin(ends, links)).nonzero()
-    missing = (~torch.isin(links, ends)).nonzero()
+    is_link = torch.cat((links, torch.tensor([-1])))[place] == ends  # -1 stands behind the last link
+    there = torch.zeros(len(links), dtype=torch.bool)
+    there[place[is_link]] = True
+    alone, missing = (~is_link).nonzero(), (~there).nonzero()
     for found, number, a, b in ((alone, ends, back, of), (missing, links, of, back)):
         if found.numel() > 0:
             u, v = divmod(int(number[int(found[0])]), graph.num_nodes_of(of[2]))

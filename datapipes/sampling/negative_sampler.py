@@ -99,11 +99,6 @@ class NegativeSampler(MiniBatchTransformer):
         corrupt: str = "dst",
         form: str = "pairs",
     ) -> None:
-        if fn is not None and not callable(fn):
-            raise TypeError(
-                f"{self.name}: fn must be callable, got {type(fn).__name__}. Pass a function of pairs, rng, edge_type "
-                "and timestamps, as sample is."
-            )
         super().__init__(source, fn)  # type: ignore[arg-type]  # called by `sample`
         if fn is None and type(self).sample is NegativeSampler.sample:
             raise TypeError(

@@ -119,7 +119,7 @@ class NodeWeights:
             )
         if not bool((values > 0).any()):
             raise ValueError(f"{what} is 0 at all {count} nodes, so none can be drawn. Give one of them a weight.")
-        if not bool(values.double().sum().isfinite()):
+        if not bool(values.sum(dtype=torch.float64).isfinite()):
             raise ValueError(f"{what} adds up to more than a float64 holds. Divide the weights by the largest.")
         return values
 

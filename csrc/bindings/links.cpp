@@ -75,7 +75,7 @@ void bind_links(py::module_& m) {
           return DrawnEnd{ends[i].first, ends[i].second ? &ends[i].second->sums() : nullptr};
         };
         auto found = without_gil([&] { return corrupt_pairs(key, pairs, number, end_of(0), end_of(1)); });
-        return to_numpy(std::move(found));
+        return to_numpy(std::move(found)).reshape({py::ssize_t{-1}, py::ssize_t{2}});
       },
       py::arg("key"), py::arg("positives").noconvert(), py::arg("number"), py::arg("ends"));
   m.def(

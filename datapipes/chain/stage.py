@@ -311,7 +311,8 @@ def _chain_or_apply(own: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(own)
     def transform(self: MiniBatchTransformer, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(value, MiniBatch) for value in (*args, *kwargs.values())):
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        if isinstance(first, MiniBatch):
             return own(self, *args, **kwargs)
         return MiniBatchTransformer(self, *args, **kwargs)
 

@@ -156,7 +156,7 @@ class UniformNegativeSampler(NegativeSampler):
         for column, _, drawn in self._ends(of):
             ends[column] = drawn
         key = rng.hop_key(0, self.graph.edge_types.index(of))
-        found = torch.from_numpy(_core.corrupt_pairs(key, positives.long().numpy(), wanted.number, ends)).view(-1, 2)
+        found = torch.from_numpy(_core.corrupt_pairs(key, positives.long().numpy(), wanted.number, ends))
         if positives.dtype == torch.int32 and max(ends[0][0], ends[1][0]) <= INT32_MAX:
             return found.to(torch.int32)
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from datapipes.base.checks import shown
@@ -82,6 +82,25 @@ def type_in(where: str, domain: str, value: Any, known: Collection[Any]) -> Any:
             )
         return None
     return (known_node_type if domain == "node" else known_edge_type)(where, value, known)
+
+
+def listed_edge_types(where: str, given: Any, known: Collection[Any]) -> list[EdgeType]:
+    """Return the edge types of an argument `edge_types`: at least one of the `known` ones, and none twice."""
+    if None in known:
+        raise TypeError(f"{where}: edge_types is {shown(given)}, but the graph has no edge types. Leave it out.")
+    is_one = isinstance(given, (str, bytes)) or (isinstance(given, tuple) and given in [*known])
+    if is_one or not isinstance(given, Iterable):
+        raise TypeError(
+            f"{where}: edge_types must be a list of edge types, got {shown(given)}; known are {shown([*known])}. Pass a "
+            "list of some, or leave it out."
+        )
+    found = [known_edge_type(f"{where}, edge_types", of, known) for of in given]
+    if not found or len({*found}) < len(found):
+        raise ValueError(
+            f"{where}: edge_types must name at least one edge type and none twice, got {shown(found)}; known are "
+            f"{shown([*known])}. Leave it out to take all."
+        )
+    return found
 
 
 def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:

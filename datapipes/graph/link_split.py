@@ -13,7 +13,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_int, shown
 from datapipes.base.rng import RngKey, check_seed
-from datapipes.base.types import ends_of, type_in, type_text
+from datapipes.base.types import ends_of, listed_edge_types, type_text
 from datapipes.graph.edge_items import NAMES, destinations_of, items_of
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.reverses import checked_mapping
@@ -78,8 +78,6 @@ def random_link_split(
     if not isinstance(supervision, numbers.Real) or isinstance(supervision, bool) or not 0 < supervision <= 1:
         raise ValueError(f"{_SPLIT}: supervision must be a share in (0, 1], got {shown(supervision)}. Pass 1.0.")
     mapping: dict[Any, Any] = checked_mapping(_SPLIT, reverse_etypes_mapping, graph.edge_types) or {}
-    if None in graph.edge_types and edge_types is not None:
-        raise TypeError(f"{_SPLIT}: edge_types is {shown(edge_types)}, but the graph has no types. Leave it out.")
     mapping = {of: back for of, back in mapping.items() if mapping.get(back) != of or of <= back}  # one of two ways
     for back in mapping.values():
         both = sorted(type_text(of) for of in mapping if mapping[of] == back)
@@ -90,7 +88,7 @@ def random_link_split(
             )
     chosen = [of for of in graph.edge_types if mapping.get(of) == of or of not in mapping.values()]
     if edge_types is not None:
-        chosen = _chosen(edge_types, graph)
+        chosen = sorted(listed_edge_types(_SPLIT, edge_types, graph.edge_types))
     partners = {of: back for of, back in mapping.items() if of != back}
     partners |= {back: of for of, back in partners.items()}  # whichever is split, the other follows
     for of in chosen:
@@ -130,17 +128,6 @@ def random_link_split(
     whole: list[Any] = [None if not items else items[None] if None in items else HeteroItemSet(items) for items in sets]
     train_set, validation_set, test_set = whole
     return LinkSplit(train_set, validation_set, test_set, graph.with_edges_kept(kept))
-
-
-def _chosen(edge_types: Any, graph: LocalGraph) -> list[Any]:
-    """Return the edge types that are split, each once, sorted."""
-    is_one = isinstance(edge_types, (str, tuple)) and all(isinstance(each, str) for each in edge_types)
-    if is_one or not isinstance(edge_types, Iterable) or not (given := list(edge_types)):
-        raise TypeError(
-            f"{_SPLIT}: edge_types must be a list of at least one edge type, got {shown(edge_types)}; known are "
-            f"{shown(list(graph.edge_types))}. Pass a list, or leave it out to split all."
-        )
-    return sorted({type_in(f"{_SPLIT}, edge_types", "edge", of, graph.edge_types) for of in given})
 
 
 def _numbers(graph: LocalGraph, of: Any, *, turn: bool) -> Tensor:

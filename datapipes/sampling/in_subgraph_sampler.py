@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from datapipes.base.checks import shown
-from datapipes.base.types import EdgeType, known_edge_type
+from datapipes.base.types import EdgeType, listed_edge_types
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.graph.choice import Choice
@@ -69,25 +68,4 @@ def _fanouts(where: str, edge_types: Any, graph: Any) -> list[Fanout]:
     """
     if edge_types is None or not isinstance(graph, Graph):  # what is no graph is refused by the Sampler
         return [-1]
-    return [dict.fromkeys(_checked(where, edge_types, graph), -1)]
-
-
-def _checked(where: str, given: Any, graph: Graph) -> list[EdgeType]:
-    """Return the edge types that the user names, each once, at least one."""
-    if not graph.is_heterogeneous:
-        raise TypeError(
-            f"{where}: edge_types is {shown(given)}, but the graph has no edge types. Leave it out, or pass a "
-            "HeteroCSCGraph."
-        )
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise TypeError(
-            f"{where}: edge_types must be None or a list of edge types, got {shown(given)}. Known are "
-            f"{shown(list(graph.edge_types))}. Pass a list of some."
-        )
-    found = [known_edge_type(f"{where}, edge_types", of, graph.edge_types) for of in given]
-    if not found or len(set(found)) < len(found):
-        raise ValueError(
-            f"{where}: edge_types must name at least one edge type and none twice, got {shown(found)}. Known are "
-            f"{shown(list(graph.edge_types))}. Leave it out to keep the in-edges of all."
-        )
-    return found
+    return [dict.fromkeys(listed_edge_types(where, edge_types, graph.edge_types), -1)]

@@ -191,11 +191,14 @@ def test_arguments_that_do_not_fit():
         dp.random_link_split(small_parts(2), 0.1, 0.1, seed=1)
     with refused(TypeError, stage="random_link_split", found="mapping is given", allowed="no edge types"):
         dp.random_link_split(graph, 0.1, 0.1, seed=1, reverse_etypes_mapping={WRITES: WRITTEN})
-    with refused(TypeError, stage="random_link_split", found="edge_types is", allowed="no types"):
+    with refused(TypeError, stage="random_link_split", found="edge_types is", allowed="no edge types"):
         dp.random_link_split(graph, 0.1, 0.1, seed=1, edge_types=[WRITES])
     with refused(ValueError, stage="random_link_split", found="likes", allowed="known are"):
         dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=["author:likes:paper"])
-    for one in ("author:writes:paper", WRITES, [], 7):
+    for few in ([], [WRITES, "author:writes:paper"]):
+        with refused(ValueError, stage="random_link_split", found="edge_types must", allowed="at least one .* none twice"):
+            dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=few)
+    for one in ("author:writes:paper", WRITES, 7):
         with refused(TypeError, stage="random_link_split", found="edge_types must be a list", allowed="known are"):
             dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=one)
     with refused(ValueError, stage="random_link_split", found="no edges to split", allowed="at least 1"):

@@ -36,8 +36,9 @@ void bind_links_for(py::module_& m, py::class_<ExcludedEdges>& excluded) {
       [](const ExcludedEdges& edges, const Array<std::int64_t>& indptr, const Array<Id>& indices,
          const std::optional<Array<std::int64_t>>& edge_ids, const Array<Id>& src_nodes,
          const Array<Id>& dst_nodes) -> py::object {
-        const LocalHop<Id> hop{view(indptr, "indptr"), view(indices, "indices"), view(edge_ids, "edge_ids"),
-                               view(src_nodes, "src_nodes"), view(dst_nodes, "dst_nodes")};
+        LocalHop<Id> hop{
+            view(indptr, "indptr"), view(indices, "indices"), {}, view(src_nodes, "src_nodes"), view(dst_nodes, "dst_nodes")};
+        if (edge_ids) hop.edge_ids = view(*edge_ids, "edge_ids");
         auto kept = without_gil([&] { return edges.without(hop); });
         if (!kept) return py::none();
         return py::make_tuple(to_numpy(std::move(kept->indptr)), to_numpy(std::move(kept->indices)),

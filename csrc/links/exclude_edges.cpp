@@ -76,20 +76,22 @@ template <class Id>
 std::vector<std::int64_t> ExcludedEdges::excluded_positions(const LocalHop<Id>& hop) const {
   std::vector<std::int64_t> found;
   if (by_id_) {
-    for (std::int64_t p = 0; p < std::ssize(hop.edge_ids); ++p)
-      if (edges_.has(hop.edge_ids[static_cast<std::size_t>(p)], 0)) found.push_back(p);
+    for (std::int64_t p = 0; p < std::ssize(*hop.edge_ids); ++p)
+      if (edges_.has((*hop.edge_ids)[static_cast<std::size_t>(p)], 0)) found.push_back(p);
     return found;
   }
   struct Column {
     std::int64_t destination, begin, end;
   };
+  std::int64_t reached = 0;
   std::vector<Column> columns;  // whose destination is one of a pair; what the next loop reads is on its way by then
   for (std::size_t column = 0; column + 1 < hop.indptr.size(); ++column) {
     const auto destination = static_cast<std::int64_t>(hop.dst_nodes[column]);
     if (!destinations_.has(destination, 0)) continue;
     const std::int64_t begin = read_once(hop.indptr[column]), end = read_once(hop.indptr[column + 1]);
-    if (!is_range_inside(begin, end, std::ssize(hop.indices)))
+    if (begin < reached || !is_range_inside(begin, end, std::ssize(hop.indices)))
       throw std::invalid_argument("exclude_edges: the indptr of a block does not ascend within its edges.");
+    reached = end;
     __builtin_prefetch(hop.indices.data() + begin);
     __builtin_prefetch(hop.indices.data() + begin + kAhead);
     columns.push_back({destination, begin, end});
@@ -115,16 +117,16 @@ template <class Id>
 std::optional<KeptEdges<Id>> ExcludedEdges::without(const LocalHop<Id>& hop) const {
   if (hop.indptr.empty() || hop.indptr.size() - 1 > hop.dst_nodes.size())
     throw std::invalid_argument("exclude_edges: a block has more destinations than nodes.");
-  if (by_id_ && hop.edge_ids.size() != hop.indices.size())
+  if (hop.edge_ids ? hop.edge_ids->size() != hop.indices.size() : by_id_)
     throw std::invalid_argument("exclude_edges: give one edge id for each edge.");
   const std::vector<std::int64_t> excluded = excluded_positions(hop);
   if (excluded.empty()) return std::nullopt;
   const auto count = static_cast<std::int64_t>(excluded.size());
   KeptEdges<Id> kept{Buffer<std::int64_t>(std::ssize(hop.indptr)), Buffer<Id>(std::ssize(hop.indices) - count), {}};
   copy_without(hop.indices, excluded, kept.indices.data());
-  if (!hop.edge_ids.empty()) {
-    kept.edge_ids = Buffer<std::int64_t>(std::ssize(hop.edge_ids) - count);
-    copy_without(hop.edge_ids, excluded, kept.edge_ids.data());
+  if (hop.edge_ids) {
+    kept.edge_ids = Buffer<std::int64_t>(std::ssize(*hop.edge_ids) - count);
+    copy_without(*hop.edge_ids, excluded, kept.edge_ids.data());
   }
   std::int64_t before = 0, column = 0;
   for (; column < std::ssize(hop.indptr); ++column) {

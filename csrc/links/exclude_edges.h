@@ -1,7 +1,7 @@
 // exclude_edges.h: takes edges out of the hops of a minibatch, by the original ids of their ends or by their own ids.
 //   ExcludedEdges: which; made once for a minibatch and an edge type. Pairs may repeat, and be no edges.
 //   without: a hop over local ids without them: indptr int64[num_dst + 1], indices Id[num_edges] and edge_ids int64[num_edges] or
-//   empty; src_nodes and dst_nodes have the original id of each local id. None if nothing is taken out. What stays keeps its
+//   none; src_nodes and dst_nodes have the original id of each local id. None if nothing is taken out. What stays keeps its
 //   order. By pairs, only the columns are read whose destination is one of theirs, so it costs little more than a copy of the
 //   hop.
 // Throws std::invalid_argument (ValueError) on a hop that is not consistent. Touches no Python object.
@@ -20,7 +20,7 @@ template <class Id>
 struct LocalHop {
   std::span<const std::int64_t> indptr;
   std::span<const Id> indices;
-  std::span<const std::int64_t> edge_ids;  // empty: it has none
+  std::optional<std::span<const std::int64_t>> edge_ids;
   std::span<const Id> src_nodes, dst_nodes;
 };
 

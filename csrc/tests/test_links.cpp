@@ -106,20 +106,24 @@ void keeps_what_a_plain_search_keeps() {
 }
 
 void refuses_hops_that_are_not_consistent() {
-  const Ints nodes{5, 6}, none;
-  const ExcludedEdges excluded(Ints{6}, Ints{5});
+  const Ints nodes{5, 6, 7};
+  const ExcludedEdges excluded(Ints{6, 6}, Ints{5, 7});
   const auto refuses = [&](const Ints& indptr, const Ints& indices) {
-    CHECK_THROWS(std::invalid_argument, excluded.without(LocalHop<std::int64_t>{indptr, indices, none, nodes, nodes}));
+    CHECK_THROWS(std::invalid_argument, excluded.without(LocalHop<std::int64_t>{indptr, indices, {}, nodes, nodes}));
   };
   refuses({}, {});
-  refuses({0, 1, 1, 1}, {0});
+  refuses({0, 1, 1, 1, 1}, {0});
+  refuses({0, 2, 0, 2}, {1, 1});  // it descends in a column of no pair
   refuses({0, 3}, {0});
   refuses({-1, 1}, {0});
-  refuses({0, 1}, {2});
+  refuses({0, 1}, {3});
   refuses({0, 1}, {-1});
-  const Ints indptr{0, 1}, indices{1};
-  CHECK_THROWS(std::invalid_argument,
-               ExcludedEdges(Ints{1}).without(LocalHop<std::int64_t>{indptr, indices, none, nodes, nodes}));
+  const Ints indptr{0, 1}, indices{1}, two{1, 2}, none;
+  const ExcludedEdges by_id(Ints{1});
+  CHECK_THROWS(std::invalid_argument, by_id.without(LocalHop<std::int64_t>{indptr, indices, {}, nodes, nodes}));
+  for (const Ints* ids : {&two, &none})
+    for (const ExcludedEdges* each : {&excluded, &by_id})
+      CHECK_THROWS(std::invalid_argument, each->without(LocalHop<std::int64_t>{indptr, indices, *ids, nodes, nodes}));
   CHECK_THROWS(std::invalid_argument, ExcludedEdges(Ints{1}, Ints{}));
 }
 

@@ -91,8 +91,8 @@ def listed_edge_types(where: str, given: Any, known: Collection[Any]) -> list[Ed
     is_one = isinstance(given, (str, bytes)) or (isinstance(given, tuple) and given in [*known])
     if is_one or not isinstance(given, Iterable):
         raise TypeError(
-            f"{where}: edge_types must be a list of edge types, got {shown(given)}; known are {shown([*known])}. Pass a "
-            "list of some, or leave it out."
+            f"{where}: edge_types must be a list of edge types, got {shown(given)}; known are {shown([*known])}. Pass "
+            "a list of some, or leave it out."
         )
     found = [known_edge_type(f"{where}, edge_types", of, known) for of in given]
     if not found or len({*found}) < len(found):

@@ -48,10 +48,10 @@ def edge_items(
     if ids is not None:
         ids = {type_in(where, "edge", of, relations): each for of, each in by_edge_type(where, ids).items()}
         chosen = [of for of in chosen if of in ids]
-        if edge_type is not None and not chosen:
+        if edge_type is not None and [*ids] != chosen:
             raise ValueError(
                 f"{where}: edge_ids is of {shown([*map(type_text, ids)])}, but edge_type is {type_text(edge_type)!r}. "
-                "Name one of the types."
+                "Give the ids of this type alone, or leave edge_type out."
             )
     found = {}
     for of in chosen:

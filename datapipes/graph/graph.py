@@ -152,7 +152,8 @@ class Graph(metaclass=ShownABC):
         """Return how many edges join each pair of nodes, and the id of the first. A DistGraph asks the owners of the
         destinations.
 
-        The in-edges of a destination are read, once for all pairs that have it: O(n log n + in-edges).
+        The in-edges of a destination are read for each pair that has it, or where they are many once for all:
+        O(n log n + in-edges).
 
         Args:
             pairs: int32 or int64 [n, 2], source and destination of each; repeats allowed.

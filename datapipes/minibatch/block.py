@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_pairs
+from datapipes.base.checks import check_index_tensor, check_pairs
 from datapipes.base.shown_names import ShownNames
 
 __all__ = ["CSC", "Block", "SampledSubgraph"]
@@ -151,29 +151,36 @@ class SampledSubgraph(metaclass=ShownNames):
 
     def without(self, excluded: _core.ExcludedEdges) -> SampledSubgraph:
         """Return the subgraph without the edges that are excluded; itself if it has none of them."""
-        block, sources = self.block, self.original_row_node_ids
-        destinations = self.original_column_node_ids
+        block = self.block
         if block.indices.device.type != "cpu":
             raise ValueError(
                 f"exclude_edges: the blocks must be in host memory, found them on {block.indices.device}. Put copy_to "
                 "behind the exclusion."
             )
-        indices = block.indices
-        if not indices.dtype == sources.dtype == destinations.dtype:  # of a sampler of the user's
-            indices, sources, destinations = indices.long(), sources.long(), destinations.long()
+
+        def checked(name: str, ids: Tensor) -> Tensor:
+            return check_index_tensor("exclude_edges", f"{name} of a block", ids.contiguous())
+
+        local = checked("indices", block.indices)
+        sources, destinations = (
+            checked("nodes", self.original_row_node_ids),
+            checked("nodes", self.original_column_node_ids),
+        )
+        if not local.dtype == sources.dtype == destinations.dtype:  # of a sampler of the user's
+            local, sources, destinations = local.long(), sources.long(), destinations.long()
         found = excluded.without(
-            block.indptr.numpy(),
-            indices.contiguous().numpy(),
-            None if block.edge_ids is None else block.edge_ids.numpy(),
-            sources.contiguous().numpy(),
-            destinations.contiguous().numpy(),
+            checked("indptr", block.indptr).long().numpy(),
+            local.numpy(),
+            None if block.edge_ids is None else checked("edge_ids", block.edge_ids).long().numpy(),
+            sources.numpy(),
+            destinations.numpy(),
         )
         if found is None:
             return self
         indptr, kept, ids = found
-        local = torch.from_numpy(kept).to(block.indices.dtype)
+        indices = torch.from_numpy(kept).to(block.indices.dtype)
         edge_ids = None if ids is None else torch.from_numpy(ids)
-        return replace(self, block=Block(torch.from_numpy(indptr), local, block.num_src, edge_ids))
+        return replace(self, block=Block(torch.from_numpy(indptr), indices, block.num_src, edge_ids))
 
     def __repr__(self) -> str:
         return f"SampledSubgraph({self.block!r})"

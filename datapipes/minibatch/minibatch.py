@@ -199,7 +199,8 @@ class MiniBatch(_WithWeakReferences, metaclass=ShownNames):
         * `batch`, of a sampler with `disjoint=True`: the row of the seeds whose tree a node belongs to; of links, as
           in PyG, the number of the link. Both ends of a link have a tree. `n_id` holds a node once for each tree.
         * `num_sampled_nodes`, `num_sampled_edges`: new nodes and edges of each hop, from the seeds outwards, for
-          `torch_geometric.utils.trim_to_layer`; not with another `subgraph_type` of the sampler than "directional".
+          `torch_geometric.utils.trim_to_layer`; not with another `subgraph_type` of the sampler than "directional", nor
+          where the negatives in rows of a typed edge may be nodes of either end, which happens in tiny graphs.
         * Pairs of nodes as seeds give, like PyG's LinkNeighborLoader, `edge_label_index` [2, n], `edge_label` and
           `edge_label_time` in place of `batch_size`, `y` and `seed_time`; each node has one row.
         * `seed_local_id`: the row of each seed, in the shape of `seeds`.

@@ -54,9 +54,9 @@ def pyg_data(
     compacted: Mapping[Any, Tensor] = plain.get("compacted_seeds", {})
     for type_ in _types_of_seeds(plain, extra):
         _check_seeds(_where(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
-    num_seeds = _num_seeds(compacted, plain.get("seeds", {}), by_type(input_nodes))
+    num_seeds, is_known = _num_seeds(compacted, plain.get("seeds", {}), by_type(input_nodes))
     # Blocks of a subgraph_type have more destinations than seeds.
-    has_hops = (
+    has_hops = is_known and (
         len(hops) > 1
         or not compacted
         or all(block.num_dst <= num_seeds[ends_of(edge_type)[1]] for edge_type, block in hops[0].items())
@@ -348,20 +348,26 @@ def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: M
     return [first, *(hop[as_src[0]].num_src for hop in hops)]
 
 
-def _num_seeds(compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]) -> Any:
-    """Return how many nodes of each type are seeds, {node type: number}: their local ids come first."""
-    found = dict.fromkeys(nodes, 0)
+def _num_seeds(
+    compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]
+) -> tuple[Any, bool]:
+    """Return how many nodes of each type are seeds, {node type: number}, since their local ids come first; and whether
+    that is certain.
+    """
+    found, is_known = dict.fromkeys(nodes, 0), True
     for type_, local in compacted.items():
         columns = [(type_, local)]
         if isinstance(type_, tuple):
-            more = local[:, 2:]
+            more, pairs = local[:, 2:], local[:, :2]
             # Negatives stand for destinations, or for sources: for those whose ids they are.
-            end = 2 if type_ not in seeds or _are_nodes(nodes[type_[2]], more, seeds[type_][:, 2:]) else 0
-            columns = [(type_[0], local[:, 0]), (type_[2], local[:, 1]), (type_[end], more)]
+            ends = [i for i in (2, 0) if type_ not in seeds or _are_nodes(nodes[type_[i]], more, seeds[type_][:, 2:])]
+            columns = [(type_[0], pairs[:, 0]), (type_[2], pairs[:, 1]), (type_[ends[0] if ends else 0], more)]
+            if len({type_[i] for i in ends}) == 2 and more.numel() > 0:  # few nodes: the ids are those of both types
+                is_known &= bool(more.max() <= pairs.amax(0).min())
         for node_type, ids in columns:
             if ids.numel() > 0:
                 found[node_type] = max(found[node_type], int(ids.max()) + 1)
-    return found
+    return found, is_known
 
 
 def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:

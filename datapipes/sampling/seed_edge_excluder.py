@@ -152,6 +152,11 @@ def exclude_seed_edges(
     Raises:
         TypeError, ValueError: As SeedEdgeExcluder does.
     """
+    if not isinstance(minibatch, MiniBatch):
+        raise TypeError(
+            f"{_NAME}: must be given a MiniBatch, got {type(minibatch).__name__}. The stage over a chain is "
+            "chain.exclude_seed_edges()."
+        )
     end = check_choice(_NAME, "negative_end", negative_end, ("dst", "src"))
     given = (include_reverse_edges, reverse_etypes_mapping, only_positive, by, end)
     return _Exclusion.checked(_NAME, *given, None).applied(minibatch)

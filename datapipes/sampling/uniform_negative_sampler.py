@@ -32,7 +32,7 @@ from datapipes.sampling.upstream import items_before
 __all__ = ["UniformNegativeSampler"]
 
 MOST_TRIES = 1024  # of a negative
-MOST_OPEN = 2**14  # negatives whose later tries are drawn together
+MOST_OPEN = 2**12  # negatives whose later tries are drawn together, in at most 250 MB
 INT32_MAX = 2**31 - 1
 
 Asked = tuple[str, tuple[Any, ...]]  # a method of a graph and its arguments
@@ -111,8 +111,10 @@ class UniformNegativeSampler(NegativeSampler):
         self._arguments = args, {name: made.get(name, value) for name, value in kwargs.items()}
         items = items_before(source)
         if items is not None:
-            for of in getattr(items, "types", (None,)):
-                self._checked_type(of)
+            for of, each in getattr(items, "item_sets", {None: items}).items():
+                drawn = self._ends(self._checked_type(of))
+                if self._has_times(drawn) and "timestamps" not in each.names:
+                    raise self._no_times()
         asks = graph.in_parts and (self.strict or self.times is not None)
         self.asynchronous = asks and not hides_own(self, UniformNegativeSampler, "sample", "transform")
         if not self.asynchronous:
@@ -169,12 +171,9 @@ class UniformNegativeSampler(NegativeSampler):
             self.times.refuse_change()
         if self.strict and len(pairs) > 0:
             self._refuse_outside(pairs, of)
-        has_times = self.times is not None and any(self.times.has(node_type) for _, node_type, _ in drawn)
+        has_times = self._has_times(drawn)
         if has_times and times is None:
-            raise ValueError(
-                f"{self.name}: found seeds without timestamps, at which the negatives must exist (node_time_attr). "
-                "Name one item 'timestamps' in the ItemSet."
-            )
+            raise self._no_times()
         if has_times:
             times = torch.from_numpy(check_times(self.name, "timestamps", times, pairs))
         if any(num_nodes > INT32_MAX for _, _, (num_nodes, _) in drawn):
@@ -273,6 +272,16 @@ class UniformNegativeSampler(NegativeSampler):
             num_nodes = self.graph.num_nodes_of(node_type)
             found.append((column, node_type, (num_nodes, None if weights is None else weights.sums(node_type))))
         return found
+
+    def _has_times(self, drawn: list[tuple[int, Any, tuple[int, Any]]]) -> bool:
+        """Return whether an end that is drawn has nodes that exist since some time."""
+        return self.times is not None and any(self.times.has(node_type) for _, node_type, _ in drawn)
+
+    def _no_times(self) -> ValueError:
+        return ValueError(
+            f"{self.name}: found seeds without timestamps, at which the negatives must exist (node_time_attr). "
+            "Name one item 'timestamps' in the ItemSet."
+        )
 
     def _weights(self, column: int, name: str, given: Any) -> NodeWeights | None:
         if given is None:

@@ -169,7 +169,7 @@ def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
         if not (_is_pairs(items) or _has_rows(items)):
             raise ValueError(
                 f"HeteroItemSet: seeds of the edge type {key} must be pairs of shape [n, 2], or rows [n, k], got "
-                f"{_shape_of(items)}. {'Transpose it?' if _is_edge_index(items) else 'Stack source and destination.'}"
+                f"{_shape_of(items)}. {_TWO_ROWS if _is_edge_index(items) else 'Stack source and destination.'}"
             )
     if nodes and edges:
         raise ValueError(
@@ -178,6 +178,9 @@ def _sorted_by_type(given: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
             "pairs.)"
         )
     return by_edge_type("HeteroItemSet", edges) if edges else {key: nodes[key] for key in sorted(nodes)}
+
+
+_TWO_ROWS = "Transpose it? (Two rows of pairs with more nodes behind them look like an edge_index; give three or more.)"
 
 
 def _is_pairs(items: ItemSet) -> bool:

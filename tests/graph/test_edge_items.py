@@ -87,6 +87,9 @@ def test_what_is_refused():
         dp.ItemSet.of_edges(small_graph(), WRITES)
     with refused(TypeError, stage="ItemSet.of_edges", found="got Tensor", allowed=r"\{edge type: ids\}"):
         dp.ItemSet.of_edges(typed_graph(), edge_ids=torch.tensor([1]))
+    both = {WRITES: torch.tensor([3]), CITES: torch.tensor([5])}
+    with refused(ValueError, stage="ItemSet.of_edges", found="paper:cites:paper", allowed="of this type alone"):
+        dp.ItemSet.of_edges(typed_graph(), WRITES, both)
     with refused(ValueError, stage="ItemSet.of_edges", found="no edges of", allowed="at least 1"):
         dp.ItemSet.of_edges(typed_graph(), HOSTS)
     with refused(ValueError, stage="ItemSet.of_edges", found="hosts", allowed="edge_type is 'author:writes:paper'"):

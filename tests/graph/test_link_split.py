@@ -196,7 +196,9 @@ def test_arguments_that_do_not_fit():
     with refused(ValueError, stage="random_link_split", found="likes", allowed="known are"):
         dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=["author:likes:paper"])
     for few in ([], [WRITES, "author:writes:paper"]):
-        with refused(ValueError, stage="random_link_split", found="edge_types must", allowed="at least one .* none twice"):
+        with refused(
+            ValueError, stage="random_link_split", found="edge_types must", allowed="at least one .* none twice"
+        ):
             dp.random_link_split(typed_graph(), 0.1, 0.1, seed=1, edge_types=few)
     for one in ("author:writes:paper", WRITES, 7):
         with refused(TypeError, stage="random_link_split", found="edge_types must be a list", allowed="known are"):

@@ -39,7 +39,7 @@ def test_seeds_that_are_edges_are_told_once_with_the_line_that_mends_it(num_work
 
 
 @pytest.mark.parametrize("local_part", [None, 0])
-def test_parts_are_asked(local_part):
+def test_blocks_of_parts_are_looked_at(local_part):
     (text,) = warned(dp.DataLoader(chain(small_parts(3, local_part))))
     assert "16 of the first 16" in text
     (text,) = warned(dp.DataLoader(chain(small_parts(3, local_part)), 2, worker_method="thread"))

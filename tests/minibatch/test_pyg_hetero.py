@@ -403,6 +403,24 @@ def test_without_torch_geometric_the_error_names_the_extra(monkeypatch):
         next(iter(slow_sampled())).to_pyg()
 
 
+def test_hops_are_left_out_where_negatives_may_be_nodes_of_either_end():
+    graph = dp.HeteroCSCGraph.from_edge_index(
+        {WRITES: torch.tensor([[0, 1, 2, 3], [0, 1, 2, 0]])}, {"author": 5, "paper": 5}
+    )
+    items = dp.HeteroItemSet({WRITES: dp.ItemSet(torch.tensor([[0, 0], [0, 1], [0, 2]]))})
+
+    def negatives_are(node):
+        def sample(pairs, rng, edge_type, timestamps):
+            return torch.stack((torch.full((len(pairs),), node), pairs[:, 1]), 1)
+
+        pipe = dp.ItemSampler(items, 3).sample_negative(1, sample, corrupt="src", form="rows")
+        return next(iter(pipe.sample_neighbor(graph, [2]))).to_pyg()["author"]
+
+    assert negatives_are(4).num_sampled_nodes[0] == 2
+    assert negatives_are(0).num_sampled_nodes[0] == 1
+    assert "num_sampled_nodes" not in negatives_are(1)  # author 1 and paper 1 have the same local id
+
+
 @pytest.mark.parametrize("corrupt", ["src", "dst"])
 @pytest.mark.parametrize("fanouts", [[{WRITES: -1, CITES: -1}] * 2, [{WRITES: 2, CITES: 2, BY: 2}]])
 def test_nodes_of_negatives_are_seeds_of_the_type_that_is_drawn(corrupt, fanouts):

@@ -302,7 +302,24 @@ def test_item_set_of_the_support_has_labels():
     assert "labels" in item_set().names  # or the tests above would show nothing
 
 
-# --- PyG's forms
+# --- GraphBolt's and PyG's forms
+
+# What UniformNegativeSampler of GraphBolt 2.1.0 gave for PAIRS_THERE, negative_ratio 2, without and with types.
+PAIRS_THERE = torch.tensor([[1, 0], [2, 0], [0, 1], [4, 2]])
+SOURCES_THERE = [1, 2, 0, 4, 1, 1, 2, 2, 0, 0, 4, 4]
+LABELS_THERE = [True] * 4 + [False] * 8
+INDEXES_THERE = [0, 1, 2, 3, 0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_the_form_pairs_is_that_of_graphbolt(typed):
+    items = dp.ItemSet(PAIRS_THERE, names="seeds")
+    graph, items = (typed_graph(), dp.HeteroItemSet({WRITES: items})) if typed else (small_graph(), items)
+    ours = first(dp.ItemSampler(items, 4).sample_uniform_negative(graph, 2))
+    seeds, labels, indexes = (each[WRITES] if typed else each for each in (ours.seeds, ours.labels, ours.indexes))
+    assert (seeds.dtype, labels.dtype, indexes.dtype) == (torch.int64, torch.bool, torch.int64)
+    assert torch.equal(seeds[:4], PAIRS_THERE)
+    assert (seeds[:, 0].tolist(), labels.tolist(), indexes.tolist()) == (SOURCES_THERE, LABELS_THERE, INDEXES_THERE)
 
 
 @pytest.mark.parametrize(("mode", "amount"), [("binary", 2), ("binary", 1.5), ("triplet", 3)])

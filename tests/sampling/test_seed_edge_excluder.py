@@ -297,6 +297,9 @@ def test_blocks_without_such_edges_are_shared():
         dp.Block(torch.tensor([0, 1]), torch.tensor([-1]), 2),
         dp.Block(torch.zeros(9).long(), torch.tensor([0]), 2),
         dp.Block(torch.empty(0).long(), torch.tensor([0]), 2),
+        dp.Block(torch.tensor([0, 2]), torch.tensor([0, 1]), 2, torch.tensor([0])),
+        dp.Block(torch.tensor([0, 2]), torch.tensor([0, 1]), 2, torch.empty(0).long()),
+        dp.Block(torch.tensor([[0, 2]]), torch.tensor([0, 1]), 2),
     ],
 )
 def test_a_block_that_is_not_consistent_is_refused(block):
@@ -305,12 +308,41 @@ def test_a_block_that_is_not_consistent_is_refused(block):
         dp.exclude_seed_edges(minibatch)
 
 
+def test_an_indptr_that_descends_beside_the_seeds_is_refused():
+    for num_nodes in (4, 64, 4096):
+        block = dp.Block(torch.tensor([0, num_nodes - 1, 0, num_nodes]), torch.arange(num_nodes), num_nodes)
+        with pytest.raises(ValueError, match="does not ascend"):
+            dp.SampledSubgraph(block, torch.arange(num_nodes)).exclude_edges(torch.tensor([[num_nodes - 2, 0], [0, 2]]))
+
+
+def test_what_is_no_minibatch_is_refused():
+    for wrong in (5, sampled(small_graph())):
+        with pytest.raises(TypeError, match=r"must be given a MiniBatch, got .*chain\.exclude_seed_edges"):
+            dp.exclude_seed_edges(wrong)
+
+
+def test_a_block_of_other_dtypes_is_read_or_refused_by_name():
+    pair, nodes = torch.tensor([[1, 0]]), torch.arange(2)
+    indptr, indices = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1, 1, 0])[:4:2]
+    subgraph = dp.SampledSubgraph(dp.Block(indptr, indices, 2, indptr), nodes).exclude_edges(pair)
+    assert (subgraph.block.indices.tolist(), subgraph.block.edge_ids.tolist()) == ([0], [0])
+    with pytest.raises(TypeError, match="exclude_edges: indptr of a block must be int32 or int64, got float32"):
+        dp.SampledSubgraph(dp.Block(indptr.float(), indices, 2), nodes).exclude_edges(pair)
+
+
 # --- one value
 
 
 def test_parts_workers_and_threads_change_no_bit():
     expected = digests(sampled(small_graph()).exclude_seed_edges())
-    assert digests(sampled(small_parts(3)).exclude_seed_edges()) == expected
+    for num_parts in (1, 2, 3, 4):
+        assert digests(sampled(small_parts(num_parts, None)).exclude_seed_edges()) == expected
+    for threads in (2, 7):
+        torch.set_num_threads(threads)
+        try:
+            assert digests(sampled(small_graph()).exclude_seed_edges()) == expected
+        finally:
+            torch.set_num_threads(1)
     with dp.DataLoader(sampled(small_graph()).exclude_seed_edges(), 2, multiprocessing_context="fork") as loader:
         assert digests(loader) == expected
     typed = digests(links_of_types().sample_neighbor(typed_graph(), [3, 3]).exclude_seed_edges(True, MAPPING))

@@ -439,7 +439,10 @@ def test_times_that_are_missing():
     with refused(ValueError, stage="sample_uniform_negative", found="which no node has", allowed="attributes"):
         pairs_chain().sample_uniform_negative(small_graph(), 1, node_time_attr="since")
     with refused(ValueError, stage="sample_uniform_negative", found="without timestamps", allowed="must exist"):
-        first(pairs_chain().sample_uniform_negative(small_timed_graph(), 1, node_time_attr="since"))
+        pairs_chain().sample_uniform_negative(small_timed_graph(), 1, node_time_attr="since")
+    with refused(ValueError, stage="sample_uniform_negative", found="without timestamps", allowed="must exist"):
+        unknown = pairs_chain().transform(lambda minibatch: minibatch)
+        first(unknown.sample_uniform_negative(small_timed_graph(), 1, node_time_attr="since"))
     floats = timed(small_graph(), torch.rand(40))
     with refused(TypeError, stage="sample_uniform_negative", found="float32", allowed="int64"):
         pairs_chain().sample_uniform_negative(floats, 1, node_time_attr="since")

@@ -188,7 +188,7 @@ def test_item_sets_that_do_not_fit_are_refused(item_sets, error, found, allowed)
 @pytest.mark.parametrize(
     ("item_sets", "found", "allowed", "remedy"),
     [
-        ({("a", "r", "b"): PAIRS.t()}, r"got \[2, 3\]", r"shape \[n, 2\]", r"Transpose it\?"),
+        ({("a", "r", "b"): PAIRS.t()}, r"got \[2, 3\]", r"shape \[n, 2\]", r"Transpose it\? .*three or more"),
         ({"a:r:b": PAIRS.t()}, r"'a:r:b' .* got \[2, 3\]", r"shape \[n\]", "Transpose them if they are pairs"),
         ({"paper": PAIRS.t().repeat(2, 1)}, r"got \[4, 3\]", r"shape \[n\]", "Flatten them"),
         ({"paper": PAIRS}, r"got 'paper'.* shape \[3, 2\]", r"seeds of a node type have shape \[n\]", "Write it so"),

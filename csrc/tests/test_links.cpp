@@ -127,6 +127,33 @@ void refuses_hops_that_are_not_consistent() {
   CHECK_THROWS(std::invalid_argument, ExcludedEdges(Ints{1}, Ints{}));
 }
 
+// Whatever a hop holds, the sanitizers see no access outside of it.
+void random_hops_are_refused_or_read() {
+  int refused = 0, read = 0;
+  for (std::uint64_t key = 0; key < 4000; ++key) {
+    Stream stream(key, 98);
+    const auto any = [&](std::int64_t most) {
+      return static_cast<std::int64_t>(stream.bounded(static_cast<std::uint64_t>(most)));
+    };
+    const Ints nodes{5, 6, 7, 8}, from{5, 6, 7, 8, 5}, to{5, 5, 6, 7, 8};
+    Ints indptr(static_cast<std::size_t>(any(6))), indices(static_cast<std::size_t>(any(9))), ids(indices.size() + (any(4) == 0));
+    for (auto& offset : indptr) offset = any(std::ssize(indices) + 1) - (any(12) == 0);
+    if (any(2) == 0) std::sort(indptr.begin(), indptr.end());
+    for (auto& local : indices) local = any(4 + (any(8) == 0));
+    for (auto& id : ids) id = any(4);
+    LocalHop<std::int64_t> hop{indptr, indices, {}, nodes, nodes};
+    if (any(2) == 0) hop.edge_ids = ids;
+    try {
+      const auto kept = any(2) == 0 ? ExcludedEdges(from, to).without(hop) : ExcludedEdges(Ints{1, 2}).without(hop);
+      ++read;
+      if (kept) CHECK(kept->indices.size() < std::ssize(indices));
+    } catch (const std::invalid_argument&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 500 && read > 500);
+}
+
 void later_tries_go_on_where_earlier_ones_ended() {
   const Ints slots{0, 5, 4'294'967'295};
   const std::vector<DrawnEnd> ends{{3'000'000'019, nullptr}, {7, nullptr}};
@@ -155,6 +182,7 @@ SUITE(test_links) {
   RUN(refuses_pairs_outside_and_corrupt_rows);
   RUN(keeps_what_a_plain_search_keeps);
   RUN(refuses_hops_that_are_not_consistent);
+  RUN(random_hops_are_refused_or_read);
   RUN(later_tries_go_on_where_earlier_ones_ended);
 }
 

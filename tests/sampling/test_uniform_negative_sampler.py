@@ -11,11 +11,13 @@ import twin
 import twin_links
 from amounts import amount
 from dist_graphs import in_parts, new_root, small_parts, typed_parts
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipelines import assert_states_move, digests, graph_of, refused, small_graph
-from strategies import csc_graphs
+from strategies import csc_graphs, typed_graphs, typed_seeds
 from test_negative_sampler import PAIRS, first, links_of_types, pairs_chain
+from test_typed_sampling import graph_of as typed_graph_of
+from test_typed_sampling import set_of
 from typed_pipelines import CITES, WRITES, typed_graph
 
 import datapipes as dp
@@ -88,24 +90,29 @@ def test_negatives_are_those_of_the_twin(data, arrays):
     assert found.indexes.tolist() == [*range(len(pairs)), *twin_links.positive_of(len(pairs), ratio)]
 
 
-@pytest.mark.parametrize("corrupt", ["src", "dst", "both"])
-@pytest.mark.parametrize("strict", [False, True])
-def test_negatives_of_types_are_those_of_the_twin(corrupt, strict):
-    graph = typed_graph()
-    found = first(links_of_types().sample_uniform_negative(graph, 2, corrupt=corrupt, strict=strict))
-    for of, seeds in found.seeds.items():
-        count = len(seeds) // 3
-        relation = graph.relation(of)
-        key = twin.hop_key(SEED, 0, 0, 1, 0, graph.edge_types.index(of))
-        expected = twin_links.negatives(
-            seeds[:count].tolist(),
-            2,
-            key,
-            (graph.num_nodes_of(of[0]), graph.num_nodes_of(of[2])),
-            corrupt=corrupt,
-            edges=edges_of(relation.indptr, relation.indices.tolist()) if strict else None,
-        )
-        assert seeds[count:].tolist() == expected
+@given(st.data(), typed_graphs())
+def test_negatives_of_types_are_those_of_the_twin(data, arrays):
+    pairs = {of: each for of, each in data.draw(typed_seeds(arrays)).items() if each and isinstance(of, tuple)}
+    assume(pairs)
+    graph = typed_graph_of(arrays)
+    corrupt, strict = data.draw(st.sampled_from(["src", "dst", "both"])), data.draw(st.booleans())
+    ratio = data.draw(st.sampled_from([1, 2, 0.5]))
+    pipe = dp.ItemSampler(set_of(pairs), 20, seed=SEED)
+    pipe = pipe.sample_uniform_negative(graph, ratio, corrupt=corrupt, strict=strict)
+    try:
+        expected = {}
+        for of, each in pairs.items():
+            indptr, indices, _ = arrays.relations[of]
+            key = twin.hop_key(SEED, 0, 0, 1, 0, graph.edge_types.index(of))
+            ends = (arrays.num_nodes[of[0]], arrays.num_nodes[of[2]])
+            edges = edges_of(indptr, indices) if strict else None
+            expected[of] = twin_links.negatives(each, ratio, key, ends, corrupt=corrupt, edges=edges)
+    except ValueError:
+        with pytest.raises(ValueError, match="found no negative for the positive"):
+            first(pipe)
+        return
+    found = {of: each.tolist() for of, each in first(pipe).seeds.items()}
+    assert found == {of: [*map(list, each), *expected[of]] for of, each in pairs.items()}
 
 
 def test_weights_of_types_are_those_of_the_drawn_end():

@@ -7,16 +7,16 @@ blocks, into memory that is there. subgraph_type induced and bidirectional: ns p
 --peer-python also GraphBolt 2.1.0's UniformNegativeSampler and exclude_seed_edges over the same pairs, with an
 allocator that keeps memory and as installed.
 Run: python benchmarks/links.py --graph GRAPH --peer-python PYTHON
-Result (2-core VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU, commit bfe3bcf):
+Result (2-core VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU, commit 6019c55):
 
 | what | ms | beside |
 |---|---|---|
-| sampling the pairs; with the negatives of ratio 5 | 15.7; 31.6 | |
-| negatives, plain | 0.038 | 0.2% of sampling the pairs; GraphBolt 0.083 (2.2 x), as installed 2.1 x |
-| negatives, strict; sources drawn; both ends | 1.20; 1.80; 1.19 | 7.6%; 11.5%; 7.6% |
-| negatives by weight; and strict | 0.98; 2.31 | 6.3%; 14.7% |
-| exclusion; with reverses | 1.25; 1.47 | 2.1 times a memcpy of the blocks; GraphBolt 59 (48 x) |
-| induced; bidirectional | 456; 239 | 30 and 16 ns per in-edge of the nodes, where reading these alone takes 6 |
+| sampling the pairs; with the negatives of ratio 5 | 19.0; 35.9 | |
+| negatives, plain | 0.054 | 0.3% of sampling the pairs; GraphBolt 0.116 (2.2 x), as installed 2.1 x |
+| negatives, strict; sources drawn; both ends | 1.58; 2.14; 1.48 | 8.3%; 11.2%; 7.8% |
+| negatives by weight; and strict | 1.11; 2.73 | 5.9%; 14.4% |
+| exclusion; with reverses | 1.55; 1.74 | 2.3 times a memcpy of the blocks; GraphBolt 72 (46 x), as installed 46 x |
+| induced; bidirectional | 538; 269 | 36 and 18 ns per in-edge of the nodes, where reading these alone takes 7 |
 """
 
 from __future__ import annotations

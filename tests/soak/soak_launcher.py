@@ -88,7 +88,7 @@ class Launched:
 
     def __init__(self, command: list[str], mark: str) -> None:
         name, _, value = mark.partition("=")
-        environment = {**os.environ, name: value, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, name: value, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
         )
@@ -105,8 +105,13 @@ class Launched:
         return [int(pid) for pid in found.values()]
 
     def finished(self) -> str:
-        """Wait for the end, and return all that was printed."""
-        self.process.wait(BOUND_S)
+        """Wait for the end, and return all that was printed. One that does not end shows where its threads are."""
+        try:
+            self.process.wait(BOUND_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self._reader.join(10)  # what it started may hold the output open
+            raise AssertionError("".join(self._lines)) from None
         self._reader.join(BOUND_S)
         assert not self._reader.is_alive(), "a process that was left has the output open"
         return "".join(self._lines)

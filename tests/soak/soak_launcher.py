@@ -32,6 +32,7 @@ MOST_KILLS = 3
 
 def main() -> None:
     args = parse_arguments()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as a background job it would be ignored by all
     draws = random.Random(args.rng_seed)
     ends = time.monotonic() + 60 * args.minutes
     with tempfile.TemporaryDirectory() as folder:

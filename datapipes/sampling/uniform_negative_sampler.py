@@ -112,8 +112,7 @@ class UniformNegativeSampler(NegativeSampler):
         items = items_before(source)
         if items is not None:
             for of, each in getattr(items, "item_sets", {None: items}).items():
-                drawn = self._ends(self._checked_type(of))
-                if self._has_times(drawn) and "timestamps" not in each.names:
+                if self._has_times(self._checked_type(of)) and "timestamps" not in each.names:
                     raise self._no_times()
         asks = graph.in_parts and (self.strict or self.times is not None)
         self.asynchronous = asks and not hides_own(self, UniformNegativeSampler, "sample", "transform")
@@ -171,7 +170,7 @@ class UniformNegativeSampler(NegativeSampler):
             self.times.refuse_change()
         if self.strict and len(pairs) > 0:
             self._refuse_outside(pairs, of)
-        has_times = self._has_times(drawn)
+        has_times = self._has_times(of)
         if has_times and times is None:
             raise self._no_times()
         if has_times:
@@ -273,9 +272,9 @@ class UniformNegativeSampler(NegativeSampler):
             found.append((column, node_type, (num_nodes, None if weights is None else weights.sums(node_type))))
         return found
 
-    def _has_times(self, drawn: list[tuple[int, Any, tuple[int, Any]]]) -> bool:
+    def _has_times(self, of: Any) -> bool:
         """Return whether an end that is drawn has nodes that exist since some time."""
-        return self.times is not None and any(self.times.has(node_type) for _, node_type, _ in drawn)
+        return self.times is not None and any(self.times.has(ends_of(of)[column]) for column in self._columns)
 
     def _no_times(self) -> ValueError:
         return ValueError(

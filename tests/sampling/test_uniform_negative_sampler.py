@@ -14,7 +14,7 @@ from dist_graphs import in_parts, new_root, small_parts, typed_parts
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipelines import assert_states_move, digests, graph_of, refused, small_graph
-from strategies import csc_graphs, typed_graphs, typed_seeds
+from strategies import csc_graphs, typed_graphs, typed_pairs
 from test_negative_sampler import PAIRS, first, links_of_types, pairs_chain
 from test_typed_sampling import graph_of as typed_graph_of
 from test_typed_sampling import set_of
@@ -90,14 +90,15 @@ def test_negatives_are_those_of_the_twin(data, arrays):
     assert found.indexes.tolist() == [*range(len(pairs)), *twin_links.positive_of(len(pairs), ratio)]
 
 
-@given(st.data(), typed_graphs())
-def test_negatives_of_types_are_those_of_the_twin(data, arrays):
-    pairs = {of: each for of, each in data.draw(typed_seeds(arrays)).items() if each and isinstance(of, tuple)}
+@pytest.mark.parametrize("corrupt", ["src", "dst", "both"])
+@pytest.mark.parametrize("strict", [False, True])
+@given(data=st.data(), arrays=typed_graphs())
+def test_negatives_of_types_are_those_of_the_twin(data, arrays, corrupt, strict):
+    pairs = data.draw(typed_pairs(arrays))
     assume(pairs)
     graph = typed_graph_of(arrays)
-    corrupt, strict = data.draw(st.sampled_from(["src", "dst", "both"])), data.draw(st.booleans())
     ratio = data.draw(st.sampled_from([1, 2, 0.5]))
-    pipe = dp.ItemSampler(set_of(pairs), 20, seed=SEED)
+    pipe = dp.ItemSampler(set_of(pairs), 40, seed=SEED)
     pipe = pipe.sample_uniform_negative(graph, ratio, corrupt=corrupt, strict=strict)
     try:
         expected = {}

@@ -126,6 +126,15 @@ def typed_seeds(draw, graph: TypedGraph) -> dict:
     }
 
 
+@st.composite
+def typed_pairs(draw, graph: TypedGraph) -> dict:
+    """Pairs of some edge types, at least one of each; nothing where no edge type has nodes at both ends."""
+    types = [of for of in sorted(graph.relations) if graph.num_nodes[of[0]] and graph.num_nodes[of[2]]]
+    chosen = draw(st.lists(st.sampled_from(types), min_size=1, unique=True)) if types else []
+    ends = {of: [st.integers(0, graph.num_nodes[end] - 1) for end in (of[0], of[2])] for of in chosen}
+    return {of: draw(st.lists(st.tuples(*ends[of]), min_size=1, max_size=4)) for of in chosen}
+
+
 def assert_uniform(counts, trials: int, per_trial: int = 1) -> None:
     """Chi-square: each of `trials` trials hit `per_trial` distinct cells of `counts`, all equally likely.
 

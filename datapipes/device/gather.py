@@ -38,6 +38,12 @@ class Tile(NamedTuple):
 # programs, as the hardware spreads them best.
 TILES = {"host": Tile(16, 64, 8), "device": Tile(4, 64, 8)}
 
+# Sorted ids read page after page of the host. The GPU finds the pages of about 1 GiB at once; in a table that reaches
+# further ids as they come are read at half the link's rate or less. To sort takes 40 us or more, which few ids do not
+# give back (benchmarks/uva.py, "reach").
+SORTED_BEYOND = 2**30  # bytes of a table
+SORTED_FROM = 2**15  # ids
+
 
 def gather(
     table: Tensor,
@@ -46,7 +52,7 @@ def gather(
     scale: Tensor | None = None,
     dtype: torch.dtype | None = None,
     max_threads: int | None = None,
-    sort_ids: bool = False,
+    sort_ids: bool | None = None,
     missing: MissingIds,
 ) -> Tensor:
     """Return `table[ids]` on the device of `ids`, queued on its current stream; nothing is waited for.
@@ -59,8 +65,8 @@ def gather(
         dtype: torch.float32 for a table of float16, bfloat16 or int8 that holds float32 values in fewer bits: they are
             decoded, to the bits of a CPU. None: as they are.
         max_threads: at most so many threads of the GPU take part (but one warp of 32). None: as many as there is work.
-        sort_ids: read the rows in ascending order of the ids, which may use pages of the host better; the rows
-            returned keep the order of `ids`.
+        sort_ids: read the rows in ascending order of the ids; the rows returned keep the order of `ids`. None: where
+            32,768 ids or more read host memory, in a table of more than 1 GiB.
         missing: counts the ids that are not in [0, count). Their rows are zeros.
     Returns:
         [n, *shape] of `dtype`.
@@ -85,11 +91,13 @@ def gather(
         with missing.counter() as counter:
             cuda().launch(kernels.check_ids, (-(-num_ids // tile),), device, ids, counter, num_ids, count, TILE=tile)
         return out.zero_()
+    is_here = cuda().holds(table)
+    step_bytes = table.stride(0) * table.itemsize if count > 1 else row_bytes
+    if sort_ids is None:
+        sort_ids = not is_here and num_ids >= SORTED_FROM and count * step_bytes > SORTED_BEYOND
     places = None
     if sort_ids:
         ids, places = torch.sort(ids)
-    is_here = cuda().holds(table)
-    step_bytes = table.stride(0) * table.itemsize if count > 1 else row_bytes
     widest = 4 * table.itemsize if decoded else WIDEST_LOAD  # four float32 values are stored at once
     unit_bytes = math.gcd(widest, table.data_ptr(), row_bytes, step_bytes)
     value_bytes = table.itemsize if decoded else min(unit_bytes, 4)

@@ -54,6 +54,8 @@ def gather_rows(
     A thread loads one unit of a row with one instruction, the next thread the next unit. Units are as wide as alignment
     allows; each offset is a number of units times a constant, so that the compiler knows that too.
     """
+    if table.dtype.is_int():
+        table = table.to(tl.int64)  # small rows may lie below 4 GiB, and such an address comes as int32
     if BITS == 8:
         values = table.to(tl.pointer_type(tl.int8))
         to = out.to(tl.pointer_type(tl.int8))

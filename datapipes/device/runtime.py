@@ -6,6 +6,7 @@ of a GPU without one and refuses a read that comes too early. Nothing here initi
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
@@ -54,8 +55,15 @@ class Cuda:
         return tensor.is_cuda
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Return whether a tensor in host memory is page-locked by torch or by `register`; never initialises CUDA."""
-        return tensor.numel() > 0 and self._is_in_use() and tensor.is_pinned()
+        """Return whether the first byte of a tensor in host memory is page-locked, by torch or by `register`.
+
+        Never initialises CUDA.
+        """
+        if tensor.numel() == 0 or not self._is_in_use():
+            return False
+        # Tensor.is_pinned asks about the first byte of the storage, which may lie far before.
+        byte = (ctypes.c_uint8 * 1).from_address(tensor.data_ptr())
+        return torch.frombuffer(byte, dtype=torch.uint8).is_pinned()
 
     def _is_in_use(self) -> bool:
         """Return whether this process uses CUDA already. Tensor.pin_memory does, but torch's flag does not tell."""

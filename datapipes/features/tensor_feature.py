@@ -79,7 +79,7 @@ class TensorFeature(Pinnable, Feature):
         if self.stored_as is not None:
             rows, self.scale = encode("TensorFeature", rows, self.stored_as)
         self.tensor = rows
-        self._sort_ids = False
+        self._sort_ids: bool | None = None
         self._view_rows()
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -152,7 +152,7 @@ class TensorFeature(Pinnable, Feature):
             cuda().used_on(found, cuda().current_stream(device))
         return found
 
-    def pin_memory_(self, *, pad_rows: bool = False, sort_ids: bool = False) -> TensorFeature:
+    def pin_memory_(self, *, pad_rows: bool = False, sort_ids: bool | None = None) -> TensorFeature:
         """Lock the rows in memory, so that GPUs read them there with ids of their own; return this feature.
 
         Nothing is copied without `pad_rows`, and a second call changes nothing but `sort_ids`. Rows in a mapped file
@@ -164,8 +164,8 @@ class TensorFeature(Pinnable, Feature):
             pad_rows: first copy the rows, if need be, to a table in which each begins at a multiple of 128 bytes: a GPU
                 reads a row of 400 bytes as 4 lines of 128 bytes then, otherwise as 4 or 5. It takes the memory of rows
                 of so many bytes, and `tensor` is the copy.
-            sort_ids: sort the ids of each read on the GPU before it reads; the rows are the same. It pays where the
-                system's pages are small and the rows many.
+            sort_ids: sort the ids of each read on the GPU before it reads; the rows are the same. None does so where it
+                pays: for 32,768 ids or more, if the rows take more than 1 GiB.
         Raises:
             ValueError: The rows lie on a GPU.
             RuntimeError: There is no CUDA device here, or CUDA refuses.
@@ -174,7 +174,8 @@ class TensorFeature(Pinnable, Feature):
         """
         where = "TensorFeature.pin_memory_"
         check_bool(where, "pad_rows", pad_rows)
-        check_bool(where, "sort_ids", sort_ids)
+        if sort_ids is not None:
+            check_bool(where, "sort_ids", sort_ids)
         if cuda().holds(self.tensor):
             raise ValueError(
                 f"{where}: the rows lie on {self.tensor.device}; only host memory is locked. Leave pin_memory_ out."
@@ -313,7 +314,9 @@ class DeviceRows:
             return "device memory" if cuda().device(device) == self._table.device else None
         return "uva" if self._table.numel() == 0 or is_locked else None
 
-    def read(self, ids: Tensor, dtype: torch.dtype, *, is_locked: bool, scale: Tensor | None, sort_ids: bool) -> Tensor:
+    def read(
+        self, ids: Tensor, dtype: torch.dtype, *, is_locked: bool, scale: Tensor | None, sort_ids: bool | None
+    ) -> Tensor:
         """Return the rows at `ids`, int32 or int64 [n] on a device, queued on its current stream.
 
         Args:

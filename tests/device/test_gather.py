@@ -184,6 +184,20 @@ def test_sorted_reads_keep_the_order_of_the_ids(place: Place, width, dtype):
 
 
 @pytest.mark.parametrize(
+    ("where", "num_rows", "n", "is_sorted"),
+    [("host", 30, 90, False), ("host", 31, 89, False), ("host", 31, 90, True), ("device", 31, 90, False)],
+)
+def test_many_ids_into_a_table_that_reaches_far_are_sorted(place: Place, monkeypatch, where, num_rows, n, is_sorted):
+    calls: list[int] = []
+    sort = torch.sort
+    monkeypatch.setattr(torch, "sort", lambda ids: calls.append(len(ids)) or sort(ids))
+    monkeypatch.setattr("datapipes.device.gather.SORTED_BEYOND", 30 * 64)
+    monkeypatch.setattr("datapipes.device.gather.SORTED_FROM", 90)
+    checked(place, random_rows(num_rows, 64), random_ids(num_rows, n, torch.int64), where)
+    assert calls == [n] * is_sorted
+
+
+@pytest.mark.parametrize(
     ("make", "unit"),
     [
         (lambda: aligned(10, 512), 16),

@@ -69,6 +69,15 @@ def test_memory_that_torch_has_locked_before_all_else_is_seen(monkeypatch):
     assert not runtime.Cuda().is_pinned(torch.ones(0))
 
 
+def test_memory_is_asked_about_where_a_tensor_begins_and_not_where_its_storage_does(monkeypatch):
+    stand_in(monkeypatch, lambda index: True)
+    memory = torch.zeros(8192, dtype=torch.uint8)
+    locked = range(memory.data_ptr(), memory.data_ptr() + 4096)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.untyped_storage().data_ptr() in locked)
+    found = [runtime.Cuda().is_pinned(memory[begin:]) for begin in (0, 4095, 4096)]
+    assert found == [True, True, False]
+
+
 def test_a_forked_child_has_nothing_pinned(monkeypatch):
     def no_longer(index):
         raise RuntimeError("CUDA driver error: initialization error")

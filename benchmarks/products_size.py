@@ -11,7 +11,10 @@ Run: python benchmarks/products_size.py --graph GRAPH --device cuda
 Result (2-core Intel Xeon VM without a GPU, shared, commit 6c25d5c; --device cpu --workers 1 --epochs 1): sampling alone
 76 minibatches/s (57 M edges/s), 2.5 s an epoch; the loader alone 26 minibatches/s. The epoch of 193 steps took 129 s,
 1.5 minibatches/s; the model alone takes 412 ms a step, 0.62 of that. 366,000 input nodes a minibatch. 5.5 GB resident
-at most, and 0.05 GB that only the worker has. With a GPU nothing was measured.
+at most, and 0.05 GB that only the worker has.
+NVIDIA H200, 16-core VM, 8 workers, commit 90e15b3: sampling alone 574 minibatches/s (429 M edges/s), 0.34 s an epoch.
+An epoch takes 1.08 s by UVA (the loader alone 252 minibatches/s), 0.85 s with the features on the GPU (464); the model
+alone takes 3.3 ms a step, 0.59 and 0.75 of that. 1.1 GB on the GPU, 2.1 with the features; 4.9 GB resident at most.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@
 #include "bindings/numpy.h"
 #include "graph/coarse_times.h"
 #include "graph/coo_to_csc.h"
+#include "graph/csc_to_coo.h"
 #include "graph/edge_times.h"
 #include "graph/rows_digest.h"
 #include "graph/validate.h"
@@ -30,6 +31,24 @@ void bind_graph_for(py::module_& m) {
       },
       py::arg("src").noconvert(), py::arg("dst").noconvert(), py::arg("num_nodes"), py::kw_only(),
       py::arg("partition_from") = kPartitionFrom);
+  m.def(
+      "csc_to_coo",
+      [](const std::vector<Array<std::int64_t>>& indptrs, const std::vector<Array<Id>>& indices,
+         const std::vector<std::optional<Array<std::int64_t>>>& edge_ids, const std::vector<std::int64_t>& firsts) {
+        if (indices.size() != indptrs.size() || edge_ids.size() != indptrs.size() || firsts.size() != indptrs.size())
+          throw std::invalid_argument("csc_to_coo: give each part for each block.");
+        std::vector<CscPart<Id>> parts;
+        bool has_ids = !indptrs.empty();
+        for (std::size_t i = 0; i < indptrs.size(); ++i) {
+          parts.push_back({view(indptrs[i], "indptr"), view(indices[i], "indices"), {}, firsts[i]});
+          if (edge_ids[i]) parts.back().edge_ids = view(*edge_ids[i], "edge_ids");
+          has_ids = has_ids && edge_ids[i];
+        }
+        auto coo = without_gil([&] { return csc_to_coo<Id>(parts); });
+        return py::make_tuple(to_numpy(std::move(coo.edges)).reshape({py::ssize_t{2}, py::ssize_t{-1}}),
+                              to_numpy_if(has_ids, std::move(coo.ids)));
+      },
+      py::arg("indptrs").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(), py::arg("firsts"));
   m.def(
       "validate_csc",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, std::optional<std::int64_t> num_sources) {

@@ -19,6 +19,7 @@
 
 #include "gather/gather_rows.h"
 #include "graph/coo_to_csc.h"
+#include "graph/csc_to_coo.h"
 #include "graph/validate.h"
 #include "random/permutation.h"
 #include "random/philox.h"
@@ -306,6 +307,57 @@ void edges_are_grouped_stably() {
   CHECK_THROWS(std::invalid_argument, coo_to_csc<Id>({}, {}, -1));
 }
 
+template <class Id>
+void hops_become_two_rows() {
+  const Ints inner{0, 2, 2, 3}, outer{0, 1, 1, 1, 3}, inner_ids{7, 8, 9}, outer_ids{4, 5, 6};
+  const std::vector<Id> of_inner{3, 1, 0}, of_outer{9, 4, 2};
+  std::vector<CscPart<Id>> parts{{inner, of_inner, inner_ids, 0}, {outer, of_outer, outer_ids, 3}};
+  const Coo coo = csc_to_coo<Id>(parts);
+  CHECK((ints(coo.edges) == Ints{3, 1, 0, 4, 2, 0, 0, 2, 3, 3}));
+  CHECK((ints(coo.ids) == Ints{7, 8, 9, 5, 6}));
+  parts[1].edge_ids.reset();
+  CHECK(ints(csc_to_coo<Id>(parts).ids).empty());
+  CHECK(ints(csc_to_coo<Id>({}).edges).empty());
+  const Ints none, two{1, 2}, too_far{0, 4};
+  for (const CscPart<Id>& wrong : {CscPart<Id>{outer, of_outer, {}, 5},
+                                   {outer, of_outer, {}, -1},
+                                   {none, of_outer, {}, 0},
+                                   {outer, of_outer, two, 0},
+                                   {too_far, of_outer, {}, 0}})
+    CHECK_THROWS(std::invalid_argument, csc_to_coo<Id>(std::vector{wrong}));
+}
+
+// Whatever hops hold, the sanitizers see no access outside of them.
+void random_hops_become_two_rows_or_are_refused() {
+  int refused = 0, read = 0;
+  for (std::uint64_t key = 0; key < 4000; ++key) {
+    Stream stream(key, 97);
+    const auto any = [&](std::int64_t most) {
+      return static_cast<std::int64_t>(stream.bounded(static_cast<std::uint64_t>(most)));
+    };
+    std::vector<Ints> indptrs, indices, ids;
+    std::vector<CscPart<std::int64_t>> parts;
+    for (int i = 0; i < 2; ++i) {
+      indices.emplace_back(static_cast<std::size_t>(any(9)), i);
+      ids.emplace_back(indices.back().size() + (any(12) == 0), i);
+      indptrs.emplace_back(static_cast<std::size_t>(any(6)));
+      for (auto& offset : indptrs.back()) offset = any(std::ssize(indices.back()) + 1) - (any(12) == 0);
+      if (any(4) != 0) std::sort(indptrs.back().begin(), indptrs.back().end());
+    }
+    for (std::size_t i = 0; i < 2; ++i) parts.push_back({indptrs[i], indices[i], ids[i], any(4) - (any(12) == 0)});
+    try {
+      const Coo coo = csc_to_coo<std::int64_t>(parts);
+      ++read;
+      std::int64_t count = 0;
+      for (const auto& part : parts) count += part.indptr.back() - part.indptr[static_cast<std::size_t>(part.first)];
+      CHECK(coo.edges.size() == 2 * count && coo.ids.size() == count);
+    } catch (const std::invalid_argument&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 500 && read > 500);
+}
+
 // One in eight edges goes to node 0, so that parts differ in size.
 template <class Id>
 void edges_split_into_parts_are_those_sorted_at_once() {
@@ -410,6 +462,8 @@ SUITE(test_kernels) {
   RUN_FOR_BOTH_IDS(both_maps_give_the_same_minibatch);
   RUN_FOR_BOTH_IDS(graphs_and_seeds_that_are_wrong_are_refused);
   RUN_FOR_BOTH_IDS(edges_are_grouped_stably);
+  RUN_FOR_BOTH_IDS(hops_become_two_rows);
+  RUN(random_hops_become_two_rows_or_are_refused);
   RUN_FOR_BOTH_IDS(edges_split_into_parts_are_those_sorted_at_once);
   RUN(two_threads_get_what_one_gets);
   RUN(more_picks_than_an_array_can_hold_are_refused);

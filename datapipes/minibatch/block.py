@@ -8,7 +8,7 @@ Block for each edge type. So both classes are views.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,9 +67,7 @@ class Block(metaclass=ShownNames):
         """int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as local ids; made when
         first asked for.
         """
-        destinations = torch.arange(self.num_dst, device=self.indptr.device)
-        columns = torch.repeat_interleave(destinations, self.indptr.diff(), output_size=self.num_edges)
-        return torch.stack((self.indices.long(), columns))
+        return edges_of([self], [0])[0]
 
     def to_sparse(self) -> Tensor:
         """Return the hop as a sparse CSR tensor of float32 ones, [num_dst, num_src]: `block.to_sparse() @ x` sums
@@ -100,6 +98,42 @@ class Block(metaclass=ShownNames):
     def __repr__(self) -> str:
         edge_ids = ", edge_ids" if self.edge_ids is not None else ""
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{edge_ids})"
+
+
+def edges_of(blocks: Sequence[Block], firsts: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    """Return the edges of blocks as `Block.edge_index` does, int64 [2, E], those of the first block first; and their
+    ids, int64 [E], or None if a block has none.
+
+    Args:
+        firsts: for each block the first destination whose in-edges are taken; those of the later ones are, too.
+    Raises:
+        ValueError: The indptr of a block in host memory does not ascend within its edges.
+    """
+    if any(tensor.device.type != "cpu" for block in blocks for tensor in (block.indptr, block.indices)):
+        return _edges_on_a_device(blocks, firsts)
+    indices = [block.indices for block in blocks]
+    if any(ids.dtype != torch.int32 for ids in indices):
+        indices = [ids.long() for ids in indices]
+    edges, ids = _core.csc_to_coo(
+        [block.indptr.long().contiguous().numpy() for block in blocks],
+        [ids.contiguous().numpy() for ids in indices],
+        [None if block.edge_ids is None else block.edge_ids.long().contiguous().numpy() for block in blocks],
+        [*firsts],
+    )
+    return torch.from_numpy(edges), None if ids is None else torch.from_numpy(ids)
+
+
+def _edges_on_a_device(blocks: Sequence[Block], firsts: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    edges, ids = [], []
+    for block, first in zip(blocks, firsts, strict=True):
+        begin = int(block.indptr[first])
+        destinations = torch.arange(first, block.num_dst, device=block.indptr.device)
+        degrees, count = block.indptr[first:].diff(), block.num_edges - begin
+        columns = torch.repeat_interleave(destinations, degrees, output_size=count)
+        edges.append(torch.stack((block.indices[begin:].long(), columns)))
+        if block.edge_ids is not None:
+            ids.append(block.edge_ids[begin:])
+    return torch.cat(edges, dim=1), torch.cat(ids) if len(ids) == len(blocks) else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from datapipes.base.errors import needed
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
-from datapipes.minibatch.block import Block
+from datapipes.minibatch.block import Block, edges_of
 from datapipes.minibatch.message import by_type
 
 if TYPE_CHECKING:
@@ -172,13 +172,13 @@ def _columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     return begin[numbers] + torch.arange(numbers.shape[0], device=columns.device), numbers
 
 
-def _kept_picks(where: str, hops: list[Block]) -> list[slice | Tensor]:
+def _kept_picks(where: str, hops: list[Block]) -> list[slice]:
     """Return which edges of each hop PyG's data keeps: those of nodes that no earlier hop drew for.
 
     Raises:
         ValueError: A hop drew other in-edges for an older node.
     """
-    kept: list[slice | Tensor] = []
+    kept: list[slice] = []
     seen = 0
     for hop, block in enumerate(hops):
         first = int(block.indptr[seen])  # the edges before belong to older nodes
@@ -188,7 +188,7 @@ def _kept_picks(where: str, hops: list[Block]) -> list[slice | Tensor]:
                 "for (frontier='all'); PyG's Data has one set of in-edges for each node. Sample with frontier='new', "
                 "or with the fanouts -1, or give the model the blocks."
             )
-        kept.append(slice(first, None))
+        kept.append(slice(first, block.num_edges))
         seen = block.num_dst
     return kept
 
@@ -211,12 +211,6 @@ def _are_repeated(block: Block, num_columns: int, before: list[Block], kept: Seq
 def _joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
     """Return the kept rows of a tensor of each hop, from the seeds outwards."""
     return torch.cat([part[places] for part, places in zip(parts, kept, strict=True)])
-
-
-def _edge_ids_of(hops: Sequence[Block], kept: Sequence[slice | Tensor]) -> Tensor | None:
-    """Return the ids of the kept edges, or None if a hop has none."""
-    edge_ids = [block.edge_ids for block in hops if block.edge_ids is not None]
-    return _joined(edge_ids, kept) if len(edge_ids) == len(hops) else None
 
 
 def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
@@ -320,18 +314,24 @@ def _set_edges(
     _check_edge_features(where, hops, features_of_hops)
     kept = _kept_picks(where, hops)
     of_src, of_dst = rows
-    edge_indexes = [block.edge_index[:, places] for block, places in zip(hops, kept, strict=True)]
+    edge_index, edge_ids = edges_of(hops, [0, *(block.num_dst for block in hops[:-1])])
+    counts = [places.stop - places.start for places in kept]
+    kept_of: list[slice | Tensor] = [*kept]
     if of_dst is not None:
-        kept[0], destinations = _columns_of(hops[0].indptr, of_dst.nodes[: of_dst.num_first])
-        edge_indexes = [torch.stack((edge_index[0], of_dst.row_of[edge_index[1]])) for edge_index in edge_indexes]
-        edge_indexes[0] = torch.stack((hops[0].indices[kept[0]].long(), destinations))
+        places, destinations = _columns_of(hops[0].indptr, of_dst.nodes[: of_dst.num_first])
+        later = edge_index[:, counts[0] :]
+        first = torch.stack((hops[0].indices[places].long(), destinations))
+        edge_index = torch.cat((first, torch.stack((later[0], of_dst.row_of[later[1]]))), dim=1)
+        if edge_ids is not None and hops[0].edge_ids is not None:
+            edge_ids = torch.cat((hops[0].edge_ids[places], edge_ids[counts[0] :]))
+        kept_of[0], counts[0] = places, len(places)
     if of_src is not None:
-        edge_indexes = [torch.stack((of_src.row_of[edge_index[0]], edge_index[1])) for edge_index in edge_indexes]
-    store.edge_index = torch.cat(edge_indexes, dim=1)
-    store.num_sampled_edges = [int(edge_index.shape[1]) for edge_index in edge_indexes]
-    if (edge_ids := _edge_ids_of(hops, kept)) is not None:
+        edge_index = torch.stack((of_src.row_of[edge_index[0]], edge_index[1]))
+    store.edge_index = edge_index
+    store.num_sampled_edges = counts
+    if edge_ids is not None:
         store.e_id = edge_ids
-    return {name: _joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]}
+    return {name: _joined([features[name] for features in features_of_hops], kept_of) for name in features_of_hops[0]}
 
 
 def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:

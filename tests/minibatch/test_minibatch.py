@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pipelines import fetched, refused, sampled
 
 import datapipes as dp
+from datapipes.minibatch.block import _edges_on_a_device, edges_of
 
 DTYPES = [torch.bool, torch.float16, torch.bfloat16, torch.uint8, torch.complex64, torch.int32, torch.float64]
 ODD_NAMES = ["", ".", "%", ":", "a.b", "100%", "%2E", "%252E", "%25", "a:b:c", "größe", "特徴", "hop0", " "]
@@ -56,6 +57,42 @@ def test_a_blocks_edges_equal_a_loop(data):
     for u, v in edges:
         summed[v] += x[u]
     assert torch.equal(block.to_sparse() @ x, summed)
+
+
+@given(st.data())
+def test_the_edges_of_several_blocks_equal_a_loop_on_the_cpu_and_as_on_a_device(data):
+    blocks, firsts, edges, ids = [], [], [], []
+    for _ in range(data.draw(st.integers(1, 3))):
+        columns = data.draw(st.lists(st.lists(st.integers(0, 6), max_size=4), max_size=5))
+        firsts.append(data.draw(st.integers(0, len(columns))))
+        block = block_of(len(columns), 7, columns)
+        edge_ids = torch.arange(block.num_edges) * 3 + 100 * len(blocks) if data.draw(st.booleans()) else None
+        dtype = data.draw(st.sampled_from([torch.int32, torch.int64]))
+        blocks.append(dp.Block(block.indptr, block.indices.to(dtype), 7, edge_ids))
+        edges += [(u, v) for v, column in enumerate(columns) for u in column if v >= firsts[-1]]
+        ids += [] if edge_ids is None else edge_ids[int(block.indptr[firsts[-1]]) :].tolist()
+    for found, of_edges in (edges_of(blocks, firsts), _edges_on_a_device(blocks, firsts)):
+        assert (found.dtype, found.shape) == (torch.int64, (2, len(edges)))
+        assert [*zip(*found.tolist(), strict=True)] == edges
+        assert (None if of_edges is None else of_edges.tolist()) == (
+            None if any(block.edge_ids is None for block in blocks) else ids
+        )
+
+
+@pytest.mark.parametrize(
+    ("indptr", "edge_ids", "says"),
+    [
+        ([0, 3], None, "does not ascend within its edges"),
+        ([0, 2, 1, 2], None, "does not ascend within its edges"),
+        ([-1, 2], None, "does not ascend within its edges"),
+        ([], None, "an empty indptr"),
+        ([0, 2], [1], "another number of edge ids"),
+    ],
+)
+def test_edges_of_a_block_that_is_not_one_are_refused(indptr, edge_ids, says):
+    block = dp.Block(torch.tensor(indptr).long(), torch.tensor([1, 0]), 2, edge_ids and torch.tensor(edge_ids))
+    with pytest.raises(ValueError, match=f"edge_index: .*{says}"):
+        _ = block.edge_index
 
 
 def test_edge_index_is_int64_over_an_int32_block_and_made_once():

@@ -10,6 +10,8 @@
 namespace datapipes {
 namespace {
 
+constexpr std::int64_t kStep = 4;
+
 struct Range {
   std::int64_t begin, end;
   std::int64_t size() const { return end - begin; }
@@ -31,14 +33,16 @@ Range edges_of(const CscPart<Id>& part) {
   return edges;
 }
 
-// The column of each edge of `edges`. What is written is within them, whatever the indptr says meanwhile.
+// Writes the column of each edge of `edges`, and up to kStep - 1 values behind the last; nothing else, whatever the indptr says
+// meanwhile. Columns are short, so steps of one width take half the time of fills of the right one.
 template <class Id>
 void fill_columns(const CscPart<Id>& part, const Range& edges, std::int64_t* to) {
   std::int64_t reached = edges.begin;
   for (std::size_t column = static_cast<std::size_t>(part.first); column + 1 < part.indptr.size(); ++column) {
     const std::int64_t end = read_once(part.indptr[column + 1]);
     if (end < reached || end > edges.end) refuse();
-    to = std::fill_n(to, end - reached, static_cast<std::int64_t>(column));
+    for (std::int64_t i = 0; i < end - reached; i += kStep) std::fill_n(to + i, kStep, static_cast<std::int64_t>(column));
+    to += end - reached;
     reached = end;
   }
   if (reached != edges.end) refuse();
@@ -56,7 +60,8 @@ Coo csc_to_coo(std::span<const CscPart<Id>> parts) {
     count += taken.back().size();
     has_ids = has_ids && part.edge_ids;
   }
-  Coo coo{Buffer<std::int64_t>(2 * count), {}};
+  Coo coo{Buffer<std::int64_t>(2 * count + kStep - 1), {}};
+  coo.edges.shrink(2 * count);
   if (has_ids) coo.ids = Buffer<std::int64_t>(count);
   std::int64_t before = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {

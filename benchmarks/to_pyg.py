@@ -5,9 +5,10 @@ minibatches/s of the chain alone, and with to_pyg of each; once with the feature
 it the time of a to_pyg, and of a memcpy of the bytes of its edge_index into memory that is there. All in alternation,
 20 minibatches per measurement, median of 9.
 Run: python benchmarks/to_pyg.py --graph GRAPH
-Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges, commit 2885f93): to_pyg of 383,000 edges takes 0.76 to 1.2
-ms, a memcpy of its edge_index 0.88 ms. 0.96 of the rate with features (37.6 minibatches/s), 0.91 of sampling alone
-(138). Before, at b3bdf86, it took 3.6 to 4.4 ms: 0.86 and 0.67.
+Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges, commit 9c70ec9, three runs): to_pyg of 383,000 edges takes
+0.61 to 0.77 ms, with features 0.81 to 1.04 ms; a memcpy of its edge_index 0.89 to 0.93 ms. 0.96 to 0.97 of the rate
+with features (38 minibatches/s), 0.90 to 0.91 of sampling alone (151). Before, at b3bdf86, it took 3.6 and 4.4 ms:
+0.67 and 0.86.
 """
 
 from __future__ import annotations

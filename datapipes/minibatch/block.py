@@ -67,7 +67,7 @@ class Block(metaclass=ShownNames):
         """int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as local ids; made when
         first asked for.
         """
-        return edges_of([self], [0])[0]
+        return edges_of([replace(self, edge_ids=None)], [0])[0]
 
     def to_sparse(self) -> Tensor:
         """Return the hop as a sparse CSR tensor of float32 ones, [num_dst, num_src]: `block.to_sparse() @ x` sums

@@ -92,7 +92,7 @@ def test_the_edges_of_several_blocks_equal_a_loop_on_the_cpu_and_as_on_a_device(
 def test_edges_of_a_block_that_is_not_one_are_refused(indptr, edge_ids, says):
     block = dp.Block(torch.tensor(indptr).long(), torch.tensor([1, 0]), 2, edge_ids and torch.tensor(edge_ids))
     with pytest.raises(ValueError, match=f"edge_index: .*{says}"):
-        _ = block.edge_index
+        edges_of([block], [0])
 
 
 def test_edge_index_is_int64_over_an_int32_block_and_made_once():

@@ -33,22 +33,16 @@ void bind_graph_for(py::module_& m) {
       py::arg("partition_from") = kPartitionFrom);
   m.def(
       "csc_to_coo",
-      [](const std::vector<Array<std::int64_t>>& indptrs, const std::vector<Array<Id>>& indices,
-         const std::vector<std::optional<Array<std::int64_t>>>& edge_ids, const std::vector<std::int64_t>& firsts) {
-        if (indices.size() != indptrs.size() || edge_ids.size() != indptrs.size() || firsts.size() != indptrs.size())
-          throw std::invalid_argument("csc_to_coo: give each part for each block.");
-        std::vector<CscPart<Id>> parts;
-        bool has_ids = !indptrs.empty();
-        for (std::size_t i = 0; i < indptrs.size(); ++i) {
-          parts.push_back({view(indptrs[i], "indptr"), view(indices[i], "indices"), {}, firsts[i]});
-          if (edge_ids[i]) parts.back().edge_ids = view(*edge_ids[i], "edge_ids");
-          has_ids = has_ids && edge_ids[i];
-        }
-        auto coo = without_gil([&] { return csc_to_coo<Id>(parts); });
+      [](const std::vector<std::pair<Array<std::int64_t>, Array<Id>>>& hops, const std::vector<Array<std::int64_t>>& edge_ids) {
+        std::vector<RowView<Id>> views;
+        for (const auto& [indptr, indices] : hops) views.push_back({view(indptr, "indptr"), view(indices, "indices"), 0});
+        std::vector<std::span<const std::int64_t>> ids;
+        for (const auto& each : edge_ids) ids.push_back(view(each, "edge_ids"));
+        auto coo = without_gil([&] { return csc_to_coo<Id>(views, ids); });
         return py::make_tuple(to_numpy(std::move(coo.edges)).reshape({py::ssize_t{2}, py::ssize_t{-1}}),
-                              to_numpy_if(has_ids, std::move(coo.ids)));
+                              to_numpy(std::move(coo.ids)));
       },
-      py::arg("indptrs").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(), py::arg("firsts"));
+      py::arg("hops").noconvert(), py::arg("edge_ids").noconvert());
   m.def(
       "validate_csc",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, std::optional<std::int64_t> num_sources) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "common/inside.h"
@@ -11,70 +12,77 @@ namespace datapipes {
 namespace {
 
 constexpr std::int64_t kStep = 4;
+constexpr const char* kRemedy = ". Correct the stage that made the block.";
 
+// The edges [begin, end) of the rows from `first` on.
 struct Range {
-  std::int64_t begin, end;
+  std::int64_t first, begin, end;
   std::int64_t size() const { return end - begin; }
 };
 
-[[noreturn]] void refuse() {
-  throw std::invalid_argument("edge_index: the indptr of a block does not ascend within its edges. Correct what made the block.");
+[[noreturn]] void refuse(std::int64_t row, std::int64_t begin, std::int64_t end, std::int64_t num_edges) {
+  throw std::invalid_argument("edge_index: the indptr of a block goes from " + std::to_string(begin) + " to " +
+                              std::to_string(end) + " from destination " + std::to_string(row) +
+                              " on; it must ascend within [0, " + std::to_string(num_edges) + "]" + kRemedy);
 }
 
 template <class Id>
-Range edges_of(const CscPart<Id>& part) {
-  const std::int64_t num_columns = std::ssize(part.indptr) - 1;
-  if (!is_range_inside(part.first, num_columns, num_columns))
-    throw std::invalid_argument("edge_index: a block has fewer destinations than the one before it, or an empty indptr.");
-  if (part.edge_ids && part.edge_ids->size() != part.indices.size())
-    throw std::invalid_argument("edge_index: a block has another number of edge ids than of edges.");
-  const Range edges{read_once(part.indptr[static_cast<std::size_t>(part.first)]), read_once(part.indptr.back())};
-  if (!is_range_inside(edges.begin, edges.end, std::ssize(part.indices))) refuse();
+Range edges_from(const RowView<Id>& hop, std::int64_t first) {
+  if (hop.num_rows() < first)
+    throw std::invalid_argument("edge_index: the indptr of a block has " + std::to_string(hop.indptr.size()) +
+                                " entries; it must have " + std::to_string(first + 1) +
+                                " or more, one for each destination of the block before and 1 more" + kRemedy);
+  const Range edges{first, read_once(hop.indptr[static_cast<std::size_t>(first)]), read_once(hop.indptr.back())};
+  if (!is_range_inside(edges.begin, edges.end, std::ssize(hop.indices)))
+    refuse(first, edges.begin, edges.end, std::ssize(hop.indices));
   return edges;
 }
 
-// Writes the column of each edge of `edges`, and up to kStep - 1 values behind the last; nothing else, whatever the indptr says
-// meanwhile. Columns are short, so steps of one width take half the time of fills of the right one.
+// Writes the row of each edge of `edges`, and up to kStep - 1 values behind the last; nothing else, whatever the indptr says
+// meanwhile. Rows are short, so steps of one width take half the time of fills of the right one.
 template <class Id>
-void fill_columns(const CscPart<Id>& part, const Range& edges, std::int64_t* to) {
+void fill_rows(const RowView<Id>& hop, const Range& edges, std::int64_t* to) {
   std::int64_t reached = edges.begin;
-  for (std::size_t column = static_cast<std::size_t>(part.first); column + 1 < part.indptr.size(); ++column) {
-    const std::int64_t end = read_once(part.indptr[column + 1]);
-    if (end < reached || end > edges.end) refuse();
-    for (std::int64_t i = 0; i < end - reached; i += kStep) std::fill_n(to + i, kStep, static_cast<std::int64_t>(column));
+  for (std::int64_t row = edges.first; row < hop.num_rows(); ++row) {
+    const std::int64_t end = read_once(hop.indptr[static_cast<std::size_t>(row) + 1]);
+    if (end < reached || end > edges.end) refuse(row, reached, end, edges.end);
+    for (std::int64_t i = 0; i < end - reached; i += kStep) std::fill_n(to + i, kStep, row);
     to += end - reached;
     reached = end;
   }
-  if (reached != edges.end) refuse();
+  if (reached != edges.end) refuse(edges.first, reached, edges.end, edges.end);  // changed while it was read
 }
 
 }  // namespace
 
 template <class Id>
-Coo csc_to_coo(std::span<const CscPart<Id>> parts) {
+Coo csc_to_coo(std::span<const RowView<Id>> hops, std::span<const std::span<const std::int64_t>> edge_ids) {
   std::vector<Range> taken;
-  std::int64_t count = 0;
-  bool has_ids = !parts.empty();
-  for (const auto& part : parts) {
-    taken.push_back(edges_of(part));
+  std::int64_t count = 0, first = 0;
+  for (const auto& hop : hops) {
+    taken.push_back(edges_from(hop, first));
     count += taken.back().size();
-    has_ids = has_ids && part.edge_ids;
+    first = hop.num_rows();
   }
+  for (std::size_t i = 0; i < edge_ids.size(); ++i)
+    if (edge_ids.size() != hops.size() || edge_ids[i].size() != hops[i].indices.size())
+      throw std::invalid_argument("edge_index: a block has " + std::to_string(edge_ids[i].size()) +
+                                  " edge ids; there must be one for each edge" + kRemedy);
   Coo coo{Buffer<std::int64_t>(2 * count + kStep - 1), {}};
   coo.edges.shrink(2 * count);
-  if (has_ids) coo.ids = Buffer<std::int64_t>(count);
+  if (!edge_ids.empty()) coo.ids = Buffer<std::int64_t>(count);
   std::int64_t before = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const auto& [begin, end] = taken[i];
-    std::copy(parts[i].indices.begin() + begin, parts[i].indices.begin() + end, coo.edges.data() + before);
-    fill_columns(parts[i], taken[i], coo.edges.data() + count + before);
-    if (has_ids) std::copy(parts[i].edge_ids->begin() + begin, parts[i].edge_ids->begin() + end, coo.ids.data() + before);
+  for (std::size_t i = 0; i < hops.size(); ++i) {
+    const auto& [row, begin, end] = taken[i];
+    std::copy(hops[i].indices.begin() + begin, hops[i].indices.begin() + end, coo.edges.data() + before);
+    fill_rows(hops[i], taken[i], coo.edges.data() + count + before);
+    if (!edge_ids.empty()) std::copy(edge_ids[i].begin() + begin, edge_ids[i].begin() + end, coo.ids.data() + before);
     before += taken[i].size();
   }
   return coo;
 }
 
-template Coo csc_to_coo(std::span<const CscPart<std::int32_t>>);
-template Coo csc_to_coo(std::span<const CscPart<std::int64_t>>);
+template Coo csc_to_coo(std::span<const RowView<std::int32_t>>, std::span<const std::span<const std::int64_t>>);
+template Coo csc_to_coo(std::span<const RowView<std::int64_t>>, std::span<const std::span<const std::int64_t>>);
 
 }  // namespace datapipes

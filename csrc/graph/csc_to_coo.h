@@ -1,31 +1,23 @@
-// csc_to_coo.h: the edges of several hops, or of any in-edges by destination, as two rows: sources and destinations.
-//   edges int64[2 * E]: E sources, as `indices` has them, and then E destinations, the numbers of their columns; E edges of the
-//   first part, then those of the next. ids int64[E]: theirs, if each part has edge_ids. Of a part the columns from `first` on
-//   are taken.
+// csc_to_coo.h: the edges of the hops of a minibatch as two rows, sources and destinations.
+//   edges int64[2 * E]: E sources, as `indices` has them, and then E destinations, the numbers of their rows; those of the first
+//   hop come first. Of a later hop the rows are taken that the hop before it lacks. ids int64[E]: theirs, if edge_ids has a span
+//   for each hop; else it has none.
 // Throws std::invalid_argument (ValueError) where an indptr does not ascend within its edges. Touches no Python object.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "common/buffer.h"
+#include "graph/row_view.h"
 
 namespace datapipes {
-
-template <class Id>
-struct CscPart {
-  std::span<const std::int64_t> indptr;
-  std::span<const Id> indices;
-  std::optional<std::span<const std::int64_t>> edge_ids;
-  std::int64_t first = 0;
-};
 
 struct Coo {
   Buffer<std::int64_t> edges, ids;
 };
 
 template <class Id>
-Coo csc_to_coo(std::span<const CscPart<Id>> parts);
+Coo csc_to_coo(std::span<const RowView<Id>> hops, std::span<const std::span<const std::int64_t>> edge_ids);
 
 }  // namespace datapipes

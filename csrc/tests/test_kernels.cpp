@@ -309,22 +309,23 @@ void edges_are_grouped_stably() {
 
 template <class Id>
 void hops_become_two_rows() {
-  const Ints inner{0, 2, 2, 3}, outer{0, 1, 1, 1, 3}, inner_ids{7, 8, 9}, outer_ids{4, 5, 6};
+  using Hops = std::vector<RowView<Id>>;
+  using Ids = std::vector<std::span<const std::int64_t>>;
+  const Ints inner{0, 2, 2, 3}, outer{0, 1, 1, 1, 3}, inner_ids{7, 8, 9}, outer_ids{4, 5, 6}, none, two{1, 2};
   const std::vector<Id> of_inner{3, 1, 0}, of_outer{9, 4, 2};
-  std::vector<CscPart<Id>> parts{{inner, of_inner, inner_ids, 0}, {outer, of_outer, outer_ids, 3}};
-  const Coo coo = csc_to_coo<Id>(parts);
+  const RowView<Id> first{inner, of_inner, 0}, second{outer, of_outer, 0};
+  const Coo coo = csc_to_coo<Id>(Hops{first, second}, Ids{inner_ids, outer_ids});
   CHECK((ints(coo.edges) == Ints{3, 1, 0, 4, 2, 0, 0, 2, 3, 3}));
   CHECK((ints(coo.ids) == Ints{7, 8, 9, 5, 6}));
-  parts[1].edge_ids.reset();
-  CHECK(ints(csc_to_coo<Id>(parts).ids).empty());
-  CHECK(ints(csc_to_coo<Id>({}).edges).empty());
-  const Ints none, two{1, 2}, too_far{0, 4};
-  for (const CscPart<Id>& wrong : {CscPart<Id>{outer, of_outer, {}, 5},
-                                   {outer, of_outer, {}, -1},
-                                   {none, of_outer, {}, 0},
-                                   {outer, of_outer, two, 0},
-                                   {too_far, of_outer, {}, 0}})
-    CHECK_THROWS(std::invalid_argument, csc_to_coo<Id>(std::vector{wrong}));
+  CHECK(ints(csc_to_coo<Id>(Hops{first, second}, {}).ids).empty());
+  CHECK(ints(csc_to_coo<Id>({}, {}).edges).empty());
+  const auto refuses = [&](const Hops& hops, const Ids& ids) { CHECK_THROWS(std::invalid_argument, csc_to_coo<Id>(hops, ids)); };
+  refuses({second, first}, {});
+  refuses({RowView<Id>{none, of_outer, 0}}, {});
+  for (const Ints& wrong : {Ints{0, 4}, Ints{0, 2, 1, 3}, Ints{-1, 3}, Ints{2, 1}})
+    refuses({RowView<Id>{wrong, of_outer, 0}}, {});
+  refuses({first}, {two});
+  refuses({first}, {inner_ids, outer_ids});
 }
 
 // Whatever hops hold, the sanitizers see no access outside of them.
@@ -336,20 +337,24 @@ void random_hops_become_two_rows_or_are_refused() {
       return static_cast<std::int64_t>(stream.bounded(static_cast<std::uint64_t>(most)));
     };
     std::vector<Ints> indptrs, indices, ids;
-    std::vector<CscPart<std::int64_t>> parts;
-    for (int i = 0; i < 2; ++i) {
+    for (std::int64_t i = 0; i < 2; ++i) {
       indices.emplace_back(static_cast<std::size_t>(any(9)), i);
       ids.emplace_back(indices.back().size() + (any(12) == 0), i);
-      indptrs.emplace_back(static_cast<std::size_t>(any(6)));
+      indptrs.emplace_back(static_cast<std::size_t>(any(6) + 2 * i));
       for (auto& offset : indptrs.back()) offset = any(std::ssize(indices.back()) + 1) - (any(12) == 0);
       if (any(4) != 0) std::sort(indptrs.back().begin(), indptrs.back().end());
     }
-    for (std::size_t i = 0; i < 2; ++i) parts.push_back({indptrs[i], indices[i], ids[i], any(4) - (any(12) == 0)});
+    std::vector<RowView<std::int64_t>> hops;
+    std::vector<std::span<const std::int64_t>> of_edges;
+    for (std::size_t i = 0; i < 2; ++i) {
+      hops.push_back({indptrs[i], indices[i], 0});
+      of_edges.push_back(ids[i]);
+    }
     try {
-      const Coo coo = csc_to_coo<std::int64_t>(parts);
+      const Coo coo = csc_to_coo<std::int64_t>(hops, of_edges);
       ++read;
-      std::int64_t count = 0;
-      for (const auto& part : parts) count += part.indptr.back() - part.indptr[static_cast<std::size_t>(part.first)];
+      const auto count =
+          hops[0].indptr.back() - hops[0].indptr[0] + hops[1].indptr.back() - hops[1].indptr[indptrs[0].size() - 1];
       CHECK(coo.edges.size() == 2 * count && coo.ids.size() == count);
     } catch (const std::invalid_argument&) {
       ++refused;

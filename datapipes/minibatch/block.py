@@ -67,7 +67,7 @@ class Block(metaclass=ShownNames):
         """int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as local ids; made when
         first asked for.
         """
-        return edges_of([replace(self, edge_ids=None)], [0])[0]
+        return edges_of([self], with_ids=False)[0]
 
     def to_sparse(self) -> Tensor:
         """Return the hop as a sparse CSR tensor of float32 ones, [num_dst, num_src]: `block.to_sparse() @ x` sums
@@ -100,40 +100,36 @@ class Block(metaclass=ShownNames):
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{edge_ids})"
 
 
-def edges_of(blocks: Sequence[Block], firsts: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-    """Return the edges of blocks as `Block.edge_index` does, int64 [2, E], those of the first block first; and their
-    ids, int64 [E], or None if a block has none.
+def edges_of(hops: Sequence[Block], *, with_ids: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Return the edges of hops, from the seeds outwards, as `Block.edge_index` does, int64 [2, E]; and their ids,
+    int64 [E], or None where a hop has none. Of a later hop those are taken whose destinations the hop before lacks.
 
-    Args:
-        firsts: for each block the first destination whose in-edges are taken; those of the later ones are, too.
     Raises:
         ValueError: The indptr of a block in host memory does not ascend within its edges.
     """
-    if any(tensor.device.type != "cpu" for block in blocks for tensor in (block.indptr, block.indices)):
-        return _edges_on_a_device(blocks, firsts)
-    indices = [block.indices for block in blocks]
-    if any(ids.dtype != torch.int32 for ids in indices):
-        indices = [ids.long() for ids in indices]
+    edge_ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None] if with_ids else []
+    has_ids = len(edge_ids) == len(hops)
+    if any(tensor.device.type != "cpu" for hop in hops for tensor in (hop.indptr, hop.indices)):
+        return _edges_on_a_device(hops, has_ids)
+    as_id = Tensor.int if all(hop.indices.dtype == torch.int32 for hop in hops) else Tensor.long
     edges, ids = _core.csc_to_coo(
-        [block.indptr.long().contiguous().numpy() for block in blocks],
-        [ids.contiguous().numpy() for ids in indices],
-        [None if block.edge_ids is None else block.edge_ids.long().contiguous().numpy() for block in blocks],
-        [*firsts],
+        [(hop.indptr.long().contiguous().numpy(), as_id(hop.indices).contiguous().numpy()) for hop in hops],
+        [ids.long().contiguous().numpy() for ids in edge_ids] if has_ids else [],
     )
-    return torch.from_numpy(edges), None if ids is None else torch.from_numpy(ids)
+    return torch.from_numpy(edges), torch.from_numpy(ids) if has_ids else None
 
 
-def _edges_on_a_device(blocks: Sequence[Block], firsts: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-    edges, ids = [], []
-    for block, first in zip(blocks, firsts, strict=True):
-        begin = int(block.indptr[first])
-        destinations = torch.arange(first, block.num_dst, device=block.indptr.device)
-        degrees, count = block.indptr[first:].diff(), block.num_edges - begin
+def _edges_on_a_device(hops: Sequence[Block], has_ids: bool) -> tuple[Tensor, Tensor | None]:
+    edges, ids, first = [], [], 0
+    for hop in hops:
+        begin = int(hop.indptr[first])
+        destinations = torch.arange(first, hop.num_dst, device=hop.indptr.device)
+        degrees, count = hop.indptr[first:].diff(), hop.num_edges - begin
         columns = torch.repeat_interleave(destinations, degrees, output_size=count)
-        edges.append(torch.stack((block.indices[begin:].long(), columns)))
-        if block.edge_ids is not None:
-            ids.append(block.edge_ids[begin:])
-    return torch.cat(edges, dim=1), torch.cat(ids) if len(ids) == len(blocks) else None
+        edges.append(torch.stack((hop.indices[begin:].long(), columns)))
+        ids += [hop.edge_ids[begin:]] if has_ids and hop.edge_ids is not None else []
+        first = hop.num_dst
+    return torch.cat(edges, dim=1), torch.cat(ids) if has_ids else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -312,11 +312,11 @@ def _set_edges(
 ) -> dict[str, Tensor]:
     """Set the edges of one type and return their features; `rows` are those of its source and destination type."""
     _check_edge_features(where, hops, features_of_hops)
-    kept = _kept_picks(where, hops)
+    picks = _kept_picks(where, hops)
+    counts = [each.stop - each.start for each in picks]
+    kept: list[slice | Tensor] = [*picks]
     of_src, of_dst = rows
-    edge_index, edge_ids = edges_of(hops, [0, *(block.num_dst for block in hops[:-1])])
-    counts = [places.stop - places.start for places in kept]
-    kept_of: list[slice | Tensor] = [*kept]
+    edge_index, edge_ids = edges_of(hops)
     if of_dst is not None:
         places, destinations = _columns_of(hops[0].indptr, of_dst.nodes[: of_dst.num_first])
         later = edge_index[:, counts[0] :]
@@ -324,14 +324,14 @@ def _set_edges(
         edge_index = torch.cat((first, torch.stack((later[0], of_dst.row_of[later[1]]))), dim=1)
         if edge_ids is not None and hops[0].edge_ids is not None:
             edge_ids = torch.cat((hops[0].edge_ids[places], edge_ids[counts[0] :]))
-        kept_of[0], counts[0] = places, len(places)
+        kept[0], counts[0] = places, len(places)
     if of_src is not None:
         edge_index = torch.stack((of_src.row_of[edge_index[0]], edge_index[1]))
     store.edge_index = edge_index
     store.num_sampled_edges = counts
     if edge_ids is not None:
         store.e_id = edge_ids
-    return {name: _joined([features[name] for features in features_of_hops], kept_of) for name in features_of_hops[0]}
+    return {name: _joined([features[name] for features in features_of_hops], kept) for name in features_of_hops[0]}
 
 
 def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:

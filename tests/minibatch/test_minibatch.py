@@ -60,39 +60,38 @@ def test_a_blocks_edges_equal_a_loop(data):
 
 
 @given(st.data())
-def test_the_edges_of_several_blocks_equal_a_loop_on_the_cpu_and_as_on_a_device(data):
-    blocks, firsts, edges, ids = [], [], [], []
+def test_the_edges_of_hops_equal_a_loop_on_the_cpu_and_as_on_a_device(data):
+    hops, edges, ids, first = [], [], [], 0
     for _ in range(data.draw(st.integers(1, 3))):
-        columns = data.draw(st.lists(st.lists(st.integers(0, 6), max_size=4), max_size=5))
-        firsts.append(data.draw(st.integers(0, len(columns))))
+        columns = data.draw(st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=first, max_size=first + 4))
         block = block_of(len(columns), 7, columns)
-        edge_ids = torch.arange(block.num_edges) * 3 + 100 * len(blocks) if data.draw(st.booleans()) else None
+        edge_ids = torch.arange(block.num_edges) * 3 + 100 * len(hops) if data.draw(st.booleans()) else None
         dtype = data.draw(st.sampled_from([torch.int32, torch.int64]))
-        blocks.append(dp.Block(block.indptr, block.indices.to(dtype), 7, edge_ids))
-        edges += [(u, v) for v, column in enumerate(columns) for u in column if v >= firsts[-1]]
-        ids += [] if edge_ids is None else edge_ids[int(block.indptr[firsts[-1]]) :].tolist()
-    for found, of_edges in (edges_of(blocks, firsts), _edges_on_a_device(blocks, firsts)):
+        hops.append(dp.Block(block.indptr, block.indices.to(dtype), 7, edge_ids))
+        edges += [(u, v) for v, column in enumerate(columns) for u in column if v >= first]
+        ids += [] if edge_ids is None else edge_ids[int(block.indptr[first]) :].tolist()
+        first = len(columns)
+    has_ids = all(hop.edge_ids is not None for hop in hops)
+    for found, of_edges in (edges_of(hops), _edges_on_a_device(hops, has_ids)):
         assert (found.dtype, found.shape) == (torch.int64, (2, len(edges)))
         assert [*zip(*found.tolist(), strict=True)] == edges
-        assert (None if of_edges is None else of_edges.tolist()) == (
-            None if any(block.edge_ids is None for block in blocks) else ids
-        )
+        assert (of_edges.tolist() == ids) if has_ids else of_edges is None
 
 
 @pytest.mark.parametrize(
     ("indptr", "edge_ids", "says"),
     [
-        ([0, 3], None, "does not ascend within its edges"),
-        ([0, 2, 1, 2], None, "does not ascend within its edges"),
-        ([-1, 2], None, "does not ascend within its edges"),
-        ([], None, "an empty indptr"),
-        ([0, 2], [1], "another number of edge ids"),
+        ([0, 3], None, r"goes from 0 to 3 from destination 0 on; it must ascend within \[0, 2\]"),
+        ([0, 2, 1, 2], None, "goes from 2 to 1 from destination 1 on"),
+        ([-1, 2], None, "goes from -1 to 2"),
+        ([], None, "has 0 entries; it must have 1 or more"),
+        ([0, 2], [1], "has 1 edge ids; there must be one for each edge"),
     ],
 )
 def test_edges_of_a_block_that_is_not_one_are_refused(indptr, edge_ids, says):
     block = dp.Block(torch.tensor(indptr).long(), torch.tensor([1, 0]), 2, edge_ids and torch.tensor(edge_ids))
-    with pytest.raises(ValueError, match=f"edge_index: .*{says}"):
-        edges_of([block], [0])
+    with pytest.raises(ValueError, match=f"edge_index: .*{says}.* Correct the stage"):
+        edges_of([block])
 
 
 def test_edge_index_is_int64_over_an_int32_block_and_made_once():

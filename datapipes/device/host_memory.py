@@ -241,13 +241,12 @@ def _pinned(where: str, given: list[Memory], locked: list[Memory], remedy: str) 
 
 def is_locked_elsewhere(tensor: Tensor) -> bool:
     """Return whether torch or other code has locked the memory of a tensor, from its first byte to its last."""
-    if tensor.numel() == 0 or not cuda().is_pinned(tensor):
+    if tensor.numel() == 0 or cuda().holds(tensor):
         return False
     memory = Memory.of(tensor)
     if any(each.begin < memory.end and memory.begin < each.end for each in [*_table.segments]):
         return False
-    last = torch.empty(0, dtype=torch.uint8).set_(memory.keep, memory.end - 1 - memory.address, (1,), (1,))
-    return cuda().is_pinned(last)
+    return cuda().is_pinned(memory.begin) and cuda().is_pinned(memory.end - 1)
 
 
 def _gaps(run: Run, known: list[_Segment]) -> Iterator[Run]:

@@ -54,15 +54,14 @@ class Cuda:
         """Return whether a tensor lies in the memory of a device."""
         return tensor.is_cuda
 
-    def is_pinned(self, tensor: Tensor) -> bool:
-        """Return whether the first byte of a tensor in host memory is page-locked, by torch or by `register`.
+    def is_pinned(self, address: int) -> bool:
+        """Return whether a byte of host memory is page-locked, by torch or by `register`; never initialises CUDA.
 
-        Never initialises CUDA.
+        Of a tensor, torch asks only about the byte in which its storage begins.
         """
-        if tensor.numel() == 0 or not self._is_in_use():
+        if not self._is_in_use():
             return False
-        # Tensor.is_pinned asks about the first byte of the storage, which may lie far before.
-        byte = (ctypes.c_uint8 * 1).from_address(tensor.data_ptr())
+        byte = (ctypes.c_uint8 * 1).from_address(address)
         return torch.frombuffer(byte, dtype=torch.uint8).is_pinned()
 
     def _is_in_use(self) -> bool:

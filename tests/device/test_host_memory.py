@@ -86,8 +86,10 @@ def test_what_lies_beside_a_tensor_in_its_pages_stays_as_it_is(fake):
     before, pinned, behind = memory[: PAGE + 64], memory[PAGE + 64 : PAGE + 128], memory[PAGE + 128 :]
     held = host_memory.pin(WHERE, [pinned])
     assert segments(fake) == [(pinned.data_ptr(), 64)]
-    assert not fake.is_pinned(before)
-    assert not fake.is_pinned(behind)
+    for beside in (before.data_ptr(), pinned.data_ptr() - 1, behind.data_ptr()):
+        assert not fake.is_pinned(beside)
+    assert not host_memory.is_locked_elsewhere(before)
+    assert not host_memory.is_locked_elsewhere(behind)
     held.release()
 
 

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from datapipes.device import runtime
+from datapipes.device import host_memory, runtime
 
 BOUND_S = 120
+TWO = torch.ones(2)
 
 
 class TorchCuda(SimpleNamespace):
@@ -40,16 +41,16 @@ def stand_in(monkeypatch, has_context) -> TorchCuda:
 
 def test_to_ask_whether_memory_is_pinned_starts_no_cuda(monkeypatch):
     cuda = stand_in(monkeypatch, lambda index: False)
-    assert not runtime.Cuda().is_pinned(torch.ones(2))
+    assert not runtime.Cuda().is_pinned(TWO.data_ptr())
     assert not cuda.initialized
     cuda.available = False
-    assert not runtime.Cuda().is_pinned(torch.ones(2))
+    assert not runtime.Cuda().is_pinned(TWO.data_ptr())
     assert not cuda.initialized
 
 
 def test_torch_that_does_not_tell_is_not_asked_in_a_way_that_starts_cuda(monkeypatch):
     cuda = stand_in(monkeypatch, None)
-    assert not runtime.Cuda().is_pinned(torch.ones(2))
+    assert not runtime.Cuda().is_pinned(TWO.data_ptr())
     assert not cuda.initialized
 
 
@@ -64,17 +65,17 @@ def test_registered_memory_is_mapped_for_kernels_of_all_devices(monkeypatch):
 
 def test_memory_that_torch_has_locked_before_all_else_is_seen(monkeypatch):
     cuda = stand_in(monkeypatch, lambda index: True)
-    assert runtime.Cuda().is_pinned(torch.ones(2))
+    assert runtime.Cuda().is_pinned(TWO.data_ptr())
     assert cuda.initialized
-    assert not runtime.Cuda().is_pinned(torch.ones(0))
+    assert not host_memory.is_locked_elsewhere(torch.ones(0))
 
 
-def test_memory_is_asked_about_where_a_tensor_begins_and_not_where_its_storage_does(monkeypatch):
+def test_a_byte_is_asked_about_and_not_the_begin_of_the_storage_that_it_is_in(monkeypatch):
     stand_in(monkeypatch, lambda index: True)
     memory = torch.zeros(8192, dtype=torch.uint8)
     locked = range(memory.data_ptr(), memory.data_ptr() + 4096)
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.untyped_storage().data_ptr() in locked)
-    found = [runtime.Cuda().is_pinned(memory[begin:]) for begin in (0, 4095, 4096)]
+    found = [runtime.Cuda().is_pinned(memory.data_ptr() + place) for place in (0, 4095, 4096)]
     assert found == [True, True, False]
 
 
@@ -83,7 +84,7 @@ def test_a_forked_child_has_nothing_pinned(monkeypatch):
         raise RuntimeError("CUDA driver error: initialization error")
 
     stand_in(monkeypatch, no_longer)
-    assert not runtime.Cuda().is_pinned(torch.ones(2))
+    assert not runtime.Cuda().is_pinned(TWO.data_ptr())
 
 
 FRESH = """

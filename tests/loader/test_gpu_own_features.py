@@ -79,4 +79,4 @@ def test_explain_names_what_is_read_into_page_locked_memory_and_nothing_else(gpu
     (taken,) = [minibatch for minibatch in chain if minibatch.index == 0]
     (fetch,) = loader.rewritten().find(dp.FeatureFetcher)
     for name, rows in fetch.transform(taken).node_features.items():
-        assert gpu.is_pinned(rows) == (f"'{name}': 'page-locked" in into or "into='" in into)
+        assert gpu.covers(rows) == (f"'{name}': 'page-locked" in into or "into='" in into)

@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from datapipes.device import runtime
+from datapipes.processes.mappings import extent
 
 ALREADY_REGISTERED, NOT_REGISTERED = 712, 713  # codes of cudaHostRegister and cudaHostUnregister
 GARBAGE = 0xAB
@@ -241,14 +242,19 @@ class FakeCuda(runtime.Cuda):
     def holds(self, tensor: Tensor) -> bool:
         return isinstance(tensor, DeviceTensor)
 
-    def is_pinned(self, tensor: Tensor) -> bool:
-        if self.holds(tensor) or tensor.numel() == 0:
-            return False
-        first = tensor.data_ptr()
-        end = first + 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) * tensor.itemsize
+    def is_pinned(self, address: int) -> bool:
+        return self._are_pinned(address, address + 1)
+
+    def _are_pinned(self, first: int, end: int) -> bool:
         with self.lock:  # another thread may lock pages meanwhile
             ranges = [*self._pinned.items(), *self.registered.items()]
         return any(address <= first and end <= address + num_bytes for address, num_bytes in ranges)
+
+    def covers(self, tensor: Tensor) -> bool:
+        """Return whether all of a tensor in host memory is page-locked."""
+        if self.holds(tensor) or tensor.numel() == 0:
+            return False
+        return self._are_pinned(tensor.data_ptr(), tensor.data_ptr() + extent(tensor))
 
     def new_stream(self, device: torch.device) -> Any:
         with self.lock:
@@ -294,7 +300,7 @@ class FakeCuda(runtime.Cuda):
                 after.record(here)
                 other.wait_event(after)
                 return copied
-            is_pinned = self.is_pinned(tensor)
+            is_pinned = self.covers(tensor)
             source = _at_its_address(tensor) if is_pinned else tensor.clone()  # CUDA stages what is not page-locked
             step = self._queue_call("copy", lambda to: to.copy_(source), [], [copied], device)
             if is_pinned and tensor.numel() > 0:
@@ -310,7 +316,7 @@ class FakeCuda(runtime.Cuda):
     def copy_back(self, to: Tensor, tensor: Tensor) -> None:
         assert isinstance(tensor, DeviceTensor)
         with self.begun():
-            if not self.is_pinned(to):
+            if not self.covers(to):
                 self._problem(f"copy_back to host memory that is not page-locked, {to.shape}")
             there = _at_its_address(to)
             self._queue_call("copy back", lambda of: there.copy_(of), [tensor], [], tensor.device)

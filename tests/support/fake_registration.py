@@ -31,10 +31,9 @@ class FakeRegistration(runtime.Cuda):
     def device_count(self) -> int:
         return 1
 
-    def is_pinned(self, tensor: Tensor) -> bool:
-        begin = tensor.data_ptr()
+    def is_pinned(self, address: int) -> bool:
         ranges = [*self.locked_by_torch, *((address, size) for address, (size, _) in self.registered.items())]
-        return any(address <= begin < address + size for address, size in ranges)
+        return any(begin <= address < begin + size for begin, size in ranges)
 
     def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
         self.calls.append("register")

@@ -50,8 +50,8 @@ class PlainCuda(runtime.Cuda):
     def holds(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self.on_device
 
-    def is_pinned(self, tensor: Tensor) -> bool:
-        return self.is_page_locked and not self.holds(tensor)
+    def is_pinned(self, address: int) -> bool:
+        return self.is_page_locked
 
     def current_stream(self, device: torch.device) -> Any:
         return PlainStream()

@@ -7,8 +7,9 @@ it the time of a to_pyg, and of a memcpy of the bytes of its edge_index into mem
 Run: python benchmarks/to_pyg.py --graph GRAPH
 Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges, commit 9c70ec9, three runs): to_pyg of 383,000 edges takes
 0.61 to 0.77 ms, with features 0.81 to 1.04 ms; a memcpy of its edge_index 0.89 to 0.93 ms. 0.96 to 0.97 of the rate
-with features (38 minibatches/s), 0.90 to 0.91 of sampling alone (151). Before, at b3bdf86, it took 3.6 and 4.4 ms:
-0.67 and 0.86.
+with features (38 minibatches/s), 0.90 to 0.91 of sampling alone (151). In an hour in which memory was slower (memcpy
+2.3 to 2.9 ms, commit d8d3abd, three runs): 0.89 to 1.13 and 1.09 to 1.56 ms; 0.95 to 0.97 and 0.88 to 0.90. Before, at
+b3bdf86, it took 3.6 and 4.4 ms: 0.67 and 0.86.
 """
 
 from __future__ import annotations

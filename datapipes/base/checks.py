@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 INDEX_DTYPES = (torch.int32, torch.int64)
+INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MOST_BITS = 256  # of a number that a message writes out
 MOST_SHOWN = 500  # characters of a value in a message

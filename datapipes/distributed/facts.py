@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 
-from datapipes.base.checks import dtype_name, shown
+from datapipes.base.checks import INT32_MAX, dtype_name, shown
 from datapipes.base.records import OMITTED, AnyType, Form, OptionalNodeType, from_json, one_of, to_json, whole
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
@@ -19,7 +19,6 @@ from datapipes.graph.graph import EarliestNode
 from datapipes.partition.native.native_header import Identity, IndexDtype
 from datapipes.partition.native.part import Part
 
-_INT32_MAX = 2**31 - 1
 _SENT = (  # the order on the wire
     *("num_parts", "num_nodes", "num_edges", "index_dtype", "fingerprint", "partition_id", "content_id"),
     *("features", "node_time_attr", "earliest_nodes"),
@@ -53,10 +52,10 @@ class PartitionFacts(Identity):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        many = [count for count in self.num_nodes.values() if self.index_dtype == torch.int32 and count > _INT32_MAX]
+        many = [count for count in self.num_nodes.values() if self.index_dtype == torch.int32 and count > INT32_MAX]
         if many:
             raise ValueError(
-                f"there are {many[0]} nodes of one type, and index_dtype is int32, which holds {_INT32_MAX}"
+                f"there are {many[0]} nodes of one type, and index_dtype is int32, which holds {INT32_MAX}"
             )
         for domain, of, _ in self.features:
             if of not in (self.num_nodes if domain == "node" else self.num_edges):

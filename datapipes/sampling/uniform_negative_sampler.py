@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_bool
+from datapipes.base.checks import INT32_MAX, check_bool
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.base.types import EdgeType, ends_of, known_edge_type, type_text
@@ -33,7 +33,6 @@ __all__ = ["UniformNegativeSampler"]
 
 MOST_TRIES = 1024  # of a negative
 MOST_OPEN = 2**12  # negatives whose later tries are drawn together, in at most 250 MB
-INT32_MAX = 2**31 - 1
 
 Asked = tuple[str, tuple[Any, ...]]  # a method of a graph and its arguments
 Steps = Generator[Asked, Any, Tensor]  # asks the graph, and returns negatives

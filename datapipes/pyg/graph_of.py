@@ -1,0 +1,259 @@
+"""The graph that is sampled, of all that PyG's loaders take: Data, HeteroData, a pair of stores; and our own graphs.
+
+It holds the edges, and of the attributes only weights and times: what a batch is sliced from stays where it is. Edge
+ids are the columns of `edge_index`, or what the graph store says, so a sampled id needs no permutation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import INT32_MAX, shown
+from datapipes.base.types import ends_of, type_text
+from datapipes.graph.convert import sorted_by_destination
+from datapipes.graph.csc_graph import CSCGraph
+from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
+from datapipes.minibatch.block import Block, edges_of
+from datapipes.pyg.upstream import Data, FeatureStore, GraphStore, HeteroData, num_nodes_in_stores
+
+_WHERE = "NeighborSampler"
+_Relation = tuple[Tensor, Tensor, Tensor | None]  # indptr, indices, edge ids
+
+
+class TimedGraph(NamedTuple):
+    """A graph, and since when its nodes or its edges exist.
+
+    Attributes:
+        graph: with weights and times among its attributes.
+        node_time: {node type: int64 [num_nodes]}, without types of the one type None; {} if nodes have no times.
+        has_edge_time: whether edges have times.
+    """
+
+    graph: CSCGraph | HeteroCSCGraph
+    node_time: dict[Any, Tensor]
+    has_edge_time: bool
+
+
+def graph_of(data: Any, time_attr: str | None, weight_attr: str | None, is_sorted: bool) -> TimedGraph:
+    """Return the graph of `data`.
+
+    Raises:
+        TypeError, ValueError, IndexError: It is no such data, or its edges, weights or times do not fit.
+    """
+    if isinstance(data, (CSCGraph, HeteroCSCGraph)):
+        of_nodes = {of: data.node_attributes_of(of) for of in data.node_types}
+        of_edges = {of: data.relation(of).edge_attributes for of in data.edge_types}
+        times, on_nodes = _times(time_attr, of_nodes, of_edges)
+        return TimedGraph(data, times if on_nodes else {}, bool(times) and not on_nodes)
+    if isinstance(data, (Data, HeteroData)):
+        return _of_data(data, time_attr, weight_attr, is_sorted)
+    if (
+        isinstance(data, (list, tuple))
+        and [isinstance(*each) for each in zip(data, _STORES, strict=False)] == [True] * 2
+    ):
+        return _of_stores(*data, time_attr, weight_attr)
+    raise ValueError(
+        f"{_WHERE}: data must be a Data, a HeteroData, a pair (FeatureStore, GraphStore), a CSCGraph or a "
+        f"HeteroCSCGraph, got {type(data).__name__}. A DistGraph is sampled by a chain: dp.distributed."
+    )
+
+
+_STORES = (FeatureStore, GraphStore)
+
+
+def data_of(graph: CSCGraph | HeteroCSCGraph) -> Any:
+    """Return a graph as Data or HeteroData, whose columns are in the order of the edge ids; 16 bytes an edge."""
+    data: Any = HeteroData() if graph.is_heterogeneous else Data()
+    for of in graph.node_types:
+        store = data if of is None else data[of]
+        store.num_nodes = graph.num_nodes_of(of)
+        for name, values in graph.node_attributes_of(of).items():
+            store[name] = values
+    for of in graph.edge_types:
+        relation, store = graph.relation(of), data if of is None else data[of]
+        num_src = graph.num_nodes_of(ends_of(of)[0])
+        columns = edges_of([Block(relation.indptr, relation.indices, num_src)], with_ids=False)[0]
+        place: Any = slice(None)
+        if relation.edge_ids is not None:
+            place = torch.argsort(relation.edge_ids)
+            if not torch.equal(relation.edge_ids[place], torch.arange(len(place))):
+                what = "" if of is None else f" of {type_text(of)}"
+                raise ValueError(
+                    f"{_WHERE}: the edge ids{what} are not those of 0 to {len(place) - 1}, each once, so they are no "
+                    "columns of an edge_index. Build the graph without edge_ids, or use a chain."
+                )
+        store.edge_index = columns[:, place]
+        for name, values in relation.edge_attributes.items():
+            store[name] = values[place]
+    return data
+
+
+def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorted: bool) -> TimedGraph:
+    has_types = isinstance(data, HeteroData)
+    nodes = {of: data[of] for of in data.node_types} if has_types else {None: data}
+    edges = {of: data[of] for of in data.edge_types} if has_types else {None: data}
+    counts = _with_inferred({of: store.num_nodes for of, store in nodes.items()}, edges)
+    if has_types:
+        of_nodes, of_edges = ({of: dict(store.items()) for of, store in each.items()} for each in (nodes, edges))
+    else:
+        of_nodes = {None: {name: data[name] for name in data.node_attrs()}}
+        of_edges = {None: {name: data[name] for name in data.edge_attrs()}}
+    times, on_nodes = _times(time_attr, of_nodes, of_edges)
+    relations = {}
+    for of, store in edges.items():
+        src, dst = ends_of(of)
+        since = times.get(src if on_nodes else of)
+        relations[of] = _relation(of, store, counts[src], counts[dst], is_sorted, since, on_nodes)
+    attributes: dict[Any, dict[str, Tensor]] = {of: {} for of in relations}
+    if weight_attr is not None:
+        weights = {of: each[weight_attr] for of, each in of_edges.items() if weight_attr in each}
+        if not weights:
+            known = sorted({name for each in of_edges.values() for name in each} - {"edge_index", "adj_t", "adj"})
+            raise ValueError(
+                f"{_WHERE}: weight_attr is {weight_attr!r}, but no edges have it; they have {shown(known)}. Set it."
+            )
+        for of, (_, indices, _) in relations.items():  # edges of a type without weights are drawn alike
+            attributes[of][weight_attr] = weights.get(of, torch.ones(len(indices)))
+    if time_attr is not None and not on_nodes:
+        for of, values in times.items():
+            attributes[of][time_attr] = values
+    return _made(counts, relations, time_attr, times if on_nodes else {}, attributes)
+
+
+def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: str | None) -> TimedGraph:
+    if weight_attr is not None:
+        raise NotImplementedError(
+            f"{_WHERE}: weight_attr is {weight_attr!r}, but a pair of stores has no weights of edges. Sample a Data."
+        )
+    attrs, edge_attrs = features.get_all_tensor_attrs(), graph.get_all_edge_attrs()
+    edge_types = dict.fromkeys(attr.edge_type for attr in edge_attrs)
+    rows, colptrs, perms = graph.csc()
+    if edge_types.keys() == {None}:
+        counts: dict[Any, int] = {None: max(edge_attrs[0].size)}
+        rows, colptrs, perms = {None: rows}, {None: colptrs}, {None: perms}
+    else:
+        named = [attr.group_name for attr in attrs if isinstance(attr.group_name, str)]
+        ends = [end for of in edge_types for end in (of[0], of[2])]
+        counts = {of: num_nodes_in_stores(features, graph, of) for of in dict.fromkeys([*named, *ends])}
+    relations = {of: (colptrs[of].cpu(), _narrow(rows[of].cpu(), max(counts.values())), perms[of]) for of in edge_types}
+    timed = [copy.copy(attr) for attr in attrs if attr.attr_name == time_attr] if time_attr is not None else []
+    for attr in timed:
+        attr.index = None  # the whole tensor
+    found = dict(zip([attr.group_name for attr in timed], features.multi_get_tensor(timed), strict=True))
+    # Without types only the name tells: PyG takes "time" for times of nodes.
+    on_edges = {
+        of: values for of, values in found.items() if of in edge_types and (of is not None or time_attr != "time")
+    }
+    on_nodes = {of: values for of, values in found.items() if of in counts and of not in on_edges}
+    times, is_on_nodes = _times(time_attr, _named(time_attr, on_nodes), _named(time_attr, on_edges))
+    attributes = {of: {time_attr: on_edges[of]} if of in on_edges else {} for of in relations}
+    return _made(counts, relations, time_attr, times if is_on_nodes else {}, attributes)
+
+
+def _named(name: str | None, values: Mapping[Any, Tensor]) -> dict[Any, dict[Any, Tensor]]:
+    return {of: {name: each} for of, each in values.items()}
+
+
+def _made(
+    counts: Mapping[Any, int],
+    relations: Mapping[Any, _Relation],
+    time_attr: str | None,
+    node_time: dict[Any, Tensor],
+    attributes: Mapping[Any, Mapping[Any, Tensor]],
+) -> TimedGraph:
+    """Return the graph; `attributes` of edges are in the order of their ids."""
+    has_edge_time = any(time_attr in each for each in attributes.values())
+    ids = {of: each for of, (_, _, each) in relations.items() if each is not None}
+    of_edges = {
+        of: {name: (values[ids[of]] if of in ids else values).cpu() for name, values in each.items()}
+        for of, each in attributes.items()
+    }
+    of_nodes = {of: {time_attr: values.cpu()} for of, values in node_time.items()}
+    node_time = {of: each[time_attr] for of, each in of_nodes.items()}
+    graph: CSCGraph | HeteroCSCGraph
+    if None in counts:
+        indptr, indices, _ = relations[None]
+        edge_ids, of_node = ids.get(None), of_nodes.get(None)
+        graph = CSCGraph(indptr, indices, node_attributes=of_node, edge_attributes=of_edges[None], edge_ids=edge_ids)
+    else:
+        arrays = {of: (indptr, indices) for of, (indptr, indices, _) in relations.items()}
+        graph = HeteroCSCGraph(arrays, counts, node_attributes=of_nodes, edge_attributes=of_edges, edge_ids=ids)
+    return TimedGraph(graph, node_time, has_edge_time)
+
+
+def _relation(
+    of: Any, store: Any, num_src: int, num_dst: int, is_sorted: bool, since: Tensor | None, on_nodes: bool
+) -> _Relation:
+    """Return the in-edges of a store, by destination, and as PyG has them by time, that of the sources or of edges."""
+    for name, method in (("adj", "csc"), ("adj_t", "csr")):
+        if name in store:
+            if not hasattr(store[name], method):
+                raise TypeError(
+                    f"{_WHERE}: {name} must be a torch_sparse.SparseTensor, got {type(store[name]).__name__}. Set "
+                    "edge_index in its place."
+                )
+            indptr, indices, _ = getattr(store[name], method)()
+            return indptr.cpu(), _narrow(indices.cpu(), num_src), None
+    columns = store.get("edge_index")
+    if columns is None:
+        return torch.zeros(num_dst + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), None
+    columns = _narrow(columns.as_subclass(Tensor).cpu(), max(num_src, num_dst))
+    for row, count in ((0, num_src), (1, num_dst)):
+        outside = (columns[row] < 0) | (columns[row] >= count)
+        if bool(outside.any()):
+            what = "" if of is None else f" of {type_text(of)}"
+            raise IndexError(
+                f"{_WHERE}: edge_index{what} has {int(columns[row][outside][0])} in row {row}, not in [0, {count}). "
+                "Raise num_nodes, or drop the edge."
+            )
+    if not is_sorted and since is None:
+        return sorted_by_destination(columns, num_src, num_dst)
+    if not is_sorted and since is not None:
+        by_time = torch.argsort(since.cpu()[columns[0].long()] if on_nodes else since.cpu(), stable=True)
+        indptr, indices, order = sorted_by_destination(columns[:, by_time], num_src, num_dst)
+        return indptr, indices, by_time[order]
+    if bool((columns[1].diff() < 0).any()):
+        raise ValueError(
+            f"{_WHERE}: is_sorted is True, but the destinations edge_index[1] do not ascend. Leave is_sorted out, or "
+            "sort by torch_geometric.utils.sort_edge_index(edge_index, sort_by_row=False)."
+        )
+    indptr = torch.zeros(num_dst + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(columns[1], minlength=num_dst), 0, out=indptr[1:])
+    return indptr, columns[0].contiguous(), None
+
+
+def _narrow(ids: Tensor, num_nodes: int) -> Tensor:
+    """Return ids as int32 where they fit, which halves what sampling reads; wrong ids are kept as they are."""
+    fits = num_nodes <= INT32_MAX and (ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) <= INT32_MAX))
+    return ids.int() if fits else ids.long()
+
+
+def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Any]) -> dict[Any, int]:
+    """Return the number of nodes of each type; of one that does not tell it, the largest id of its edges plus 1."""
+    inferred: dict[Any, int] = {of: 0 for of, count in counts.items() if count is None}
+    for of, store in edges.items():
+        columns = store.get("edge_index")
+        for row, end in enumerate(ends_of(of)):
+            if counts.get(end) is None:
+                most = int(columns[row].max()) + 1 if columns is not None and columns.numel() > 0 else 0
+                inferred[end] = max(inferred.get(end, 0), most)
+    return {**{of: count for of, count in counts.items() if count is not None}, **inferred}
+
+
+def _times(
+    time_attr: str | None, of_nodes: Mapping[Any, Mapping[str, Any]], of_edges: Mapping[Any, Mapping[str, Any]]
+) -> tuple[dict[Any, Tensor], bool]:
+    """Return the times by type, and whether they are those of nodes."""
+    if time_attr is None:
+        return {}, False
+    on_nodes = {of: values[time_attr] for of, values in of_nodes.items() if time_attr in values}
+    on_edges = {of: values[time_attr] for of, values in of_edges.items() if time_attr in values}
+    if bool(on_nodes) == bool(on_edges):
+        found = "both nodes and edges have it" if on_nodes else "neither nodes nor edges have it"
+        raise ValueError(f"{_WHERE}: time_attr is {time_attr!r}, but {found}; one of the two must. Name another.")
+    return on_nodes or on_edges, bool(on_nodes)

@@ -1,0 +1,136 @@
+"""The stages of a loader's chain: the order of the seeds, the sampler, the slicing.
+
+What they make is any object of PyG, carried by a minibatch: by reference within a process. Between the loader and a
+worker process that it started itself, tensors travel as in every message, and what holds them is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.codec import Message
+from datapipes.base.rng import RngKey
+from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.minibatch import MiniBatch
+from datapipes.pyg.loader.view import View
+from datapipes.pyg.sampler import NeighborSampler
+
+_PICKLE = "pickle"  # the name of the pickled bytes in a message; tensors have numbers
+
+
+@dataclass(slots=True, eq=False)
+class Carried(MiniBatch):
+    """A minibatch that carries an object."""
+
+    value: Any = None
+
+    def to_message(self) -> Message:
+        file, tensors = io.BytesIO(), {}
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, found: Any) -> str | None:
+                if type(found) is not Tensor or found.requires_grad or found.layout != torch.strided:
+                    return None
+                name = str(len(tensors))
+                tensors[name] = found
+                return name
+
+        Pickler(file, pickle.HIGHEST_PROTOCOL).dump(self.value)
+        tensors[_PICKLE] = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        return MiniBatch(epoch=self.epoch, index=self.index, extra=tensors).to_message()
+
+
+def carried(minibatch: MiniBatch) -> Any:
+    """Return the object that a minibatch carries."""
+    if isinstance(minibatch, Carried):
+        return minibatch.value
+    tensors: Any = minibatch.extra
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, name: Any) -> Any:
+            return tensors[name]
+
+    return Unpickler(io.BytesIO(tensors[_PICKLE].numpy().tobytes())).load()
+
+
+def _carrying(minibatch: MiniBatch, value: Any) -> Carried:
+    return Carried(epoch=minibatch.epoch, index=minibatch.index, value=value)
+
+
+class DrawnOrder(SeedStage):
+    """The places of the seeds in minibatches that somebody else has put together: torch's samplers.
+
+    Args:
+        order: int64 [n], the places of all minibatches.
+        offsets: int64 [num_minibatches + 1], where each begins in `order`.
+    """
+
+    def __init__(self, order: Tensor, offsets: Tensor, seed: int) -> None:
+        super().__init__()
+        self.order, self.offsets, self.rng_seed = order, offsets, seed
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.offsets) - 1
+
+    def make_minibatch(self, rng: RngKey) -> MiniBatch:
+        begin, end = self.offsets[rng.index : rng.index + 2].tolist()
+        return MiniBatch(epoch=rng.epoch, index=rng.index, seeds=self.order[begin:end])
+
+    def fingerprint(self) -> Fingerprint:
+        digest = hashlib.blake2b(digest_size=16)
+        for each in (self.order, self.offsets):
+            digest.update(each.numpy().tobytes())
+        return {"order_digest": digest.hexdigest()}
+
+
+class PygSample(MiniBatchTransformer):
+    """Give the places of the seeds to the sampler of a loader; makes its SamplerOutput."""
+
+    def __init__(self, source: Stage, view: View) -> None:
+        super().__init__(source)
+        self.view = view
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        return _carrying(minibatch, self.view.sampled(minibatch.seeds, self.rng_of(minibatch)))
+
+    def fingerprint(self) -> Fingerprint:
+        sampler, negatives = self.view.sampler, self.view.neg_sampling
+        own = sampler.fingerprint() if isinstance(sampler, NeighborSampler) else {"sampler": type(sampler).__name__}
+        drawn = None if negatives is None else [negatives.mode.value, negatives.amount]
+        return {**own, "neg_sampling": drawn, "input_digest": self.view.input_digest()}
+
+    def describe(self) -> dict[str, Any]:
+        return {"sampler": self.view.sampler}
+
+
+class PygSlice(MiniBatchTransformer):
+    """Make the Data or HeteroData of a SamplerOutput.
+
+    Args:
+        transforms: whether the user's transform is applied too.
+    """
+
+    draws = False
+
+    def __init__(self, source: Stage, view: View, transforms: bool) -> None:
+        super().__init__(source)
+        self.view, self.transforms = view, transforms
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        batch = self.view.sliced(carried(minibatch))
+        return _carrying(
+            minibatch, self.view.transformed(batch, self.view.key(minibatch)) if self.transforms else batch
+        )

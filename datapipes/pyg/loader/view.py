@@ -1,0 +1,268 @@
+"""View: what the batches of a loader are sliced from, and how.
+
+It does what `filter_fn` of PyG's loaders does, field by field. Rows of tensors in host memory are gathered by our
+kernel, into memory recycled from earlier batches; every other value by PyG. The loader's attributes of the same names
+are those of its view, so a change is seen by the next batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import as_tensor
+from datapipes.base.codec import join_key
+from datapipes.base.rng import RngKey
+from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
+from datapipes.base.threads import num_threads
+from datapipes.base.types import type_text
+from datapipes.minibatch import MiniBatch
+from datapipes.pyg.sampled import edge_index_of
+from datapipes.pyg.sampler import NeighborSampler
+from datapipes.pyg.upstream import (
+    Data,
+    HeteroData,
+    HeteroSamplerOutput,
+    SamplerOutput,
+    filter_custom_hetero_store,
+    filter_custom_store,
+    filter_edge_store_,
+    index_select,
+)
+from datapipes.seeds.item_set import ItemSet
+
+
+class View:
+    """The data of a loader and what is done to its batches; see NodeLoader and LinkLoader for the attributes.
+
+    Attributes:
+        sampler: the BaseSampler.
+        input_data: the NodeSamplerInput or EdgeSamplerInput of all seeds.
+        is_link: whether the seeds are links.
+        seed: with the place of a batch, it seeds code of the user's.
+    """
+
+    data: Any
+    sampler: Any
+    input_data: Any
+    neg_sampling: Any = None
+    transform: Any = None
+    transform_sampler_output: Any = None
+    custom_cls: Any = None
+
+    def __init__(self, is_link: bool, seed: int) -> None:
+        self.is_link, self.seed = is_link, seed
+        self._tables: dict[Any, tuple[Any, Tensor, RowTable]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tables": {}}  # they are views; a pickle would copy them
+
+    def key(self, minibatch: MiniBatch) -> RngKey:
+        """Return the key of the user's transform at a minibatch."""
+        return RngKey(self.seed, minibatch.epoch, minibatch.index, 2)
+
+    def sampled(self, index: Any, key: RngKey | None = None) -> Any:
+        """Return what the sampler finds for the seeds at places `index`; None draws from torch's generator."""
+        inputs, sampler = self.input_data[index], self.sampler
+        draw = (
+            partial(sampler.sample_from_edges, neg_sampling=self.neg_sampling)
+            if self.is_link
+            else sampler.sample_from_nodes
+        )
+        if isinstance(sampler, NeighborSampler):
+            return draw(inputs, rng=key)
+        with seeded(key):
+            return draw(inputs)
+
+    def input_digest(self) -> str:
+        """Return a digest of all seeds and what belongs to them."""
+        given = {name: value for name, value in vars(self.input_data).items() if isinstance(value, Tensor)}
+        seeds = given.pop("row" if self.is_link else "node")
+        type_ = self.input_data.input_type
+        digest = ItemSet((seeds, *given.values()), ("seeds", *given)).digest()
+        return digest if type_ is None else f"{join_key(type_)} {digest}"
+
+    def transformed(self, batch: Any, key: RngKey | None = None) -> Any:
+        """Return the batch after the user's transform."""
+        if self.transform is None:
+            return batch
+        with seeded(key):
+            return self.transform(batch)
+
+    def sliced(self, out: Any) -> Any:
+        """Return the batch before the user's transform."""
+        if self.transform_sampler_output:
+            out = self.transform_sampler_output(out)
+        if isinstance(out, SamplerOutput):
+            batch = self._sliced(out)
+        elif isinstance(out, HeteroSamplerOutput):
+            batch = self._sliced_by_type(out)
+        else:
+            raise TypeError(
+                f"{type(self.sampler).__name__}: returned a {type(out).__name__}; a SamplerOutput or a "
+                "HeteroSamplerOutput is needed. Return one."
+            )
+        self._set_seeds(batch, out.metadata)
+        return batch
+
+    def _sliced(self, out: Any) -> Any:
+        ids = self._edge_ids(None, out.edge)
+        if isinstance(self.data, Data):
+            batch = copy.copy(self.data)
+            self._slice_nodes(None, self.data._store, batch._store, out.node)
+            self._slice_edges(None, self.data._store, batch._store, out.row, out.col, ids)
+        else:
+            batch = filter_custom_store(*self.data, out.node, out.row, out.col, out.edge, self.custom_cls)
+        self._set_ids(batch, out.node, ids)
+        batch.batch = out.batch
+        batch.num_sampled_nodes, batch.num_sampled_edges = out.num_sampled_nodes, out.num_sampled_edges
+        if out.orig_row is not None and out.orig_col is not None:
+            batch._orig_edge_index = torch.stack((out.orig_row, out.orig_col))
+        return batch
+
+    def _sliced_by_type(self, out: Any) -> Any:
+        none = torch.empty(0, dtype=torch.int64)
+        edges = {of: self._edge_ids(of, ids) for of, ids in (out.edge or {}).items()}
+        if isinstance(self.data, HeteroData):
+            batch = copy.copy(self.data)
+            for of in batch.node_types:
+                self._slice_nodes(of, self.data[of], batch[of], out.node.setdefault(of, none))
+            for of in batch.edge_types:
+                row, col = out.row.get(of, none), out.col.get(of, none)
+                self._slice_edges(of, self.data[of], batch[of], row, col, edges.setdefault(of, none))
+        else:
+            batch = filter_custom_hetero_store(*self.data, out.node, out.row, out.col, out.edge, self.custom_cls)
+        for of, ids in out.node.items():
+            self._set_ids(batch[of], ids, None)
+        for of, ids in edges.items():
+            self._set_ids(batch[of], None, ids)
+        batch.set_value_dict("batch", out.batch)
+        batch.set_value_dict("num_sampled_nodes", out.num_sampled_nodes)
+        batch.set_value_dict("num_sampled_edges", out.num_sampled_edges)
+        if out.orig_row is not None and out.orig_col is not None:
+            for of, row in out.orig_row.items():
+                batch[of]._orig_edge_index = torch.stack((row, out.orig_col[of]))
+        return batch
+
+    def _edge_ids(self, of: Any, ids: Any) -> Any:
+        """Return the columns of `edge_index` that a sampler's ids stand for."""
+        order = self.sampler.edge_permutation
+        if isinstance(order, Mapping):
+            order = order.get(of)
+        if ids is None or order is None:
+            return None if ids is None else ids.long()
+        return order[ids.long()]
+
+    @staticmethod
+    def _set_ids(store: Any, nodes: Any, edges: Any) -> None:
+        if nodes is not None and "n_id" not in store:
+            store.n_id = nodes
+        if edges is not None and "e_id" not in store:
+            store.e_id = edges
+
+    def _set_seeds(self, batch: Any, metadata: Any) -> None:
+        """Set what belongs to the seeds."""
+        of = self.input_data.input_type
+        store = batch if of is None else batch[of]
+        store.input_id = metadata[0]
+        if not self.is_link:
+            store.seed_time = metadata[1]
+            store.batch_size = metadata[0].size(0)
+        elif self.neg_sampling is None or self.neg_sampling.is_binary():
+            store.edge_label_index, store.edge_label, store.edge_label_time = metadata[1:4]
+        else:
+            src, dst = (batch, batch) if of is None else (batch[of[0]], batch[of[-1]])
+            src.src_index = metadata[1]
+            dst.dst_pos_index, dst.dst_neg_index = metadata[2:4]
+            src.seed_time = dst.seed_time = metadata[4]
+            if of is None or of in batch.edge_types:  # those of the data itself
+                del store.edge_label_index
+                del store.edge_label_time
+
+    # --- rows
+
+    def _slice_nodes(self, of: Any, store: Any, to: Any, nodes: Tensor) -> None:
+        for key, value in store.items():
+            if key == "num_nodes":
+                to.num_nodes = nodes.numel()
+            elif store.is_node_attr(key):
+                to[key] = self._rows(of, store, key, value, nodes)
+
+    def _slice_edges(self, of: Any, store: Any, to: Any, row: Tensor, col: Tensor, ids: Any) -> None:
+        if "adj_t" in store:  # a SparseTensor, which PyG makes
+            filter_edge_store_(store, to, row, col, ids)
+            return
+        for key, value in store.items():
+            if key == "edge_index":
+                to.edge_index = edge_index_of(row, col).to(value.device)
+            elif store.is_edge_attr(key):
+                to[key] = None if ids is None else self._rows(of, store, key, value, ids)
+
+    def _rows(self, of: Any, store: Any, key: str, value: Any, ids: Tensor) -> Any:
+        dim = store._parent().__cat_dim__(key, value, store)
+        table = self._table(of, key, value) if dim == 0 and ids.device.type == "cpu" else None
+        if table is None:
+            return index_select(value, ids.cpu() if isinstance(value, np.ndarray) else ids.to(value.device), dim=dim)
+        try:
+            return take_rows(table[1], table[2].bytes_now(), ids.contiguous(), num_threads())
+        except IndexError as error:
+            what = key if of is None else f"{key} of {type_text(of)}"
+            raise IndexError(
+                f"{type(self.sampler).__name__}: found an id without a row in {what} {list(value.shape)}: {error}. The "
+                "loader samples the edges that it was built with; build a new loader for other data."
+            ) from error
+
+    def _table(self, of: Any, key: str, value: Any) -> tuple[Any, Tensor, RowTable] | None:
+        """Return a value, its rows and these for our kernel, kept until the value is another; None: PyG takes it."""
+        known = self._tables.get((of, key))
+        if known is not None and known[0] is value:
+            return known
+        if type(value) is not Tensor and not isinstance(value, np.ndarray):
+            return None  # such as a TensorFrame, or a subclass with an indexing of its own
+        try:
+            rows = as_tensor("NeighborLoader", key, value)
+        except (TypeError, ValueError):
+            return None
+        if (
+            rows.device.type != "cpu"
+            or rows.ndim == 0
+            or rows.is_conj()
+            or rows.is_neg()
+            or not has_adjacent_values(rows)
+        ):
+            return None
+        if isinstance(value, Tensor) and value.requires_grad:
+            return None
+        found = self._tables[of, key] = (value, rows, RowTable(rows))
+        return found
+
+
+@contextmanager
+def seeded(key: RngKey | None) -> Iterator[None]:
+    """Seed the generators of torch, NumPy and Python for code of the user's, and set them back.
+
+    In a thread beside the main one nothing is seeded: these generators belong to all threads.
+    """
+    if key is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    number = key.hop_key()
+    before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(number)
+    np.random.seed(number % 2**32)
+    random.seed(number)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])

@@ -1,0 +1,294 @@
+"""NeighborSampler: our sampling as a sampler of PyG, for our loaders, for PyG's own, and for Lightning's data modules.
+
+One call draws a minibatch by the stage `sample_neighbor` or `temporal_sample_neighbor` and gives a SamplerOutput.
+Around links stands PyG's own `edge_sample`, which is given our negatives.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.checks import shown
+from datapipes.base.rng import RngKey, check_seed
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.minibatch import MiniBatch
+from datapipes.pyg.graph_of import graph_of
+from datapipes.pyg.sampled import sampler_output, seeds_alone
+from datapipes.pyg.upstream import (
+    BaseSampler,
+    NegativeSampling,
+    NumNeighbors,
+    SubgraphType,
+    edge_sample,
+    node_sample,
+)
+from datapipes.sampling.neighbor_sampler import NeighborSampler as NeighborStage
+from datapipes.sampling.node_values import NodeWeights
+from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
+from datapipes.seeds.hetero_item_set import HeteroItemSet
+from datapipes.seeds.item_sampler import ItemSampler
+from datapipes.seeds.item_set import ItemSet
+
+__all__ = ["NeighborSampler"]
+
+_NEGATIVES_HOP = 255  # of the random key: no sampler has so many hops
+
+
+class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without types
+    """Sample neighborhoods for PyG's loaders: `NodeLoader(data, node_sampler=NeighborSampler(data, [10, 5]))`.
+
+    Args:
+        data: Data, HeteroData, a pair (FeatureStore, GraphStore), CSCGraph or HeteroCSCGraph. The edges are sorted
+            once, here; batches are sliced by the loader.
+        num_neighbors: in-edges drawn per node and hop; the first entry is the hop next to the seeds. -1 keeps all. With
+            types a list counts for each edge type, a dict {edge type: list} names all of them.
+        subgraph_type: "directional", "bidirectional" or "induced", as PyG has them.
+        replace: draw with replacement; -1 still keeps each in-edge once.
+        disjoint: a tree for each seed; with `time_attr` always.
+        temporal_strategy: "uniform" or "last", of in-edges at or before the time of the seed.
+        time_attr: the attribute of nodes, or of edges, that holds times, int64.
+        weight_attr: the attribute of edges that holds weights. An in-edge of weight 0 is never drawn, also with -1.
+        is_sorted: the destinations in `edge_index` ascend, which is checked; then nothing is sorted or copied.
+        directed: False means subgraph_type="induced"; deprecated in PyG.
+        seed: decides all draws of a call, together with the number of calls before it. None takes a number from torch's
+            generator for each call, as PyG does: so workers of PyG's loaders draw differently, and `torch.manual_seed`
+            counts. Our loaders name the key of each minibatch themselves.
+    Raises:
+        TypeError, ValueError, IndexError: An argument is not allowed, or the edges do not fit; see sample_neighbor.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        subgraph_type: Any = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        directed: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        if not directed:
+            subgraph_type = "induced"
+            warnings.warn("NeighborSampler: directed=False is deprecated; use subgraph_type='induced'", stacklevel=2)
+        if time_attr is not None and weight_attr is not None:
+            raise ValueError(
+                f"NeighborSampler: time_attr is {time_attr!r} and weight_attr is {weight_attr!r}; in-edges are drawn "
+                "by one of the two. Leave the other out."
+            )
+        self.graph, self.node_time, self._has_edge_time = graph_of(data, time_attr, weight_attr, is_sorted)
+        self.subgraph_type, self.replace = SubgraphType(subgraph_type), replace
+        self.temporal_strategy, self.time_attr, self.weight_attr = temporal_strategy, time_attr, weight_attr
+        self.disjoint = disjoint or time_attr is not None
+        self.seed = None if seed is None else check_seed("NeighborSampler", seed)
+        self._calls = 0
+        self._weights: dict[str, tuple[Tensor, NodeWeights]] = {}
+        self.num_neighbors = num_neighbors
+
+    @property
+    def num_neighbors(self) -> Any:
+        """A NumNeighbors of PyG; may be set, by what the constructor takes."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, given: Any) -> None:
+        found = given if isinstance(given, NumNeighbors) else NumNeighbors(given)
+        edge_types = [of for of in self.graph.edge_types if of is not None]
+        values = found.get_values(edge_types) if self.is_hetero else found.get_values()
+        if not self.is_hetero and isinstance(values, dict):
+            raise ValueError(
+                f"NeighborSampler: num_neighbors is a dict, {shown(values)}, but there are no edge types. Pass a list."
+            )
+        by_type = values if self.is_hetero else {None: values}
+        self._num_hops = len(next(iter(by_type.values()))) if by_type else found.num_hops
+        hops = [{of: each[hop] for of, each in by_type.items()} for hop in reversed(range(self._num_hops))]
+        draws = any(count != 0 for hop in hops for count in hop.values())
+        self._num_neighbors = found
+        self.stage = self._stage([hop if self.is_hetero else hop[None] for hop in hops]) if draws else None
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether the graph has types."""
+        return self.graph.is_heterogeneous
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether in-edges are drawn by time."""
+        return self.time_attr is not None
+
+    @property
+    def num_nodes(self) -> Any:
+        """The number of nodes, with types by type."""
+        return self.graph.num_nodes
+
+    def sample_from_nodes(self, inputs: Any, *, rng: RngKey | None = None) -> Any:
+        """Return the neighborhood of nodes, as SamplerOutput or HeteroSamplerOutput.
+
+        Args:
+            inputs: a NodeSamplerInput.
+            rng: the random key; None: see `seed`.
+        """
+        key = self._key() if rng is None else rng
+        return self._in_form(node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key)))
+
+    def sample_from_edges(self, inputs: Any, neg_sampling: Any = None, *, rng: RngKey | None = None) -> Any:
+        """Return the neighborhood of links and of their negatives, as SamplerOutput or HeteroSamplerOutput.
+
+        Args:
+            inputs: an EdgeSamplerInput.
+            neg_sampling: a NegativeSampling of PyG, or None; its negatives are drawn by the random key.
+            rng: the random key; None: see `seed`.
+        """
+        key = self._key() if rng is None else rng
+        negatives = None if neg_sampling is None else self._negatives(neg_sampling, inputs.input_type, key)
+        trees: list[Any] = []
+
+        def sample(seeds: Any, times: Any) -> Any:
+            found = self._sample(seeds, times, key)
+            trees.append(found.batch)
+            return found
+
+        node_time = self.node_time if self.is_hetero else self.node_time.get(None)
+        found = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, negatives)
+        if self.disjoint:
+            found.batch = self._links_of(trees[0], inputs, negatives)
+        return self._in_form(found)
+
+    def __repr__(self) -> str:
+        chosen = {name: getattr(self, name) for name in ("time_attr", "weight_attr") if getattr(self, name) is not None}
+        details = {"num_neighbors": self.num_neighbors.values, "subgraph_type": self.subgraph_type.value, **chosen}
+        return f"NeighborSampler({self.graph!r}, {', '.join(f'{name}={each!r}' for name, each in details.items())})"
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what decides the draws, by name."""
+        stage = {} if self.stage is None else self.stage.fingerprint()
+        return {"graph_digest": self.graph.digest(), **stage, "subgraph_type": self.subgraph_type.value}
+
+    def _stage(self, fanouts: list[Any]) -> Sampler:
+        types = self.graph.node_types
+        items = HeteroItemSet({types[0]: ItemSet(1)}) if self.is_hetero else ItemSet(1)
+        source: Any = ItemSampler(items, 1)  # a stage needs one; its minibatches are never made
+        form = "induced" if self.subgraph_type == SubgraphType.induced else "directional"
+        shared: Any = {"replace": self.replace, "return_edge_ids": True, "frontier": "new", "subgraph_type": form}
+        if not self.is_temporal:
+            prob_name = self.weight_attr
+            return NeighborStage(source, self.graph, fanouts, prob_name=prob_name, disjoint=self.disjoint, **shared)
+        return TemporalNeighborSampler(
+            source,
+            self.graph,
+            fanouts,
+            node_time_attr=None if self._has_edge_time else self.time_attr,
+            edge_time_attr=self.time_attr if self._has_edge_time else None,
+            strategy=self.temporal_strategy,
+            inclusive=True,
+            disjoint=True,
+            **shared,
+        )
+
+    def _key(self) -> RngKey:
+        seed = int(torch.randint(2**63 - 1, ())) if self.seed is None else self.seed
+        self._calls += 1
+        return RngKey(seed, 0, self._calls - 1, 0)
+
+    def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
+        """Return the neighborhood of seeds [n], with types {node type: [n]}, at their times."""
+        if self.is_temporal and times is None:
+            times = self._own_times(seeds)
+        if self.stage is None:
+            self._refuse_outside(seeds)
+            return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
+        given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
+        return sampler_output(self.stage.transform(given), self.graph)
+
+    def _own_times(self, seeds: Any) -> Any:
+        """Return the times of the seeds themselves."""
+        by_type = seeds if self.is_hetero else {None: seeds}
+        without = [of for of in by_type if of not in self.node_time]
+        if without:
+            what = "the seeds" if without[0] is None else f"the seeds of {without[0]!r}"
+            raise ValueError(
+                f"NeighborSampler: time_attr is {self.time_attr!r}, but {what} have no times: neither input_time, nor "
+                "that attribute of the nodes. Pass input_time."
+            )
+        found = {of: self.node_time[of][ids] for of, ids in by_type.items()}
+        return found if self.is_hetero else found[None]
+
+    def _refuse_outside(self, seeds: Any) -> None:
+        for of, ids in (seeds if self.is_hetero else {None: seeds}).items():
+            count = self.graph.num_nodes_of(of)
+            outside = ids[(ids < 0) | (ids >= count)]
+            if outside.numel() > 0:
+                raise IndexError(f"NeighborSampler: found the seed {int(outside[0])}; nodes are in [0, {count}).")
+
+    def _negatives(self, given: Any, edge_type: Any, key: RngKey) -> KeyedNegatives:
+        """Return `given` with draws by the random key; the sums of its weights are made once."""
+        sums = {}
+        for endpoint, weight in (("src", given.src_weight), ("dst", given.dst_weight)):
+            if weight is None:
+                continue
+            of = None if edge_type is None else edge_type[0 if endpoint == "src" else -1]
+            known = self._weights.get(endpoint)
+            if known is None or known[0] is not weight:
+                values = weight.cpu() if weight.is_floating_point() else weight.cpu().double()
+                by_type = values if of is None else {of: values}
+                made = NodeWeights("NegativeSampling", f"{endpoint}_weight", self.graph, by_type)
+                known = self._weights[endpoint] = (weight, made)
+            sums[endpoint] = known[1].sums(of)
+        return KeyedNegatives(given, sums, key)
+
+    def _links_of(self, trees: Any, inputs: Any, negatives: Any) -> Any:
+        """Return the number of the link that each node is in the tree of.
+
+        A positive and its negatives have one number. PyG takes the tree modulo the number of positives, which is right
+        only if there are as many negatives of each.
+        """
+        num_links = len(inputs.row)
+        num_negatives = 0 if negatives is None else int(np.ceil(num_links * negatives.amount))
+        num_src = num_links if negatives is not None and negatives.is_triplet() else num_links + num_negatives
+        src = torch.arange(num_src) % max(num_links, 1)
+        dst = torch.arange(num_links + num_negatives) % max(num_links, 1)
+        if not self.is_hetero:
+            found: Tensor = torch.cat((src, dst))[trees]
+            return found
+        first, _, last = inputs.input_type
+        of_type = {first: torch.cat((src, dst))} if first == last else {first: src, last: dst}
+        link_of = torch.cat([of_type[of] for of in sorted(of_type)])
+        return {of: link_of[each] for of, each in trees.items()}
+
+    def _in_form(self, found: Any) -> Any:
+        return found.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else found
+
+
+class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
+    """A NegativeSampling that draws by a random key: each of its calls for one minibatch by a key of its own.
+
+    Args:
+        given: whose mode and amount it has.
+        sums: {"src" or "dst": sums of weights}; other ends are uniform.
+    """
+
+    def __init__(self, given: Any, sums: dict[str, _core.RowSums], key: RngKey) -> None:
+        super().__init__(given.mode, given.amount)
+        self._sums, self._key, self._calls = sums, key, 0
+
+    def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:
+        """Return ids [num_samples] in [0, num_nodes)."""
+        assert num_nodes is not None
+        if num_nodes == 0:
+            raise ValueError("NegativeSampling: there are no nodes at the end that is drawn; at least 1 is needed.")
+        key = self._key.hop_key(_NEGATIVES_HOP, self._calls)
+        self._calls += 1
+        end = (num_nodes, self._sums.get(endpoint))
+        drawn = _core.draw_negatives(key, np.arange(num_samples), first_try=0, num_tries=1, ends=[end])
+        return torch.from_numpy(drawn[0])

@@ -1,0 +1,70 @@
+"""What this package uses of torch_geometric beyond its documented names, all in one place.
+
+The loaders derive from PyG's, so that `isinstance` holds and its attributes are there, and replace how they iterate.
+Links go through PyG's own `edge_sample`, which places negatives, labels and times. The tests compare both with the
+installed version, so other versions are refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from datapipes.base.errors import needed
+
+WHERE = "datapipes.pyg"
+FIRST, BEYOND = (2, 8), (2, 9)  # versions that were tested: from the first on, and below the second
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
+    version: str = needed("torch_geometric", "pyg", WHERE).__version__
+    if not FIRST <= tuple(map(int, version.split(".")[:2])) < BEYOND:
+        raise ImportError(
+            f"{WHERE}: found torch_geometric {version}; tested are versions from {FIRST[0]}.{FIRST[1]} to below "
+            f"{BEYOND[0]}.{BEYOND[1]}, whose loaders it derives from. Install one of them, or use the chain itself: "
+            "docs/migrate/pyg.md."
+        )
+    from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+    from torch_geometric.data.remote_backend_utils import num_nodes as num_nodes_in_stores
+    from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+    from torch_geometric.loader.utils import (
+        filter_custom_hetero_store,
+        filter_custom_store,
+        filter_edge_store_,
+        index_select,
+    )
+    from torch_geometric.sampler import (
+        BaseSampler,
+        EdgeSamplerInput,
+        HeteroSamplerOutput,
+        NegativeSampling,
+        NodeSamplerInput,
+        SamplerOutput,
+    )
+    from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+    from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
+
+__all__ = [
+    "BaseSampler",
+    "Data",
+    "EdgeSamplerInput",
+    "FeatureStore",
+    "GraphStore",
+    "HeteroData",
+    "HeteroSamplerOutput",
+    "LinkLoader",
+    "LinkNeighborLoader",
+    "NegativeSampling",
+    "NeighborLoader",
+    "NodeLoader",
+    "NodeSamplerInput",
+    "NumNeighbors",
+    "SamplerOutput",
+    "SubgraphType",
+    "edge_sample",
+    "filter_custom_hetero_store",
+    "filter_custom_store",
+    "filter_edge_store_",
+    "index_select",
+    "node_sample",
+    "num_nodes_in_stores",
+]

@@ -2,76 +2,108 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from datapipes.base.rows import new_rows
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.upstream import HeteroSamplerOutput, SamplerOutput
 
 
-def sampler_output(minibatch: MiniBatch, graph: Graph) -> Any:
-    """Return what a sampler found, as PyG's loaders take it: ids as int64, edge ids, all types of the graph.
+@dataclass
+class Found:
+    """What a sampler found, as blocks, which are smaller to send than the output that is made of them.
 
-    `row` and `col` are the rows of one tensor [2, num_edges].
+    Attributes:
+        minibatch: the seeds, the blocks and their nodes; or the output itself, where no hop draws anything.
+        batch, metadata: as SamplerOutput has them; PyG sets them.
     """
-    data: Any = minibatch.to_pyg()
-    num_hops = minibatch.num_layers
-    if not graph.is_heterogeneous:
-        return SamplerOutput(
-            node=data.n_id.long(),
-            row=data.edge_index[0],
-            col=data.edge_index[1],
-            edge=data.e_id,
-            batch=data.get("batch"),
-            num_sampled_nodes=data.get("num_sampled_nodes"),
-            num_sampled_edges=data.get("num_sampled_edges"),
+
+    minibatch: Any
+    batch: Any = None
+    metadata: Any = None
+
+    @classmethod
+    def of(cls, minibatch: MiniBatch) -> Found:
+        """Return what a minibatch holds that is needed for the output."""
+        kept = ("seeds", "compacted_seeds", "input_nodes", "blocks", "batch")
+        return cls(MiniBatch(**{name: getattr(minibatch, name) for name in kept}), minibatch.batch)
+
+    def output(self, graph: Graph) -> Any:
+        """Return the output, as PyG's loaders take it: ids as int64, edge ids, all types of the graph.
+
+        `row` and `col` are the rows of one tensor [2, num_edges].
+        """
+        if not isinstance(self.minibatch, MiniBatch):
+            self.minibatch.batch, self.minibatch.metadata = self.batch, self.metadata
+            return self.minibatch
+        data: Any = self.minibatch.to_pyg()
+        if not graph.is_heterogeneous:
+            return SamplerOutput(
+                node=_widened(data.n_id),
+                row=data.edge_index[0],
+                col=data.edge_index[1],
+                edge=data.e_id,
+                batch=self.batch,
+                num_sampled_nodes=data.get("num_sampled_nodes"),
+                num_sampled_edges=data.get("num_sampled_edges"),
+                metadata=self.metadata,
+            )
+        nodes = {of: data[of] for of in data.node_types}
+        edges = {of: data[of] for of in data.edge_types}
+        rows, cols, ids, counts = {}, {}, {}, {}
+        has_hops = all("num_sampled_nodes" in store for store in nodes.values())
+        for of in graph.edge_types:
+            if of in edges:
+                (rows[of], cols[of]), ids[of] = edges[of].edge_index, edges[of].e_id
+                counts[of] = edges[of].get("num_sampled_edges")
+            else:  # no hop draws from it
+                rows[of] = cols[of] = ids[of] = torch.empty(0, dtype=torch.int64)
+                counts[of] = [0] * self.minibatch.num_layers
+        return HeteroSamplerOutput(
+            node={of: _widened(store.n_id) for of, store in nodes.items()},
+            row=rows,
+            col=cols,
+            edge=ids,
+            batch=self.batch,
+            num_sampled_nodes={of: store.num_sampled_nodes for of, store in nodes.items()} if has_hops else None,
+            num_sampled_edges=counts if has_hops else None,
+            metadata=self.metadata,
         )
-    nodes = {of: data[of] for of in data.node_types}
-    edges = {of: data[of] for of in data.edge_types}
-    rows, cols, ids, counts = {}, {}, {}, {}
-    has_hops = all("num_sampled_nodes" in store for store in nodes.values())
-    for of in graph.edge_types:
-        if of in edges:
-            (rows[of], cols[of]), ids[of] = edges[of].edge_index, edges[of].e_id
-            counts[of] = edges[of].get("num_sampled_edges")
-        else:  # no hop draws from it
-            rows[of] = cols[of] = ids[of] = torch.empty(0, dtype=torch.int64)
-            counts[of] = [0] * num_hops
-    return HeteroSamplerOutput(
-        node={of: store.n_id.long() for of, store in nodes.items()},
-        row=rows,
-        col=cols,
-        edge=ids,
-        batch={of: store.batch for of, store in nodes.items()} if minibatch.batch is not None else None,
-        num_sampled_nodes={of: store.num_sampled_nodes for of, store in nodes.items()} if has_hops else None,
-        num_sampled_edges=counts if has_hops else None,
-    )
 
 
-def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
-    """Return the output where no hop draws anything: the seeds and no edges."""
+def _widened(ids: Tensor) -> Tensor:
+    """Return ids as int64, in memory that earlier minibatches have used."""
+    return ids if ids.dtype == torch.int64 else new_rows(len(ids), (), torch.int64).copy_(ids)
+
+
+def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Found:
+    """Return what is found where no hop draws anything: the seeds and no edges."""
     none = torch.empty(0, dtype=torch.int64)
     if not graph.is_heterogeneous:
-        batch = torch.arange(len(seeds)) if disjoint else None
-        return SamplerOutput(seeds, none, none, none, batch, [len(seeds)] + [0] * num_hops, [0] * num_hops)
+        counts = [len(seeds)] + [0] * num_hops
+        out = SamplerOutput(seeds, none, none, none, num_sampled_nodes=counts, num_sampled_edges=[0] * num_hops)
+        return Found(out, torch.arange(len(seeds)) if disjoint else None)
     nodes: dict[Any, Tensor] = {of: seeds.get(of, none) for of in graph.node_types}
     first = dict.fromkeys(nodes, 0)
     number = 0
     for of, ids in nodes.items():  # the rows of all types are counted together, in the order of the types
         first[of], number = number, number + len(ids)
     edges = dict.fromkeys(graph.edge_types, none)
-    return HeteroSamplerOutput(
+    out = HeteroSamplerOutput(
         node=nodes,
         row={**edges},
         col={**edges},
         edge={**edges},
-        batch={of: torch.arange(first[of], first[of] + len(ids)) for of, ids in nodes.items()} if disjoint else None,
         num_sampled_nodes={of: [len(ids)] + [0] * num_hops for of, ids in nodes.items()},
         num_sampled_edges={of: [0] * num_hops for of in graph.edge_types},
     )
+    trees = {of: torch.arange(first[of], first[of] + len(ids)) for of, ids in nodes.items()}
+    return Found(out, trees if disjoint else None)
 
 
 def edge_index_of(row: Tensor, col: Tensor) -> Tensor:

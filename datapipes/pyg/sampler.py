@@ -19,7 +19,7 @@ from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.graph_of import graph_of
-from datapipes.pyg.sampled import sampler_output, seeds_alone
+from datapipes.pyg.sampled import Found, seeds_alone
 from datapipes.pyg.upstream import (
     BaseSampler,
     NegativeSampling,
@@ -139,8 +139,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             inputs: a NodeSamplerInput.
             rng: the random key; None: see `seed`.
         """
-        key = self._key() if rng is None else rng
-        return self._in_form(node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key)))
+        return self.output(self.draw_from_nodes(inputs, rng))
 
     def sample_from_edges(self, inputs: Any, neg_sampling: Any = None, *, rng: RngKey | None = None) -> Any:
         """Return the neighborhood of links and of their negatives, as SamplerOutput or HeteroSamplerOutput.
@@ -150,6 +149,15 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             neg_sampling: a NegativeSampling of PyG, or None; its negatives are drawn by the random key.
             rng: the random key; None: see `seed`.
         """
+        return self.output(self.draw_from_edges(inputs, neg_sampling, rng))
+
+    def draw_from_nodes(self, inputs: Any, rng: RngKey | None) -> Any:
+        """Return what `output` makes the output of `sample_from_nodes` of: a Found, smaller to send."""
+        key = self._key() if rng is None else rng
+        return node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key))
+
+    def draw_from_edges(self, inputs: Any, neg_sampling: Any, rng: RngKey | None) -> Any:
+        """Return what `output` makes the output of `sample_from_edges` of."""
         key = self._key() if rng is None else rng
         negatives = None if neg_sampling is None else self._negatives(neg_sampling, inputs.input_type, key)
         trees: list[Any] = []
@@ -163,7 +171,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         found = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, negatives)
         if self.disjoint:
             found.batch = self._links_of(trees[0], inputs, negatives)
-        return self._in_form(found)
+        return found
+
+    def output(self, found: Found) -> Any:
+        """Return the SamplerOutput or HeteroSamplerOutput of what was drawn."""
+        out = found.output(self.graph)
+        return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
 
     def __repr__(self) -> str:
         chosen = {name: getattr(self, name) for name in ("time_attr", "weight_attr") if getattr(self, name) is not None}
@@ -209,7 +222,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             self._refuse_outside(seeds)
             return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
         given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
-        return sampler_output(self.stage.transform(given), self.graph)
+        return Found.of(self.stage.transform(given))
 
     def _own_times(self, seeds: Any) -> Any:
         """Return the times of the seeds themselves."""
@@ -265,9 +278,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         of_type = {first: torch.cat((src, dst))} if first == last else {first: src, last: dst}
         link_of = torch.cat([of_type[of] for of in sorted(of_type)])
         return {of: link_of[each] for of, each in trees.items()}
-
-    def _in_form(self, found: Any) -> Any:
-        return found.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else found
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes without types

@@ -111,7 +111,7 @@ class Iterating:
         """Return the SamplerOutput of the seeds at places `index`, drawn by a key from torch's generator; other loaders
         of PyG, such as ZipLoader, call it.
         """
-        out = self.view.sampled(index)
+        out = self.view.output(self.view.sampled(index))
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def __call__(self, index: Any) -> Any:
@@ -130,7 +130,8 @@ class Iterating:
     def datapipe(self) -> Stage:
         """The chain that makes the batches of an epoch: the order of the seeds, the sampler, the slicing."""
         in_workers = self.num_workers > 0 and bool(self.filter_per_worker) and self._why_threads() is None
-        return PygSlice(PygSample(self._seeds(), self.view), self.view, transforms=in_workers)
+        found = PygSample(self._seeds(), self.view, converts=self.num_workers > 0)
+        return PygSlice(found, self.view, transforms=in_workers)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the epoch stands, to resume from: plain values, and the order that a sampler of torch drew."""

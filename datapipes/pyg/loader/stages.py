@@ -26,6 +26,30 @@ from datapipes.pyg.sampler import NeighborSampler
 _PICKLE = "pickle"  # the name of the pickled bytes in a message; tensors have numbers
 
 
+class _Pickler(pickle.Pickler):
+    """Pickles an object without its tensors, which it collects by name."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.tensors: dict[str, Tensor] = {}
+
+    def persistent_id(self, found: Any) -> str | None:
+        if type(found) is not Tensor or found.requires_grad or found.layout != torch.strided:
+            return None
+        name = str(len(self.tensors))
+        self.tensors[name] = found
+        return name
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, tensors: Any) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, name: Any) -> Any:
+        return self._tensors[name]
+
+
 @dataclass(slots=True, eq=False)
 class Carried(MiniBatch):
     """A minibatch that carries an object."""
@@ -33,32 +57,19 @@ class Carried(MiniBatch):
     value: Any = None
 
     def to_message(self) -> Message:
-        file, tensors = io.BytesIO(), {}
-
-        class Pickler(pickle.Pickler):
-            def persistent_id(self, found: Any) -> str | None:
-                if type(found) is not Tensor or found.requires_grad or found.layout != torch.strided:
-                    return None
-                name = str(len(tensors))
-                tensors[name] = found
-                return name
-
-        Pickler(file, pickle.HIGHEST_PROTOCOL).dump(self.value)
-        tensors[_PICKLE] = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
-        return MiniBatch(epoch=self.epoch, index=self.index, extra=tensors).to_message()
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.dump(self.value)
+        bytes_ = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        return MiniBatch(epoch=self.epoch, index=self.index, extra={**pickler.tensors, _PICKLE: bytes_}).to_message()
 
 
 def carried(minibatch: MiniBatch) -> Any:
     """Return the object that a minibatch carries."""
     if isinstance(minibatch, Carried):
         return minibatch.value
-    tensors: Any = minibatch.extra
-
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, name: Any) -> Any:
-            return tensors[name]
-
-    return Unpickler(io.BytesIO(tensors[_PICKLE].numpy().tobytes())).load()
+    extra: Any = minibatch.extra
+    return _Unpickler(io.BytesIO(extra[_PICKLE].numpy().tobytes()), extra).load()
 
 
 def _carrying(minibatch: MiniBatch, value: Any) -> Carried:
@@ -97,14 +108,20 @@ class DrawnOrder(SeedStage):
 
 
 class PygSample(MiniBatchTransformer):
-    """Give the places of the seeds to the sampler of a loader; makes its SamplerOutput."""
+    """Give the places of the seeds to the sampler of a loader.
 
-    def __init__(self, source: Stage, view: View) -> None:
+    Args:
+        converts: make the sampler's output here, in workers; otherwise the next stage makes it, which has the ids in
+            its cache then.
+    """
+
+    def __init__(self, source: Stage, view: View, converts: bool) -> None:
         super().__init__(source)
-        self.view = view
+        self.view, self.converts = view, converts
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        return _carrying(minibatch, self.view.sampled(minibatch.seeds, self.rng_of(minibatch)))
+        found = self.view.sampled(minibatch.seeds, self.rng_of(minibatch))
+        return _carrying(minibatch, self.view.output(found) if self.converts else found)
 
     def fingerprint(self) -> Fingerprint:
         sampler, negatives = self.view.sampler, self.view.neg_sampling

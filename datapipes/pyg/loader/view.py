@@ -12,7 +12,6 @@ import random
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
 from datapipes.minibatch import MiniBatch
-from datapipes.pyg.sampled import edge_index_of
+from datapipes.pyg.sampled import Found, edge_index_of
 from datapipes.pyg.sampler import NeighborSampler
 from datapipes.pyg.upstream import (
     Data,
@@ -73,15 +72,22 @@ class View:
     def sampled(self, index: Any, key: RngKey | None = None) -> Any:
         """Return what the sampler finds for the seeds at places `index`; None draws from torch's generator."""
         inputs, sampler = self.input_data[index], self.sampler
-        draw = (
-            partial(sampler.sample_from_edges, neg_sampling=self.neg_sampling)
-            if self.is_link
-            else sampler.sample_from_nodes
-        )
         if isinstance(sampler, NeighborSampler):
-            return draw(inputs, rng=key)
+            if self.is_link:
+                return sampler.draw_from_edges(inputs, self.neg_sampling, key)
+            return sampler.draw_from_nodes(inputs, key)
         with seeded(key):
-            return draw(inputs)
+            if self.is_link:
+                return sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
+            return sampler.sample_from_nodes(inputs)
+
+    def output(self, found: Any) -> Any:
+        """Return the sampler's output of what `sampled` gives."""
+        if not isinstance(found, Found):
+            return found
+        # A batch keeps what belongs to its seeds; as a part of the message it would keep all of the channel's memory.
+        found.metadata = tuple(each.clone() if isinstance(each, Tensor) else each for each in found.metadata)
+        return self.sampler.output(found)
 
     def input_digest(self) -> str:
         """Return a digest of all seeds and what belongs to them."""
@@ -99,7 +105,8 @@ class View:
             return self.transform(batch)
 
     def sliced(self, out: Any) -> Any:
-        """Return the batch before the user's transform."""
+        """Return the batch before the user's transform, of what `sampled` gives or of a sampler's output."""
+        out = self.output(out)
         if self.transform_sampler_output:
             out = self.transform_sampler_output(out)
         if isinstance(out, SamplerOutput):

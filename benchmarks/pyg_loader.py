@@ -3,54 +3,82 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from common import Figures, alternate, load_graph, parser, report
-from torch_geometric.data import Data
 
 import datapipes as dp
 from datapipes.minibatch.block import edges_of
 from datapipes.pyg.loader import NeighborLoader
 
-MINIBATCHES = 20
-FANOUTS = [5, 10, 15]  # PyG's order: the first is next to the seeds
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import torch_geometric.loader
+    import torch_geometric.typing
+    from torch_geometric.data import Data
+
+MINIBATCHES = 30
+SETTLED_S = 0.3
+FANOUTS = [15, 10, 5]  # PyG's order: the first is next to the seeds
+PYG_LIB = 24.5  # minibatches/s of PyG's NeighborLoader on pyg-lib, 0 workers, features: measured once, on --zipf
 
 
 def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--workers", type=int, nargs="*", default=[0, 2])
+    arguments.add_argument("--zipf", action="store_true", help="on a graph of the shape that pyg-lib was measured on")
     args = arguments.parse_args()
     torch.set_num_threads(1)
-    graph, rows = load_graph(args.graph)
+    graph, rows = zipf_graph() if args.zipf else load_graph(args.graph)
     columns = edges_of([dp.Block(graph.indptr, graph.indices, graph.num_nodes)], with_ids=False)[0]
-    labels = torch.arange(graph.num_nodes) % 47
-    data = Data(x=torch.from_numpy(rows), y=labels, edge_index=columns)
-    narrow = dp.CSCGraph(graph.indptr, graph.indices.int())
-    store = dp.FeatureStore(
-        {("node", None, "x"): dp.TensorFeature(data.x), ("node", None, "y"): dp.TensorFeature(data.y)}
+    data = Data(x=torch.from_numpy(rows), y=torch.arange(graph.num_nodes) % 47, edge_index=columns)
+    store = dp.FeatureStore({("node", None, name): dp.TensorFeature(data[name]) for name in ("x", "y")})
+    pipe: dp.Stage = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
+    pipe = pipe.sample_neighbor(
+        dp.CSCGraph(graph.indptr, graph.indices.int()), FANOUTS[::-1], frontier="new", return_edge_ids=True
     )
-    pipe = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
-    pipe = pipe.sample_neighbor(narrow, FANOUTS[::-1], frontier="new", return_edge_ids=True)
     pipe = pipe.fetch_feature(store, ["x", "y"])
-    shared: dict[str, Any] = {"batch_size": 1024, "shuffle": True}
+    shared: dict[str, Any] = {"batch_size": 1024, "shuffle": True, "is_sorted": True}
     sides: dict[str, Callable[[int], float]] = {}
+    figures: Figures = {}
     for workers in args.workers:
-        more: dict[str, Any] = {"persistent_workers": True} if workers else {}
-        chain = dp.DataLoader(pipe, num_workers=workers, multiprocessing_context="fork" if workers else None)
-        ours = NeighborLoader(data, FANOUTS, num_workers=workers, seed=1, is_sorted=True, **shared, **more)
+        more: dict[str, Any] = {"num_workers": workers}
+        chain = dp.DataLoader(pipe, multiprocessing_context="fork" if workers else None, **more)
+        ours = NeighborLoader(data, FANOUTS, seed=1, persistent_workers=workers > 0, **shared, **more)
         sides[f"chain, {workers} workers"] = rate(chain, workers)
         sides[f"ours, {workers} workers"] = rate(ours, workers)
-    edges = next(iter(ours)).num_edges
-    figures: Figures = {"edges of a minibatch": float(edges)}
+        batch = ours(range(1024))
+        figures["edges of a batch"], figures["nodes of a batch"] = float(batch.num_edges), float(batch.num_nodes)
+    if torch_geometric.typing.WITH_TORCH_SPARSE:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of PyG: without pyg-lib it is slow
+            peer = torch_geometric.loader.NeighborLoader(data, FANOUTS, **shared)
+        sides["PyG on torch-sparse, 0 workers"] = rate(peer, 0)
     rates = alternate(sides, args.repeats)
     figures |= {f"{name} (minibatches/s)": value for name, value in rates.items()}
     for workers in args.workers:
-        figures[f"{workers} workers: ratio to the chain"] = (
-            rates[f"ours, {workers} workers"] / rates[f"chain, {workers} workers"]
-        )
+        ratio = rates[f"ours, {workers} workers"] / rates[f"chain, {workers} workers"]
+        figures[f"{workers} workers: ratio to the chain"] = ratio
+    if "PyG on torch-sparse, 0 workers" in rates and 0 in args.workers:
+        ratio = rates["ours, 0 workers"] / rates["PyG on torch-sparse, 0 workers"]
+        figures["0 workers: ratio to PyG on torch-sparse"] = ratio
+    if args.zipf and 0 in args.workers:
+        figures["0 workers: ratio to PyG on pyg-lib, of another hour"] = rates["ours, 0 workers"] / PYG_LIB
     report(figures, args.json)
+
+
+def zipf_graph() -> tuple[dp.CSCGraph, np.ndarray]:
+    """Return (graph, features) of 1M nodes and 20M edges: in-degrees Poisson(20), sources Zipf(1)."""
+    rng = np.random.default_rng(0)
+    count, degrees = 1_000_000, rng.poisson(20, 1_000_000)
+    weights = np.cumsum(1 / np.arange(1, count + 1))
+    sources = np.searchsorted(weights, rng.random(int(degrees.sum())) * weights[-1]).clip(max=count - 1)
+    indptr = np.concatenate(([0], np.cumsum(degrees)))
+    return dp.CSCGraph(indptr, rng.permutation(count)[sources]), rng.standard_normal((count, 100), dtype=np.float32)
 
 
 def rate(loader: Any, workers: int) -> Callable[[int], float]:
@@ -61,12 +89,14 @@ def rate(loader: Any, workers: int) -> Callable[[int], float]:
     def measure(_: int) -> float:
         if not stream:
             stream.append(iter(loader))
-        for _ in range(3 if workers else 1):
+        for _ in range(3):
             next(stream[0])
         began = clock()
         for _ in range(MINIBATCHES):
             next(stream[0])
-        return MINIBATCHES / (clock() - began)
+        seconds = clock() - began
+        time.sleep(SETTLED_S)  # what it makes ahead belongs to it and not to the next side
+        return MINIBATCHES / seconds
 
     return measure
 

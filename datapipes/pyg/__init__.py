@@ -3,3 +3,9 @@
 `loader` has the loaders, `sampler` the sampler that they and PyG's own loaders draw by. Needs torch_geometric, the
 extra "pyg". Nothing else of the package imports this one.
 """
+
+__all__: list[str] = []
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

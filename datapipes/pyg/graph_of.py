@@ -52,27 +52,23 @@ def graph_of(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
         return TimedGraph(data, times if on_nodes else {}, bool(times) and not on_nodes)
     if isinstance(data, (Data, HeteroData)):
         return _of_data(data, time_attr, weight_attr, is_sorted)
-    if (
-        isinstance(data, (list, tuple))
-        and [isinstance(*each) for each in zip(data, _STORES, strict=False)] == [True] * 2
-    ):
-        return _of_stores(*data, time_attr, weight_attr)
+    if isinstance(data, (list, tuple)) and len(data) == 2:
+        features, store = data
+        if isinstance(features, FeatureStore) and isinstance(store, GraphStore):
+            return _of_stores(features, store, time_attr, weight_attr)
     raise ValueError(
         f"{_WHERE}: data must be a Data, a HeteroData, a pair (FeatureStore, GraphStore), a CSCGraph or a "
         f"HeteroCSCGraph, got {type(data).__name__}. A DistGraph is sampled by a chain: dp.distributed."
     )
 
 
-_STORES = (FeatureStore, GraphStore)
-
-
 def data_of(graph: CSCGraph | HeteroCSCGraph) -> Any:
     """Return a graph as Data or HeteroData, whose columns are in the order of the edge ids; 16 bytes an edge."""
     data: Any = HeteroData() if graph.is_heterogeneous else Data()
-    for of in graph.node_types:
-        store = data if of is None else data[of]
-        store.num_nodes = graph.num_nodes_of(of)
-        for name, values in graph.node_attributes_of(of).items():
+    for kind in graph.node_types:
+        store = data if kind is None else data[kind]
+        store.num_nodes = graph.num_nodes_of(kind)
+        for name, values in graph.node_attributes_of(kind).items():
             store[name] = values
     for of in graph.edge_types:
         relation, store = graph.relation(of), data if of is None else data[of]
@@ -173,8 +169,8 @@ def _made(
         of: {name: (values[ids[of]] if of in ids else values).cpu() for name, values in each.items()}
         for of, each in attributes.items()
     }
-    of_nodes = {of: {time_attr: values.cpu()} for of, values in node_time.items()}
-    node_time = {of: each[time_attr] for of, each in of_nodes.items()}
+    node_time = {of: values.cpu() for of, values in node_time.items()}
+    of_nodes: dict[Any, Any] = {of: {time_attr: values} for of, values in node_time.items()}
     graph: CSCGraph | HeteroCSCGraph
     if None in counts:
         indptr, indices, _ = relations[None]

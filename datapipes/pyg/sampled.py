@@ -108,7 +108,7 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Foun
 
 def edge_index_of(row: Tensor, col: Tensor) -> Tensor:
     """Return int64 [2, num_edges]; the tensor whose rows the two are, if there is one, which copies nothing."""
-    whole: Any = row._base
+    whole: Tensor | None = row._base
     if (
         whole is not None
         and whole is col._base
@@ -117,5 +117,5 @@ def edge_index_of(row: Tensor, col: Tensor) -> Tensor:
         and row.data_ptr() == whole.data_ptr()
         and col.data_ptr() == whole[1].data_ptr()
     ):
-        return whole  # type: ignore[no-any-return]
+        return whole
     return torch.stack((row, col))

@@ -164,7 +164,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
         def sample(seeds: Any, times: Any) -> Any:
             found = self._sample(seeds, times, key)
-            trees.append(found.batch)
+            trees.append({**found.batch} if isinstance(found.batch, dict) else found.batch)  # PyG changes the dict
             return found
 
         node_time = self.node_time if self.is_hetero else self.node_time.get(None)
@@ -189,7 +189,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return {"graph_digest": self.graph.digest(), **stage, "subgraph_type": self.subgraph_type.value}
 
     def _stage(self, fanouts: list[Any]) -> Sampler:
-        types = self.graph.node_types
+        types: Any = self.graph.node_types
         items = HeteroItemSet({types[0]: ItemSet(1)}) if self.is_hetero else ItemSet(1)
         source: Any = ItemSampler(items, 1)  # a stage needs one; its minibatches are never made
         form = "induced" if self.subgraph_type == SubgraphType.induced else "directional"
@@ -210,9 +210,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         )
 
     def _key(self) -> RngKey:
-        seed = int(torch.randint(2**63 - 1, ())) if self.seed is None else self.seed
+        if self.seed is None:
+            return RngKey(int(torch.randint(2**63 - 1, ())), 0, 0, 0)
         self._calls += 1
-        return RngKey(seed, 0, self._calls - 1, 0)
+        return RngKey(self.seed, 0, self._calls - 1, 0)
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
         """Return the neighborhood of seeds [n], with types {node type: [n]}, at their times."""

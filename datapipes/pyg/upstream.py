@@ -14,15 +14,20 @@ from datapipes.base.errors import needed
 WHERE = "datapipes.pyg"
 FIRST, BEYOND = (2, 8), (2, 9)  # versions that were tested: from the first on, and below the second
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
-    version: str = needed("torch_geometric", "pyg", WHERE).__version__
+
+def refuse_untested(version: str) -> None:
+    """Raise ImportError for a version of torch_geometric that the tests did not see."""
     if not FIRST <= tuple(map(int, version.split(".")[:2])) < BEYOND:
         raise ImportError(
             f"{WHERE}: found torch_geometric {version}; tested are versions from {FIRST[0]}.{FIRST[1]} to below "
-            f"{BEYOND[0]}.{BEYOND[1]}, whose loaders it derives from. Install one of them, or use the chain itself: "
+            f"{BEYOND[0]}.{BEYOND[1]}, whose loaders it derives from. Install one of them, or use a chain: see "
             "docs/migrate/pyg.md."
         )
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
+    refuse_untested(needed("torch_geometric", "pyg", WHERE).__version__)
     from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
     from torch_geometric.data.remote_backend_utils import num_nodes as num_nodes_in_stores
     from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader

@@ -4,3 +4,7 @@ from datapipes.pyg.loader.link_loader import LinkLoader, LinkNeighborLoader
 from datapipes.pyg.loader.node_loader import NeighborLoader, NodeLoader
 
 __all__ = ["LinkLoader", "LinkNeighborLoader", "NeighborLoader", "NodeLoader"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -18,6 +18,7 @@ from torch import Tensor
 from datapipes.base.checks import shown
 from datapipes.base.log import logger
 from datapipes.base.rng import MAX_EPOCH, RngKey, check_epoch, check_seed
+from datapipes.base.types import known_node_type
 from datapipes.chain.stage import SeedStage, Stage
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
@@ -25,6 +26,7 @@ from datapipes.processes.unforkable import why_not_to_fork
 from datapipes.pyg.loader.stages import DrawnOrder, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler
+from datapipes.pyg.upstream import Data, HeteroData
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
@@ -95,6 +97,27 @@ class Iterating:
         self._running: DataLoader | None = None  # of the last loop
         self._ready: DataLoader | None = None  # for the next loop: with a state, or begun by state_dict
         self._options_then: Any = None  # with which the last DataLoader was built
+
+    def _refuse_wrong_seeds(self, data: Any, name: str, seeds: Any) -> None:
+        """Refuse types that a HeteroData does not have, and masks of another length; the rest is left to PyG."""
+        where, of, ids = type(self).__name__, None, seeds
+        if isinstance(data, HeteroData):
+            if not isinstance(seeds, (str, tuple, list)) or len(seeds) == 0:
+                form = "a type, or a pair of a type and ids"
+                raise TypeError(
+                    f"{where}: {name} must be {form}, since the data has types, got {shown(seeds)}. Name one."
+                )
+            alone = isinstance(seeds, str) or all(isinstance(each, str) for each in seeds)
+            of, ids = (seeds, None) if alone else (seeds[0], seeds[-1])
+            for end in (of,) if isinstance(of, str) else (of[0], of[-1]):
+                known_node_type(f"{where}, {name}", end, data.node_types)
+        if isinstance(ids, Tensor) and ids.dtype == torch.bool and isinstance(data, (Data, HeteroData)):
+            count = (data if of is None else data[of]).num_nodes
+            if ids.shape != (count,):
+                raise ValueError(
+                    f"{where}: {name} is a mask of shape {list(ids.shape)}, but there are {count} nodes, which need "
+                    f"[{count}]. Take the mask of the same data."
+                )
 
     def _set_filter(self, given: bool | None) -> None:
         """Set `filter_per_worker`; None: workers make the whole batch where there is Python of the user's."""

@@ -41,9 +41,11 @@ class LinkLoader(Iterating, upstream.LinkLoader):  # type: ignore[misc]  # PyG c
         **kwargs: Any,
     ) -> None:
         self._set_up(True, seed, kwargs)
+        data = data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data
+        self._refuse_wrong_seeds(data, "edge_label_index", edge_label_index)
         upstream.LinkLoader.__init__(
             self,
-            data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data,
+            data,
             link_sampler,
             edge_label_index=edge_label_index,
             edge_label=edge_label,

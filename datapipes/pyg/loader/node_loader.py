@@ -52,9 +52,11 @@ class NodeLoader(Iterating, upstream.NodeLoader):  # type: ignore[misc]  # PyG c
         **kwargs: Any,
     ) -> None:
         self._set_up(False, seed, kwargs)
+        data = data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data
+        self._refuse_wrong_seeds(data, "input_nodes", input_nodes)
         upstream.NodeLoader.__init__(
             self,
-            data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data,
+            data,
             node_sampler,
             input_nodes=input_nodes,
             input_time=input_time,

@@ -122,13 +122,13 @@ class View:
         return batch
 
     def _sliced(self, out: Any) -> Any:
-        ids = self._edge_ids(None, out.edge)
-        if isinstance(self.data, Data):
-            batch = copy.copy(self.data)
-            self._slice_nodes(None, self.data._store, batch._store, out.node)
-            self._slice_edges(None, self.data._store, batch._store, out.row, out.col, ids)
+        data, ids = self.data, self._edge_ids(None, out.edge)  # `data` may be replaced meanwhile
+        if isinstance(data, Data):
+            batch = copy.copy(data)
+            self._slice_nodes(None, data._store, batch._store, out.node)
+            self._slice_edges(None, data._store, batch._store, out.row, out.col, ids)
         else:
-            batch = filter_custom_store(*self.data, out.node, out.row, out.col, out.edge, self.custom_cls)
+            batch = filter_custom_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
         self._set_ids(batch, out.node, ids)
         batch.batch = out.batch
         batch.num_sampled_nodes, batch.num_sampled_edges = out.num_sampled_nodes, out.num_sampled_edges
@@ -137,17 +137,17 @@ class View:
         return batch
 
     def _sliced_by_type(self, out: Any) -> Any:
-        none = torch.empty(0, dtype=torch.int64)
+        data, none = self.data, torch.empty(0, dtype=torch.int64)
         edges = {of: self._edge_ids(of, ids) for of, ids in (out.edge or {}).items()}
-        if isinstance(self.data, HeteroData):
-            batch = copy.copy(self.data)
+        if isinstance(data, HeteroData):
+            batch = copy.copy(data)
             for of in batch.node_types:
-                self._slice_nodes(of, self.data[of], batch[of], out.node.setdefault(of, none))
+                self._slice_nodes(of, data[of], batch[of], out.node.setdefault(of, none))
             for of in batch.edge_types:
                 row, col = out.row.get(of, none), out.col.get(of, none)
-                self._slice_edges(of, self.data[of], batch[of], row, col, edges.setdefault(of, none))
+                self._slice_edges(of, data[of], batch[of], row, col, edges.setdefault(of, none))
         else:
-            batch = filter_custom_hetero_store(*self.data, out.node, out.row, out.col, out.edge, self.custom_cls)
+            batch = filter_custom_hetero_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
         for of, ids in out.node.items():
             self._set_ids(batch[of], ids, None)
         for of, ids in edges.items():

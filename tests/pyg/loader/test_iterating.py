@@ -1,0 +1,378 @@
+"""How the loaders iterate: the same batches for all workers and after kills and resumes, order, epochs, options."""
+
+import inspect
+import logging
+import os
+import signal
+import warnings
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from amounts import SPAWN, amount
+from pipelines import BOUND_S
+from pyg_cases import Data, assert_same, digest, digests, fields, pyg, random_data, random_hetero
+from scripts import run_program
+from torch.utils.data import BatchSampler, SequentialSampler
+
+import datapipes as dp
+from datapipes.processes import unforkable
+from datapipes.pyg import upstream
+from datapipes.pyg.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from datapipes.pyg.sampler import NeighborSampler
+
+BOTH = [
+    (NeighborLoader, pyg.loader.NeighborLoader),
+    (LinkNeighborLoader, pyg.loader.LinkNeighborLoader),
+    (NodeLoader, pyg.loader.NodeLoader),
+    (LinkLoader, pyg.loader.LinkLoader),
+]
+
+
+def node_loader(data=None, **given):
+    return NeighborLoader(
+        random_data(1) if data is None else data, [3, 2], **{"batch_size": 6, "shuffle": True, **given}
+    )
+
+
+# --- PyG's class
+
+
+@pytest.mark.parametrize(("ours", "theirs"), BOTH)
+def test_the_signatures_are_pygs_with_a_seed_more(ours, theirs):
+    found, expected = (inspect.signature(each.__init__).parameters for each in (ours, theirs))
+    assert [*found] == [*list(expected)[:-1], "seed", "kwargs"]
+    for name, parameter in expected.items():
+        assert found[name].default == parameter.default, name
+        assert found[name].kind == parameter.kind, name
+    assert found["seed"].default == 0
+
+
+def test_the_loaders_are_pygs_where_code_looks():
+    loader = node_loader(num_workers=0)
+    assert isinstance(loader, pyg.loader.NeighborLoader)
+    assert isinstance(loader, torch.utils.data.DataLoader)
+    assert (str(loader), len(loader), loader.batch_size, loader.dataset) == ("NeighborLoader()", 7, 6, range(40))
+    assert isinstance(loader.node_sampler, NeighborSampler)
+    assert loader.input_data.node.tolist() == list(range(40))
+    assert loader.input_nodes is None
+    links = LinkNeighborLoader(random_data(1), [2], batch_size=8)
+    assert isinstance(links, pyg.loader.LinkNeighborLoader)
+    assert isinstance(links.link_sampler, NeighborSampler)
+    assert links.neg_sampling is None
+    assert len(links.input_data.row) == 160
+
+
+def test_another_version_of_pyg_is_refused_by_name():
+    upstream.refuse_untested(pyg.__version__)
+    for version in ("2.7.0", "2.9.0.dev20261001", "3.0"):
+        with pytest.raises(ImportError, match=f"found torch_geometric {version}; tested are versions from 2.8 to"):
+            upstream.refuse_untested(version)
+
+
+# --- the same batches
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_any_number_of_workers_and_any_place_of_the_filter_gives_the_same_batches(links):
+    data = random_data(2)
+
+    def made(**options):
+        if links:
+            ratio = {"neg_sampling_ratio": 1.0}
+            return LinkNeighborLoader(data, [3, 2], batch_size=30, shuffle=True, seed=4, **ratio, **options)
+        return node_loader(data, seed=4, **options)
+
+    def own(batch):
+        batch.drawn = torch.rand(3)  # seeded for each batch
+        return batch
+
+    expected = digests(made(transform=own))
+    ways = [
+        {"num_workers": 1},
+        {"num_workers": 2, "filter_per_worker": True, "persistent_workers": True},
+        {"num_workers": 2, "filter_per_worker": False},
+        {"num_workers": 2, "transform_sampler_output": lambda out: out},
+    ]
+    for way in ways[: amount(4, 3)]:
+        loader = made(transform=own, **way)
+        assert digests(loader) == expected, way
+        if way.get("persistent_workers"):
+            assert digests(loader) != expected  # the next epoch
+        loader.close()
+
+
+def test_workers_that_are_started_anew_give_the_same_batches():
+    data = random_data(3)
+    expected = digests(node_loader(data))
+    assert digests(node_loader(data, num_workers=2, multiprocessing_context=SPAWN, filter_per_worker=True)) == expected
+
+
+def test_a_batch_is_made_again_after_its_worker_was_killed(tmp_path):
+    data = random_data(4)
+    expected = digests(node_loader(data))
+    marker = tmp_path / "die"
+    marker.touch()
+    assert digests(node_loader(data, num_workers=2, worker_init_fn=partial(die_once, marker))) == expected
+    assert not marker.exists()
+
+
+def die_once(marker: Path, _: int) -> None:
+    """The first worker to come here is killed."""
+    try:
+        marker.unlink()
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_epoch_has_the_same_rest_and_then_the_next_epoch(workers):
+    data = random_data(5)
+    whole = node_loader(data, seed=3)
+    first, second = digests(whole), digests(whole)
+    assert first != second
+    stopped = node_loader(data, seed=3, num_workers=workers)
+    iterator = iter(stopped)
+    taken = [digest(next(iterator)) for _ in range(3)]
+    state = stopped.state_dict()
+    assert (state["epoch"], state["next_index"]) == (0, 3)
+    resumed = node_loader(data, seed=3)
+    resumed.load_state_dict(state)
+    assert taken + digests(resumed) == first
+    assert digests(resumed) == second
+    with pytest.raises(ValueError, match="belongs to another pipeline"):
+        NeighborLoader(data, [3, 1], batch_size=6, shuffle=True, seed=3).load_state_dict(state)
+    with pytest.raises(TypeError, match="needs a dict"):
+        resumed.load_state_dict(None)
+
+
+def test_epochs_follow_each_other_and_can_be_named():
+    loader, again = node_loader(), node_loader()
+    epochs = [digests(loader) for _ in range(3)]
+    next(iter(again))  # a loop that ends early is an epoch
+    assert digests(again) == epochs[1]
+    again.set_epoch(2)
+    assert digests(again) == epochs[2]
+    ended = again.state_dict()
+    assert ended["ended"]
+    last = node_loader()
+    last.load_state_dict(ended)
+    assert digests(last) == digests(loader)
+    iter(loader)  # uses none up
+    assert node_loader().state_dict()["epoch"] == 0
+    two = iter(loader), iter(loader)
+    assert digest(next(two[0])) != digest(next(two[1]))
+    assert len(list(two[0])) == 6 == len(list(two[1]))  # loops do not end each other
+
+
+def test_a_call_is_a_function_of_its_places():
+    loader, other = node_loader(), node_loader()
+    batch = loader([5, 1, 9])
+    assert batch.input_id.tolist() == [5, 1, 9]
+    list(loader)
+    assert_same(batch, loader(torch.tensor([5, 1, 9])))
+    assert_same(batch, other([5, 1, 9]))
+    assert digest(batch) != digest(node_loader(seed=1)([5, 1, 9]))
+    out = loader.collate_fn([3])  # as PyG's other loaders call it: drawn by torch's generator
+    assert isinstance(out, pyg.sampler.SamplerOutput)
+    assert loader.filter_fn(out).input_id.tolist() == [3]
+
+
+# --- order
+
+
+def test_torchs_samplers_give_the_order_which_is_drawn_here_and_stands_in_the_state():
+    data = random_data(6)
+    weights = torch.rand(40, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    sampler = torch.utils.data.WeightedRandomSampler(weights, 40)
+    loader = NeighborLoader(data, [2], sampler=sampler, batch_size=9, num_workers=1)
+    torch.manual_seed(7)
+    expected = list(BatchSampler(sampler, 9, drop_last=False))
+    torch.manual_seed(7)
+    iterator = iter(loader)
+    first = next(iterator)
+    state = loader.state_dict()
+    rest = [digest(batch) for batch in iterator]
+    assert first.input_id.tolist() == expected[0]
+    resumed = NeighborLoader(data, [2], sampler=sampler, batch_size=9)
+    resumed.load_state_dict(state)
+    assert digests(resumed) == rest
+    assert [batch.input_id.tolist() for batch in resumed] != expected  # the next epoch is drawn
+    batches = BatchSampler(SequentialSampler(range(40)), 15, drop_last=True)
+    assert [batch.batch_size for batch in NeighborLoader(data, [2], batch_sampler=batches)] == [15, 15]
+    with pytest.raises(IndexError, match=r"the sampler gave the place 40, must be in \[0, 40\)"):
+        next(iter(NeighborLoader(data, [2], sampler=[40], batch_size=1)))
+
+
+def test_a_generator_gives_the_seed_and_drop_last_and_an_empty_set_are_as_in_torch():
+    data = random_data(7)
+    expected = digests(node_loader(data, seed=11))
+    assert digests(node_loader(data, generator=torch.Generator().manual_seed(11))) == expected
+    with pytest.raises(ValueError, match="generator and seed=2 are both given"):
+        node_loader(data, generator=torch.Generator(), seed=2)
+    assert [batch.batch_size for batch in node_loader(data, drop_last=True)] == [6] * 6
+    assert list(NeighborLoader(data, [1], input_nodes=torch.empty(0, dtype=torch.int64))) == []
+    assert list(node_loader(data, batch_size=41, drop_last=True)) == []
+
+
+def test_arguments_of_torchs_loader_are_taken_dropped_or_refused():
+    data = random_data(8)
+    loader = node_loader(data, dataset=range(3), collate_fn=len, pin_memory=False, timeout=BOUND_S)
+    assert len(list(loader)) == 7
+    for given, error, text in (
+        ({"pin_memory_device": "cuda"}, TypeError, "pin_memory_device is 'cuda'"),
+        ({"batch_size": None}, TypeError, "batch_size is None"),
+        ({"num_of_workers": 2}, TypeError, "num_of_workers"),
+        ({"num_workers": -1}, ValueError, "num_workers"),
+        ({"prefetch_factor": 3}, ValueError, "prefetch_factor"),
+        ({"persistent_workers": True}, ValueError, "persistent_workers"),
+        ({"seed": 2**64}, ValueError, "seed"),
+        ({"neighbor_sampler": 3}, TypeError, "must be a datapipes.pyg.sampler.NeighborSampler, got builtins.int"),
+        ({"input_time": torch.arange(40)}, ValueError, "time_attr is not"),
+    ):
+        with pytest.raises(error, match=text):
+            node_loader(data, **given)
+    with pytest.raises(ValueError, match="'edge_label_time' is set while 'time_attr' is not set"):
+        LinkNeighborLoader(data, [1], edge_label_time=data.edge_time)
+    sampler = NeighborSampler(data, [3, 2])
+    assert digests(node_loader(data, neighbor_sampler=sampler)) == digests(node_loader(data))
+
+
+# --- workers
+
+
+def test_workers_are_threads_where_a_fork_is_not_safe_and_the_log_says_so(monkeypatch, caplog):
+    data = random_data(9)
+
+    def own(batch):
+        batch.drawn = torch.rand(2)
+        return batch
+
+    expected = digests(node_loader(data, transform=own))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert unforkable.why_not_to_fork() is not None
+    loader = node_loader(data, transform=own, num_workers=2, filter_per_worker=True)
+    with caplog.at_level(logging.WARNING, logger="datapipes"):
+        assert digests(loader) == expected
+    assert [record.message for record in caplog.records] == [
+        "NeighborLoader: this process has initialised CUDA, so its workers are threads"
+    ]
+    assert "2 worker threads" in loader.explain()
+
+
+def test_a_script_without_a_guard_runs_with_workers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "import torch\n"
+        "from torch_geometric.data import Data\n"
+        "from datapipes.pyg.loader import NeighborLoader\n"
+        "data = Data(x=torch.randn(50, 3), edge_index=torch.randint(0, 50, (2, 300)))\n"
+        "loader = NeighborLoader(data, [3, 2], batch_size=10, num_workers=2, transform=lambda batch: batch)\n"
+        "for epoch in range(2):\n"
+        "    print(sum(batch.batch_size for batch in loader))\n"
+        "print(next(iter(loader)).batch_size)\n"
+    )
+    done = run_program(script, folder=tmp_path, timeout_s=BOUND_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["50", "50", "10"]
+
+
+def test_pygs_context_managers_act_on_workers():
+    loader = node_loader(num_workers=1)
+    core = min(os.sched_getaffinity(0))
+    with loader.enable_cpu_affinity(loader_cores=[core]):
+        assert len(list(loader)) == 7
+    with pytest.raises(ValueError, match="at least one"), node_loader().enable_cpu_affinity():
+        pass
+    with loader.enable_memory_log():
+        assert len(list(loader)) == 7
+
+
+def test_the_chain_shows_itself():
+    loader = node_loader(num_workers=2)
+    assert isinstance(loader.datapipe, dp.Stage)
+    text = loader.explain()
+    assert "item_sampler" in text
+    assert "pyg_sample" in text
+    assert "NeighborSampler(CSCGraph(40 nodes, 160 edges" in text
+    assert loader.stats() == {}
+    list(loader)
+    assert loader.stats()["1 pyg_sample"]["calls"] >= 7
+    loader.close()
+    assert len(list(loader)) == 7
+
+
+# --- a sampler of the user's
+
+
+class Own(pyg.sampler.BaseSampler):
+    """Draws by torch's generator, as samplers of PyG's users do."""
+
+    def __init__(self, data: Data) -> None:
+        self.num_nodes = data.num_nodes
+
+    def sample_from_nodes(self, index, **kwargs):
+        nodes = torch.cat((index.node, torch.randint(self.num_nodes, (3,))))
+        none = torch.empty(0, dtype=torch.int64)
+        return pyg.sampler.SamplerOutput(nodes, none, none, None, metadata=(index.input_id, index.time))
+
+    def sample_from_edges(self, index, neg_sampling=None):
+        out = self.sample_from_nodes(pyg.sampler.NodeSamplerInput(index.input_id, index.row))
+        out.metadata = (index.input_id, torch.stack((index.row, index.col)), index.label, None)
+        return out
+
+
+def test_a_sampler_of_the_users_has_our_workers_order_and_resume():
+    data = random_data(10)
+
+    def made(**options):
+        return NodeLoader(data, Own(data), batch_size=8, shuffle=True, seed=2, **options)
+
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    loader = made()
+    expected = digests(loader)
+    assert torch.equal(before, torch.get_rng_state())  # seeded, and set back
+    assert digests(made(num_workers=2)) == expected
+    assert digests(made(num_workers=1, filter_per_worker=True)) == expected
+    iterator = iter(loader)
+    second = [digest(next(iterator)) for _ in range(2)]
+    resumed = made()
+    resumed.load_state_dict(loader.state_dict())
+    assert second + digests(resumed) == second + [digest(batch) for batch in iterator]
+    links = LinkLoader(data, Own(data), batch_size=50, num_workers=1)
+    assert digests(links) == digests(LinkLoader(data, Own(data), batch_size=50))
+
+
+# --- our graphs
+
+
+def test_our_graphs_give_batches_with_their_attributes():
+    data = random_data(11)
+    graph = dp.CSCGraph.from_edge_index(
+        data.edge_index, 40, node_attributes={"x": data.x, "time": data.time}, edge_attributes={"w": data.edge_weight}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = NeighborLoader(graph, [3, 2], batch_size=6, weight_attr="w")
+    for batch in loader:
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(batch.w, data.edge_weight[batch.e_id])
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+    links = LinkNeighborLoader(graph, [2], batch_size=40, time_attr="time", edge_label_time=data.edge_time)
+    assert torch.equal(next(iter(links)).input_id, torch.arange(40))
+    hetero = random_hetero(2)
+    typed = dp.HeteroCSCGraph.from_pyg(hetero)
+    ours, theirs = (NeighborLoader(each, [-1], input_nodes="paper", batch_size=30) for each in (typed, hetero))
+    one, other = next(iter(ours)), next(iter(theirs))
+    for of in hetero.edge_types:
+        assert torch.equal(one[of].e_id, other[of].e_id)
+        assert torch.equal(one[of].edge_attr, other[of].edge_attr)
+    assert fields(one).keys() - fields(other).keys() == {("paper", "num_nodes"), ("author", "num_nodes")}
+    ids = torch.arange(160) + 5
+    with pytest.raises(ValueError, match="are not those of 0 to 159"):
+        NeighborLoader(dp.CSCGraph(graph.indptr, graph.indices, edge_ids=ids), [1])

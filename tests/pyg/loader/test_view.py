@@ -1,0 +1,271 @@
+"""A batch is, field by field, what PyG's own loader makes of the same sampler's output; for all options and data."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from pyg_cases import (
+    CITES,
+    WRITES,
+    Data,
+    HeteroData,
+    assert_same,
+    needs_torch_sparse,
+    pyg,
+    random_columns,
+    random_data,
+    random_hetero,
+)
+
+import datapipes as dp
+from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
+from datapipes.pyg.sampler import NeighborSampler
+
+NegativeSampling = pyg.sampler.NegativeSampling
+TIMES = torch.arange(40) % 25 + 3
+
+NODES = {
+    "plain": {},
+    "replace": {"replace": True},
+    "induced": {"subgraph_type": "induced"},
+    "bidirectional": {"subgraph_type": "bidirectional"},
+    "trees": {"disjoint": True},
+    "induced trees": {"disjoint": True, "subgraph_type": "induced"},
+    "times of nodes": {"time_attr": "time"},
+    "times of edges": {"time_attr": "edge_time", "input_time": TIMES},
+    "last": {"time_attr": "time", "input_time": TIMES, "temporal_strategy": "last"},
+    "weights": {"weight_attr": "edge_weight"},
+    "mask": {"input_nodes": TIMES > 12},
+    "ids": {"input_nodes": torch.tensor([3, 1, 3, 7])},
+    "transforms": {"transform": lambda batch: batch, "transform_sampler_output": lambda out: out},
+    "no hops": {"num_neighbors": []},
+    "no neighbors": {"num_neighbors": [0, 0]},
+}
+LINKS = {
+    "plain": {},
+    "labels": {"edge_label": torch.arange(160) % 3},
+    "binary": {"neg_sampling": NegativeSampling("binary", 1.5)},
+    "binary of labels": {"edge_label": torch.arange(160) % 3, "neg_sampling_ratio": 1.0},
+    "triplet": {"neg_sampling": NegativeSampling("triplet", 1)},
+    "triplets": {"neg_sampling": NegativeSampling("triplet", 3, dst_weight=torch.arange(40).float()), "disjoint": True},
+    "bidirectional": {"subgraph_type": "bidirectional"},
+    "times": {"time_attr": "time", "edge_label_time": torch.arange(160) + 30},
+    "triplets at times": {
+        "time_attr": "time",
+        "edge_label_time": torch.arange(160) + 30,
+        "neg_sampling": NegativeSampling("triplet", 2),
+    },
+}
+
+
+def check_every_batch(loader, pygs) -> None:
+    """Compare the batches of a loader with what `filter_fn` of PyG's class makes of the same outputs."""
+    outputs = []
+    sliced = loader.view.sliced
+    loader.view.sliced = lambda out: sliced(outputs.append(copy.deepcopy(loader.view.output(copy.copy(out)))) or out)
+    batches = list(loader)
+    assert len(batches) == len(outputs) == len(loader)
+    for batch, out in zip(batches, outputs, strict=True):
+        assert_same(batch, pygs.filter_fn(loader, out))
+
+
+@pytest.mark.parametrize("options", NODES.values(), ids=NODES)
+def test_batches_of_nodes_are_those_of_pygs_class(options):
+    data = random_data(1)
+    data.seed_time = torch.arange(3)  # of the data itself: PyG's loader takes it away, or sets its own
+    loader = NeighborLoader(data, **{"num_neighbors": [3, 2], "batch_size": 11, **options})
+    check_every_batch(loader, pyg.loader.NodeLoader)
+
+
+@pytest.mark.parametrize("options", LINKS.values(), ids=LINKS)
+def test_batches_of_links_are_those_of_pygs_class(options):
+    data = random_data(2)
+    data.edge_label_index = data.edge_index[:, :5]
+    check_every_batch(LinkNeighborLoader(data, [3, 2], batch_size=70, **options), pyg.loader.LinkLoader)
+
+
+@pytest.mark.parametrize("name", ["plain", "induced", "bidirectional", "trees", "times of nodes", "weights", "no hops"])
+@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
+def test_batches_of_nodes_with_types_are_those_of_pygs_class(name):
+    options = {"num_neighbors": [3, 2], "batch_size": 8, "input_nodes": "paper", **NODES[name]}
+    check_every_batch(NeighborLoader(random_hetero(3), **options), pyg.loader.NodeLoader)
+
+
+@pytest.mark.parametrize("name", ["plain", "binary", "triplet", "bidirectional", "times"])
+@pytest.mark.parametrize("edge_type", [WRITES, CITES, ("author", "paper")])
+@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
+def test_batches_of_links_with_types_are_those_of_pygs_class(edge_type, name):
+    options = {**LINKS[name]}
+    if "edge_label_time" in options:
+        options["edge_label_time"] = options["edge_label_time"][:90]
+    loader = LinkNeighborLoader(random_hetero(4), [3, 2], edge_label_index=edge_type, batch_size=40, **options)
+    check_every_batch(loader, pyg.loader.LinkLoader)
+
+
+def stores_of(data, layouts):
+    """PyG's remote backend: the two stores of its tests, with what a HeteroData or a Data has."""
+    features, graph = pyg.testing.MyFeatureStore(), pyg.testing.MyGraphStore()
+    typed = isinstance(data, HeteroData)
+    for of in data.node_types if typed else [None]:
+        store = data if of is None else data[of]
+        for name in ("x", "y", "time"):
+            if name in store:
+                features.put_tensor(store[name], group_name=of, attr_name=name, index=None)
+    counts = {of: data[of].num_nodes for of in data.node_types} if typed else {None: data.num_nodes}
+    for of, layout in zip(data.edge_types if typed else [None], layouts, strict=True):
+        columns = (data if of is None else data[of]).edge_index
+        size = (counts[None], counts[None]) if of is None else (counts[of[0]], counts[of[2]])
+        if layout == "csc":
+            by_destination = dp.HeteroCSCGraph.from_edge_index({of: columns}, counts).relation(of)
+            columns = (by_destination.indices, by_destination.indptr)
+        graph.put_edge_index(tuple(columns), edge_type=of, layout=layout, size=size)
+    return features, graph
+
+
+@pytest.mark.parametrize("options", [{}, {"time_attr": "time"}], ids=["plain", "times"])
+def test_pairs_of_stores_give_what_pygs_class_makes_of_them(options):
+    data = random_data(5)
+    check_every_batch(
+        NeighborLoader(stores_of(data, ["coo"]), [3, 2], input_nodes=torch.arange(40), batch_size=9, **options),
+        pyg.loader.NodeLoader,
+    )
+    hetero = random_hetero(5)
+    for of in hetero.edge_types:
+        hetero[of].edge_index = pyg.utils.coalesce(hetero[of].edge_index)
+    stores = stores_of(hetero, ["coo", "csc", "coo"])
+    check_every_batch(
+        NeighborLoader(stores, [3, 2], input_nodes="paper", batch_size=9, **options), pyg.loader.NodeLoader
+    )
+    given = {
+        **options,
+        **({"edge_label_time": torch.full((len(hetero[WRITES].edge_index[0]),), 40)} if options else {}),
+    }
+    links = LinkNeighborLoader(stores, [2], edge_label_index=WRITES, batch_size=30, neg_sampling_ratio=1.0, **given)
+    check_every_batch(links, pyg.loader.LinkLoader)
+
+
+def test_stores_give_the_edges_that_they_hold():
+    hetero = random_hetero(6)
+    for of in hetero.edge_types:
+        hetero[of].edge_index = pyg.utils.coalesce(hetero[of].edge_index)
+    batch = NeighborLoader(stores_of(hetero, ["coo", "csc", "coo"]), [-1, -1], input_nodes="paper")(range(30))
+    whole = NeighborLoader(hetero, [-1, -1], input_nodes="paper")(range(30))
+    for of in hetero.edge_types:
+        assert batch[of].num_edges == whole[of].num_edges
+        row, col = batch[of].edge_index
+        pairs = torch.stack((batch[of[0]].n_id[row], batch[of[2]].n_id[col]))
+        assert sorted(pairs.T.tolist()) == sorted(hetero[of].edge_index[:, whole[of].e_id].T.tolist())
+
+
+class OwnData(Data):
+    """A subclass with a field that is joined along another dimension, and one that belongs to nobody."""
+
+    def __cat_dim__(self, key, value, *args, **kwargs):
+        return 1 if key == "sideways" else super().__cat_dim__(key, value, *args, **kwargs)
+
+
+def test_fields_of_a_subclass_are_sliced_as_it_says():
+    data = OwnData.from_dict(random_data(7).to_dict())
+    data.sideways = torch.arange(3 * 40).view(3, 40)
+    loader = NeighborLoader(data, [2], batch_size=15)
+    check_every_batch(loader, pyg.loader.NodeLoader)
+    batch = loader([4, 5])
+    assert isinstance(batch, OwnData)
+    assert torch.equal(batch.sideways, data.sideways[:, batch.n_id])
+
+
+def test_mapped_arrays_gradients_and_empty_attributes_are_sliced_as_pyg_does(tmp_path):
+    data = random_data(8)
+    rows = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=(40, 3))
+    rows[:] = 7
+    rows.flush()
+    data.mapped = np.memmap(tmp_path / "rows", dtype=np.float32, mode="r", shape=(40, 3))
+    data.x.requires_grad_()
+    data.nothing = torch.empty(40, 0)
+    loader = NeighborLoader(data, [2], batch_size=15)
+    check_every_batch(loader, pyg.loader.NodeLoader)
+    batch = loader([0])
+    assert isinstance(batch.mapped, torch.Tensor)
+    batch.x.sum().backward()
+    assert float(data.x.grad.sum()) == 5 * batch.num_nodes
+
+
+@needs_torch_sparse
+def test_a_transposed_adjacency_is_sampled_and_sliced():
+    from torch_sparse import SparseTensor
+
+    data = random_data(9)
+    columns = pyg.utils.coalesce(data.edge_index)
+    matrix = SparseTensor(row=columns[1], col=columns[0], value=torch.arange(columns.shape[1]), sparse_sizes=(40, 40))
+    sparse = Data(x=data.x, adj_t=matrix, num_nodes=40)
+    loader = NeighborLoader(sparse, [-1], batch_size=10)
+    batch = loader(range(10))
+    row, col, value = batch.adj_t.t().coo()
+    assert torch.equal(sorted_columns(columns[:, value]), sorted_columns(batch.n_id[torch.stack((row, col))]))
+    assert batch.adj_t.sparse_sizes() == (batch.num_nodes, batch.num_nodes)
+
+
+def sorted_columns(columns):
+    return torch.tensor(sorted(columns.T.tolist()))
+
+
+def test_data_is_live_and_other_data_is_refused_where_it_does_not_fit():
+    data = random_data(10)
+    loader = NeighborLoader(copy.copy(data), [-1], batch_size=10)
+    del loader.data.x, loader.data.y
+    loader.data.num_nodes = 40
+    loader.data.n_id = torch.arange(40) + 100
+    iterator = iter(loader)
+    first = next(iterator)
+    assert "x" not in first
+    assert int(first.n_id.min()) >= 100  # an attribute of the data is sliced, and PyG's own name does not replace it
+    loader.data = random_data(11, num_nodes=12, num_edges=160)
+    with pytest.raises(IndexError, match=r"found an id without a row in .* build a new loader"):
+        list(iterator)
+
+
+def test_a_sampler_of_another_kind_must_return_an_output():
+    class Wrong(pyg.sampler.BaseSampler):
+        def sample_from_nodes(self, index, **kwargs):
+            return 3
+
+        def sample_from_edges(self, index, neg_sampling=None):
+            return 3
+
+    with pytest.raises(TypeError, match="Wrong: returned a int; a SamplerOutput"):
+        list(NodeLoader(random_data(1), Wrong(), batch_size=4))
+
+
+def test_a_permutation_of_a_users_sampler_is_applied():
+    data = random_data(12)
+    ours = NeighborSampler(data, [3], seed=0)
+
+    class Permuted(pyg.sampler.BaseSampler):
+        edge_permutation = torch.arange(160).flip(0)
+
+        def sample_from_nodes(self, index, **kwargs):
+            out = ours.sample_from_nodes(index)
+            out.edge = 159 - out.edge
+            return out
+
+        def sample_from_edges(self, index, neg_sampling=None):
+            raise NotImplementedError
+
+    for batch in NodeLoader(data, Permuted(), batch_size=10):
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+
+
+def test_gathered_rows_are_the_same_with_every_number_of_threads():
+    data = random_data(13, num_nodes=500, num_edges=4000)
+    before = torch.get_num_threads()
+    batches = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            batches.append(next(iter(NeighborLoader(data, [5, 5], batch_size=100))))
+        finally:
+            torch.set_num_threads(before)
+    assert_same(*batches)
+    assert random_columns(torch.Generator(), 5, 5, 16).shape == (2, 16)

@@ -1,0 +1,127 @@
+"""graph_of: the graph of all that PyG's loaders take, and what is refused."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from pyg_cases import CITES, WRITES, WRITTEN, Data, HeteroData, pyg, random_data, random_hetero
+
+from datapipes.pyg.graph_of import graph_of
+from datapipes.pyg.loader import LinkNeighborLoader, NeighborLoader
+
+
+def edges_of(graph, of=None):
+    relation = graph.relation(of)
+    ids = torch.arange(relation.num_edges) if relation.edge_ids is None else relation.edge_ids
+    into = torch.repeat_interleave(torch.arange(len(relation.indptr) - 1), relation.indptr.diff())
+    columns = torch.stack((relation.indices.long(), into))
+    return columns[:, torch.argsort(ids)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_ids_are_the_columns_and_indices_are_narrow(dtype):
+    data = random_data(0)
+    data.edge_index = data.edge_index.to(dtype)
+    graph = graph_of(data, None, "edge_weight", False).graph
+    assert graph.index_dtype == torch.int32
+    assert torch.equal(edges_of(graph), data.edge_index.long())
+    assert torch.equal(graph.edge_attributes["edge_weight"], data.edge_weight[graph.edge_ids])
+    assert graph.node_attributes == {}  # batches are sliced from the data
+
+
+def test_sorted_columns_need_no_ids_and_are_checked():
+    data = random_data(1)
+    columns = pyg.utils.sort_edge_index(data.edge_index, sort_by_row=False)
+    ready = Data(edge_index=columns, num_nodes=40)
+    graph = graph_of(ready, None, None, True).graph
+    assert graph.edge_ids is None
+    assert torch.equal(edges_of(graph), columns)
+    assert torch.equal(graph.indptr, graph_of(ready, None, None, False).graph.indptr)
+    with pytest.raises(ValueError, match="is_sorted is True, but the destinations"):
+        NeighborLoader(data, [1], is_sorted=True)
+
+
+def test_in_edges_stand_by_time_as_pyg_has_them():
+    data = random_data(2)
+    for name in ("time", "edge_time"):
+        found = graph_of(data, name, None, False)
+        assert found.has_edge_time == (name == "edge_time")
+        since = data.time[found.graph.indices.long()] if name == "time" else data.edge_time[found.graph.edge_ids]
+        for node in range(40):
+            begin, end = found.graph.indptr[node : node + 2].tolist()
+            assert bool((since[begin:end].diff() >= 0).all())
+
+
+def test_types_without_edges_or_numbers_are_there():
+    data = random_hetero(3)
+    graph = graph_of(data, None, None, False).graph
+    assert graph.num_nodes == {"author": 22, "paper": 30, "venue": 3}
+    assert graph.edge_types == (WRITES, CITES, WRITTEN)
+    bare = HeteroData()
+    bare["a", "to", "b"].edge_index = torch.tensor([[0, 4], [2, 1]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG: it cannot infer num_nodes
+        assert graph_of(bare, None, None, False).graph.num_nodes == {"a": 5, "b": 3}
+
+
+def test_weights_of_some_edge_types_leave_the_others_alike():
+    data = random_hetero(4)
+    del data[CITES].edge_weight
+    graph = graph_of(data, None, "edge_weight", False).graph
+    assert graph.relation(CITES).edge_attributes["edge_weight"].unique().tolist() == [1.0]
+
+
+def test_data_without_edges_and_isolated_nodes_give_their_seeds():
+    empty = Data(x=torch.arange(6).float())
+    for num_neighbors in ([], [2, 2]):
+        batch = next(iter(NeighborLoader(empty, num_neighbors, batch_size=4)))
+        assert batch.n_id.tolist() == [0, 1, 2, 3]
+        assert batch.x.tolist() == [0, 1, 2, 3]
+        assert "edge_index" not in batch
+        assert batch.e_id.tolist() == []
+    none = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=6)
+    batch = next(iter(NeighborLoader(none, [2], batch_size=6)))
+    assert (batch.num_nodes, batch.num_edges, batch.num_sampled_nodes) == (6, 0, [6, 0])
+    trees = HeteroData({"a": {"num_nodes": 3}, "b": {"num_nodes": 4}})
+    batch = next(iter(NeighborLoader(trees, [], input_nodes="b", batch_size=2, disjoint=True)))
+    assert batch["b"].batch.tolist() == [0, 1]
+    with pytest.raises(IndexError, match=r"found the seed 9; nodes are in \[0, 6\)"):
+        next(iter(NeighborLoader(empty, [], input_nodes=torch.tensor([9]))))
+
+
+def test_what_does_not_fit_is_refused_by_name():
+    data, hetero = random_data(5), random_hetero(5)
+    outside = copy.copy(data)
+    outside.edge_index = data.edge_index + 30
+    with pytest.raises(IndexError, match=r"edge_index has 55 in row 0, not in \[0, 40\)"):
+        NeighborLoader(outside, [1])
+    other = copy.copy(hetero)
+    other[WRITES].edge_index = hetero[WRITES].edge_index.flip(0)
+    with pytest.raises(IndexError, match="edge_index of author:writes:paper has"):
+        NeighborLoader(other, [1], input_nodes="paper")
+    both = copy.copy(hetero)
+    both[WRITES].time = hetero[WRITES].edge_time
+    short = torch.ones(39, dtype=torch.bool)
+    missing = torch.tensor([[0], [0]])
+    for loader, given, error, text in (
+        (NeighborLoader, (data, [1], short), ValueError, r"mask of shape \[39\], but there are 40 nodes"),
+        (NeighborLoader, (hetero, [1], ("paper", short)), ValueError, r"mask of shape \[39\], but there are 30"),
+        (NeighborLoader, (hetero, [1], "papers"), ValueError, "papers"),
+        (NeighborLoader, (hetero, [1], ("papers", missing[0])), ValueError, "papers"),
+        (NeighborLoader, (hetero, [1]), TypeError, "input_nodes must be a type"),
+        (LinkNeighborLoader, (hetero, [1], (("paper", "x"), missing)), ValueError, "'x'"),
+        (LinkNeighborLoader, (hetero, [1], missing), TypeError, "edge_label_index must be a type"),
+        (NeighborLoader, ([data], [1]), ValueError, "data must be a Data, a HeteroData"),
+        (NeighborLoader, (3, [1]), ValueError, "got int"),
+    ):
+        with pytest.raises(error, match=text):
+            loader(*given)
+    with pytest.raises(ValueError, match="both nodes and edges have it"):
+        NeighborLoader(both, [1], input_nodes="paper", time_attr="time")
+    features, graph = pyg.testing.MyFeatureStore(), pyg.testing.MyGraphStore()
+    with pytest.raises(NotImplementedError, match="no weights of edges"):
+        NeighborLoader((features, graph), [1], weight_attr="w")
+    adjacency = Data(adj_t=torch.eye(3).to_sparse_coo(), num_nodes=3)
+    with pytest.raises(TypeError, match=r"adj_t must be a torch_sparse\.SparseTensor, got Tensor"):
+        NeighborLoader(adjacency, [1])

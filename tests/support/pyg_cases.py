@@ -1,0 +1,120 @@
+"""Data of PyG for the tests of datapipes.pyg, and what batches hold."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
+    pyg = pytest.importorskip("torch_geometric", reason="datapipes.pyg derives from torch_geometric: the pyg extra")
+    import torch_geometric.loader
+    import torch_geometric.sampler
+    import torch_geometric.testing
+    import torch_geometric.typing
+    from torch_geometric.data import Data, HeteroData
+
+WRITES, CITES, WRITTEN = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "rev_writes", "author")
+needs_torch_sparse = pytest.mark.skipif(
+    not torch_geometric.typing.WITH_TORCH_SPARSE,
+    reason="PyG's own NeighborLoader needs torch-sparse or pyg-lib, which is not installed",
+)
+
+
+def random_columns(generator: torch.Generator, num_src: int, num_dst: int, num_edges: int) -> Tensor:
+    """Columns with self-loops, parallel edges and nodes without edges."""
+    ends = [torch.randint(0, max(count - 2, 1), (num_edges,), generator=generator) for count in (num_src, num_dst)]
+    columns = torch.stack(ends)
+    columns[:, : num_edges // 8] = columns[:, num_edges // 8 : 2 * (num_edges // 8)]  # parallel
+    return columns
+
+
+def random_data(seed: int, num_nodes: int = 40, num_edges: int = 160) -> Data:
+    """Data with node and edge attributes of many dtypes, masks, times, weights, and fields of neither."""
+    generator = torch.Generator().manual_seed(seed)
+    data = Data(edge_index=random_columns(generator, num_nodes, num_nodes, num_edges))
+    data.x = torch.randn(num_nodes, 5, generator=generator)
+    data.half = torch.randn(num_nodes, 3, generator=generator).half()
+    data.flags = torch.rand(num_nodes, 2, 2, generator=generator) < 0.5
+    data.y = torch.randint(0, 4, (num_nodes,), generator=generator)
+    data.train_mask = torch.rand(num_nodes, generator=generator) < 0.5
+    data.time = torch.randint(0, 30, (num_nodes,), generator=generator)
+    data.table = torch.randn(num_nodes, 4, generator=generator).numpy().astype(np.float64)
+    data.apart = torch.randn(6, num_nodes, generator=generator).T  # the values of a row are not adjacent
+    data.edge_attr = torch.randn(num_edges, 2, generator=generator)
+    data.edge_weight = torch.rand(num_edges, generator=generator)
+    data.edge_time = torch.randint(0, 30, (num_edges,), generator=generator)
+    data.num_classes, data.name = 4, "random"
+    data.whole = torch.randn(3, generator=generator)
+    return data
+
+
+def random_hetero(seed: int, num_papers: int = 30, num_authors: int = 22) -> HeteroData:
+    """HeteroData of papers and authors; venues are a type without edges."""
+    generator = torch.Generator().manual_seed(seed)
+    data = HeteroData()
+    data["paper"].x = torch.randn(num_papers, 4, generator=generator)
+    data["paper"].y = torch.randint(0, 3, (num_papers,), generator=generator)
+    data["paper"].train_mask = torch.rand(num_papers, generator=generator) < 0.6
+    data["paper"].time = torch.randint(0, 30, (num_papers,), generator=generator)
+    data["author"].x = torch.randn(num_authors, 2, generator=generator).double()
+    data["author"].time = torch.randint(0, 30, (num_authors,), generator=generator)
+    data["venue"].num_nodes = 3
+    counts = {"paper": num_papers, "author": num_authors}
+    for of in (WRITES, CITES, WRITTEN):
+        data[of].edge_index = random_columns(generator, counts[of[0]], counts[of[2]], 90)
+        data[of].edge_attr = torch.randn(90, 3, generator=generator)
+        data[of].edge_weight = torch.rand(90, generator=generator)
+        data[of].edge_time = torch.randint(0, 30, (90,), generator=generator)
+    return data
+
+
+def fields(batch: Any) -> dict[Any, Any]:
+    """Everything a batch holds, by (type, name)."""
+    if isinstance(batch, HeteroData):
+        found = {(None, name): value for name, value in batch._global_store.items()}
+        for store in (*batch.node_stores, *batch.edge_stores):
+            found |= {(store._key, name): value for name, value in store.items()}
+        return found
+    return {(None, name): value for name, value in batch._store.items()}
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Check that two batches hold the same, field by field, bit by bit."""
+    ours, theirs = fields(one), fields(other)
+    assert type(one) is type(other)
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        expected = theirs[key]
+        assert type(value) is type(expected), key
+        if isinstance(value, Tensor):
+            assert value.dtype == expected.dtype, key
+            assert value.shape == expected.shape, key
+            assert torch.equal(value, expected), key
+        elif isinstance(value, np.ndarray):
+            assert np.array_equal(value, expected), key
+        else:
+            assert value == expected, key
+
+
+def digest(batch: Any) -> list[Any]:
+    """What a batch holds, in a form that can be compared with others and kept."""
+    return sorted(
+        (str(key), value.tolist() if hasattr(value, "tolist") else value) for key, value in fields(batch).items()
+    )
+
+
+def digests(loader: Any) -> list[Any]:
+    """The digests of the batches of one loop."""
+    return [digest(batch) for batch in loader]
+
+
+def edges_of(batch: Any, of: Any = None) -> list[tuple[int, int, int]]:
+    """The edges of a batch by global ids and edge id, sorted."""
+    store = batch if of is None else batch[of]
+    src, dst = (batch.n_id, batch.n_id) if of is None else (batch[of[0]].n_id, batch[of[2]].n_id)
+    row, col = store.edge_index
+    return sorted(zip(src[row].tolist(), dst[col].tolist(), store.e_id.tolist(), strict=True))

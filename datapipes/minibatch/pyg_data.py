@@ -10,7 +10,7 @@ type None and the one edge type None.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,7 +31,21 @@ LINK_NAMES = {"labels": "edge_label", "indexes": "input_id", "timestamps": "edge
 _Hops = Sequence[Mapping[EdgeType | None, Block]]  # from the seeds outwards
 
 
-def pyg_data(
+def pyg_data(*, input_nodes: Any, **fields: Any) -> Data | HeteroData:
+    """Return the fields of a minibatch as `Data`, with types as `HeteroData`; see `fill_stores`."""
+    data: Any = _new_data("HeteroData" if isinstance(input_nodes, dict) else "Data")
+
+    def store_of(type_: NodeType | EdgeType | None) -> Any:
+        if type_ is None:
+            return data
+        return data.get_node_store(type_) if isinstance(type_, str) else data.get_edge_store(*type_)
+
+    fill_stores(store_of, input_nodes=input_nodes, **fields)
+    return data
+
+
+def fill_stores(
+    store_of: Callable[[NodeType | EdgeType | None], Any],
     *,
     blocks: list[Any] | None,
     input_nodes: Any,
@@ -39,13 +53,14 @@ def pyg_data(
     extra: Mapping[str, Any],
     node_features: Mapping[Any, Tensor],
     edge_features: list[dict[Any, Tensor]] | None,
-) -> Data | HeteroData:
-    """Return the fields of a minibatch as `Data`, with types as `HeteroData`; `plain` holds the PLAIN_FIELDS it has.
+) -> None:
+    """Fill what `store_of` gives for each type with the fields of a minibatch; `plain` holds the PLAIN_FIELDS it has.
+
+    A store has attributes, which are items too.
 
     Raises:
         ImportError, ValueError: See MiniBatch.to_pyg.
     """
-    data = _new_data("HeteroData" if isinstance(input_nodes, dict) else "Data")
     blocks, input_nodes = _check_sampled(blocks, input_nodes)
     hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
     features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
@@ -76,7 +91,7 @@ def pyg_data(
             num_sampled[0] = of_type.num_first
             features = {name: value[of_type.nodes] for name, value in features.items()}
             fields |= {"batch": fields["batch"][of_type.nodes]} if "batch" in fields else {}
-        store = data if node_type is None else data.get_node_store(node_type)
+        store = store_of(node_type)
         store.num_nodes = sum(num_sampled)
         store.n_id = nodes if of_type is None else nodes[of_type.nodes]
         if has_hops:
@@ -90,7 +105,7 @@ def pyg_data(
 
     for edge_type in hops[0]:
         src, dst = ends_of(edge_type)
-        store = data if edge_type is None else data.get_edge_store(*edge_type)
+        store = store_of(edge_type)
         of_edges = _set_edges(
             store,
             _where(edge_type),
@@ -103,10 +118,9 @@ def pyg_data(
         _set_features(_where(edge_type), store, *without_types, of_edges)
     for type_ in compacted:
         if isinstance(type_, tuple):
-            store = data.get_edge_store(*type_)
+            store = store_of(type_)
             _set_seeds(store, _of_type(plain, type_), None)
             _set_features(_where(type_), store, _of_type(extra, type_), {}, {})
-    return data
 
 
 def _new_data(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from datapipes.base.rows import new_rows
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
+from datapipes.minibatch.pyg_data import fill_stores
 from datapipes.pyg.upstream import HeteroSamplerOutput, SamplerOutput
 
 
@@ -41,39 +43,57 @@ class Found:
         if not isinstance(self.minibatch, MiniBatch):
             self.minibatch.batch, self.minibatch.metadata = self.batch, self.metadata
             return self.minibatch
-        data: Any = self.minibatch.to_pyg()
+        stores: dict[Any, Any] = defaultdict(_Fields)
+        plain = {name: getattr(self.minibatch, name) for name in ("seeds", "compacted_seeds")}
+        fill_stores(
+            stores.__getitem__,
+            blocks=self.minibatch.blocks,
+            input_nodes=self.minibatch.input_nodes,
+            plain={name: value for name, value in plain.items() if value is not None},
+            extra={},
+            node_features={},
+            edge_features=None,
+        )
         if not graph.is_heterogeneous:
+            found = stores[None]
             return SamplerOutput(
-                node=_widened(data.n_id),
-                row=data.edge_index[0],
-                col=data.edge_index[1],
-                edge=data.e_id,
+                node=_widened(found.n_id),
+                row=found.edge_index[0],
+                col=found.edge_index[1],
+                edge=found.e_id,
                 batch=self.batch,
-                num_sampled_nodes=data.get("num_sampled_nodes"),
-                num_sampled_edges=data.get("num_sampled_edges"),
+                num_sampled_nodes=found.get("num_sampled_nodes"),
+                num_sampled_edges=found.get("num_sampled_edges"),
                 metadata=self.metadata,
             )
-        nodes = {of: data[of] for of in data.node_types}
-        edges = {of: data[of] for of in data.edge_types}
+        nodes = {of: stores[of] for of in graph.node_types}
         rows, cols, ids, counts = {}, {}, {}, {}
-        has_hops = all("num_sampled_nodes" in store for store in nodes.values())
+        has_hops = all("num_sampled_nodes" in found for found in nodes.values())
         for of in graph.edge_types:
-            if of in edges:
-                (rows[of], cols[of]), ids[of] = edges[of].edge_index, edges[of].e_id
-                counts[of] = edges[of].get("num_sampled_edges")
+            if of in stores:
+                (rows[of], cols[of]), ids[of] = stores[of].edge_index, stores[of].e_id
+                counts[of] = stores[of].get("num_sampled_edges")
             else:  # no hop draws from it
                 rows[of] = cols[of] = ids[of] = torch.empty(0, dtype=torch.int64)
                 counts[of] = [0] * self.minibatch.num_layers
         return HeteroSamplerOutput(
-            node={of: _widened(store.n_id) for of, store in nodes.items()},
+            node={of: _widened(found.n_id) for of, found in nodes.items()},
             row=rows,
             col=cols,
             edge=ids,
             batch=self.batch,
-            num_sampled_nodes={of: store.num_sampled_nodes for of, store in nodes.items()} if has_hops else None,
+            num_sampled_nodes={of: found.num_sampled_nodes for of, found in nodes.items()} if has_hops else None,
             num_sampled_edges=counts if has_hops else None,
             metadata=self.metadata,
         )
+
+
+class _Fields(dict[str, Any]):
+    """The fields of one type, as attributes too."""
+
+    __setattr__ = dict.__setitem__
+    __getattr__ = dict.__getitem__
+    __delattr__ = dict.__delitem__
 
 
 def _widened(ids: Tensor) -> Tensor:

@@ -153,7 +153,8 @@ class Iterating:
     def datapipe(self) -> Stage:
         """The chain that makes the batches of an epoch: the order of the seeds, the sampler, the slicing."""
         in_workers = self.num_workers > 0 and bool(self.filter_per_worker) and self._why_threads() is None
-        found = PygSample(self._seeds(), self.view, converts=self.num_workers > 0)
+        view = self.view if in_workers or self.num_workers == 0 else self.view.for_sampling()
+        found = PygSample(self._seeds(), view, converts=self.num_workers > 0)
         return PygSlice(found, self.view, transforms=in_workers)
 
     def state_dict(self) -> dict[str, Any]:

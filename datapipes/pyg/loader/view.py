@@ -65,6 +65,12 @@ class View:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}  # they are views; a pickle would copy them
 
+    def for_sampling(self) -> View:
+        """Return a view without what only slicing needs, for workers that do not slice."""
+        found = View(self.is_link, self.seed)
+        found.sampler, found.input_data, found.neg_sampling = self.sampler, self.input_data, self.neg_sampling
+        return found
+
     def key(self, minibatch: MiniBatch) -> RngKey:
         """Return the key of the user's transform at a minibatch."""
         return RngKey(self.seed, minibatch.epoch, minibatch.index, 2)

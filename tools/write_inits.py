@@ -14,7 +14,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "datapipes"
 NAMESPACES: dict[str, tuple[str, ...]] = {"datasets": (), "distributed": ("partition",)}
-APART = ("distributed/pyg", "cli")
+APART = ("distributed/pyg", "pyg", "cli")
 
 # dir() of a package, and completion, show its public names only.
 DIR = """\
@@ -42,7 +42,7 @@ def public_names(module: Path) -> list[str]:
 def exports(folder: Path) -> dict[str, list[str]]:
     """Return {module: public names} of a folder and the folders in it."""
     found = {}
-    apart = [PACKAGE / each for each in APART if PACKAGE / each != folder]
+    apart = [PACKAGE / each for each in APART if PACKAGE / each not in (folder, *folder.parents)]
     for module in sorted(folder.rglob("*.py")):
         if any(each in module.parents for each in apart):
             continue

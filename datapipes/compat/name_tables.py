@@ -23,6 +23,7 @@ _TIME_ATTR = "node_time_attr or edge_time_attr, the names of attributes of the g
 _SEED_TIMES = "an item named timestamps in the dp.ItemSet"
 _TO_PYG = "minibatch.to_pyg() has it"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
+_PYG_LOADERS = f"{_LOADER}; or with PyG's arguments and batches: from datapipes.pyg.loader import"
 _DIST_LOADER = "dp.DataLoader(pipe) over dp.distributed.DistNeighborSampler, a sampler of parts"
 _FILES = "dp.datasets.open(path) reads the files of Planetoid, OGB, RDF and others"
 _UPDATE = "build a new dp.TensorFeature, dp.FeatureStore and chain"
@@ -221,10 +222,8 @@ ATTRIBUTES: Table = {
         "num_node_features": 'dataset.features["node", None, name].shape',
     },
     "datapipes": {
-        "NeighborLoader": _LOADER,
-        "LinkNeighborLoader": _LOADER + "; the items are pairs [n, 2]",
-        "NodeLoader": _LOADER,
-        "LinkLoader": _LOADER + "; the items are pairs [n, 2]",
+        **{name: f"{_PYG_LOADERS} {name}" for name in ("NeighborLoader", "LinkNeighborLoader")},
+        **{name: f"{_PYG_LOADERS} {name}" for name in ("NodeLoader", "LinkLoader")},
         "DistNeighborLoader": _DIST_LOADER,
         "DistNeighborSampler": "dp.distributed.DistNeighborSampler; pipe.dist_sample_neighbor(dist_graph, fanouts)",
         "HGTLoader": "there is no HGT sampling; " + _LOADER + ": the graph may be a dp.HeteroCSCGraph",

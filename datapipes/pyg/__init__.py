@@ -4,7 +4,17 @@
 extra "pyg". Nothing else of the package imports this one.
 """
 
-__all__: list[str] = []
+from datapipes.pyg.loader.link_loader import LinkLoader, LinkNeighborLoader
+from datapipes.pyg.loader.node_loader import NeighborLoader, NodeLoader
+from datapipes.pyg.sampler import NeighborSampler
+
+__all__ = [
+    "LinkLoader",
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "NeighborSampler",
+    "NodeLoader",
+]
 
 
 def __dir__() -> list[str]:

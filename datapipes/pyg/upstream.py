@@ -48,7 +48,7 @@ with warnings.catch_warnings():
     from torch_geometric.sampler.base import NumNeighbors, SubgraphType
     from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
-__all__ = [
+__all__: list[str] = [  # for the modules of this package alone
     "BaseSampler",
     "Data",
     "EdgeSamplerInput",

@@ -3,7 +3,12 @@
 from datapipes.pyg.loader.link_loader import LinkLoader, LinkNeighborLoader
 from datapipes.pyg.loader.node_loader import NeighborLoader, NodeLoader
 
-__all__ = ["LinkLoader", "LinkNeighborLoader", "NeighborLoader", "NodeLoader"]
+__all__ = [
+    "LinkLoader",
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "NodeLoader",
+]
 
 
 def __dir__() -> list[str]:

@@ -33,7 +33,8 @@ _Hops = Sequence[Mapping[EdgeType | None, Block]]  # from the seeds outwards
 
 def pyg_data(*, input_nodes: Any, **fields: Any) -> Data | HeteroData:
     """Return the fields of a minibatch as `Data`, with types as `HeteroData`; see `fill_stores`."""
-    data: Any = _new_data("HeteroData" if isinstance(input_nodes, dict) else "Data")
+    name = "HeteroData" if isinstance(input_nodes, dict) else "Data"
+    data: Any = getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), name)()
 
     def store_of(type_: NodeType | EdgeType | None) -> Any:
         if type_ is None:
@@ -61,7 +62,10 @@ def fill_stores(
     Raises:
         ImportError, ValueError: See MiniBatch.to_pyg.
     """
-    blocks, input_nodes = _check_sampled(blocks, input_nodes)
+    if blocks is None or input_nodes is None:
+        raise ValueError("to_pyg: found a minibatch without blocks; it must be sampled. Put a sampler into the chain.")
+    if not blocks:
+        raise ValueError("to_pyg: found a minibatch of no hops; at least 1 is needed. Sample with one fanout or more.")
     hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
     features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
     plain = {name: by_type(value) for name, value in plain.items()}
@@ -121,24 +125,6 @@ def fill_stores(
             store = store_of(type_)
             _set_seeds(store, _of_type(plain, type_), None)
             _set_features(_where(type_), store, _of_type(extra, type_), {}, {})
-
-
-def _new_data(name: str) -> Any:
-    """Return an empty Data or HeteroData."""
-    return getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), name)()
-
-
-def _check_sampled(blocks: list[Any] | None, input_nodes: Any) -> tuple[list[Any], Any]:
-    """Return the two; refuse a minibatch without hops."""
-    if blocks is None or input_nodes is None:
-        raise ValueError(
-            "to_pyg: found a minibatch without blocks; it must have been sampled. Put a sampler into the chain."
-        )
-    if not blocks:
-        raise ValueError(
-            "to_pyg: found a minibatch of no hops; at least one is needed. Sample with one fanout or more."
-        )
-    return blocks, input_nodes
 
 
 class _Rows(NamedTuple):

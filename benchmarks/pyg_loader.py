@@ -24,24 +24,27 @@ with warnings.catch_warnings():
 MINIBATCHES = 30
 SETTLED_S = 0.3
 FANOUTS = [15, 10, 5]  # PyG's order: the first is next to the seeds
-PYG_LIB = 24.5  # minibatches/s of PyG's NeighborLoader on pyg-lib, 0 workers, features: measured once, on --zipf
+PEERS = {"pyg-lib": torch_geometric.typing.WITH_PYG_LIB, "torch-sparse": torch_geometric.typing.WITH_TORCH_SPARSE}
 
 
 def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--workers", type=int, nargs="*", default=[0, 2])
     arguments.add_argument("--zipf", action="store_true", help="on a graph of the shape that pyg-lib was measured on")
+    arguments.add_argument("--bare", action="store_true", help="without features and labels")
     args = arguments.parse_args()
     torch.set_num_threads(1)
     graph, rows = zipf_graph() if args.zipf else load_graph(args.graph)
     columns = edges_of([dp.Block(graph.indptr, graph.indices, graph.num_nodes)], with_ids=False)[0]
-    data = Data(x=torch.from_numpy(rows), y=torch.arange(graph.num_nodes) % 47, edge_index=columns)
-    store = dp.FeatureStore({("node", None, name): dp.TensorFeature(data[name]) for name in ("x", "y")})
+    data = Data(edge_index=columns, num_nodes=graph.num_nodes)
     pipe: dp.Stage = dp.ItemSampler(dp.ItemSet(graph.num_nodes), 1024, shuffle=True, seed=1)
     pipe = pipe.sample_neighbor(
         dp.CSCGraph(graph.indptr, graph.indices.int()), FANOUTS[::-1], frontier="new", return_edge_ids=True
     )
-    pipe = pipe.fetch_feature(store, ["x", "y"])
+    if not args.bare:
+        data.x, data.y = torch.from_numpy(rows), torch.arange(graph.num_nodes) % 47
+        store = dp.FeatureStore({("node", None, name): dp.TensorFeature(data[name]) for name in ("x", "y")})
+        pipe = pipe.fetch_feature(store, ["x", "y"])
     shared: dict[str, Any] = {"batch_size": 1024, "shuffle": True, "is_sorted": True}
     sides: dict[str, Callable[[int], float]] = {}
     figures: Figures = {}
@@ -53,21 +56,19 @@ def main() -> None:
         sides[f"ours, {workers} workers"] = rate(ours, workers)
         batch = ours(range(1024))
         figures["edges of a batch"], figures["nodes of a batch"] = float(batch.num_edges), float(batch.num_nodes)
-    if torch_geometric.typing.WITH_TORCH_SPARSE:
+    peer = next((name for name, is_there in PEERS.items() if is_there), None)
+    if peer is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PyG: without pyg-lib it is slow
-            peer = torch_geometric.loader.NeighborLoader(data, FANOUTS, **shared)
-        sides["PyG on torch-sparse, 0 workers"] = rate(peer, 0)
+            sides[f"PyG on {peer}, 0 workers"] = rate(torch_geometric.loader.NeighborLoader(data, FANOUTS, **shared), 0)
     rates = alternate(sides, args.repeats)
     figures |= {f"{name} (minibatches/s)": value for name, value in rates.items()}
     for workers in args.workers:
         ratio = rates[f"ours, {workers} workers"] / rates[f"chain, {workers} workers"]
         figures[f"{workers} workers: ratio to the chain"] = ratio
-    if "PyG on torch-sparse, 0 workers" in rates and 0 in args.workers:
-        ratio = rates["ours, 0 workers"] / rates["PyG on torch-sparse, 0 workers"]
-        figures["0 workers: ratio to PyG on torch-sparse"] = ratio
-    if args.zipf and 0 in args.workers:
-        figures["0 workers: ratio to PyG on pyg-lib, of another hour"] = rates["ours, 0 workers"] / PYG_LIB
+    if peer is not None and 0 in args.workers:
+        ratio = rates["ours, 0 workers"] / rates[f"PyG on {peer}, 0 workers"]
+        figures[f"0 workers: ratio to PyG on {peer}"] = ratio
     report(figures, args.json)
 
 

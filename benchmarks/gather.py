@@ -25,6 +25,9 @@ came 1.9 to 2.2 x index_copy_.
 Beside GraphBolt (2-core Intel Xeon VM, shared, commit 1650a2c, two runs): 4.2 and 4.0 GB/s, GraphBolt 1.43 and 1.40
 (3.0 x and 2.9 x), as installed 0.73 and 0.71 (5.8 x and 5.6 x); two threads 7.6 and 7.5, GraphBolt 2.8 and 2.7 (2.7 x
 and 2.8 x), as installed 1.7 and 1.6 (4.4 x and 4.8 x).
+Rows are prefetched into all caches since commit 3d7ccc8; before, past the outer ones. On an Intel Xeon VM with a last
+cache of 480 MB (two cores, busy): rows of 4 bytes 11.3 ns before and 4.7 after, 16 bytes 12.0 and 7.4, 64 bytes 30 and
+29, 400 bytes 106 and 90; the stage 3.9 and 4.6 GB/s, 0.97 and 1.04 x index_select into memory that is there.
 """
 
 from __future__ import annotations

@@ -99,6 +99,8 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
     else:
         of_nodes = {None: {name: data[name] for name in data.node_attrs()}}
         of_edges = {None: {name: data[name] for name in data.edge_attrs()}}
+        if weight_attr is not None and weight_attr in data:  # PyG asks for the name alone
+            of_edges[None][weight_attr] = data[weight_attr]
     times, on_nodes = _times(time_attr, of_nodes, of_edges)
     relations = {}
     for of, store in edges.items():

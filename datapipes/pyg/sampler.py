@@ -6,7 +6,11 @@ Around links stands PyG's own `edge_sample`, which is given our negatives.
 
 from __future__ import annotations
 
+import random
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,12 +18,12 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_choice, shown
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.graph_of import graph_of
-from datapipes.pyg.sampled import Found, seeds_alone
+from datapipes.pyg.sampled import sampler_output, seeds_alone
 from datapipes.pyg.upstream import (
     BaseSampler,
     NegativeSampling,
@@ -55,7 +59,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         temporal_strategy: "uniform" or "last", of in-edges at or before the time of the seed.
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
         weight_attr: the attribute of edges that holds weights. An in-edge of weight 0 is never drawn, also with -1.
-        is_sorted: the destinations in `edge_index` ascend, which is checked; then nothing is sorted or copied.
+        is_sorted: the destinations in `edge_index` ascend, which is checked; then nothing is sorted.
         directed: False means subgraph_type="induced"; deprecated in PyG.
         seed: decides all draws of a call, together with the number of calls before it. None takes a number from torch's
             generator for each call, as PyG does: so workers of PyG's loaders draw differently, and `torch.manual_seed`
@@ -92,8 +96,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         self.temporal_strategy, self.time_attr, self.weight_attr = temporal_strategy, time_attr, weight_attr
         self.disjoint = disjoint or time_attr is not None
         self.seed = None if seed is None else check_seed("NeighborSampler", seed)
+        check_choice("NeighborSampler", "temporal_strategy", temporal_strategy, ("uniform", "last"))
         self._calls = 0
-        self._weights: dict[str, tuple[Tensor, NodeWeights]] = {}
+        self._weights: dict[str, tuple[Tensor, NodeWeights, int]] = {}
         self.num_neighbors = num_neighbors
 
     @property
@@ -139,7 +144,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             inputs: a NodeSamplerInput.
             rng: the random key; None: see `seed`.
         """
-        return self.output(self.draw_from_nodes(inputs, rng))
+        key = self._key() if rng is None else rng
+        return self._in_form(node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key)))
 
     def sample_from_edges(self, inputs: Any, neg_sampling: Any = None, *, rng: RngKey | None = None) -> Any:
         """Return the neighborhood of links and of their negatives, as SamplerOutput or HeteroSamplerOutput.
@@ -149,15 +155,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             neg_sampling: a NegativeSampling of PyG, or None; its negatives are drawn by the random key.
             rng: the random key; None: see `seed`.
         """
-        return self.output(self.draw_from_edges(inputs, neg_sampling, rng))
-
-    def draw_from_nodes(self, inputs: Any, rng: RngKey | None) -> Any:
-        """Return what `output` makes the output of `sample_from_nodes` of: a Found, smaller to send."""
-        key = self._key() if rng is None else rng
-        return node_sample(inputs, lambda seeds, times: self._sample(seeds, times, key))
-
-    def draw_from_edges(self, inputs: Any, neg_sampling: Any, rng: RngKey | None) -> Any:
-        """Return what `output` makes the output of `sample_from_edges` of."""
         key = self._key() if rng is None else rng
         negatives = None if neg_sampling is None else self._negatives(neg_sampling, inputs.input_type, key)
         trees: list[Any] = []
@@ -168,15 +165,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             return found
 
         node_time = self.node_time if self.is_hetero else self.node_time.get(None)
-        found = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, negatives)
+        with seeded(rng if draws_itself(negatives) else None):
+            found = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, negatives)
         if self.disjoint:
             found.batch = self._links_of(trees[0], inputs, negatives)
-        return found
-
-    def output(self, found: Found) -> Any:
-        """Return the SamplerOutput or HeteroSamplerOutput of what was drawn."""
-        out = found.output(self.graph)
-        return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
+        return self._in_form(found)
 
     def __repr__(self) -> str:
         chosen = {name: getattr(self, name) for name in ("time_attr", "weight_attr") if getattr(self, name) is not None}
@@ -213,17 +206,18 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         if self.seed is None:
             return RngKey(int(torch.randint(2**63 - 1, ())), 0, 0, 0)
         self._calls += 1
-        return RngKey(self.seed, 0, self._calls - 1, 0)
+        worker = torch.utils.data.get_worker_info()  # of PyG's loaders: its seed is another in each worker and epoch
+        return RngKey((self.seed + (0 if worker is None else worker.seed)) % 2**64, 0, self._calls - 1, 0)
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
         """Return the neighborhood of seeds [n], with types {node type: [n]}, at their times."""
         if self.is_temporal and times is None:
             times = self._own_times(seeds)
-        if self.stage is None:
+        if self.stage is None or all(len(ids) == 0 for ids in (seeds.values() if self.is_hetero else [seeds])):
             self._refuse_outside(seeds)
             return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
         given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
-        return Found.of(self.stage.transform(given))
+        return sampler_output(self.stage.transform(given), self.graph)
 
     def _own_times(self, seeds: Any) -> Any:
         """Return the times of the seeds themselves."""
@@ -245,19 +239,23 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             if outside.numel() > 0:
                 raise IndexError(f"NeighborSampler: found the seed {int(outside[0])}; nodes are in [0, {count}).")
 
-    def _negatives(self, given: Any, edge_type: Any, key: RngKey) -> KeyedNegatives:
-        """Return `given` with draws by the random key; the sums of its weights are made once."""
+    def _negatives(self, given: Any, edge_type: Any, key: RngKey) -> Any:
+        """Return `given` with draws by the random key; the sums of its weights are made once. A subclass with draws of
+        its own stays as it is.
+        """
+        if draws_itself(given):
+            return given
         sums = {}
         for endpoint, weight in (("src", given.src_weight), ("dst", given.dst_weight)):
             if weight is None:
                 continue
             of = None if edge_type is None else edge_type[0 if endpoint == "src" else -1]
             known = self._weights.get(endpoint)
-            if known is None or known[0] is not weight:
+            if known is None or known[0] is not weight or known[2] != weight._version:
                 values = weight.cpu() if weight.is_floating_point() else weight.cpu().double()
                 by_type = values if of is None else {of: values}
                 made = NodeWeights("NegativeSampling", f"{endpoint}_weight", self.graph, by_type)
-                known = self._weights[endpoint] = (weight, made)
+                known = self._weights[endpoint] = (weight, made, weight._version)
             sums[endpoint] = known[1].sums(of)
         return KeyedNegatives(given, sums, key)
 
@@ -279,6 +277,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         of_type = {first: torch.cat((src, dst))} if first == last else {first: src, last: dst}
         link_of = torch.cat([of_type[of] for of in sorted(of_type)])
         return {of: link_of[each] for of, each in trees.items()}
+
+    def _in_form(self, out: Any) -> Any:
+        return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
+
+
+def draws_itself(negatives: Any) -> bool:
+    """Return whether a NegativeSampling, or None, is of a user's class that draws otherwise than PyG's."""
+    return negatives is not None and type(negatives).sample not in (NegativeSampling.sample, KeyedNegatives.sample)
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
@@ -303,3 +309,25 @@ class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes witho
         end = (num_nodes, self._sums.get(endpoint))
         drawn = _core.draw_negatives(key, np.arange(num_samples), first_try=0, num_tries=1, ends=[end])
         return torch.from_numpy(drawn[0])
+
+
+@contextmanager
+def seeded(key: RngKey | None) -> Iterator[None]:
+    """Seed the generators of torch, NumPy and Python for code of the user's, and set them back.
+
+    In a thread beside the main one nothing is seeded: these generators belong to all threads.
+    """
+    if key is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    number = key.hop_key()
+    before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(number)
+    np.random.seed(number % 2**32)
+    random.seed(number)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])

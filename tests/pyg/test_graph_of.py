@@ -72,6 +72,11 @@ def test_weights_of_some_edge_types_leave_the_others_alike():
     assert graph.relation(CITES).edge_attributes["edge_weight"].unique().tolist() == [1.0]
 
 
+def test_weights_are_found_by_name_where_nodes_are_as_many_as_edges():
+    data = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), w=torch.tensor([0.5, 1.0, 2.0]), num_nodes=3)
+    assert graph_of(data, None, "w", False).graph.edge_attributes["w"].tolist() == [2.0, 0.5, 1.0]
+
+
 def test_data_without_edges_and_isolated_nodes_give_their_seeds():
     empty = Data(x=torch.arange(6).float())
     for num_neighbors in ([], [2, 2]):

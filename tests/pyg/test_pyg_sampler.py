@@ -257,6 +257,34 @@ def test_negatives_are_drawn_by_weight_at_their_time_and_by_the_seed_alone():
     assert bool((batch.time[batch.dst_neg_index] <= latest).all())
 
 
+def test_negatives_of_a_users_class_and_weights_that_change_are_drawn_as_they_say():
+    class Sevens(NegativeSampling):
+        def sample(self, num_samples, endpoint, num_nodes=None):
+            return torch.full((num_samples,), 7) + torch.randint(2, (num_samples,))
+
+    data = random_data(7)
+    for workers in (0, 1):
+        given = {"batch_size": 160, "neg_sampling": Sevens("triplet", 1), "num_workers": workers}
+        one, other = (next(iter(LinkNeighborLoader(data, [1], **given))) for _ in range(2))
+        assert {*one.n_id[one.dst_neg_index].tolist()} == {7, 8}
+        assert torch.equal(one.dst_neg_index, other.dst_neg_index)  # seeded
+    weights = torch.zeros(40)
+    weights[3] = 1
+    loader = LinkNeighborLoader(data, [1], neg_sampling=NegativeSampling("triplet", 1, dst_weight=weights))
+    first = loader([0])
+    weights[3], weights[4] = 0, 1
+    second = loader([0])
+    assert [int(each.n_id[each.dst_neg_index]) for each in (first, second)] == [3, 4]
+
+
+def test_a_seed_of_the_sampler_draws_anew_in_each_epoch_of_pygs_workers():
+    data = random_data(9)
+    loader = pyg.loader.NodeLoader(data, NeighborSampler(data, [2, 2], seed=1), batch_size=10, num_workers=1)
+    torch.manual_seed(0)
+    first, second = list(loader), list(loader)
+    assert any(not torch.equal(one.e_id, two.e_id) for one, two in zip(first, second, strict=True))
+
+
 def test_given_labels_are_shifted_by_one_and_triplets_refuse_them():
     data = random_data(8)
     labels = torch.arange(160) % 3

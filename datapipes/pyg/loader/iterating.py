@@ -6,6 +6,7 @@ DataLoader anew from the attributes as they are then, unless workers persist.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.utils.data
 from torch import Tensor
+from torch.utils.data._utils import pin_memory
 
 from datapipes.base.checks import shown
 from datapipes.base.log import logger
@@ -25,7 +27,7 @@ from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
 from datapipes.pyg.loader.stages import DrawnOrder, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
-from datapipes.pyg.sampler import NeighborSampler
+from datapipes.pyg.sampler import NeighborSampler, draws_itself, seeded
 from datapipes.pyg.upstream import Data, HeteroData
 from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
@@ -44,6 +46,7 @@ class _OfView:
 
     def __set__(self, loader: Any, value: Any) -> None:
         setattr(loader.view, self._name, value)
+        loader.view.forget_rows()
 
 
 class Iterating:
@@ -76,7 +79,7 @@ class Iterating:
     timeout: float
     worker_init_fn: Any
 
-    def _set_up(self, is_link: bool, seed: int, kwargs: Mapping[str, Any]) -> None:
+    def _set_up(self, is_link: bool, seed: int, filter_per_worker: bool | None, kwargs: Mapping[str, Any]) -> None:
         """Make the view; called before PyG's constructor, which fills it."""
         where = type(self).__name__
         if kwargs.get("pin_memory_device"):
@@ -91,12 +94,19 @@ class Iterating:
             raise ValueError(f"{where}: generator and seed={shown(seed)} are both given; pass one of them.")
         self.seed = check_seed(where, seed if generator is None else generator.initial_seed() % 2**64)
         self.view = View(is_link, self.seed)
+        self._asked = filter_per_worker
+        if type(self).collate_fn is not Iterating.collate_fn:
+            raise TypeError(
+                f"{where}: collate_fn is overridden, but nothing here calls it. Override filter_fn, which makes the "
+                "batch of a sampler's output, or give NodeLoader or LinkLoader a sampler of your own."
+            )
         self._draws_order = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
         self._order: tuple[Tensor, Tensor] | None = None  # that a sampler of the user's drew for the epoch
         self._epoch = 0  # the next one
         self._running: DataLoader | None = None  # of the last loop
-        self._ready: DataLoader | None = None  # for the next loop: with a state, or begun by state_dict
+        self._state: dict[str, Any] | None = None  # that the next loop goes on from
         self._options_then: Any = None  # with which the last DataLoader was built
+        self._has_logged = False
 
     def _refuse_wrong_seeds(self, data: Any, name: str, seeds: Any) -> None:
         """Refuse types that a HeteroData does not have, and masks of another length; the rest is left to PyG."""
@@ -119,10 +129,13 @@ class Iterating:
                     f"[{count}]. Take the mask of the same data."
                 )
 
-    def _set_filter(self, given: bool | None) -> None:
-        """Set `filter_per_worker`; None: workers make the whole batch where there is Python of the user's."""
-        own = self.transform is not None or self.transform_sampler_output is not None
-        self.filter_per_worker = (own and not getattr(self.data, "is_cuda", False)) if given is None else given
+    def _slices_in_workers(self) -> bool:
+        """Whether workers make the whole batch. By default they do where there is Python of the user's to run."""
+        if self.num_workers == 0 or not self.filter_per_worker or self._why_threads() is not None:
+            return False
+        if type(self).filter_fn is not Iterating.filter_fn:
+            return False
+        return bool(self._asked or self.has_own_code or not isinstance(self.data, (Data, HeteroData)))
 
     # --- PyG's methods
 
@@ -131,10 +144,11 @@ class Iterating:
         return self.view.transformed(self.view.sliced(out))
 
     def collate_fn(self, index: Any) -> Any:
-        """Return the SamplerOutput of the seeds at places `index`, drawn by a key from torch's generator; other loaders
-        of PyG, such as ZipLoader, call it.
+        """Return the batch of the seeds at places `index`, with `filter_per_worker=False` their SamplerOutput.
+
+        It is drawn by a key from torch's generator: other loaders of PyG, such as ZipLoader, call this.
         """
-        out = self.view.output(self.view.sampled(index))
+        out = self.view.sampled(index)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def __call__(self, index: Any) -> Any:
@@ -142,7 +156,8 @@ class Iterating:
         places = torch.as_tensor(index, dtype=torch.int64)
         number = int.from_bytes(hashlib.blake2b(places.numpy().tobytes(), digest_size=6).digest(), "little")
         key = RngKey(self.seed, MAX_EPOCH, number, 1)
-        return self.view.transformed(self.view.sliced(self.view.sampled(places, key)), key)
+        with seeded(key):
+            return self.filter_fn(self.view.sampled(places, key))
 
     def __iter__(self) -> Iterator[Any]:
         return _Epoch(self)
@@ -151,45 +166,48 @@ class Iterating:
 
     @property
     def datapipe(self) -> Stage:
-        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, the slicing."""
-        in_workers = self.num_workers > 0 and bool(self.filter_per_worker) and self._why_threads() is None
-        view = self.view if in_workers or self.num_workers == 0 else self.view.for_sampling()
-        found = PygSample(self._seeds(), view, converts=self.num_workers > 0)
-        return PygSlice(found, self.view, transforms=in_workers)
+        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, in workers the slicing."""
+        if self._slices_in_workers():
+            return PygSlice(PygSample(self._seeds(), self.view), self.view)
+        return PygSample(self._seeds(), self.view if self.num_workers == 0 else self.view.for_sampling())
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the epoch stands, to resume from: plain values, and the order that a sampler of torch drew."""
-        if self._ready is None and self._running is None:
-            self._ready = self._next()
-        state = (self._ready or self._running).state_dict()  # type: ignore[union-attr]  # one of them is there
-        return state if self._order is None else {**state, "order": [each.clone() for each in self._order]}
+        if self._state is None and self._running is None:
+            if self._draws_order:
+                self._order = self._drawn_order()
+            running = self._built()
+            running.set_epoch(self._epoch)
+            self._state = running.state_dict()
+        state = self._state if self._state is not None else self._running.state_dict()  # type: ignore[union-attr]
+        return {**state} if self._order is None else {**state, "order": [each.clone() for each in self._order]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next loop finish the epoch that `state` was saved in, with the same bits.
 
         Raises:
-            TypeError, ValueError: The state is malformed, or another loader's; the message names what differs.
+            TypeError, ValueError, IndexError: The state is malformed, or another loader's; the message names what
+                differs.
         """
         plain = dict(state) if isinstance(state, Mapping) else state
         order, self._order = self._order, None
         try:
-            if isinstance(plain, dict) and "order" in plain and self._draws_order:
-                self._order = self._checked_order(*plain.pop("order"))
-            ready = self._built()
-            ready.load_state_dict(plain)
+            if isinstance(plain, dict) and self._draws_order and "order" in plain:
+                self._order = self._checked_order(plain.pop("order"))
+            self._built().load_state_dict(plain)
         except BaseException:
             self._order = order
             raise
-        self._ready, self._epoch = ready, plain["epoch"]
+        self._state, self._epoch = plain, plain["epoch"]
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next loop epoch `epoch`. A state of this epoch that was loaded stays."""
         if self._epoch != check_epoch(type(self).__name__, epoch):
-            self._ready, self._epoch = None, epoch
+            self._state, self._epoch = None, epoch
 
     def explain(self) -> str:
         """Return the chain as it runs, as text."""
-        return (self._ready or self._running or self._built()).explain()
+        return (self._running or self._built()).explain()
 
     def stats(self) -> LoaderStats:
         """Return calls and seconds of each stage, see DataLoader.stats; of the last loop, unless workers persist."""
@@ -197,12 +215,12 @@ class Iterating:
 
     def close(self) -> None:
         """End what runs for the loader; a later loop begins anew."""
-        running, self._running, self._ready = self._running, None, None
+        running, self._running = self._running, None
         if running is not None:
             running.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_running": None, "_ready": None, "_options_then": None}
+        return {**self.__dict__, "view": copy.copy(self.view), "_running": None, "_options_then": None}
 
     # --- how
 
@@ -224,13 +242,18 @@ class Iterating:
                 "order is drawn whole before it begins. Give it an end."
             )
         sizes = torch.tensor([0, *map(len, batches)])
-        return self._checked_order(torch.cat([sizes[:0], *batches]), sizes.cumsum(0))
+        return self._checked_order((torch.cat([sizes[:0], *batches]), sizes.cumsum(0)))
 
-    def _checked_order(self, order: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    def _checked_order(self, given: Any) -> tuple[Tensor, Tensor]:
+        where = type(self).__name__
+        if not isinstance(given, (list, tuple)) or [type(each) for each in given] != [Tensor, Tensor]:
+            raise TypeError(f"{where}: the order in a state must be two tensors, got {shown(given)}. Load it whole.")
+        order, offsets = given
+        order = torch.where(order < 0, order + len(self.dataset), order)  # as Python counts
         outside = order[(order < 0) | (order >= len(self.dataset))]
         if outside.numel() > 0:
             raise IndexError(
-                f"{type(self).__name__}: the sampler gave the place {int(outside[0])}, must be in [0, "
+                f"{where}: the sampler gave the place {int(outside[0])}, must be in [0, "
                 f"{len(self.dataset)}), the seeds of the loader. Let it draw from loader.dataset."
             )
         return order, offsets
@@ -244,10 +267,10 @@ class Iterating:
         return None if found is None else found.has
 
     def _options(self) -> dict[str, Any]:
-        """Return the options of the DataLoader that runs the chain."""
+        """Return the options of the DataLoader that runs the chain. Its workers send what is sliced here, at `next`."""
         timeout = self.timeout or None
         if self.num_workers == 0:
-            own = not isinstance(self.view.sampler, NeighborSampler) or self.transform_sampler_output is not None
+            own = not isinstance(self.view.sampler, NeighborSampler) or draws_itself(self.neg_sampling)
             return {"overlap": False} if own else {"timeout": timeout}  # code of the user's runs in his thread
         options = {
             "num_workers": self.num_workers,
@@ -256,38 +279,44 @@ class Iterating:
             "worker_init_fn": self.worker_init_fn,
             "in_order": getattr(self, "in_order", True),  # torch has it from 2.6 on
             "timeout": timeout,
+            "cut": "end",
         }
         if self._why_threads() is not None:
-            options["worker_method"] = "thread"
-        else:
-            options["multiprocessing_context"] = self.multiprocessing_context or "fork"
-            if self.filter_per_worker:
-                return {**options, "cut": "end"}
-        return {**options, "cut": PygSlice, "overlap": self.transform_sampler_output is None}
+            return {**options, "worker_method": "thread"}
+        return {**options, "multiprocessing_context": self.multiprocessing_context or "fork"}
 
     def _built(self) -> DataLoader:
         """Return a DataLoader for the attributes as they are; it begins with its first minibatch."""
         self._options_then = options = self._options()
         if options.get("worker_method") == "thread":
-            why = self._why_threads()
-            logger.warning("%s: this process %s, so its workers are threads", type(self).__name__, why)
-            if getattr(options["worker_init_fn"], "__self__", None) is self:  # it would bind this whole process
-                logger.warning("%s: threads have neither cores nor torch threads of their own", type(self).__name__)
-                options = {**options, "worker_init_fn": None}
+            where, why = type(self).__name__, self._why_threads()
+            of_pyg = getattr(options["worker_init_fn"], "__self__", None) is self  # it would bind this whole process
+            if not self._has_logged:
+                more = "; they have neither cores nor torch threads of their own" if of_pyg else ""
+                logger.warning("%s: this process %s, so its workers are threads%s", where, why, more)
+                self._has_logged = True
+            options = {**options, "worker_init_fn": None} if of_pyg else options
         return DataLoader(self.datapipe, **options)
 
     def _next(self) -> DataLoader:
         """Return the DataLoader of the next loop."""
-        ready, self._ready = self._ready, None
-        if ready is not None:
-            return ready
-        if self._draws_order:
+        state, self._state = self._state, None
+        if state is None and self._draws_order:
             self._order = self._drawn_order()
-        elif self._running is not None and self._keeps_workers() and self._options_then == self._options():
-            ready = self._running
-        ready = ready or self._built()
-        ready.set_epoch(self._epoch)
-        return ready
+        running = self._running
+        if running is None or not self._keeps_workers() or self._options_then != self._options():
+            running = self._built()
+        if state is not None:
+            running.load_state_dict(state)
+        else:
+            running.set_epoch(self._epoch)
+        return running
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether code of the user's makes the batch of a sampler's output."""
+        own = self.transform is not None or self.transform_sampler_output is not None
+        return own or type(self).filter_fn is not Iterating.filter_fn
 
     def _keeps_workers(self) -> bool:
         return self.num_workers > 0 and self.persistent_workers and not self._draws_order
@@ -300,24 +329,33 @@ class _Epoch(Iterator[Any]):
         self._loader = loader
         self._running: DataLoader | None = None
         self._minibatches: Iterator[Any] = iter(())
+        self._has_begun = self._is_sliced = False
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        loader, view = self._loader, self._loader.view
+        loader = self._loader
         if self._running is None:
-            if len(loader) == 0:
+            if not loader._draws_order and len(loader) == 0:
                 raise StopIteration
             self._running = loader._running = loader._next()
+            self._is_sliced = isinstance(self._running.source, PygSlice)
             self._minibatches = iter(self._running)
-        minibatch = next(self._minibatches)
-        loader._epoch = minibatch.epoch + 1
+        try:
+            minibatch = next(self._minibatches)
+        except StopIteration:
+            if not self._has_begun:  # of an epoch that had no rest
+                loader._epoch, self._has_begun = loader._epoch + 1, True
+            raise
+        if not self._has_begun:
+            loader._epoch, self._has_begun = minibatch.epoch + 1, True
         batch = carried(minibatch)
-        chain: Any = self._running.source
-        if not chain.transforms:
-            batch = view.transformed(batch, view.key(minibatch))
-        return batch.pin_memory() if loader.pin_memory and torch.cuda.is_available() else batch
+        if not self._is_sliced:
+            with seeded(loader.view.key(minibatch) if loader.has_own_code else None):
+                batch = loader.filter_fn(batch)
+        pins: Any = pin_memory.pin_memory  # of batches of any type
+        return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
 
     def __del__(self) -> None:
         if self._running is not None and not self._loader._keeps_workers():

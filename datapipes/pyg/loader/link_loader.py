@@ -40,7 +40,7 @@ class LinkLoader(Iterating, upstream.LinkLoader):  # type: ignore[misc]  # PyG c
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        self._set_up(True, seed, kwargs)
+        self._set_up(True, seed, filter_per_worker, kwargs)
         data = data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data
         self._refuse_wrong_seeds(data, "edge_label_index", edge_label_index)
         upstream.LinkLoader.__init__(
@@ -59,7 +59,6 @@ class LinkLoader(Iterating, upstream.LinkLoader):  # type: ignore[misc]  # PyG c
             input_id=input_id,
             **kwargs,
         )
-        self._set_filter(filter_per_worker)
 
 
 class LinkNeighborLoader(LinkLoader, upstream.LinkNeighborLoader):  # type: ignore[misc]  # PyG comes without types

@@ -23,12 +23,13 @@ class NodeLoader(Iterating, upstream.NodeLoader):  # type: ignore[misc]  # PyG c
 
     Args:
         filter_per_worker: whether workers make the whole batch. None: they do where `transform` or
-            `transform_sampler_output` is given; otherwise this process gathers the rows, which crosses no process.
+            `transform_sampler_output` is given or the data is a pair of stores; otherwise `next` gathers the rows, so
+            they cross no process.
         generator: its `initial_seed()` is the seed.
         sampler, batch_sampler: give the order of an epoch, which is drawn whole, in this process, when it begins. Such
             workers do not persist.
         num_workers: processes, by default forked; threads, with one line in the log, where a fork is not safe (CUDA is
-            up, Arrow Flight has clients). There a sampler of the user's that draws from torch's generator is not
+            up, Arrow Flight has clients). There a sampler of the user's is called for one batch at a time, and is not
             seeded.
         seed: in [0, 2**64); decides order and draws, with the numbers of epoch and batch. Draws of a sampler or
             transform of the user's from the generators of torch, NumPy and Python are seeded by it too.
@@ -51,7 +52,7 @@ class NodeLoader(Iterating, upstream.NodeLoader):  # type: ignore[misc]  # PyG c
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        self._set_up(False, seed, kwargs)
+        self._set_up(False, seed, filter_per_worker, kwargs)
         data = data_of(data) if isinstance(data, (CSCGraph, HeteroCSCGraph)) else data
         self._refuse_wrong_seeds(data, "input_nodes", input_nodes)
         upstream.NodeLoader.__init__(
@@ -67,7 +68,6 @@ class NodeLoader(Iterating, upstream.NodeLoader):  # type: ignore[misc]  # PyG c
             input_id=input_id,
             **kwargs,
         )
-        self._set_filter(filter_per_worker)
 
 
 class NeighborLoader(NodeLoader, upstream.NeighborLoader):  # type: ignore[misc]  # PyG comes without types

@@ -1,4 +1,4 @@
-"""The stages of a loader's chain: the order of the seeds, the sampler, the slicing.
+"""The stages of a loader's chain: the order of the seeds, the sampler, and in workers the slicing.
 
 What they make is any object of PyG, carried by a minibatch: by reference within a process. Between the loader and a
 worker process that it started itself, tensors travel as in every message, and what holds them is pickled.
@@ -21,23 +21,32 @@ from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.pyg.loader.view import View
-from datapipes.pyg.sampler import NeighborSampler
+from datapipes.pyg.sampler import NeighborSampler, seeded
 
 _PICKLE = "pickle"  # the name of the pickled bytes in a message; tensors have numbers
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles an object without its tensors, which it collects by name."""
+    """Pickles an object without its tensors, which it collects by name; rows of one tensor are sent once, together."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.tensors: dict[str, Tensor] = {}
+        self._names: dict[int, str] = {}
 
-    def persistent_id(self, found: Any) -> str | None:
-        if type(found) is not Tensor or found.requires_grad or found.layout != torch.strided:
+    def persistent_id(self, found: Any) -> tuple[str, int] | None:
+        is_plain = type(found) is Tensor and found.layout == torch.strided and found.device.type == "cpu"
+        if not is_plain or found.requires_grad or found.is_nested or found.is_quantized:
             return None
-        name = str(len(self.tensors))
-        self.tensors[name] = found
+        base = found._base
+        is_row = base is not None and base.shape == (2, found.numel()) and base.dtype == found.dtype and found.ndim == 1
+        if base is not None and is_row and base.is_contiguous() and found.is_contiguous() and len(found) > 0:
+            return self._name(base), (found.storage_offset() - base.storage_offset()) // len(found)
+        return self._name(found), -1
+
+    def _name(self, tensor: Tensor) -> str:
+        name = self._names.setdefault(id(tensor), str(len(self._names)))
+        self.tensors[name] = tensor
         return name
 
 
@@ -46,8 +55,9 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._tensors = tensors
 
-    def persistent_load(self, name: Any) -> Any:
-        return self._tensors[name]
+    def persistent_load(self, place: Any) -> Any:
+        name, row = place
+        return self._tensors[name] if row < 0 else self._tensors[name][row]
 
 
 @dataclass(slots=True, eq=False)
@@ -108,20 +118,14 @@ class DrawnOrder(SeedStage):
 
 
 class PygSample(MiniBatchTransformer):
-    """Give the places of the seeds to the sampler of a loader.
+    """Give the places of the seeds to the sampler of a loader; makes its output."""
 
-    Args:
-        converts: make the sampler's output here, in workers; otherwise the next stage makes it, which has the ids in
-            its cache then.
-    """
-
-    def __init__(self, source: Stage, view: View, converts: bool) -> None:
+    def __init__(self, source: Stage, view: View) -> None:
         super().__init__(source)
-        self.view, self.converts = view, converts
+        self.view = view
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        found = self.view.sampled(minibatch.seeds, self.rng_of(minibatch))
-        return _carrying(minibatch, self.view.output(found) if self.converts else found)
+        return _carrying(minibatch, self.view.sampled(minibatch.seeds, self.rng_of(minibatch)))
 
     def fingerprint(self) -> Fingerprint:
         sampler, negatives = self.view.sampler, self.view.neg_sampling
@@ -134,20 +138,14 @@ class PygSample(MiniBatchTransformer):
 
 
 class PygSlice(MiniBatchTransformer):
-    """Make the Data or HeteroData of a SamplerOutput.
-
-    Args:
-        transforms: whether the user's transform is applied too.
-    """
+    """Make the Data or HeteroData of a sampler's output, the user's transform applied, in workers."""
 
     draws = False
 
-    def __init__(self, source: Stage, view: View, transforms: bool) -> None:
+    def __init__(self, source: Stage, view: View) -> None:
         super().__init__(source)
-        self.view, self.transforms = view, transforms
+        self.view = view
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        batch = self.view.sliced(carried(minibatch))
-        return _carrying(
-            minibatch, self.view.transformed(batch, self.view.key(minibatch)) if self.transforms else batch
-        )
+        with seeded(self.view.key(minibatch)):
+            return _carrying(minibatch, self.view.transformed(self.view.sliced(carried(minibatch))))

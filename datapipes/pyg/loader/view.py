@@ -2,16 +2,14 @@
 
 It does what `filter_fn` of PyG's loaders does, field by field. Rows of tensors in host memory are gathered by our
 kernel, into memory recycled from earlier batches; every other value by PyG. The loader's attributes of the same names
-are those of its view, so a change is seen by the next batch.
+are those of its view, so the next batch sees a change, unless workers slice: then the next loop does.
 """
 
 from __future__ import annotations
 
 import copy
-import random
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +23,8 @@ from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
 from datapipes.base.types import type_text
 from datapipes.minibatch import MiniBatch
-from datapipes.pyg.sampled import Found, edge_index_of
-from datapipes.pyg.sampler import NeighborSampler
+from datapipes.pyg.sampled import edge_index_of
+from datapipes.pyg.sampler import NeighborSampler, seeded
 from datapipes.pyg.upstream import (
     Data,
     HeteroData,
@@ -38,6 +36,8 @@ from datapipes.pyg.upstream import (
     index_select,
 )
 from datapipes.seeds.item_set import ItemSet
+
+_ONE_AT_A_TIME = threading.Lock()  # samplers of the user's: worker threads share one
 
 
 class View:
@@ -65,6 +65,10 @@ class View:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}  # they are views; a pickle would copy them
 
+    def forget_rows(self) -> None:
+        """Let go of the values that were sliced; the next batch looks at the data anew."""
+        self._tables = {}
+
     def for_sampling(self) -> View:
         """Return a view without what only slicing needs, for workers that do not slice."""
         found = View(self.is_link, self.seed)
@@ -72,28 +76,20 @@ class View:
         return found
 
     def key(self, minibatch: MiniBatch) -> RngKey:
-        """Return the key of the user's transform at a minibatch."""
+        """Return the key of the user's code behind the sampler at a minibatch."""
         return RngKey(self.seed, minibatch.epoch, minibatch.index, 2)
 
     def sampled(self, index: Any, key: RngKey | None = None) -> Any:
-        """Return what the sampler finds for the seeds at places `index`; None draws from torch's generator."""
+        """Return the sampler's output for the seeds at places `index`; None draws from torch's generator."""
         inputs, sampler = self.input_data[index], self.sampler
         if isinstance(sampler, NeighborSampler):
             if self.is_link:
-                return sampler.draw_from_edges(inputs, self.neg_sampling, key)
-            return sampler.draw_from_nodes(inputs, key)
-        with seeded(key):
+                return sampler.sample_from_edges(inputs, self.neg_sampling, rng=key)
+            return sampler.sample_from_nodes(inputs, rng=key)
+        with _ONE_AT_A_TIME, seeded(key):
             if self.is_link:
                 return sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
             return sampler.sample_from_nodes(inputs)
-
-    def output(self, found: Any) -> Any:
-        """Return the sampler's output of what `sampled` gives."""
-        if not isinstance(found, Found):
-            return found
-        # A batch keeps what belongs to its seeds; as a part of the message it would keep all of the channel's memory.
-        found.metadata = tuple(each.clone() if isinstance(each, Tensor) else each for each in found.metadata)
-        return self.sampler.output(found)
 
     def input_digest(self) -> str:
         """Return a digest of all seeds and what belongs to them."""
@@ -103,16 +99,12 @@ class View:
         digest = ItemSet((seeds, *given.values()), ("seeds", *given)).digest()
         return digest if type_ is None else f"{join_key(type_)} {digest}"
 
-    def transformed(self, batch: Any, key: RngKey | None = None) -> Any:
+    def transformed(self, batch: Any) -> Any:
         """Return the batch after the user's transform."""
-        if self.transform is None:
-            return batch
-        with seeded(key):
-            return self.transform(batch)
+        return batch if self.transform is None else self.transform(batch)
 
     def sliced(self, out: Any) -> Any:
-        """Return the batch before the user's transform, of what `sampled` gives or of a sampler's output."""
-        out = self.output(out)
+        """Return the batch before the user's transform."""
         if self.transform_sampler_output:
             out = self.transform_sampler_output(out)
         if isinstance(out, SamplerOutput):
@@ -120,9 +112,9 @@ class View:
         elif isinstance(out, HeteroSamplerOutput):
             batch = self._sliced_by_type(out)
         else:
+            who = "transform_sampler_output" if self.transform_sampler_output else type(self.sampler).__name__
             raise TypeError(
-                f"{type(self.sampler).__name__}: returned a {type(out).__name__}; a SamplerOutput or a "
-                "HeteroSamplerOutput is needed. Return one."
+                f"{who}: returned a {type(out).__name__}; a SamplerOutput or HeteroSamplerOutput is needed. Return one."
             )
         self._set_seeds(batch, out.metadata)
         return batch
@@ -236,6 +228,8 @@ class View:
 
     def _table(self, of: Any, key: str, value: Any) -> tuple[Any, Tensor, RowTable] | None:
         """Return a value, its rows and these for our kernel, kept until the value is another; None: PyG takes it."""
+        if isinstance(value, Tensor) and value.requires_grad:
+            return None
         known = self._tables.get((of, key))
         if known is not None and known[0] is value:
             return known
@@ -253,29 +247,5 @@ class View:
             or not has_adjacent_values(rows)
         ):
             return None
-        if isinstance(value, Tensor) and value.requires_grad:
-            return None
         found = self._tables[of, key] = (value, rows, RowTable(rows))
         return found
-
-
-@contextmanager
-def seeded(key: RngKey | None) -> Iterator[None]:
-    """Seed the generators of torch, NumPy and Python for code of the user's, and set them back.
-
-    In a thread beside the main one nothing is seeded: these generators belong to all threads.
-    """
-    if key is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    number = key.hop_key()
-    before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-    torch.default_generator.manual_seed(number)
-    np.random.seed(number % 2**32)
-    random.seed(number)
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])

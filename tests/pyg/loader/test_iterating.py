@@ -4,6 +4,7 @@ import inspect
 import logging
 import os
 import signal
+import threading
 import warnings
 from functools import partial
 from pathlib import Path
@@ -175,9 +176,107 @@ def test_a_call_is_a_function_of_its_places():
     assert_same(batch, loader(torch.tensor([5, 1, 9])))
     assert_same(batch, other([5, 1, 9]))
     assert digest(batch) != digest(node_loader(seed=1)([5, 1, 9]))
-    out = loader.collate_fn([3])  # as PyG's other loaders call it: drawn by torch's generator
+    assert loader.collate_fn([3]).input_id.tolist() == [3]  # as other loaders call it: drawn by torch's generator
+    loader.filter_per_worker = False
+    out = loader.collate_fn([3])
     assert isinstance(out, pyg.sampler.SamplerOutput)
     assert loader.filter_fn(out).input_id.tolist() == [3]
+    assert loader([]).num_nodes == 0
+
+
+def test_a_state_without_a_rest_is_an_empty_loop_before_the_next_epoch():
+    loader = node_loader()
+    expected = [digests(loader) for _ in range(2)]
+    again = node_loader()
+    iterator = iter(again)
+    for _ in range(7):
+        next(iterator)
+    state = again.state_dict()
+    assert (state["next_index"], "ended" in state) == (7, False)
+    resumed = node_loader()
+    resumed.load_state_dict(state)
+    assert list(resumed) == []
+    assert digests(resumed) == expected[1]
+
+
+def test_an_epoch_that_is_named_in_a_loop_and_nested_loops_are_epochs_of_their_own():
+    loader, epochs = node_loader(), node_loader()
+    expected = [digests(epochs) for _ in range(8)]
+    for _ in loader:
+        loader.set_epoch(7)
+    assert digests(loader) == expected[7]
+    nested, found = node_loader(batch_size=20), []
+    for _ in nested:
+        found.append(digests(nested))
+    assert len(found) == 2
+    assert found[0] != found[1]
+
+
+def test_attributes_act_on_a_loop_that_goes_on_from_a_state():
+    loader = node_loader()
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(loader.state_dict())
+    loader.transform = lambda batch: batch.batch_size
+    assert list(loader) == [6, 6, 6, 6, 6, 4]
+    with pytest.raises(TypeError, match="the order in a state must be two tensors, got 3"):
+        NeighborLoader(random_data(1), [1], sampler=range(40)).load_state_dict({**loader.state_dict(), "order": 3})
+
+
+# --- what changes while the loop runs
+
+
+def test_a_batch_has_the_values_of_the_moment_it_is_asked_for():
+    data = Data(x=torch.nn.Parameter(torch.ones(40, 1)), edge_index=random_data(1).edge_index)
+    for step, batch in enumerate(NeighborLoader(data, [-1], batch_size=4)):
+        assert batch.x.requires_grad
+        assert float(batch.x.detach().max()) == 1 + step
+        with torch.no_grad():
+            data.x += 1
+            data.more = torch.arange(40) if step % 2 else None  # the data has other fields in each step
+        assert ("more" in batch) == (step > 0 and step % 2 == 0)
+    plain = random_data(1)
+    loader = node_loader(plain)
+    assert not loader([0]).x.requires_grad
+    plain.x.requires_grad_()
+    assert loader([0]).x.requires_grad
+    with torch.no_grad():
+        assert not next(iter(loader)).x.requires_grad
+
+
+def test_methods_of_a_subclass_are_called_or_refused():
+    class Own(NeighborLoader):
+        def filter_fn(self, out):
+            batch = super().filter_fn(out)
+            batch.mine = 1
+            return batch
+
+    class Other(NeighborLoader):
+        def collate_fn(self, index):
+            return index
+
+    for workers in (0, 2):
+        loader = Own(random_data(1), [2], batch_size=20, num_workers=workers, filter_per_worker=True)
+        assert [batch.mine for batch in loader] == [1, 1]
+    assert loader([1]).mine == 1
+    with pytest.raises(TypeError, match="Other: collate_fn is overridden"):
+        Other(random_data(1), [2])
+
+
+def test_stores_are_read_in_the_callers_thread_or_in_workers():
+    class Store(pyg.testing.MyFeatureStore):
+        def _get_tensor(self, attr):
+            assert threading.current_thread() is threading.main_thread()
+            return super()._get_tensor(attr)
+
+    data = random_data(1)
+    features, graph = Store(), pyg.testing.MyGraphStore()
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    graph.put_edge_index(tuple(data.edge_index), edge_type=None, layout="coo", size=(40, 40))
+    given = {"input_nodes": torch.arange(40), "batch_size": 10}
+    expected = digests(NeighborLoader((features, graph), [2], **given))
+    assert digests(NeighborLoader((features, graph), [2], num_workers=2, **given)) == expected
+    assert "pyg_slice" in NeighborLoader((features, graph), [2], num_workers=2, **given).explain()
 
 
 # --- order
@@ -203,6 +302,8 @@ def test_torchs_samplers_give_the_order_which_is_drawn_here_and_stands_in_the_st
     assert [batch.input_id.tolist() for batch in resumed] != expected  # the next epoch is drawn
     batches = BatchSampler(SequentialSampler(range(40)), 15, drop_last=True)
     assert [batch.batch_size for batch in NeighborLoader(data, [2], batch_sampler=batches)] == [15, 15]
+    endless = type("Endless", (), {"__iter__": lambda self: iter([3, -1, 0])})()  # a sampler without a length
+    assert [batch.input_id.tolist() for batch in NeighborLoader(data, [2], sampler=endless)] == [[3], [39], [0]]
     with pytest.raises(IndexError, match=r"the sampler gave the place 40, must be in \[0, 40\)"):
         next(iter(NeighborLoader(data, [2], sampler=[40], batch_size=1)))
 
@@ -257,10 +358,29 @@ def test_workers_are_threads_where_a_fork_is_not_safe_and_the_log_says_so(monkey
     loader = node_loader(data, transform=own, num_workers=2, filter_per_worker=True)
     with caplog.at_level(logging.WARNING, logger="datapipes"):
         assert digests(loader) == expected
+        assert len(list(loader)) == 7
     assert [record.message for record in caplog.records] == [
         "NeighborLoader: this process has initialised CUDA, so its workers are threads"
     ]
     assert "2 worker threads" in loader.explain()
+
+
+def test_a_sampler_of_the_users_is_called_once_at_a_time_in_threads(monkeypatch):
+    class Stateful(pyg.sampler.BaseSampler):
+        def sample_from_nodes(self, index, **kwargs):
+            self.current = index.node
+            for _ in range(100):
+                torch.randn(50).sort()  # lets other threads run
+            none = torch.empty(0, dtype=torch.int64)
+            return pyg.sampler.SamplerOutput(self.current, none, none, None, metadata=(index.input_id, None))
+
+        sample_from_edges = sample_from_nodes
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    loader = NodeLoader(random_data(1), Stateful(), batch_size=4, num_workers=2)
+    assert "2 worker threads" in loader.explain()
+    for batch in loader:
+        assert torch.equal(batch.n_id, batch.input_id)
 
 
 def test_a_script_without_a_guard_runs_with_workers(tmp_path):

@@ -56,16 +56,14 @@ def fill_stores(
     edge_features: list[dict[Any, Tensor]] | None,
 ) -> None:
     """Fill what `store_of` gives for each type with the fields of a minibatch; `plain` holds the PLAIN_FIELDS it has.
-
     A store has attributes, which are items too.
 
     Raises:
         ImportError, ValueError: See MiniBatch.to_pyg.
     """
-    if blocks is None or input_nodes is None:
-        raise ValueError("to_pyg: found a minibatch without blocks; it must be sampled. Put a sampler into the chain.")
-    if not blocks:
-        raise ValueError("to_pyg: found a minibatch of no hops; at least 1 is needed. Sample with one fanout or more.")
+    if not blocks or input_nodes is None:
+        found = "of no hops; sample with one fanout or more" if blocks == [] else "without blocks; it must be sampled"
+        raise ValueError(f"to_pyg: found a minibatch {found}. Put a sampler into the chain.")
     hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
     features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
     plain = {name: by_type(value) for name, value in plain.items()}
@@ -283,18 +281,14 @@ def _set_features(
     """
     features = {"x" if name == "feat" else name: value for name, value in of_nodes.items()}
     if len(features) < len(of_nodes):
-        raise ValueError(
-            f"{where}: found node features 'feat' and 'x', which both become x; one can be held. Fetch one."
-        )
+        raise ValueError(f"{where}: found node features 'feat' and 'x', which both become x. Fetch one of them.")
     for name, value in of_edges.items():
         if name in features:
             raise ValueError(f"{where}: {name!r} is a node and an edge feature; Data holds one of a name. Rename one.")
         features[name] = value
     for name, value in extra.items():
         if name in features:
-            raise ValueError(
-                f"{where}: {name!r} is a feature and a further field of the seeds; one of a name is held. Rename one."
-            )
+            raise ValueError(f"{where}: {name!r} is a feature and a further field of the seeds. Rename one of them.")
         features[name] = value
     taken = sorted(name for name in features if name in store)
     if taken:
@@ -311,6 +305,12 @@ def _set_edges(
     rows: tuple[_Rows | None, _Rows | None],
 ) -> dict[str, Tensor]:
     """Set the edges of one type and return their features; `rows` are those of its source and destination type."""
+    if not any(hop.num_edges for hop in hops) and not any(features_of_hops):  # of many types most have none
+        none = hops[0].indices.new_empty((2, 0), dtype=torch.int64)
+        store.edge_index, store.num_sampled_edges = none, [0] * len(hops)
+        if all(hop.edge_ids is not None for hop in hops):
+            store.e_id = none[0]
+        return {}
     _check_edge_features(where, hops, features_of_hops)
     picks = _kept_picks(where, hops)
     counts = [each.stop - each.start for each in picks]

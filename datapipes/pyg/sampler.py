@@ -42,6 +42,7 @@ from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["NeighborSampler"]
 
+_DECIDE_DRAWS = ("disjoint", "replace", "subgraph_type", "temporal_strategy")  # beside num_neighbors
 _NEGATIVES_HOP = 255  # of the random key: no sampler has so many hops
 
 
@@ -79,8 +80,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         time_attr: str | None = None,
         weight_attr: str | None = None,
         is_sorted: bool = False,
-        directed: bool = True,
         *,
+        directed: bool = True,
         seed: int | None = None,
     ) -> None:
         if not directed:
@@ -92,14 +93,20 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
                 "by one of the two. Leave the other out."
             )
         self.graph, self.node_time, self._has_edge_time = graph_of(data, time_attr, weight_attr, is_sorted)
+        self.time_attr, self.weight_attr = time_attr, weight_attr
         self.subgraph_type, self.replace = SubgraphType(subgraph_type), replace
-        self.temporal_strategy, self.time_attr, self.weight_attr = temporal_strategy, time_attr, weight_attr
-        self.disjoint = disjoint or time_attr is not None
+        self.temporal_strategy, self.disjoint = temporal_strategy, disjoint
         self.seed = None if seed is None else check_seed("NeighborSampler", seed)
         check_choice("NeighborSampler", "temporal_strategy", temporal_strategy, ("uniform", "last"))
         self._calls = 0
         self._weights: dict[str, tuple[Tensor, NodeWeights, int]] = {}
         self.num_neighbors = num_neighbors
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; what decides the draws acts on the next call, as in PyG."""
+        super().__setattr__(name, bool(value) or self.is_temporal if name == "disjoint" else value)
+        if name in _DECIDE_DRAWS and "_num_neighbors" in self.__dict__:
+            self.num_neighbors = self._num_neighbors
 
     @property
     def num_neighbors(self) -> Any:

@@ -112,6 +112,8 @@ def test_what_does_not_fit_is_refused_by_name():
     for loader, given, error, text in (
         (NeighborLoader, (data, [1], short), ValueError, r"mask of shape \[39\], but there are 40 nodes"),
         (NeighborLoader, (hetero, [1], ("paper", short)), ValueError, r"mask of shape \[39\], but there are 30"),
+        (NeighborLoader, (data, [1], short.numpy()), TypeError, "a mask that is a ndarray"),
+        (NeighborLoader, (data, [1], [True, False]), TypeError, "a mask that is a list"),
         (NeighborLoader, (hetero, [1], "papers"), ValueError, "papers"),
         (NeighborLoader, (hetero, [1], ("papers", missing[0])), ValueError, "papers"),
         (NeighborLoader, (hetero, [1]), TypeError, "input_nodes must be a type"),

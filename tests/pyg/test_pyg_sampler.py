@@ -323,6 +323,10 @@ def test_numbers_of_neighbors_may_be_set_and_wrong_arguments_are_refused():
     sampler.num_neighbors = [2, 2]
     assert sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(5))).num_sampled_edges[1] > 0
     assert "num_neighbors=[2, 2]" in repr(sampler)
+    sampler.disjoint, sampler.replace = True, True
+    out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(5)))
+    assert out.batch[:5].tolist() == [0, 1, 2, 3, 4]
+    assert out.num_sampled_edges[0] == 2 * int((torch.bincount(data.edge_index[1], minlength=40)[:5] > 0).sum())
     for given, text in (
         ({"num_neighbors": [-2]}, "fanouts"),
         ({"num_neighbors": {("a", "b", "c"): [1]}}, "there are no edge types"),

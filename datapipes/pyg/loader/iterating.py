@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.data
 from torch import Tensor
@@ -121,6 +122,11 @@ class Iterating:
             of, ids = (seeds, None) if alone else (seeds[0], seeds[-1])
             for end in (of,) if isinstance(of, str) else (of[0], of[-1]):
                 known_node_type(f"{where}, {name}", end, data.node_types)
+        if isinstance(ids, (np.ndarray, list)) and np.asarray(ids).dtype == bool and len(ids) > 0:
+            raise TypeError(
+                f"{where}: {name} is a mask that is a {type(ids).__name__}, which PyG would read as the ids 0 and 1. "
+                "Pass torch.as_tensor(mask)."
+            )
         if isinstance(ids, Tensor) and ids.dtype == torch.bool and isinstance(data, (Data, HeteroData)):
             count = (data if of is None else data[of]).num_nodes
             if ids.shape != (count,):
@@ -205,6 +211,16 @@ class Iterating:
         if self._epoch != check_epoch(type(self).__name__, epoch):
             self._state, self._epoch = None, epoch
 
+    def minibatch(self, epoch: int, index: int) -> Any:
+        """Make the batch of an epoch and its number again, in this process, and return it; the loop goes on as before.
+
+        Where a sampler of the user's gives the order, of the last order that it drew.
+        """
+        made = DataLoader(PygSample(self._seeds(), self.view), overlap=False).minibatch(epoch, index)
+        assert made is not None
+        with seeded(self.view.key(made)):
+            return self.filter_fn(carried(made))
+
     def explain(self) -> str:
         """Return the chain as it runs, as text."""
         return (self._running or self._built()).explain()
@@ -225,7 +241,7 @@ class Iterating:
     # --- how
 
     def _seeds(self) -> SeedStage:
-        if self._draws_order:
+        if self._draws_order or len(self.batch_sampler) == 0:
             none = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
             return DrawnOrder(*(self._order or none), self.seed)
         shuffle = isinstance(self.sampler, torch.utils.data.RandomSampler)

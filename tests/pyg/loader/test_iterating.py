@@ -184,6 +184,15 @@ def test_a_call_is_a_function_of_its_places():
     assert loader([]).num_nodes == 0
 
 
+def test_one_batch_of_an_epoch_is_made_again():
+    loader = node_loader(transform=lambda batch: batch.update({"drawn": torch.rand(2)}))
+    epochs = [list(loader) for _ in range(2)]
+    assert_same(loader.minibatch(1, 3), epochs[1][3])
+    assert_same(node_loader(transform=loader.transform).minibatch(0, 6), epochs[0][6])
+    with pytest.raises(ValueError, match="index"):
+        loader.minibatch(0, 7)
+
+
 def test_a_state_without_a_rest_is_an_empty_loop_before_the_next_epoch():
     loader = node_loader()
     expected = [digests(loader) for _ in range(2)]
@@ -315,7 +324,10 @@ def test_a_generator_gives_the_seed_and_drop_last_and_an_empty_set_are_as_in_tor
     with pytest.raises(ValueError, match="generator and seed=2 are both given"):
         node_loader(data, generator=torch.Generator(), seed=2)
     assert [batch.batch_size for batch in node_loader(data, drop_last=True)] == [6] * 6
-    assert list(NeighborLoader(data, [1], input_nodes=torch.empty(0, dtype=torch.int64))) == []
+    empty = NeighborLoader(data, [1], input_nodes=torch.empty(0, dtype=torch.int64))
+    assert list(empty) == []
+    assert "pyg_sample" in empty.explain()
+    assert empty.state_dict()["epoch"] == 0
     assert list(node_loader(data, batch_size=41, drop_last=True)) == []
 
 

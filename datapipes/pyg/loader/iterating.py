@@ -207,8 +207,9 @@ class Iterating:
         self._state, self._epoch = plain, plain["epoch"]
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next loop epoch `epoch`. A state of this epoch that was loaded stays."""
-        if self._epoch != check_epoch(type(self).__name__, epoch):
+        """Make the next loop epoch `epoch`. A state within this epoch that was loaded stays."""
+        has_ended = self._state is not None and self._state.get("ended", False)
+        if self._epoch != check_epoch(type(self).__name__, epoch) or has_ended:
             self._state, self._epoch = None, epoch
 
     def minibatch(self, epoch: int, index: int) -> Any:

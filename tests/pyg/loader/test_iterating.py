@@ -161,6 +161,9 @@ def test_epochs_follow_each_other_and_can_be_named():
     last = node_loader()
     last.load_state_dict(ended)
     assert digests(last) == digests(loader)
+    last.load_state_dict(ended)
+    last.set_epoch(2)
+    assert digests(last) == epochs[2]
     iter(loader)  # uses none up
     assert node_loader().state_dict()["epoch"] == 0
     two = iter(loader), iter(loader)

@@ -145,11 +145,19 @@ def test_pairs_of_stores_give_what_pygs_class_makes_of_them(options):
     check_every_batch(links, pyg.loader.LinkLoader)
 
 
+class OwnHetero(HeteroData):
+    """A class that batches of stores are made of."""
+
+
 def test_stores_give_the_edges_that_they_hold():
     hetero = random_hetero(6)
     for of in hetero.edge_types:
         hetero[of].edge_index = pyg.utils.coalesce(hetero[of].edge_index)
     batch = NeighborLoader(stores_of(hetero, ["coo", "csc", "coo"]), [-1, -1], input_nodes="paper")(range(30))
+    assert type(batch) is HeteroData
+    given = {"input_nodes": "paper", "custom_cls": OwnHetero, "input_id": torch.arange(30) + 100}
+    own = NeighborLoader(stores_of(hetero, ["coo", "csc", "coo"]), [-1, -1], **given)([7])
+    assert isinstance(own, OwnHetero)
     whole = NeighborLoader(hetero, [-1, -1], input_nodes="paper")(range(30))
     for of in hetero.edge_types:
         assert batch[of].num_edges == whole[of].num_edges

@@ -26,7 +26,7 @@ from datapipes.chain.stage import SeedStage, Stage
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.stats import LoaderStats
 from datapipes.processes.unforkable import why_not_to_fork
-from datapipes.pyg.loader.stages import DrawnOrder, PygSample, PygSlice, carried
+from datapipes.pyg.loader.stages import DrawnOrder, InWorker, PygSample, PygSlice, carried
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler, draws_itself, seeded
 from datapipes.pyg.upstream import Data, HeteroData
@@ -300,6 +300,7 @@ class Iterating:
         }
         if self._why_threads() is not None:
             return {**options, "worker_method": "thread"}
+        options["worker_init_fn"] = InWorker(self.worker_init_fn, self.num_workers, self.seed)
         return {**options, "multiprocessing_context": self.multiprocessing_context or "fork"}
 
     def _built(self) -> DataLoader:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data._utils import worker
 
 from datapipes.base.codec import Message
 from datapipes.base.rng import RngKey
@@ -149,3 +151,21 @@ class PygSlice(MiniBatchTransformer):
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         with seeded(self.view.key(minibatch)):
             return _carrying(minibatch, self.view.transformed(self.view.sliced(carried(minibatch))))
+
+
+@dataclass(frozen=True)
+class InWorker:
+    """Called first in a worker process: makes `torch.utils.data.get_worker_info()` tell of it, then calls the user's
+    function.
+    """
+
+    fn: Callable[[int], None] | None
+    num_workers: int
+    seed: int
+
+    def __call__(self, number: int) -> None:
+        info: Any = worker.WorkerInfo
+        seed = (self.seed + number) % 2**63
+        worker._worker_info = info(id=number, num_workers=self.num_workers, seed=seed, dataset=None)
+        if self.fn is not None:
+            self.fn(number)

@@ -380,6 +380,23 @@ def test_workers_are_threads_where_a_fork_is_not_safe_and_the_log_says_so(monkey
     assert "2 worker threads" in loader.explain()
 
 
+def test_workers_know_that_they_are_workers():
+    def init(number):
+        assert torch.utils.data.get_worker_info().id == number
+
+    def tell(batch):
+        batch.worker = torch.utils.data.get_worker_info().id
+        return batch
+
+    loader = node_loader(num_workers=2, worker_init_fn=init, transform=tell, persistent_workers=True)
+    assert {batch.worker for batch in loader} <= {0, 1}
+    running = loader._running
+    assert len(list(loader)) == 7
+    assert loader._running is running  # which persists
+    assert torch.utils.data.get_worker_info() is None
+    loader.close()
+
+
 def test_a_sampler_of_the_users_is_called_once_at_a_time_in_threads(monkeypatch):
     class Stateful(pyg.sampler.BaseSampler):
         def sample_from_nodes(self, index, **kwargs):

@@ -139,23 +139,29 @@ class View:
         edges = {of: self._edge_ids(of, ids) for of, ids in (out.edge or {}).items()}
         if isinstance(data, HeteroData):
             batch = copy.copy(data)
-            for of in batch.node_types:
-                self._slice_nodes(of, data[of], batch[of], out.node.setdefault(of, none))
-            for of in batch.edge_types:
+            for store, to in zip(data.node_stores, batch.node_stores, strict=True):
+                self._slice_nodes(store._key, store, to, out.node.setdefault(store._key, none))
+            for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
+                of = store._key
                 row, col = out.row.get(of, none), out.col.get(of, none)
-                self._slice_edges(of, data[of], batch[of], row, col, edges.setdefault(of, none))
+                self._slice_edges(of, store, to, row, col, edges.setdefault(of, none))
         else:
             batch = filter_custom_hetero_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
+        stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[of] takes longer
+
+        def store_of(of: Any) -> Any:
+            return stores[of] if of in stores else batch[of]
+
         for of, ids in out.node.items():
-            self._set_ids(batch[of], ids, None)
+            self._set_ids(store_of(of), ids, None)
         for of, ids in edges.items():
-            self._set_ids(batch[of], None, ids)
-        batch.set_value_dict("batch", out.batch)
-        batch.set_value_dict("num_sampled_nodes", out.num_sampled_nodes)
-        batch.set_value_dict("num_sampled_edges", out.num_sampled_edges)
+            self._set_ids(store_of(of), None, ids)
+        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+            for of, value in (getattr(out, name) or {}).items():
+                store_of(of)[name] = value
         if out.orig_row is not None and out.orig_col is not None:
             for of, row in out.orig_row.items():
-                batch[of]._orig_edge_index = torch.stack((row, out.orig_col[of]))
+                store_of(of)._orig_edge_index = torch.stack((row, out.orig_col[of]))
         return batch
 
     def _edge_ids(self, of: Any, ids: Any) -> Any:

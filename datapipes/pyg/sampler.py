@@ -244,7 +244,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             count = self.graph.num_nodes_of(of)
             outside = ids[(ids < 0) | (ids >= count)]
             if outside.numel() > 0:
-                raise IndexError(f"NeighborSampler: found the seed {int(outside[0])}; nodes are in [0, {count}).")
+                raise IndexError(
+                    f"NeighborSampler: found the seed {int(outside[0])}; nodes are in [0, {count}). Take the seeds "
+                    "from the same data."
+                )
 
     def _negatives(self, given: Any, edge_type: Any, key: RngKey) -> Any:
         """Return `given` with draws by the random key; the sums of its weights are made once. A subclass with draws of

@@ -37,7 +37,7 @@ MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
 
 
 class _OfView:
-    """An attribute of a loader that lives in its view, so that a change is seen by the next batch."""
+    """An attribute of a loader that lives in its view: the next batch sees a change, in workers the next loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -141,7 +141,7 @@ class Iterating:
             return False
         if type(self).filter_fn is not Iterating.filter_fn:
             return False
-        return bool(self._asked or self.has_own_code or not isinstance(self.data, (Data, HeteroData)))
+        return bool(self._asked or self._has_own_code() or not isinstance(self.data, (Data, HeteroData)))
 
     # --- PyG's methods
 
@@ -162,8 +162,7 @@ class Iterating:
         places = torch.as_tensor(index, dtype=torch.int64)
         number = int.from_bytes(hashlib.blake2b(places.numpy().tobytes(), digest_size=6).digest(), "little")
         key = RngKey(self.seed, MAX_EPOCH, number, 1)
-        with seeded(key):
-            return self.filter_fn(self.view.sampled(places, key))
+        return self._batch_of(self.view.sampled(places, key), key)
 
     def __iter__(self) -> Iterator[Any]:
         return _Epoch(self)
@@ -219,8 +218,7 @@ class Iterating:
         """
         made = DataLoader(PygSample(self._seeds(), self.view), overlap=False).minibatch(epoch, index)
         assert made is not None
-        with seeded(self.view.key(made)):
-            return self.filter_fn(carried(made))
+        return self._batch_of(carried(made), self.view.key(made))
 
     def explain(self) -> str:
         """Return the chain as it runs, as text."""
@@ -330,11 +328,15 @@ class Iterating:
             running.set_epoch(self._epoch)
         return running
 
-    @property
-    def has_own_code(self) -> bool:
-        """Whether code of the user's makes the batch of a sampler's output."""
+    def _has_own_code(self) -> bool:
+        """Return whether code of the user's makes the batch of a sampler's output."""
         own = self.transform is not None or self.transform_sampler_output is not None
         return own or type(self).filter_fn is not Iterating.filter_fn
+
+    def _batch_of(self, out: Any, key: RngKey) -> Any:
+        """Return the batch of a sampler's output, code of the user's seeded by `key`."""
+        with seeded(key if self._has_own_code() else None):
+            return self.filter_fn(out)
 
     def _keeps_workers(self) -> bool:
         return self.num_workers > 0 and self.persistent_workers and not self._draws_order
@@ -370,8 +372,7 @@ class _Epoch(Iterator[Any]):
             loader._epoch, self._has_begun = minibatch.epoch + 1, True
         batch = carried(minibatch)
         if not self._is_sliced:
-            with seeded(loader.view.key(minibatch) if loader.has_own_code else None):
-                batch = loader.filter_fn(batch)
+            batch = loader._batch_of(batch, loader.view.key(minibatch))
         pins: Any = pin_memory.pin_memory  # of batches of any type
         return pins(batch) if loader.pin_memory and torch.cuda.is_available() else batch
 
@@ -380,8 +381,10 @@ class _Epoch(Iterator[Any]):
             self._running.close()  # workers end with the loop, also after a break
 
 
-def only_ours(where: str, sampler: Any) -> NeighborSampler:
-    """Return a sampler of this package; refuse others."""
+def sampler_of(where: str, sampler: Any, *args: Any, **options: Any) -> NeighborSampler:
+    """Return a given sampler, which must be of this package; None makes one of the other arguments."""
+    if sampler is None:
+        return NeighborSampler(*args, **options)
     if not isinstance(sampler, NeighborSampler):
         found = f"{type(sampler).__module__}.{type(sampler).__name__}"
         raise TypeError(

@@ -9,7 +9,7 @@ from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.pyg import upstream
 from datapipes.pyg.graph_of import data_of
-from datapipes.pyg.loader.iterating import Iterating, only_ours
+from datapipes.pyg.loader.iterating import Iterating, sampler_of
 from datapipes.pyg.sampler import NeighborSampler
 from datapipes.pyg.upstream import BaseSampler
 
@@ -103,29 +103,30 @@ class LinkNeighborLoader(LinkLoader, upstream.LinkNeighborLoader):  # type: igno
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is not None:
-            time_attr = only_ours("LinkNeighborLoader", neighbor_sampler).time_attr
+            time_attr = sampler_of("LinkNeighborLoader", neighbor_sampler).time_attr
         if (edge_label_time is None) != (time_attr is None):
             given = ["set" if each is not None else "not set" for each in (edge_label_time, time_attr)]
             raise ValueError(
                 f"LinkNeighborLoader: 'edge_label_time' is {given[0]} while 'time_attr' is {given[1]}; both are "
                 "needed to sample by time. Pass both or neither."
             )
-        if neighbor_sampler is None:
-            neighbor_sampler = NeighborSampler(
-                data,
-                num_neighbors,
-                subgraph_type=subgraph_type,
-                replace=replace,
-                disjoint=disjoint,
-                temporal_strategy=temporal_strategy,
-                time_attr=time_attr,
-                weight_attr=weight_attr,
-                is_sorted=is_sorted,
-                directed=directed,
-            )
+        sampler = sampler_of(
+            "LinkNeighborLoader",
+            neighbor_sampler,
+            data,
+            num_neighbors,
+            subgraph_type=subgraph_type,
+            replace=replace,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            is_sorted=is_sorted,
+            directed=directed,
+        )
         super().__init__(
             data,
-            neighbor_sampler,
+            sampler,
             edge_label_index=edge_label_index,
             edge_label=edge_label,
             edge_label_time=edge_label_time,

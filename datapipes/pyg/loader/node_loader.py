@@ -9,7 +9,7 @@ from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.pyg import upstream
 from datapipes.pyg.graph_of import data_of
-from datapipes.pyg.loader.iterating import Iterating, only_ours
+from datapipes.pyg.loader.iterating import Iterating, sampler_of
 from datapipes.pyg.sampler import NeighborSampler
 from datapipes.pyg.upstream import BaseSampler
 
@@ -111,22 +111,23 @@ class NeighborLoader(NodeLoader, upstream.NeighborLoader):  # type: ignore[misc]
             raise ValueError(
                 "NeighborLoader: input_time is given, but time_attr is not; times need both. Pass time_attr."
             )
-        if neighbor_sampler is None:
-            neighbor_sampler = NeighborSampler(
-                data,
-                num_neighbors,
-                subgraph_type=subgraph_type,
-                replace=replace,
-                disjoint=disjoint,
-                temporal_strategy=temporal_strategy,
-                time_attr=time_attr,
-                weight_attr=weight_attr,
-                is_sorted=is_sorted,
-                directed=directed,
-            )
+        sampler = sampler_of(
+            "NeighborLoader",
+            neighbor_sampler,
+            data,
+            num_neighbors,
+            subgraph_type=subgraph_type,
+            replace=replace,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            is_sorted=is_sorted,
+            directed=directed,
+        )
         super().__init__(
             data,
-            only_ours("NeighborLoader", neighbor_sampler),
+            sampler,
             input_nodes=input_nodes,
             input_time=input_time,
             transform=transform,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,9 @@ class View:
             if self.is_link:
                 return sampler.sample_from_edges(inputs, self.neg_sampling, rng=key)
             return sampler.sample_from_nodes(inputs, rng=key)
-        with _ONE_AT_A_TIME, seeded(key):
+        # Not in the main thread, which is alone, and in a forked worker would find the lock as another thread left it.
+        is_main = threading.current_thread() is threading.main_thread()
+        with nullcontext() if is_main else _ONE_AT_A_TIME, seeded(key):
             if self.is_link:
                 return sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
             return sampler.sample_from_nodes(inputs)

@@ -13,7 +13,6 @@ from pyg_cases import (
     assert_same,
     needs_torch_sparse,
     pyg,
-    random_columns,
     random_data,
     random_hetero,
 )
@@ -276,4 +275,3 @@ def test_gathered_rows_are_the_same_with_every_number_of_threads():
         finally:
             torch.set_num_threads(before)
     assert_same(*batches)
-    assert random_columns(torch.Generator(), 5, 5, 16).shape == (2, 16)

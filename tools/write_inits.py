@@ -14,7 +14,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "datapipes"
 NAMESPACES: dict[str, tuple[str, ...]] = {"datasets": (), "distributed": ("partition",)}
-APART = ("distributed/pyg", "pyg", "cli")
+APART = ("pyg", "pyg/distributed", "cli")
 
 # dir() of a package, and completion, show its public names only.
 DIR = """\
@@ -61,7 +61,7 @@ def init_text(folder: Path) -> str:
     spaces = [name for name in NAMESPACES if is_root and (folder / name).is_dir()]
     hidden = {*spaces, *(name for space in spaces for name in NAMESPACES[space])}
     found = {module: names for module, names in exports(folder).items() if module.split(".")[1] not in hidden}
-    for name in NAMESPACES.get(folder.name, ()):
+    for name in NAMESPACES.get(folder.relative_to(PACKAGE).as_posix(), ()):
         found |= exports(PACKAGE / name)
     imported = {**found, **NEEDED} if is_root else found
     imports = ["from typing import TYPE_CHECKING\n\n"] * is_root

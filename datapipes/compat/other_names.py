@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from datapipes import datasets, distributed
 from datapipes.base import checks
 from datapipes.chain.functional import FunctionalForms
+from datapipes.compat.moved_modules import MovedModules
 from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
 from datapipes.datasets.dataset import Dataset
 from datapipes.features.feature import Feature
@@ -84,3 +85,4 @@ for package in (datasets, distributed):
     vars(package)["__getattr__"] = _missing_in(package.__name__)
 _add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
 checks.OTHER_KEYWORDS.update(KEYWORDS)
+sys.meta_path.insert(0, MovedModules())

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer  # the builtin one only since Python 3.11
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
@@ -71,6 +71,14 @@ def shortened(text: str) -> str:
     return text if len(text) <= 2 * _MOST_TEXT else f"{text[:_MOST_TEXT]}\n...\n{text[-_MOST_TEXT:]}"
 
 
+class Members(NamedTuple):
+    """The ranks of a call: the number of this one, how many there are, and the store of torch that they share."""
+
+    rank: int
+    size: int
+    store: Any
+
+
 class Ranks:
     """The ranks that make a call together, within a `with` block; all of them leave it together.
 
@@ -82,6 +90,7 @@ class Ranks:
         timeout_s: seconds without a heartbeat after which a rank is taken for dead; also those that a rank may be late.
         failed, absent: what a rank has done that failed, and one that did not come, for messages.
         error: what a rank raises that stops.
+        members: who the ranks are, where it is not the default process group that says so.
     Attributes:
         rank: this rank.
         size: number of ranks.
@@ -97,15 +106,16 @@ class Ranks:
         failed: str = "has failed",
         absent: str = "did not come",
         error: type[RankError] = RankError,
+        members: Members | None = None,
     ) -> None:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < math.inf:
             raise ValueError(f"{where}: rank_timeout_s must be seconds above 0, got {shown(timeout_s)}. Use 60.")
-        self.where, self.timeout_s, self.rank, self.size = where, float(timeout_s), 0, 1
-        if dist.is_available() and dist.is_initialized():
-            self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.where, self.timeout_s = where, float(timeout_s)
+        self._members = _of_process_group() if members is None else members
+        self.rank, self.size, _ = self._members
         self.beat_s = min(self.timeout_s / _BEATS, _BEAT_S)
         self._failed, self._absent, self._error = failed, absent, error
-        self._store: _StoreThread | None = None
+        self._store: StoreThread | None = None
         self._answer_s = self.timeout_s  # that the store may take
         self._votes = 0
         self._known: dict[int, str] = {}  # the failure that counts, once this rank has told one
@@ -113,12 +123,12 @@ class Ranks:
 
     def __enter__(self: _R) -> _R:
         if self.size > 1:
-            default = dist.distributed_c10d._get_default_store()
-            calls = _calls.setdefault(default, collections.Counter())
+            shared = self._members.store
+            calls = _calls.setdefault(shared, collections.Counter())
             while self._store is None:
                 calls[self.where] += 1
-                store = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}/{calls[self.where]}", default)
-                self._store = _StoreThread(store, self.rank, self.beat_s)
+                store = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}/{calls[self.where]}", shared)
+                self._store = StoreThread(store, self.rank, self.beat_s)
                 if self._has_missed_it():
                     self._store.close()
                     self._store = None
@@ -165,18 +175,26 @@ class Ranks:
             time.sleep(min(max(_LATER * (time.monotonic() - began), _PAUSE_S), self.beat_s))
             count = self._ready(0)
 
-    def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
-        """Return what `choose`, such as `max`, makes of the numbers of all ranks; it waits and raises as `vote`."""
+    def collected(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank; plain values that JSON holds. It waits and raises as `vote`.
+
+        They go through the store, so they should be small: rank 0 reads each, the others read all at once.
+        """
         if self._store is None:
-            return choose([number])
-        given = f"number/{self._votes}"
-        self._ask(lambda store: store.set(f"{given}/{self.rank}", str(number)))
+            return [json.loads(json.dumps(value))]
+        given = f"value/{self._votes}"
+        self._ask(lambda store: store.set(f"{given}/{self.rank}", json.dumps(value)))
         self.vote()
         if self.rank == 0:
-            numbers = [int(self._ask(functools.partial(_get, f"{given}/{rank}"))) for rank in range(self.size)]
-            self._ask(lambda store: store.set(given, str(choose(numbers))))
+            values = [self._ask(functools.partial(_get, f"{given}/{rank}")).decode() for rank in range(self.size)]
+            self._ask(lambda store: store.set(given, f"[{', '.join(values)}]"))
         self.vote()
-        return int(self._ask(functools.partial(_get, given)))
+        found: list[Any] = json.loads(self._ask(functools.partial(_get, given)))
+        return found
+
+    def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
+        """Return what `choose`, such as `max`, makes of the numbers of all ranks; it waits and raises as `vote`."""
+        return choose(self.collected(number))
 
     def go_on(self) -> None:
         """Return if nobody is known to have failed; errors as those of `vote`. Other ranks need not call it.
@@ -264,6 +282,12 @@ class Ranks:
             raise self._failure({0: f"the store of torch.distributed {found}"}) from error
 
 
+def _of_process_group() -> Members:
+    if dist.is_available() and dist.is_initialized():
+        return Members(dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store())
+    return Members(0, 1, None)
+
+
 def _get(key: str, store: Any) -> Any:
     return store.get(key)
 
@@ -272,7 +296,7 @@ def _failure_in(told: bytes) -> dict[int, str]:
     return {int(rank): reason for rank, reason in json.loads(told).items()}
 
 
-class _StoreThread:
+class StoreThread:
     """The one thread of a call that asks the store, and counts up a heartbeat there.
 
     A call of a store whose process is stopped may never return. Who asks this thread can wait for a bounded time.

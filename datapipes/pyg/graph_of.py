@@ -29,12 +29,12 @@ class TimedGraph(NamedTuple):
     """A graph, and since when its nodes or its edges exist.
 
     Attributes:
-        graph: with weights and times among its attributes.
+        graph: a CSCGraph or HeteroCSCGraph with weights and times among its attributes; or a DistGraph.
         node_time: {node type: int64 [num_nodes]}, without types of the one type None; {} if nodes have no times.
         has_edge_time: whether edges have times.
     """
 
-    graph: CSCGraph | HeteroCSCGraph
+    graph: Any
     node_time: dict[Any, Tensor]
     has_edge_time: bool
 

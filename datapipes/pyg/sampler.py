@@ -22,7 +22,7 @@ from datapipes.base.checks import check_choice, shown
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
-from datapipes.pyg.graph_of import graph_of
+from datapipes.pyg.graph_of import TimedGraph, graph_of
 from datapipes.pyg.sampled import sampler_output, seeds_alone
 from datapipes.pyg.upstream import (
     BaseSampler,
@@ -87,12 +87,24 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         if not directed:
             subgraph_type = "induced"
             warnings.warn("NeighborSampler: directed=False is deprecated; use subgraph_type='induced'", stacklevel=2)
+        self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, seed)
+        self._take(graph_of(data, time_attr, weight_attr, is_sorted), num_neighbors)
+
+    def _set_options(
+        self,
+        subgraph_type: Any,
+        replace: bool,
+        disjoint: bool,
+        temporal_strategy: str,
+        time_attr: str | None,
+        weight_attr: str | None,
+        seed: int | None,
+    ) -> None:
         if time_attr is not None and weight_attr is not None:
             raise ValueError(
                 f"NeighborSampler: time_attr is {time_attr!r} and weight_attr is {weight_attr!r}; in-edges are drawn "
                 "by one of the two. Leave the other out."
             )
-        self.graph, self.node_time, self._has_edge_time = graph_of(data, time_attr, weight_attr, is_sorted)
         self.time_attr, self.weight_attr = time_attr, weight_attr
         self.subgraph_type, self.replace = SubgraphType(subgraph_type), replace
         self.temporal_strategy, self.disjoint = temporal_strategy, disjoint
@@ -100,6 +112,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         check_choice("NeighborSampler", "temporal_strategy", temporal_strategy, ("uniform", "last"))
         self._calls = 0
         self._weights: dict[str, tuple[Tensor, NodeWeights, int]] = {}
+
+    def _take(self, found: TimedGraph, num_neighbors: Any) -> None:
+        """Sample this graph from now on."""
+        self.graph, self.node_time, self._has_edge_time = found
         self.num_neighbors = num_neighbors
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -115,14 +131,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     @num_neighbors.setter
     def num_neighbors(self, given: Any) -> None:
-        found = given if isinstance(given, NumNeighbors) else NumNeighbors(given)
-        edge_types = [of for of in self.graph.edge_types if of is not None]
-        values = found.get_values(edge_types) if self.is_hetero else found.get_values()
-        if not self.is_hetero and isinstance(values, dict):
-            raise ValueError(
-                f"NeighborSampler: num_neighbors is a dict, {shown(values)}, but there are no edge types. Pass a list."
-            )
-        by_type = values if self.is_hetero else {None: values}
+        found, by_type = fanouts_of(given, [of for of in self.graph.edge_types if of is not None])
         self._num_hops = len(next(iter(by_type.values()))) if by_type else found.num_hops
         hops = [{of: each[hop] for of, each in by_type.items()} for hop in reversed(range(self._num_hops))]
         draws = any(count != 0 for hop in hops for count in hop.values())
@@ -132,7 +141,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
     @property
     def is_hetero(self) -> bool:
         """Whether the graph has types."""
-        return self.graph.is_heterogeneous
+        found: bool = self.graph.is_heterogeneous
+        return found
 
     @property
     def is_temporal(self) -> bool:
@@ -188,7 +198,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         stage = {} if self.stage is None else self.stage.fingerprint()
         return {"graph_digest": self.graph.digest(), **stage, "subgraph_type": self.subgraph_type.value}
 
-    def _stage(self, fanouts: list[Any]) -> Sampler:
+    def _stage(self, fanouts: list[Any], disjoint: bool = False) -> Sampler:
         types: Any = self.graph.node_types
         items = HeteroItemSet({types[0]: ItemSet(1)}) if self.is_hetero else ItemSet(1)
         source: Any = ItemSampler(items, 1)  # a stage needs one; its minibatches are never made
@@ -196,7 +206,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         shared: Any = {"replace": self.replace, "return_edge_ids": True, "frontier": "new", "subgraph_type": form}
         if not self.is_temporal:
             prob_name = self.weight_attr
-            return NeighborStage(source, self.graph, fanouts, prob_name=prob_name, disjoint=self.disjoint, **shared)
+            disjoint = disjoint or self.disjoint
+            return NeighborStage(source, self.graph, fanouts, prob_name=prob_name, disjoint=disjoint, **shared)
         return TemporalNeighborSampler(
             source,
             self.graph,
@@ -290,6 +301,17 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     def _in_form(self, out: Any) -> Any:
         return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
+
+
+def fanouts_of(given: Any, edge_types: list[Any]) -> tuple[Any, dict[Any, list[int]]]:
+    """Return a NumNeighbors of PyG, and the in-edges per node of each edge type, hop by hop; [] for no types."""
+    found = given if isinstance(given, NumNeighbors) else NumNeighbors(given)
+    values = found.get_values(edge_types) if edge_types else found.get_values()
+    if not edge_types and isinstance(values, dict):
+        raise ValueError(
+            f"NeighborSampler: num_neighbors is a dict, {shown(values)}, but there are no edge types. Pass a list."
+        )
+    return found, values if edge_types else {None: values}
 
 
 def draws_itself(negatives: Any) -> bool:

@@ -28,7 +28,8 @@ def refuse_untested(version: str) -> None:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
     refuse_untested(needed("torch_geometric", "pyg", WHERE).__version__)
-    from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+    from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
+    from torch_geometric.data.graph_store import EdgeLayout
     from torch_geometric.data.remote_backend_utils import num_nodes as num_nodes_in_stores
     from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
     from torch_geometric.loader.utils import (
@@ -51,6 +52,8 @@ with warnings.catch_warnings():
 __all__: list[str] = [  # for the modules of this package alone
     "BaseSampler",
     "Data",
+    "EdgeAttr",
+    "EdgeLayout",
     "EdgeSamplerInput",
     "FeatureStore",
     "GraphStore",
@@ -65,6 +68,7 @@ __all__: list[str] = [  # for the modules of this package alone
     "NumNeighbors",
     "SamplerOutput",
     "SubgraphType",
+    "TensorAttr",
     "edge_sample",
     "filter_custom_hetero_store",
     "filter_custom_store",

@@ -41,7 +41,8 @@ class PartitionServer:
     A server is for one process; a forked child must not use it. It can be started again after `stop`.
 
     Args:
-        root: folder of the partition; the files of other parts may be absent.
+        root: folder of the partition; the files of other parts may be absent. Or an open Part, which then decides
+            `part`, `verify` and `mmap`.
         part: number of the part; None if there is only one.
         address: "host:port" to listen on; port 0 lets the system choose.
         tls: certificates for both sides; clients without a certificate of the authority are refused. Without it only
@@ -78,7 +79,7 @@ class PartitionServer:
 
     def __init__(
         self,
-        root: str | Path,
+        root: str | Path | Part,
         part: int | None = None,
         address: str = "127.0.0.1:0",
         *,
@@ -97,8 +98,11 @@ class PartitionServer:
         mmap: bool = True,
     ) -> None:
         arrow_flight(_WHERE)
-        self.root, self.part, self.tls = Path(root), part, tls
+        self.root: Path | Part = root if isinstance(root, Part) else Path(root)
+        self.part, self.tls = part, tls
         self.verify, self.mmap = check_bool(_WHERE, "verify", verify), check_bool(_WHERE, "mmap", mmap)
+        if isinstance(root, Part) and (part, verify, mmap) != (None, True, True):
+            raise ValueError(f"{_WHERE}: an open Part is served as it is. Leave out part, verify and mmap.")
         if part is not None:
             check_int(_WHERE, "part", part, 0)
         check_tls(_WHERE, tls, insecure)
@@ -270,6 +274,8 @@ class PartitionServer:
         return self._service
 
     def _open(self) -> Part:
+        if isinstance(self.root, Part):
+            return self.root
         if self.part is not None:
             return Part.open(self.root, self.part, verify=self.verify, mmap=self.mmap)
         num_parts = open_book(self.root, verify=False).num_parts
@@ -292,4 +298,5 @@ class PartitionServer:
 
     def __repr__(self) -> str:
         state = "not started" if self._address is None else f"listens on {self._address}"
-        return f"PartitionServer({str(self.root)!r}, part={self.part}, {state})"
+        what = repr(self.root) if isinstance(self.root, Part) else f"{str(self.root)!r}, part={self.part}"
+        return f"PartitionServer({what}, {state})"

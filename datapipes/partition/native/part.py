@@ -6,8 +6,6 @@ takes the id of the node and not the number of its row.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT
 from datapipes.partition.native.manifest import Manifest, opened_manifest
 from datapipes.partition.native.native_book import book_of, digest_of, partition_id_of
-from datapipes.partition.native.own_rows import OwnRows
+from datapipes.partition.native.own_rows import FindsRows
 from datapipes.partition.native.part_arrays import (
     PartRelation,
     PartRows,
@@ -35,6 +33,7 @@ from datapipes.partition.native.part_arrays import (
     refuse_other_times,
     relations_of,
 )
+from datapipes.partition.native.part_of_stores import Tell, alone, by_time, read_stores
 from datapipes.processes.sharing import Together
 
 __all__ = ["Part"]
@@ -43,7 +42,11 @@ _OPEN = "Part.open"
 _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", "_making")  # in a copy and elsewhere
 
 
-class Part:
+def _names(part: Part) -> tuple[int, str, str]:
+    return part.part, part.partition_id, part.content_id
+
+
+class Part(FindsRows):
     """One part of a partition; `Part.open` makes it.
 
     A part goes to worker processes as handles: they map the same file and copy nothing. In a graph without types the
@@ -65,6 +68,7 @@ class Part:
     anew = " Then partition the graph again."  # what an error adds to the advice to change an attribute
 
     def __init__(self, manifest: Manifest, part: int, book: PartitionBook, arrays: dict[Place, Tensor]) -> None:
+        super().__init__()
         self.part, self.book = part, book
         self.num_parts = manifest.identity.num_parts
         self.fingerprint, self.partition_id = manifest.identity.fingerprint, manifest.identity.partition_id
@@ -75,8 +79,6 @@ class Part:
         self._node_numbers = {node_type: number for number, node_type in enumerate(self._num_nodes)}
         self._num_edges = dict(manifest.identity.num_edges)
         self._kept = KeptRows()
-        self._own: dict[tuple[str, Any], OwnRows] = {}  # by "node" or "edge" and type; made when they are asked for
-        self._making = threading.Lock()  # a server's threads share what is made
         self._take(arrays)
 
     def _take(self, arrays: dict[Place, Tensor]) -> None:
@@ -140,6 +142,32 @@ class Part:
             arrays = read_part(_OPEN, manifest, part, book, verify=verify)
         return cls(manifest, part, book, arrays if mmap else in_memory(_OPEN, arrays))
 
+    @classmethod
+    def of_stores(
+        cls, graph_store: Any, feature_store: Any, *, time_attr: str | None = None, tell: Tell = alone
+    ) -> Part:
+        """Return the part that a LocalGraphStore and a LocalFeatureStore hold; arrays that have its order are shared.
+
+        A Part that both were made from, and that nobody has changed there, is kept. Otherwise edges may be in any
+        order; in-edges of other parts' nodes are left out. All tensors become attributes. A tensor named "time", or
+        `time_attr`, may have a row for each node of the graph.
+
+        Args:
+            time_attr: sort the in-edges of each node by this attribute, of sources or of edges; it is what
+                `node_time_attr` or `edge_time_attr` of a sampler names. By default they ascend by edge id.
+            tell: tells a plain value to the processes of the other parts, and returns what all told, in any order: so
+                all parts get the same `partition_id`, and edges without ids are numbered over all parts. By default
+                nobody is told, and the names are those of this part.
+        Raises:
+            TypeError, ValueError, IndexError: The stores do not fit each other or their maps of parts, they lack what
+                is needed, or the processes have parts of different partitions; the message says what.
+        """
+        kept, other = graph_store.part, feature_store.part
+        if kept is not None and other is not None and _names(kept) == _names(other):
+            sorted_ = by_time(kept, time_attr, tell)
+            return kept if sorted_ is None else cls(*sorted_)
+        return cls(*read_stores(graph_store, feature_store, time_attr, tell))
+
     @property
     def node_types(self) -> tuple[NodeType | None, ...]:
         """The node types of the whole graph, sorted; (None,) without types."""
@@ -194,67 +222,6 @@ class Part:
         nothing = torch.empty(0, dtype=torch.int64)  # no edge type has sources of this type
         ids, counts = (self._arrays.get((kind, number, ""), nothing) for kind in HOT)
         return ids, counts
-
-    def rows_of(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """Return the row of each node among the part's own, int64 [n]: `node_ids(type)[rows]` are the ids.
-
-        O(1) for each id. The first call makes a bit for each node of the whole graph, 0.17 bytes for each, unless the
-        own ids are contiguous.
-
-        Args:
-            ids: int32 or int64 [n], global ids; any order, repeats allowed.
-        Raises:
-            IndexError: A node is not this part's; the message names the first one, and the part that owns it.
-            ValueError: There is no such type.
-        """
-        given = check_index_tensor("Part.rows_of", "ids", ids)
-        rows = self.own_nodes(node_type).rows(given)
-        missing = rows < 0
-        if bool(missing.any()):
-            raise self._not_owned(int(given[int(missing.nonzero()[0])]), node_type)
-        return rows
-
-    def edge_rows_of(self, edge_ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
-        """Return the row of each edge among the part's own, int64 [n]: `relation(type).edge_ids[rows]` are the ids.
-
-        O(1) for each id. The first call makes an index, in O(own edges); OwnRows says what it takes.
-
-        Args:
-            edge_ids: int32 or int64 [n], edge ids of the whole graph; any order, repeats allowed.
-        Raises:
-            IndexError: An edge is not this part's; the message names the first one.
-            ValueError: There is no such type.
-        """
-        given = check_index_tensor("Part.edge_rows_of", "edge_ids", edge_ids)
-        rows = self.own_edges(edge_type).rows(given)
-        missing = rows < 0
-        if bool(missing.any()):
-            first = int(given[int(missing.nonzero()[0])])
-            raise IndexError(
-                f"Part.edge_rows_of: edge {first} is not in part {self.part}. Ask the part that owns its destination."
-            )
-        return rows
-
-    def own_nodes(self, node_type: NodeType | None = None) -> OwnRows:
-        """Return what finds the row of a node; ValueError if there is no such type."""
-        known = self._node_type(node_type)
-        return self._own_rows(
-            ("node", known), lambda: OwnRows(self.node_ids(known), num_ids=self._num_nodes[known], ascending=True)
-        )
-
-    def own_edges(self, edge_type: EdgeType | str | None = None) -> OwnRows:
-        """Return what finds the row of an edge by its id; ValueError if there is no such type."""
-        known = self._edge_type(edge_type)
-        return self._own_rows(("edge", known), lambda: OwnRows(self._relations[known].edge_ids))
-
-    def _own_rows(self, key: tuple[str, Any], make: Callable[[], OwnRows]) -> OwnRows:
-        found = self._own.get(key)
-        if found is None:
-            with self._making:
-                found = self._own.get(key)
-                if found is None:
-                    found = self._own[key] = make()
-        return found
 
     def draw(
         self,
@@ -361,16 +328,6 @@ class Part:
         """Bytes of memory that the part has made for choices so far."""
         return self._kept.num_bytes
 
-    def _not_owned(self, node: int, node_type: NodeType | None) -> IndexError:
-        of = "" if node_type is None else f" of {node_type!r}"
-        if not 0 <= node < self.num_nodes_of(node_type):
-            return IndexError(
-                f"Part.rows_of: node {node}{of} is outside the graph; ids must be in [0, "
-                f"{self.num_nodes_of(node_type)}). Check the ids."
-            )
-        owner = int(self.book.nodes(node_type).part_of(torch.tensor([node])))
-        return IndexError(f"Part.rows_of: node {node}{of} is not in part {self.part}. Ask part {owner}, which owns it.")
-
     def _node_type(self, node_type: NodeType | None) -> Any:
         return type_in("Part", "node", node_type, self._num_nodes)
 
@@ -387,7 +344,7 @@ class Part:
         given = state["tensors"]
         tensors = given.tensors if isinstance(given, Together) else given  # copy.copy pickles nothing
         self.__dict__.update({name: value for name, value in state.items() if name not in ("places", "tensors")})
-        self._own, self._making = {}, threading.Lock()
+        FindsRows.__init__(self)
         self._take(dict(zip(state["places"], tensors, strict=True)))
 
     def __repr__(self) -> str:

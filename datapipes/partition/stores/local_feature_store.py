@@ -13,6 +13,7 @@ from torch.futures import Future
 from datapipes.base.checks import check_index_tensor, shown
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.partition.native.part import Part
+from datapipes.partition.pyg.pyg_names import EDGE_TIME, TIME
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.stores.feature_lookup import FeatureClient, ask, joined
 from datapipes.partition.stores.store_attrs import no_such
@@ -85,7 +86,7 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
         ids = check_index_tensor("lookup_features", "index", index).long()
         group = EDGES if input_type is None and not is_node_feat else input_type
         owners = self._owners(ids, is_node_feat, input_type)
-        if (group, name) in self._of_all:
+        if (group, name) in self.of_all:
             owners = torch.full_like(owners, self.partition_idx)
         places = _places_of_parts(owners)
         own = places.pop(self.partition_idx, torch.empty(0, dtype=torch.int64))
@@ -201,11 +202,14 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
         found: dict[Any, Any] = {**folder.node_features(pid)}
         found |= {EDGES if key is None else key: each for key, each in folder.edge_features(pid).items()}
         store._set(folder.meta.num_parts, pid, folder.book, folder.meta.given)
+        tensors = []
         for group, features in found.items():
-            store._put_all(group, features.ids, features.of_ids)
-            for name, values in features.of_all.items():
-                store.put_tensor(values, group, name)
-                store._of_all.add((group, name))
+            store.put_global_id(features.ids, group)
+            tensors += [(name, group, values, False) for name, values in features.of_ids.items()]
+            tensors += [(name, group, values, True) for name, values in features.of_all.items()]
+        for name, group, values, is_of_all in sorted(tensors, key=lambda each: _place(each[0])):
+            store.put_tensor(values, group, name)
+            store.of_all |= {(group, name)} if is_of_all else set()
         return store
 
     @classmethod
@@ -218,6 +222,7 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
         for edge_type in part.edge_types:
             relation = part.relation(edge_type)
             store._put_all(EDGES if edge_type is None else edge_type, relation.edge_ids, relation.edge_attributes)
+        store.part = part
         return store
 
     def _put_all(self, group: Any, ids: Tensor, values: Mapping[str, Tensor]) -> None:
@@ -227,6 +232,11 @@ class LocalFeatureStore(StoreOfPart, TensorStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(part {self.partition_idx} of {self.num_partitions}, {len(self._feat)} tensors)"
+
+
+def _place(name: str) -> int:
+    """Return where an attribute stands among all, as PyG's users count them: features, then times, then the rest."""
+    return {"x": 0, "edge_attr": 0, TIME: 1, EDGE_TIME: 1}.get(name, 2)
 
 
 def _places_of_parts(owners: Tensor) -> dict[int, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,16 @@ __all__ = ["LocalGraphStore"]
 _NAME = "LocalGraphStore"
 _Self = TypeVar("_Self", bound="LocalGraphStore")
 _EdgeIndex = Tensor | tuple[Tensor, Tensor]
+
+
+class _Edges(dict[tuple[Any, str], Any]):
+    """Edges by type and layout; those of a partition are functions, which are called when they are first asked for."""
+
+    def __getitem__(self, key: tuple[Any, str]) -> Any:
+        found = super().__getitem__(key)
+        if callable(found):
+            found = self[key] = found()
+        return found
 
 
 class LocalGraphStore(StoreOfPart):
@@ -48,7 +58,7 @@ class LocalGraphStore(StoreOfPart):
 
     def __init__(self) -> None:
         super().__init__()
-        self._edge_index: dict[tuple[Any, str], _EdgeIndex | Callable[[], Tensor]] = {}
+        self._edge_index = _Edges()
         self._edge_attr: dict[tuple[Any, str], Any] = {}
         self._edge_id: dict[tuple[Any, str], Tensor] = {}
         self.meta: dict[str, Any] = {"is_hetero": False}
@@ -111,6 +121,7 @@ class LocalGraphStore(StoreOfPart):
     def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
         """Keep the ids of edges, int32 or int64 [num_edges]."""
         key = self.key(self._edge_attr_cls.cast(*args, **kwargs))
+        self.part = None
         self._edge_id[key] = check_index_tensor(_NAME, "edge_id", edge_id)
         return True
 
@@ -120,6 +131,7 @@ class LocalGraphStore(StoreOfPart):
 
     def remove_edge_id(self, *args: Any, **kwargs: Any) -> bool:
         """Forget the ids of edges; return whether there were any."""
+        self.part = None
         return self._edge_id.pop(self.key(self._edge_attr_cls.cast(*args, **kwargs)), None) is not None
 
     def _put_edge_index(self, edge_index: Any, edge_attr: Any) -> bool:
@@ -141,15 +153,17 @@ class LocalGraphStore(StoreOfPart):
     def _keep(self, edge_attr: Any, edges: Any) -> None:
         if edge_attr.edge_type is not None:
             self.meta = {**self.meta, "is_hetero": True}
+        self.part = None
         self._edge_index[self.key(edge_attr)], self._edge_attr[self.key(edge_attr)] = edges, edge_attr
 
     def _get_edge_index(self, edge_attr: Any) -> Any:
-        found = self._edge_index.get(self.key(edge_attr))
-        if callable(found):
-            found = self._edge_index[self.key(edge_attr)] = found()
-        return found
+        try:
+            return self._edge_index[self.key(edge_attr)]
+        except KeyError:
+            return None
 
     def _remove_edge_index(self, edge_attr: Any) -> bool:
+        self.part = None
         self._edge_attr.pop(self.key(edge_attr), None)
         return self._edge_index.pop(self.key(edge_attr), None) is not None
 
@@ -157,12 +171,12 @@ class LocalGraphStore(StoreOfPart):
 
     @classmethod
     def from_data(
-        cls: type[_Self], edge_id: Tensor, edge_index: Tensor, num_nodes: int, is_sorted: bool = False
+        cls: type[_Self], edge_id: Tensor | None, edge_index: Tensor, num_nodes: int, is_sorted: bool = False
     ) -> _Self:
         """Return a store of edges without types.
 
         Args:
-            edge_id: int32 or int64 [num_edges].
+            edge_id: int32 or int64 [num_edges]; None if there are no features of edges to be looked up.
             edge_index: int32 or int64 [2, num_edges], sources and destinations.
             num_nodes: number of nodes.
             is_sorted: whether the destinations ascend. If not, edges are sorted by them; those of one destination stay
@@ -179,7 +193,7 @@ class LocalGraphStore(StoreOfPart):
     @classmethod
     def from_hetero_data(
         cls: type[_Self],
-        edge_id_dict: Mapping[EdgeType, Tensor],
+        edge_id_dict: Mapping[EdgeType, Tensor] | None,
         edge_index_dict: Mapping[EdgeType, Tensor],
         num_nodes_dict: Mapping[NodeType, int],
         is_sorted: bool = False,
@@ -192,25 +206,26 @@ class LocalGraphStore(StoreOfPart):
         store = cls()
         store.meta = {"is_hetero": True}
         for edge_type, edge_index in edge_index_dict.items():
-            if edge_type not in edge_id_dict:
+            if edge_id_dict is not None and edge_type not in edge_id_dict:
                 raise no_such(_NAME, "edge_id of", edge_type, edge_id_dict)
             size = []
             for each in ends_of(edge_type):
                 if each not in num_nodes_dict:
                     raise no_such(_NAME, "number of nodes of", each, num_nodes_dict)
                 size.append(num_nodes_dict[str(each)])
-            store._put_sorted(edge_type, edge_id_dict[edge_type], edge_index, (size[0], size[1]), is_sorted)
+            edge_id = None if edge_id_dict is None else edge_id_dict[edge_type]
+            store._put_sorted(edge_type, edge_id, edge_index, (size[0], size[1]), is_sorted)
         return store
 
     def _put_sorted(
-        self, edge_type: EdgeType | None, edge_id: Tensor, edge_index: Tensor, size: tuple[int, int], is_sorted: bool
+        self, edge_type: EdgeType | None, edge_id: Any, edge_index: Tensor, size: tuple[int, int], is_sorted: bool
     ) -> None:
         edge_index, edge_id = checked_edges(edge_type, edge_index, edge_id, size)
         destinations = edge_index[1]
         descends = destinations[1:] < destinations[:-1]
         if not is_sorted:
             order = torch.argsort(destinations, stable=True)
-            edge_index, edge_id = edge_index[:, order], edge_id[order]
+            edge_index, edge_id = edge_index[:, order], None if edge_id is None else edge_id[order]
         elif bool(descends.any()):
             place = int(descends.nonzero()[0])
             raise ValueError(
@@ -219,7 +234,8 @@ class LocalGraphStore(StoreOfPart):
             )
         attr = self._attr(edge_type, size)
         self.put_edge_index(edge_index, attr)
-        self.put_edge_id(edge_id, attr)
+        if edge_id is not None:
+            self.put_edge_id(edge_id, attr)
 
     def _attr(self, edge_type: EdgeType | None, size: tuple[int, int]) -> Any:
         return self._edge_attr_cls(edge_type, "coo", True, size)
@@ -255,6 +271,7 @@ class LocalGraphStore(StoreOfPart):
             attr = store._attr(edge_type, (part.num_nodes_of(src), part.num_nodes_of(dst)))
             store._keep(attr, partial(_of_rows, edge_type, part.relation(edge_type), part.node_ids(dst)))
             store.put_edge_id(part.relation(edge_type).edge_ids, attr)
+        store.part = part
         return store
 
     def _set(self, num_parts: int, part: int, book: PartitionBook, meta: dict[str, Any]) -> None:
@@ -282,8 +299,8 @@ def _of_rows(edge_type: EdgeType | None, relation: PartRelation, node_ids: Tenso
     return torch.stack([relation.indices.long(), torch.repeat_interleave(node_ids, relation.indptr.diff())])
 
 
-def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return edges, [2, num_edges], and their ids, [num_edges], if they fit each other and the numbers of nodes.
+def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
+    """Return edges, [2, num_edges], and their ids or None, if they fit each other and the numbers of nodes.
 
     Args:
         edge_type: for messages.
@@ -304,8 +321,8 @@ def checked_edges(edge_type: Any, edge_index: Any, edge_id: Any, size: tuple[int
             f"{_NAME}: edge_index{of} has the shape {tuple(edges.shape)}; [2, num_edges] is needed, sources and "
             "destinations. Check the edges."
         )
-    ids = check_index_tensor(_NAME, f"edge_id{of}", edge_id)
-    if ids.shape[0] != edges.shape[1]:
+    ids = None if edge_id is None else check_index_tensor(_NAME, f"edge_id{of}", edge_id)
+    if ids is not None and ids.shape[0] != edges.shape[1]:
         raise ValueError(
             f"{_NAME}: edge_id{of} has {ids.shape[0]} ids for {edges.shape[1]} edges; each edge needs one. Pass the "
             "ids of these edges."

@@ -46,7 +46,7 @@ def owners_of(kind: str) -> property:
         return maps.get(None, maps)
 
     def put(store: StoreOfPart, value: Any) -> None:
-        store._books[kind] = _book_of(kind, value)
+        store.part, store._books[kind] = None, _book_of(kind, value)
 
     doc = f"""The part of each of the {kind} by id: a tensor, or {{type: tensor}}; None if it is not known.
 
@@ -62,6 +62,7 @@ class StoreOfPart:
         num_partitions: number of parts.
         partition_idx: the number of this part.
         meta: what PyG's META.json says.
+        part: the open Part that the store was made from; None if there is none, or the store was changed since.
     """
 
     _layouts: tuple[str, ...] = ("native", "pyg")  # which is read where both are there
@@ -70,6 +71,7 @@ class StoreOfPart:
     def __init__(self) -> None:
         super().__init__()
         self.num_partitions, self.partition_idx = 1, 0
+        self.part: Part | None = None
         self._books: dict[str, PartitionBook | None] = {}  # of "nodes" and "edges"
 
     def _set(self, num_parts: int, part: int, book: PartitionBook, meta: dict[str, Any]) -> None:

@@ -20,11 +20,12 @@ class TensorStore:
 
     _tensor_attr_cls: Any = TensorAttr
     partition_idx: int
+    part: Any
 
     def __init__(self) -> None:
         super().__init__()
         self._feat: dict[tuple[Any, Any], Tensor] = {}
-        self._of_all: set[tuple[Any, Any]] = set()  # tensors with a row for each node of the graph: PyG's times
+        self.of_all: set[tuple[Any, Any]] = set()  # tensors with a row for each node of the graph: PyG's times
         self._rows: dict[Any, IdRows] = {}
 
     @staticmethod
@@ -36,6 +37,7 @@ class TensorStore:
 
     def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
         """Keep the id of each row of a group, int32 or int64 [n]; each id once, in any order."""
+        self.part = None
         self._rows[group_name] = IdRows(f"{_NAME}, group {shown(group_name)}", global_id)
         return True
 
@@ -46,6 +48,7 @@ class TensorStore:
 
     def remove_global_id(self, group_name: Any) -> bool:
         """Forget the ids of a group; return whether there were any."""
+        self.part = None
         return self._rows.pop(group_name, None) is not None
 
     # --- tensors
@@ -108,8 +111,8 @@ class TensorStore:
             raise ValueError(
                 f"{_NAME}: {shown(self.key(attr))} must be [n, ...], got a single value. Give a row for each id."
             )
-        self._feat[self.key(attr)] = found
-        self._of_all.discard(self.key(attr))
+        self.part, self._feat[self.key(attr)] = None, found
+        self.of_all.discard(self.key(attr))
         return True
 
     def _get_tensor(self, attr: Any) -> Tensor:
@@ -119,7 +122,8 @@ class TensorStore:
         return found if attr.index is None else found[attr.index]
 
     def _remove_tensor(self, attr: Any) -> bool:
-        self._of_all.discard(self.key(attr))
+        self.part = None
+        self.of_all.discard(self.key(attr))
         return self._feat.pop(self.key(attr), None) is not None
 
     def _get_tensor_size(self, attr: Any) -> tuple[int, ...] | None:
@@ -146,7 +150,7 @@ class TensorStore:
     def _rows_of_ids(self, key: tuple[Any, Any], ids: Tensor) -> Tensor:
         where = "get_tensor_from_global_id"
         tensor = self._get_tensor(self._tensor_attr_cls(*key))
-        if key in self._of_all:
+        if key in self.of_all:
             rows, found = ids, (ids >= 0) & (ids < tensor.shape[0])
         else:
             known = self._rows.get(key[0])

@@ -57,6 +57,7 @@ class Iterating:
         seed: decides order and draws; with the number of the epoch and of the batch alone.
     """
 
+    _view_class: type[View] = View
     data = _OfView("data")
     input_data = _OfView("input_data")
     neg_sampling = _OfView("neg_sampling")
@@ -94,7 +95,7 @@ class Iterating:
         if generator is not None and seed != 0:
             raise ValueError(f"{where}: generator and seed={shown(seed)} are both given; pass one of them.")
         self.seed = check_seed(where, seed if generator is None else generator.initial_seed() % 2**64)
-        self.view = View(is_link, self.seed)
+        self.view = self._view_class(is_link, self.seed)
         self._asked = filter_per_worker
         if type(self).collate_fn is not Iterating.collate_fn:
             raise TypeError(
@@ -173,8 +174,8 @@ class Iterating:
     def datapipe(self) -> Stage:
         """The chain that makes the batches of an epoch: the order of the seeds, the sampler, in workers the slicing."""
         if self._slices_in_workers():
-            return PygSlice(PygSample(self._seeds(), self.view), self.view)
-        return PygSample(self._seeds(), self.view if self.num_workers == 0 else self.view.for_sampling())
+            return PygSlice(self._sample(self.view), self.view)
+        return self._sample(self.view if self.num_workers == 0 else self.view.for_sampling())
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the epoch stands, to resume from: plain values, and the order that a sampler of torch drew."""
@@ -216,7 +217,7 @@ class Iterating:
 
         Where a sampler of the user's gives the order, of the last order that it drew.
         """
-        made = DataLoader(PygSample(self._seeds(), self.view), overlap=False).minibatch(epoch, index)
+        made = DataLoader(self._sample(self.view), overlap=False).minibatch(epoch, index)
         assert made is not None
         return self._batch_of(carried(made), self.view.key(made))
 
@@ -238,6 +239,9 @@ class Iterating:
         return {**self.__dict__, "view": copy.copy(self.view), "_running": None, "_options_then": None}
 
     # --- how
+
+    def _sample(self, view: View) -> Stage:
+        return PygSample(self._seeds(), view)
 
     def _seeds(self) -> SeedStage:
         if self._draws_order or len(self.batch_sampler) == 0:

@@ -84,7 +84,7 @@ def carried(minibatch: MiniBatch) -> Any:
     return _Unpickler(io.BytesIO(extra[_PICKLE].numpy().tobytes()), extra).load()
 
 
-def _carrying(minibatch: MiniBatch, value: Any) -> Carried:
+def carrying(minibatch: MiniBatch, value: Any) -> Carried:
     return Carried(epoch=minibatch.epoch, index=minibatch.index, value=value)
 
 
@@ -94,11 +94,14 @@ class DrawnOrder(SeedStage):
     Args:
         order: int64 [n], the places of all minibatches.
         offsets: int64 [num_minibatches + 1], where each begins in `order`.
+        rank, world_size: of the ranks that each have an order of their own; step i of a rank is minibatch
+            i * world_size + rank.
     """
 
-    def __init__(self, order: Tensor, offsets: Tensor, seed: int) -> None:
+    def __init__(self, order: Tensor, offsets: Tensor, seed: int, rank: int = 0, world_size: int = 1) -> None:
         super().__init__()
         self.order, self.offsets, self.rng_seed = order, offsets, seed
+        self.rank, self.world_size = rank, world_size
 
     @property
     def num_steps(self) -> int:
@@ -106,10 +109,11 @@ class DrawnOrder(SeedStage):
 
     @property
     def num_batches(self) -> int:
-        return len(self.offsets) - 1
+        return self.num_steps * self.world_size
 
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
-        begin, end = self.offsets[rng.index : rng.index + 2].tolist()
+        step = rng.index // self.world_size
+        begin, end = self.offsets[step : step + 2].tolist()
         return MiniBatch(epoch=rng.epoch, index=rng.index, seeds=self.order[begin:end])
 
     def fingerprint(self) -> Fingerprint:
@@ -127,7 +131,7 @@ class PygSample(MiniBatchTransformer):
         self.view = view
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        return _carrying(minibatch, self.view.sampled(minibatch.seeds, self.rng_of(minibatch)))
+        return carrying(minibatch, self.view.sampled(minibatch.seeds, self.rng_of(minibatch)))
 
     def fingerprint(self) -> Fingerprint:
         sampler, negatives = self.view.sampler, self.view.neg_sampling
@@ -150,7 +154,7 @@ class PygSlice(MiniBatchTransformer):
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         with seeded(self.view.key(minibatch)):
-            return _carrying(minibatch, self.view.transformed(self.view.sliced(carried(minibatch))))
+            return carrying(minibatch, self.view.transformed(self.view.sliced(carried(minibatch))))
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class View:
 
     def for_sampling(self) -> View:
         """Return a view without what only slicing needs, for workers that do not slice."""
-        found = View(self.is_link, self.seed)
+        found = type(self)(self.is_link, self.seed)
         found.sampler, found.input_data, found.neg_sampling = self.sampler, self.input_data, self.neg_sampling
         return found
 
@@ -123,13 +123,8 @@ class View:
         return batch
 
     def _sliced(self, out: Any) -> Any:
-        data, ids = self.data, self._edge_ids(None, out.edge)  # `data` may be replaced meanwhile
-        if isinstance(data, Data):
-            batch = copy.copy(data)
-            self._slice_nodes(None, data._store, batch._store, out.node)
-            self._slice_edges(None, data._store, batch._store, out.row, out.col, ids)
-        else:
-            batch = filter_custom_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
+        ids = self._edge_ids(None, out.edge)
+        batch = self._filtered(out, ids)
         self._set_ids(batch, out.node, ids)
         batch.batch = out.batch
         batch.num_sampled_nodes, batch.num_sampled_edges = out.num_sampled_nodes, out.num_sampled_edges
@@ -137,19 +132,33 @@ class View:
             batch._orig_edge_index = torch.stack((out.orig_row, out.orig_col))
         return batch
 
-    def _sliced_by_type(self, out: Any) -> Any:
+    def _filtered(self, out: Any, ids: Any) -> Any:
+        """Return a batch with the edges and the attributes of what was sampled; without types."""
+        data = self.data  # it may be replaced meanwhile
+        if not isinstance(data, Data):
+            return filter_custom_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
+        batch = copy.copy(data)
+        self._slice_nodes(None, data._store, batch._store, out.node)
+        self._slice_edges(None, data._store, batch._store, out.row, out.col, ids)
+        return batch
+
+    def _filtered_by_type(self, out: Any, ids: dict[Any, Any]) -> Any:
+        """Return a batch with the edges and the attributes of what was sampled; with types."""
         data, none = self.data, torch.empty(0, dtype=torch.int64)
+        if not isinstance(data, HeteroData):
+            return filter_custom_hetero_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
+        batch = copy.copy(data)
+        for store, to in zip(data.node_stores, batch.node_stores, strict=True):
+            self._slice_nodes(store._key, store, to, out.node.setdefault(store._key, none))
+        for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
+            of = store._key
+            row, col = out.row.get(of, none), out.col.get(of, none)
+            self._slice_edges(of, store, to, row, col, ids.setdefault(of, none))
+        return batch
+
+    def _sliced_by_type(self, out: Any) -> Any:
         edges = {of: self._edge_ids(of, ids) for of, ids in (out.edge or {}).items()}
-        if isinstance(data, HeteroData):
-            batch = copy.copy(data)
-            for store, to in zip(data.node_stores, batch.node_stores, strict=True):
-                self._slice_nodes(store._key, store, to, out.node.setdefault(store._key, none))
-            for store, to in zip(data.edge_stores, batch.edge_stores, strict=True):
-                of = store._key
-                row, col = out.row.get(of, none), out.col.get(of, none)
-                self._slice_edges(of, store, to, row, col, edges.setdefault(of, none))
-        else:
-            batch = filter_custom_hetero_store(*data, out.node, out.row, out.col, out.edge, self.custom_cls)
+        batch = self._filtered_by_type(out, edges)
         stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[of] takes longer
 
         def store_of(of: Any) -> Any:

@@ -1,28 +1,19 @@
-"""The stores of a part as PyG's GraphStore and FeatureStore. No other module needs torch_geometric to be imported."""
+"""The stores of a part as PyG's GraphStore and FeatureStore, which PyG's own code takes."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from datapipes.base.errors import not_installed
+from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.stores.feature_lookup import FeatureClient
 from datapipes.partition.stores.local_feature_store import LocalFeatureStore as _LocalFeatureStore
 from datapipes.partition.stores.local_graph_store import LocalGraphStore as _LocalGraphStore
+from datapipes.pyg.upstream import EdgeAttr, EdgeLayout, FeatureStore, GraphStore, TensorAttr
 
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about how PyG itself uses torch and typing
-        from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
-        from torch_geometric.data.graph_store import EdgeLayout
-except ImportError as error:
-    _INSTEAD = "; or use the stores of datapipes.distributed, which do without it"
-    raise not_installed("torch_geometric", "pyg", "datapipes.distributed.pyg", _INSTEAD, error) from error
-
-__all__ = ["LocalFeatureStore", "LocalGraphStore"]
+__all__ = ["LocalFeatureStore", "LocalGraphStore", "LocalTensorAttr", "Partitioner"]
 
 
 @dataclass

@@ -1,0 +1,32 @@
+"""torch_geometric.distributed, working: its names, arguments and batches over the servers of this package.
+
+`from datapipes.pyg.distributed import DistNeighborLoader`. docs/migrate/pyg-distributed.md has the differences.
+"""
+
+from datapipes.pyg.distributed.context import DistContext, DistEdgeHeteroSamplerInput, DistRole
+from datapipes.pyg.distributed.dist_loader import DistLoader
+from datapipes.pyg.distributed.dist_neighbor_loader import DistLinkNeighborLoader, DistNeighborLoader
+from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
+from datapipes.pyg.distributed.rpc import ConcurrentEventLoop, init_rpc, shutdown_rpc
+from datapipes.pyg.distributed.stores import LocalFeatureStore, LocalGraphStore, LocalTensorAttr, Partitioner
+
+__all__ = [
+    "ConcurrentEventLoop",
+    "DistContext",
+    "DistEdgeHeteroSamplerInput",
+    "DistLinkNeighborLoader",
+    "DistLoader",
+    "DistNeighborLoader",
+    "DistNeighborSampler",
+    "DistRole",
+    "LocalFeatureStore",
+    "LocalGraphStore",
+    "LocalTensorAttr",
+    "Partitioner",
+    "init_rpc",
+    "shutdown_rpc",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

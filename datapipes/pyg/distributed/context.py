@@ -1,0 +1,85 @@
+"""DistContext: who the ranks of a loader are. With the names of PyG's small classes around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.checks import check_int, shown
+
+__all__ = ["DistContext", "DistEdgeHeteroSamplerInput", "DistRole"]
+
+
+class DistRole(Enum):
+    """What a process does; there is one role."""
+
+    WORKER = 1
+
+
+@dataclass
+class DistContext:
+    """Who this process is among those that sample together; each of them has one part.
+
+    Attributes:
+        rank: its number, in [0, world_size).
+        global_rank, global_world_size: the same two numbers; PyG counts other roles in them, and there are none.
+        world_size: number of processes, which is the number of parts.
+        group_name: a name that all of them give; groups of other names do not meet.
+    """
+
+    rank: int
+    global_rank: int
+    world_size: int
+    global_world_size: int
+    group_name: str
+    role: DistRole = DistRole.WORKER
+
+    @property
+    def worker_name(self) -> str:
+        """The name of this process in its group."""
+        return f"{self.group_name}-{self.rank}"
+
+
+@dataclass
+class DistEdgeHeteroSamplerInput:
+    """The seeds of `DistNeighborSampler.node_sample` where they are of two node types, the ends of links.
+
+    Attributes:
+        input_id: int64 [n], the places of the links among all; or None.
+        node_dict: {node type: int64 [n]}.
+        time_dict: {node type: int64 [n]}, the times of the seeds; or None.
+        input_type: the edge type of the links.
+    """
+
+    input_id: Tensor | None
+    node_dict: dict[str, Tensor]
+    time_dict: dict[str, Tensor] | None = None
+    input_type: tuple[str, str, str] | None = None
+
+
+def check_context(where: str, given: Any, num_parts: int) -> DistContext:
+    """Return a context whose numbers fit each other and the number of parts.
+
+    Raises:
+        TypeError, ValueError: They do not; the message says what was found.
+    """
+    names = ("rank", "world_size", "group_name")
+    if not all(hasattr(given, name) for name in names):
+        raise TypeError(
+            f"{where}: current_ctx must be a DistContext, got {shown(given)}. Import it from here, or from "
+            "torch_geometric.distributed."
+        )
+    size = check_int(where, "world_size of current_ctx", given.world_size, 1)
+    check_int(where, "rank of current_ctx", given.rank, 0, size - 1)
+    if not isinstance(given.group_name, str):
+        raise TypeError(f"{where}: group_name of current_ctx must be text, got {shown(given.group_name)}.")
+    if size != num_parts:
+        raise ValueError(
+            f"{where}: current_ctx has world_size {size}, but the graph is in {num_parts} parts; each rank has one "
+            "part. Start as many ranks as there are parts, or partition the graph again."
+        )
+    found: DistContext = given
+    return found

@@ -1,0 +1,303 @@
+"""DistLoader: what PyG's loaders over parts share, and what users derive their own from."""
+
+from __future__ import annotations
+
+import os
+import queue
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from datapipes.base.checks import check_bool, check_int
+from datapipes.base.rng import RngKey
+from datapipes.chain.stage import SeedStage, Stage
+from datapipes.distributed.tls import TLSConfig
+from datapipes.minibatch import MiniBatch
+from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
+from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler, labels_of
+from datapipes.pyg.distributed.meeting import Meeting, place_of
+from datapipes.pyg.loader.iterating import Iterating
+from datapipes.pyg.loader.stages import DrawnOrder, PygSample, carrying
+from datapipes.pyg.loader.view import View
+from datapipes.pyg.sampled import edge_index_of
+from datapipes.pyg.upstream import Data, HeteroData
+from datapipes.sampling.choice_sampler import CONCURRENCY
+from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
+from datapipes.seeds.item_set import ItemSet
+
+__all__ = ["DistLoader"]
+
+
+class DistLoader:
+    """Brings the ranks of a loader together, each with its own part, and serves this rank's part to the others.
+
+    All ranks build their loaders at the same time and in the same order. The part is served until all of them have
+    called `close`, dropped the loader, or ended, also after this rank's own last minibatch: the end of the process
+    waits for that, `rpc_timeout` at most, unless an error ended it.
+
+    Args:
+        current_ctx: who this rank is.
+        master_addr, master_port: where the ranks meet: a store of torch is there, or rank 0 makes one. By default
+            MASTER_ADDR, and MASTER_PORT + 1, of the environment. It carries addresses and digests alone.
+        channel: where `channel_get` takes outputs from; for classes of the user's, whose sampler puts them there.
+        num_rpc_threads: at most so many requests of other ranks are worked on at once, no more than there are cores.
+        rpc_timeout: seconds for each request in all, and that a rank may be late.
+        dist_sampler: the DistNeighborSampler.
+        tls: certificates with which the ranks speak to each other; needed, unless `master_addr` is of this machine
+            alone. By default those that DATAPIPES_TLS_CERT, DATAPIPES_TLS_KEY and DATAPIPES_TLS_CA name.
+        insecure: allow other machines without TLS, where all of them are trusted; so does DATAPIPES_INSECURE=1.
+    Raises:
+        RankError: A rank has failed, has ended or did not come in time; a ValueError that names it.
+        TypeError, ValueError: An argument is not allowed; parts are missing, there twice, or of different partitions;
+            another job uses the port.
+    """
+
+    def __init__(
+        self,
+        current_ctx: Any,
+        master_addr: str | None = None,
+        master_port: int | str | None = None,
+        channel: Any = None,
+        num_rpc_threads: int = 16,
+        rpc_timeout: float = 180,
+        dist_sampler: Any = None,
+        *,
+        tls: TLSConfig | None = None,
+        insecure: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        where = type(self).__name__
+        if not isinstance(dist_sampler, DistNeighborSampler):
+            raise TypeError(
+                f"{where}: dist_sampler must be a DistNeighborSampler of datapipes.pyg.distributed, got "
+                f"{type(dist_sampler).__name__}."
+            )
+        place = place_of(
+            where,
+            master_addr,
+            master_port,
+            timeout=rpc_timeout,
+            num_threads=num_rpc_threads,
+            tls=tls,
+            insecure=insecure,
+        )
+        self.dist_sampler, self.current_ctx, self.channel = dist_sampler, current_ctx, channel
+        self.master_addr, self.master_port = place.host, place.port
+        self.num_rpc_threads, self.rpc_timeout = num_rpc_threads, rpc_timeout
+        self.pid = os.getpid()
+        self.num_workers = kwargs.get("num_workers", 0)
+        self._meeting: Meeting = dist_sampler.meet(place)
+        self._meeting.use()
+        self._leave = weakref.finalize(self, self._meeting.leave)
+        self._leave.atexit = False
+        self._iterator: Any = None
+
+    def channel_get(self, out: Any) -> Any:
+        """Return the next output of the channel; without one, `out`.
+
+        Raises:
+            The error that a call of the sampler ended with.
+        """
+        if self.channel is None:
+            return out
+        found = self.channel.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def reset_channel(self, channel: Any = None) -> None:
+        """Drop what is on the channel, or take another one."""
+        while self.channel is not None and not self.channel.empty():
+            self.channel.get_nowait()
+        if channel is not None:
+            self.channel = self.dist_sampler.channel = channel
+
+    def worker_init_fn(self, worker_id: int) -> None:
+        """Do nothing: workers have all that they need when they start. PyG's loaders pass this on."""
+
+    def close(self) -> None:
+        """End what runs for the loader, and tell the other ranks that this one needs them no more. It cannot be
+        iterated afterwards. May be called twice.
+        """
+        super_close = getattr(super(), "close", None)
+        if super_close is not None:
+            super_close()
+        self._leave()
+
+    def __enter__(self) -> Iterator[Any]:
+        """Return an iterator, as PyG does."""
+        found: Iterator[Any] = iter(self)  # type: ignore[call-overload]
+        self._iterator = found
+        return found
+
+    def __exit__(self, *_: object) -> None:
+        self._iterator = None  # which ends the loop
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(pid={self.pid})"
+
+
+class DistView(View):
+    """What the batches of a loader over parts are made of: the sampler brings the rows of all attributes."""
+
+    labels: Any = None
+
+    async def sampled_async(self, index: Any, key: RngKey) -> Any:
+        """Return the sampler's output for the seeds at places `index`, with its features."""
+        return await self.sampler.sampled(self.input_data[index], self.neg_sampling, key)
+
+    def sampled(self, index: Any, key: RngKey | None = None) -> Any:
+        """Return the sampler's output for the seeds at places `index`; None draws by the sampler's next key."""
+        sampler = self.sampler
+        sampler.init_event_loop()
+        return sampler.event_loop.run_task(self.sampled_async(index, sampler._next_key(key)))
+
+    def _filtered(self, out: Any, ids: Any) -> Any:
+        batch = Data(edge_index=edge_index_of(out.row, out.col))
+        for (_, _, name), rows in out.features.items():
+            batch[name] = rows
+        if not any(domain == "node" for domain, _, _ in out.features):
+            batch.num_nodes = len(out.node)
+        labels = self._labels()
+        if labels is not None:
+            batch.y = labels_of(labels, out, None)
+        return batch
+
+    def _filtered_by_type(self, out: Any, ids: dict[Any, Any]) -> Any:
+        batch = HeteroData()
+        for of, nodes in out.node.items():
+            batch[of].n_id = nodes
+        for of, row in out.row.items():
+            batch[of].edge_index = edge_index_of(row, out.col[of])
+        for (_, of, name), rows in out.features.items():
+            batch[of][name] = rows
+        with_rows = {of for domain, of, _ in out.features if domain == "node"}
+        for of, nodes in out.node.items():
+            if of not in with_rows:
+                batch[of].num_nodes = len(nodes)
+        for of, values in (labels_of(self._labels(), out, self.input_data.input_type) or {}).items():
+            batch[of].y = values
+        return batch
+
+    def transformed(self, batch: Any) -> Any:
+        """Return the batch on the sampler's device, after the user's transform."""
+        device = self.sampler.device
+        return super().transformed(batch if device is None else batch.to(device))
+
+    def _labels(self) -> Any:
+        return self.labels if self.data is None else self.data[0].labels
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for workers, which read the part in the sampler and no stores."""
+        return {**super().__getstate__(), "data": None, "labels": self._labels()}
+
+    def for_sampling(self) -> View:
+        """See View."""
+        found = super().for_sampling()
+        found.data = None
+        return found
+
+
+class PygSampleOverParts(PygSample):
+    """PygSample that waits for the other parts, several minibatches at once, and brings the features too."""
+
+    def __init__(self, source: Stage, view: DistView, concurrency: int, asynchronous: bool) -> None:
+        super().__init__(source, view)
+        self.asynchronous, self.concurrency = asynchronous, concurrency
+
+    async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
+        """Return what `transform` does; other minibatches go on meanwhile."""
+        view: Any = self.view
+        return carrying(minibatch, await view.sampled_async(minibatch.seeds, self.rng_of(minibatch)))
+
+
+class IteratingOverParts(DistLoader, Iterating):
+    """What our loaders over parts add: the seeds of a rank, and workers that connect to the other parts themselves."""
+
+    _view_class = DistView
+
+    def _set_up_parts(self, concurrency: int, async_sampling: bool) -> None:
+        """Take the options of sampling; called before PyG's constructor."""
+        where = type(self).__name__
+        self.async_sampling = check_bool(where, "async_sampling", async_sampling)
+        self.concurrency = check_int(where, "concurrency", concurrency, 1)
+
+    def _meet(self, *given: Any) -> None:
+        """Meet the other ranks; the arguments of a loader, in this order."""
+        context, host, port, num_rpc_threads, rpc_timeout, sampler, tls, insecure, kwargs = given
+        channel: Any = (
+            queue.SimpleQueue() if self.async_sampling else None
+        )  # which PyG's scripts look at; it stays empty
+        DistLoader.__init__(
+            self,
+            context,
+            host,
+            port,
+            channel,
+            num_rpc_threads,
+            rpc_timeout,
+            sampler,
+            tls=tls,
+            insecure=insecure,
+            num_workers=kwargs.get("num_workers", 0),
+        )
+
+    def _sample(self, view: View) -> Stage:
+        assert isinstance(view, DistView)
+        # 1 is PyG's default, which would leave the process idle whenever it waits for a part.
+        concurrency = self.concurrency if self.concurrency > 1 or not self.async_sampling else CONCURRENCY
+        return PygSampleOverParts(self._seeds(), view, concurrency, self.async_sampling)
+
+    def _seeds(self) -> SeedStage:
+        context = self.current_ctx
+        if self._draws_order or len(self.batch_sampler) == 0:
+            none = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+            return DrawnOrder(*(self._order or none), self.seed, context.rank, context.world_size)
+        return DistributedItemSampler(
+            ItemSet(len(self.dataset)),
+            self.batch_size,
+            rank=context.rank,
+            world_size=context.world_size,
+            shuffle=isinstance(self.sampler, torch.utils.data.RandomSampler),
+            drop_last=self.drop_last,
+            local_items=True,
+            seed=self.seed,
+            num_steps=len(self.batch_sampler),
+        )
+
+    def _why_threads(self) -> str | None:
+        context = self.multiprocessing_context
+        if context is not None and context.get_start_method() != "fork":
+            return None
+        try:
+            refuse_missing_main()
+            refuse_repetition(is_building=True)
+        except RuntimeError:
+            return "serves a part, so it must not be forked, and its main module cannot be imported again"
+        return None
+
+    def _options(self) -> dict[str, Any]:
+        options = super()._options()
+        if self.num_workers == 0 and not self.async_sampling:
+            return {"overlap": False}
+        if self.num_workers > 0 and options.get("worker_method") != "thread" and self.multiprocessing_context is None:
+            options["multiprocessing_context"] = None  # that of the DataLoader: a fork would not be safe
+        return options
+
+    def _next(self) -> Any:
+        if not self._leave.alive:
+            raise RuntimeError(f"{type(self).__name__}: was closed. Build a new one, on all ranks.")
+        return super()._next()
+
+    def _refuse_wrong_ids(self, name: str, of: Any, ids: Any) -> None:
+        """Refuse seeds that are no nodes of the graph; `of` is a known node type."""
+        count = self.dist_sampler.graph.num_nodes_of(of)
+        outside = ids[(ids < 0) | (ids >= count)]
+        if outside.numel() > 0:
+            what = "" if of is None else f" of {of!r}"
+            raise IndexError(
+                f"{type(self).__name__}: {name} has {int(outside.reshape(-1)[0])}; nodes{what} are in [0, {count}). "
+                "Pass ids of the whole graph."
+            )

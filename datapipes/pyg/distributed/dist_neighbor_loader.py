@@ -1,0 +1,253 @@
+"""DistNeighborLoader and DistLinkNeighborLoader, under PyG's names, with its arguments and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import as_tensor, check_index_tensor, shown
+from datapipes.base.types import ends_of, type_in
+from datapipes.distributed.tls import TLSConfig
+from datapipes.pyg import upstream
+from datapipes.pyg.distributed.dist_loader import IteratingOverParts
+from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler, stores_of
+
+__all__ = ["DistLinkNeighborLoader", "DistNeighborLoader"]
+
+
+class DistNeighborLoader(IteratingOverParts, upstream.NodeLoader):  # type: ignore[misc]  # PyG comes without types
+    """torch_geometric.distributed.DistNeighborLoader: the same arguments and batches, with right results.
+
+    Batches come in the order of their index. Batch i of rank r is minibatch i * world_size + r of the epoch, the same
+    bits for any number of workers and any `concurrency`. Ranks may have different numbers of batches.
+
+    Args:
+        data: (LocalFeatureStore, LocalGraphStore) of this rank's part. A batch has all attributes of nodes and edges
+            that the parts have, and `y` where `feature_store.labels` is set: [num_nodes], or {type: [num_nodes]}.
+        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr, transform: as NeighborLoader has
+            them. With a `time_attr` disjoint is implied.
+        master_addr, master_port, current_ctx, num_rpc_threads, rpc_timeout, tls, insecure: as DistLoader has them.
+        input_nodes: seeds of this rank, ids of the whole graph, in any part: a tensor, a mask of all nodes, with types
+            (type, tensor) or (type, mask). None, and a type alone, stand for all nodes of the graph, on each rank.
+        input_time: the time of each seed; by default the node's own.
+        dist_sampler: a DistNeighborSampler, in place of one for these arguments; it decides `weight_attr` too.
+        concurrency: minibatches that wait for parts at once, in each worker. 1, the default, stands for 8 with
+            `async_sampling`.
+        filter_per_worker: whether workers make the whole batch, `transform` included.
+        async_sampling: False makes one minibatch at a time, when it is asked for; the bits are the same.
+        device: where the batches lie; None for host memory.
+        seed: in [0, 2**64); decides order and draws.
+        weight_attr: the attribute of edges that holds weights.
+        **kwargs: those of torch's DataLoader, as for NodeLoader. Workers are processes that the fork server starts, or
+            threads, with a line in the log, where the main module cannot be imported again.
+    Raises:
+        What DistLoader raises; TypeError, ValueError, IndexError: an argument is not allowed.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        master_addr: str | None,
+        master_port: int | str | None,
+        current_ctx: Any,
+        input_nodes: Any = None,
+        input_time: Any = None,
+        dist_sampler: DistNeighborSampler | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        transform: Callable[..., Any] | None = None,
+        concurrency: int = 1,
+        num_rpc_threads: int = 16,
+        filter_per_worker: bool | None = False,
+        async_sampling: bool = True,
+        device: Any = None,
+        *,
+        seed: int = 0,
+        weight_attr: str | None = None,
+        rpc_timeout: float = 180,
+        tls: TLSConfig | None = None,
+        insecure: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        where = type(self).__name__
+        stores_of(where, data)
+        if input_time is not None and time_attr is None and dist_sampler is None:
+            raise ValueError(f"{where}: input_time is given, but time_attr is not; times need both. Pass time_attr.")
+        self._set_up(False, seed, filter_per_worker, kwargs)
+        self._set_up_parts(concurrency, async_sampling)
+        if dist_sampler is None:
+            dist_sampler = DistNeighborSampler(
+                current_ctx,
+                data,
+                num_neighbors,
+                replace=replace,
+                subgraph_type=subgraph_type,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                concurrency=concurrency,
+                device=device,
+                seed=seed,
+                weight_attr=weight_attr,
+            )
+        self._meet(
+            current_ctx, master_addr, master_port, num_rpc_threads, rpc_timeout, dist_sampler, tls, insecure, kwargs
+        )
+        of, ids = self._nodes(input_nodes)
+        upstream.NodeLoader.__init__(
+            self,
+            data,
+            dist_sampler,
+            input_nodes=ids if of is None else (of, ids),
+            input_time=input_time,
+            transform=transform,
+            filter_per_worker=filter_per_worker,
+            **kwargs,
+        )
+
+    def _nodes(self, given: Any) -> tuple[Any, Tensor]:
+        """Return the type of the seeds, and their ids."""
+        where, graph, of, ids = type(self).__name__, self.dist_sampler.graph, None, given
+        if graph.is_heterogeneous:
+            if isinstance(given, str):
+                of, ids = given, None
+            elif isinstance(given, (list, tuple)) and len(given) == 2 and isinstance(given[0], str):
+                of, ids = given
+            else:
+                raise TypeError(
+                    f"{where}: input_nodes must be a node type, or (node type, ids), since the graph has types, got "
+                    f"{shown(given)}. Name one of {[*graph.node_types]}."
+                )
+        elif isinstance(given, str):
+            raise TypeError(f"{where}: input_nodes is {given!r}, but the graph has no types. Pass ids, a mask or None.")
+        of, count = type_in(where, "node", of, graph.node_types), graph.num_nodes_of(of)
+        if ids is None:
+            return of, torch.arange(count)
+        ids = as_tensor(where, "input_nodes", np.asarray(ids) if isinstance(ids, (list, range)) else ids)
+        if ids.dtype == torch.bool:
+            if ids.shape != (count,):
+                raise ValueError(
+                    f"{where}: input_nodes is a mask of shape {list(ids.shape)}; there are {count} nodes in the whole "
+                    f"graph, which need [{count}]. Pass the ids of the nodes, or a mask of all nodes."
+                )
+            return of, ids
+        ids = check_index_tensor(where, "input_nodes", ids).long()
+        self._refuse_wrong_ids("input_nodes", of, ids)
+        return of, ids
+
+
+class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: ignore[misc]  # PyG comes without types
+    """torch_geometric.distributed.DistLinkNeighborLoader: the same arguments and batches, with right results.
+
+    Args:
+        edge_label_index: links of this rank, by ids of nodes of the whole graph: int64 [2, n], or (edge type, [2, n]);
+            (None, [2, n]) without types. An edge type alone, or None without types, stands for the edges of this part.
+        edge_label, edge_label_time, neg_sampling, neg_sampling_ratio: as LinkNeighborLoader has them. Negatives are
+            nodes of the whole graph.
+        The other arguments are those of DistNeighborLoader.
+    Raises:
+        As DistNeighborLoader does.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        master_addr: str | None,
+        master_port: int | str | None,
+        current_ctx: Any,
+        edge_label_index: Any = None,
+        edge_label: Any = None,
+        edge_label_time: Any = None,
+        dist_sampler: DistNeighborSampler | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        transform: Callable[..., Any] | None = None,
+        concurrency: int = 1,
+        num_rpc_threads: int = 16,
+        filter_per_worker: bool | None = False,
+        async_sampling: bool = True,
+        device: Any = None,
+        *,
+        seed: int = 0,
+        weight_attr: str | None = None,
+        rpc_timeout: float = 180,
+        tls: TLSConfig | None = None,
+        insecure: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        where = type(self).__name__
+        stores_of(where, data)
+        time_attr = time_attr if dist_sampler is None else dist_sampler.time_attr
+        if (edge_label_time is None) != (time_attr is None):
+            given = ["set" if each is not None else "not set" for each in (edge_label_time, time_attr)]
+            raise ValueError(
+                f"{where}: 'edge_label_time' is {given[0]} while 'time_attr' is {given[1]}; both are needed to sample "
+                "by time. Pass both or neither."
+            )
+        self._set_up(True, seed, filter_per_worker, kwargs)
+        self._set_up_parts(concurrency, async_sampling)
+        if dist_sampler is None:
+            dist_sampler = DistNeighborSampler(
+                current_ctx,
+                data,
+                num_neighbors,
+                replace=replace,
+                subgraph_type=subgraph_type,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                concurrency=concurrency,
+                device=device,
+                seed=seed,
+                weight_attr=weight_attr,
+            )
+        self._meet(
+            current_ctx, master_addr, master_port, num_rpc_threads, rpc_timeout, dist_sampler, tls, insecure, kwargs
+        )
+        upstream.LinkLoader.__init__(
+            self,
+            data,
+            dist_sampler,
+            edge_label_index=self._links(edge_label_index),
+            edge_label=edge_label,
+            edge_label_time=edge_label_time,
+            neg_sampling=neg_sampling,
+            neg_sampling_ratio=neg_sampling_ratio,
+            transform=transform,
+            filter_per_worker=filter_per_worker,
+            **kwargs,
+        )
+
+    def _links(self, given: Any) -> tuple[Any, Tensor]:
+        """Return the type of the links, and their ends."""
+        where, graph, of, ends = type(self).__name__, self.dist_sampler.graph, None, given
+        if isinstance(given, (list, tuple)) and len(given) == 3 and all(isinstance(each, str) for each in given):
+            of, ends = given, None
+        elif isinstance(given, (list, tuple)) and len(given) == 2 and (given[0] is None or len(given[0]) == 3):
+            of, ends = given
+        of = type_in(where, "edge", None if of is None else tuple(of), graph.edge_types)
+        if ends is None:
+            ends = self.dist_sampler.graph_store.get_edge_index(of, "coo")
+        ends = torch.stack([*ends]) if isinstance(ends, (list, tuple)) else as_tensor(where, "edge_label_index", ends)
+        if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype not in (torch.int32, torch.int64):
+            raise ValueError(
+                f"{where}: edge_label_index must be int64 [2, n], got {ends.dtype} {list(ends.shape)}. Pass sources "
+                "and destinations."
+            )
+        for row, end in zip(ends, ends_of(of), strict=True):
+            self._refuse_wrong_ids("edge_label_index", end, row)
+        return of, ends.long()

@@ -1,0 +1,542 @@
+"""DistNeighborSampler: PyG's sampler over a graph in parts, by the samplers of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_index_tensor, check_int, shown
+from datapipes.base.codec import Message, join_key
+from datapipes.base.errors import ServerUnavailable, add_note
+from datapipes.base.rng import RngKey, check_seed
+from datapipes.base.types import ends_of, type_in
+from datapipes.chain.asynchronous import off_loop
+from datapipes.channel import ChannelBase
+from datapipes.distributed.dist_feature_store import DistFeatureStore
+from datapipes.distributed.partition_client import PartitionClient
+from datapipes.minibatch import MiniBatch
+from datapipes.partition.native.part import Part
+from datapipes.pyg.distributed import rpc
+from datapipes.pyg.distributed.context import DistEdgeHeteroSamplerInput, check_context
+from datapipes.pyg.distributed.meeting import Meeting, Place, place_of
+from datapipes.pyg.distributed.stores import LocalFeatureStore, LocalGraphStore
+from datapipes.pyg.graph_of import TimedGraph
+from datapipes.pyg.sampled import sampler_output, seeds_alone
+from datapipes.pyg.sampler import NeighborSampler, fanouts_of
+from datapipes.pyg.upstream import (
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+    edge_sample,
+)
+
+__all__ = ["DistNeighborSampler"]
+
+_NAME = "DistNeighborSampler"
+_OPTIONS = {"seed": 0, "weight_attr": None}  # beside PyG's, in its **kwargs
+_UNUSED = ("shuffle", "rpc_worker_names")  # of PyG's **kwargs, which has no use for them either
+_key: ContextVar[RngKey | None] = ContextVar("key", default=None)  # of the minibatch that a loader makes
+
+
+class DistNeighborSampler(NeighborSampler):
+    """Sample neighborhoods over parts: `torch_geometric.distributed.DistNeighborSampler`, with global edge ids.
+
+    A loader brings it together with the other ranks. Alone, it does so when `init_rpc` is called, or at its first call,
+    at MASTER_ADDR and MASTER_PORT + 1 of the environment. All ranks do this at the same time.
+
+    Args:
+        current_ctx: who this rank is.
+        data: (feature_store, graph_store) of the rank's own part.
+        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr: as NeighborSampler has them.
+        channel: where `sample_from_nodes` and `sample_from_edges` put the outputs, in place of returning them: an
+            object with `put`, which also gets the error of a call that failed; or a ChannelBase, which gets messages,
+            see `to_message`.
+        concurrency: with a channel, at most so many calls are under way.
+        device: where the results lie; None leaves them in host memory.
+        seed, weight_attr: further arguments, by name: what decides the draws, together with the number of the call, 0
+            by default; and the attribute of edges that holds weights.
+    Raises:
+        TypeError, ValueError: An argument is not allowed.
+    Attributes:
+        graph: the DistGraph, once the ranks have met.
+    """
+
+    def __init__(
+        self,
+        current_ctx: Any,
+        data: Any,
+        num_neighbors: Any,
+        channel: Any = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        concurrency: int = 1,
+        device: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        options = {name: kwargs.pop(name, value) for name, value in _OPTIONS.items()}
+        unknown = [name for name in kwargs if name not in _UNUSED]
+        if unknown:
+            raise TypeError(f"{_NAME}: got an unknown argument {unknown[0]!r}; further ones are {[*_OPTIONS]}.")
+        self.feature_store, self.graph_store = stores_of(_NAME, data)
+        self.current_ctx = check_context(_NAME, current_ctx, self.graph_store.num_partitions)
+        self.channel, self.device = channel, None if device is None else torch.device(device)
+        self.concurrency = check_int(_NAME, "concurrency", concurrency, 1)
+        self.event_loop: Any = None
+        self._meeting: Meeting | None = None
+        seed, weight_attr = check_seed(_NAME, options["seed"]), options["weight_attr"]
+        self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, seed)
+        of_edges = sorted({attr.edge_type for attr in self.graph_store.get_all_edge_attrs()} - {None})
+        self._given = fanouts_of(num_neighbors, of_edges)[0]
+        rpc.meet_if_called(self)
+
+    # --- the other ranks
+
+    def init_sampler_instance(self) -> None:
+        """Do nothing; PyG's scripts call it."""
+
+    def register_sampler_rpc(self) -> None:
+        """Do nothing; PyG's scripts call it."""
+
+    def meet(self, place: Place | None = None) -> Meeting:
+        """Return the meeting of the ranks, which this call begins on all of them if it has not begun.
+
+        Raises:
+            RankError: A rank has failed or did not come; it is named.
+            ValueError, TypeError, IndexError: The stores do not fit each other, or those of other ranks, or the
+                arguments; the message says what is wrong.
+        """
+        if self._meeting is None:
+            if place is None and self.current_ctx.world_size > 1:
+                place = place_of(_NAME, None, None, timeout=180, num_threads=16, tls=None, insecure=False)
+            elif place is None:
+                place = Place("127.0.0.1", 1, 180.0, 16, None, False)
+            meeting = Meeting(self.current_ctx, place, self._part)
+            try:
+                self._begin(meeting)
+            except BaseException:
+                meeting.use()
+                meeting.leave()
+                raise
+            self._meeting = meeting
+        return self._meeting
+
+    def _part(self, tell: Callable[[Any], list[Any]]) -> Part:
+        part = Part.of_stores(self.graph_store, self.feature_store, time_attr=self.time_attr, tell=tell)
+        edge_types = [of for of in part.edge_types if of is not None]
+        fanouts_of(self._given, edge_types)  # refused before the ranks have met
+        of_edges = {name for domain, _, name in part.forms() if domain == "edge" and name != self.time_attr}
+        if of_edges and part.num_parts > 1 and not part.book.has_edges:
+            raise ValueError(
+                f"{_NAME}: edges have features, {sorted(of_edges)}, and which part has an edge is not known. Set "
+                "graph_store.edge_pb, or remove these features."
+            )
+        return part
+
+    def _begin(self, meeting: Meeting) -> None:
+        graph, name = meeting.graph, self.time_attr
+        on_edges = name is not None and any(key[0] == "edge" and key[2] == name for key in graph.facts.features)
+        times: dict[Any, Tensor] = {}
+        if name is not None and not on_edges:
+            for of in graph.node_types:
+                if ("node", of, name) in graph.facts.features:
+                    times[of] = self._times_of_all(graph, of, name)
+        self._take(TimedGraph(graph, times, on_edges), self._given)
+        self._features = DistFeatureStore(graph)
+        if self.feature_store.client is None and graph.facts.num_parts > 1:
+            self.feature_store.client = PartitionClient(meeting.peers)
+
+    def _times_of_all(self, graph: Any, of: Any, name: str) -> Tensor:
+        """Return the time of each node of a type, of all parts."""
+        count = graph.num_nodes_of(of)
+        if (of, name) in self.feature_store._feat:
+            known: Tensor = self.feature_store.get_tensor(of, name)
+            if len(known) == count:  # as PyG's layout has it in each part
+                return known
+        found: Tensor = graph.node_times(name, torch.arange(count), of)
+        return found
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether the graph has types."""
+        return bool(self.graph_store.meta.get("is_hetero"))
+
+    @property
+    def num_nodes(self) -> Any:
+        """The number of nodes of the whole graph, with types by type."""
+        found = self.graph.num_nodes
+        return dict(found) if self.is_hetero else found
+
+    @property
+    def edge_permutation(self) -> None:
+        """None: edge ids are those of the whole graph."""
+        return None
+
+    # --- PyG's calls
+
+    def sample_from_nodes(self, inputs: Any, *, rng: RngKey | None = None, **kwargs: Any) -> Any:
+        """Return the neighborhood of nodes with their features and labels, or put it on the channel.
+
+        Args:
+            inputs: a NodeSamplerInput.
+            callback: by name: called with the output after it was put on the channel.
+        Returns:
+            A SamplerOutput or HeteroSamplerOutput; None with a channel. Its metadata are (input_id, time, number of
+            seeds, features "x", labels, "edge_attr"); `features` has all attributes, {("node" or "edge", type, name):
+            rows}.
+        """
+        return self._run(self.sampled(NodeSamplerInput.cast(inputs), None, self._next_key(rng)), kwargs)
+
+    def sample_from_edges(
+        self, inputs: Any, neg_sampling: Any = None, *, rng: RngKey | None = None, **kwargs: Any
+    ) -> Any:
+        """Return the neighborhood of links and of their negatives; see sample_from_nodes."""
+        return self._run(self.sampled(inputs, neg_sampling, self._next_key(rng)), kwargs)
+
+    async def sampled(self, inputs: Any, neg_sampling: Any, key: RngKey) -> Any:
+        """Return the neighborhood of nodes or links, drawn by `key`, with their features."""
+        _key.set(key)  # of this task alone
+        self.meet()
+        with self._naming_rank():
+            if isinstance(inputs, NodeSamplerInput):
+                out = await self.node_sample(inputs)
+            else:
+                node_time = self.node_time if self.is_hetero else self.node_time.get(None)
+                out = await self.edge_sample(
+                    inputs, self.node_sample, self.num_nodes, self.disjoint, node_time, neg_sampling
+                )
+            out = self._in_form(out)
+            out.features = await self._read(out)
+        return out
+
+    async def node_sample(self, inputs: Any) -> Any:
+        """Return the neighborhood of nodes: a NodeSamplerInput, or a DistEdgeHeteroSamplerInput of two node types.
+
+        Returns:
+            A SamplerOutput or HeteroSamplerOutput: nodes and edges by the ids of the whole graph. Of a NodeSamplerInput
+            the metadata are (input_id, time, number of seeds).
+        """
+        self.meet()
+        key = self._next_key(_key.get())
+        if isinstance(inputs, DistEdgeHeteroSamplerInput) or hasattr(inputs, "node_dict"):
+            return await self._drawn(inputs.node_dict, inputs.time_dict, key)
+        if self.is_hetero and inputs.input_type is None:
+            raise ValueError(f"{_NAME}: input_type is None, but the graph has types. Name the type of the seeds.")
+        of, times = inputs.input_type, inputs.time
+        seeds = {of: inputs.node} if self.is_hetero else inputs.node
+        out = await self._drawn(seeds, {of: times} if self.is_hetero and times is not None else times, key)
+        out.metadata = (inputs.input_id, inputs.time, len(inputs.node))
+        return out
+
+    async def edge_sample(
+        self,
+        inputs: Any,
+        sample_fn: Callable[..., Awaitable[Any]],
+        num_nodes: Any,
+        disjoint: bool,
+        node_time: Any = None,
+        neg_sampling: Any = None,
+    ) -> Any:
+        """Return the neighborhood of links and of their negatives, of an EdgeSamplerInput.
+
+        Args:
+            sample_fn: samples the nodes, mostly `node_sample`.
+            num_nodes: of the whole graph, with types by type.
+            disjoint: whether each link has a tree of its own.
+            node_time: times of all nodes, which bound negatives; with types by type.
+            neg_sampling: a NegativeSampling, or None.
+        """
+        self.meet()
+        key = self._next_key(_key.get())
+        negatives = None
+        if neg_sampling is not None:
+            negatives = _Remembered(self._negatives(neg_sampling, inputs.input_type, key))
+        asked: list[Any] = []
+
+        def note(seeds: Any, times: Any) -> Any:
+            asked.append((seeds, times))
+            raise _Noted
+
+        # PyG's function calls back for the neighborhood, and cannot wait: so it runs once up to there, and once more.
+        with suppress(_Noted):
+            edge_sample(inputs, note, num_nodes, disjoint, node_time, negatives)
+        before = _key.set(key)
+        try:
+            out = await sample_fn(self._seeds_of(inputs, *asked[0]))
+        finally:
+            _key.reset(before)
+        trees = {**out.batch} if isinstance(out.batch, dict) else out.batch  # PyG changes the dict
+        if negatives is not None:
+            negatives.rewind()
+        found = edge_sample(inputs, lambda *_: out, num_nodes, disjoint, node_time, negatives)
+        if disjoint:
+            found.batch = self._links_of(trees, inputs, negatives)
+        return found
+
+    async def sample_one_hop(
+        self,
+        srcs: Tensor,
+        one_hop_num: int,
+        seed_time: Tensor | None = None,
+        src_batch: Tensor | None = None,
+        edge_type: Any = None,
+    ) -> Any:
+        """Return in-edges of any nodes, in the order of the nodes; nothing is numbered.
+
+        Args:
+            srcs: int64 [n], nodes of the destination type; repeats draw on their own.
+            one_hop_num: in-edges for each node, -1 for all.
+            seed_time: int64 [n], the time of each node, if the sampler has a `time_attr`.
+            src_batch: int64 [n], the tree of each node; the neighbors are in the same one.
+            edge_type: on a graph with types, the one to draw from.
+        Returns:
+            A SamplerOutput: `node` the neighbors by global id, with repeats and without `srcs`; `edge` the global ids
+            of the edges; `batch`, if `src_batch` was given; metadata ([number of neighbors of each node],).
+        """
+        self.meet()
+        known = type_in(_NAME, "edge", edge_type, self.graph.edge_types)
+        fanout = check_int(_NAME, "one_hop_num", one_hop_num, -1)
+        src, dst = ends_of(known)
+        ids, key = check_index_tensor(_NAME, "srcs", srcs).long(), self._next_key(_key.get())
+        if self.is_temporal and seed_time is None:
+            own: Any = self._own_times({dst: ids} if self.is_hetero else ids)
+            seed_time = own[dst] if self.is_hetero else own
+        counts, node, edge = torch.zeros(len(ids), dtype=torch.int64), ids[:0], ids[:0]
+        if len(ids) > 0 and fanout != 0:
+            fanouts = (
+                [{of: fanout if of == known else 0 for of in self.graph.edge_types}] if self.is_hetero else [fanout]
+            )
+            stage = self._stage(fanouts, disjoint=True)
+            seeds, times = ({dst: each} if self.is_hetero else each for each in (ids, seed_time))
+            given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
+            with self._naming_rank():
+                found = await stage.transform_async(given)
+            block, nodes = found.blocks[0], found.input_nodes
+            block, nodes = (block[known], nodes[src]) if self.is_hetero else (block, nodes)
+            counts, node, edge = block.indptr.diff(), nodes[block.indices.long()].long(), block.edge_ids.long()
+        batch = None if src_batch is None else torch.repeat_interleave(src_batch, counts)
+        return self._placed(SamplerOutput(node, None, None, edge, batch, metadata=(counts.tolist(),)))
+
+    def init_event_loop(self) -> None:
+        """Start the event loop in which calls run; the first call does so too."""
+        if self.event_loop is None:
+            self.event_loop = rpc.ConcurrentEventLoop(self.concurrency)
+            self.event_loop.start_loop()
+
+    # --- how
+
+    def _next_key(self, rng: RngKey | None) -> RngKey:
+        if rng is not None:
+            return rng
+        context, self._calls = self.current_ctx, self._calls + 1
+        # That of a loader's minibatch: no two ranks draw alike.
+        return RngKey(self.seed or 0, 0, (self._calls - 1) * context.world_size + context.rank, 1)
+
+    def _run(self, work: Any, options: dict[str, Any]) -> Any:
+        callback = options.pop("callback", None)
+        if options:
+            work.close()
+            raise TypeError(f"{_NAME}: got an unknown argument {next(iter(options))!r}; there is 'callback'.")
+        self.init_event_loop()
+        if self.channel is None:
+            return self.with_metadata(self.event_loop.run_task(work))
+        self.event_loop.add_task(self._put(work), callback=callback)
+        return None
+
+    async def _put(self, work: Any) -> Any:
+        """Put the output on the channel, or the error: who waits there must not wait for ever."""
+        found: Any = None
+        try:
+            found = self.with_metadata(await work)
+        except Exception as error:
+            if isinstance(self.channel, ChannelBase):
+                await off_loop(self.channel.send_error, error)
+            else:
+                self.channel.put(error)
+            raise
+        if isinstance(self.channel, ChannelBase):
+            await off_loop(self.channel.send, to_message(found))
+        else:
+            self.channel.put(found)
+        return found
+
+    async def _drawn(self, seeds: Any, times: Any, key: RngKey) -> Any:
+        by_type = seeds if isinstance(seeds, dict) else {None: seeds}
+        seeds = {of: check_index_tensor(_NAME, "seeds", ids).cpu() for of, ids in by_type.items()}
+        seeds = seeds if self.is_hetero else seeds[None]
+        if self.is_temporal and times is None:
+            times = self._own_times(seeds)
+        if self.stage is None or all(len(ids) == 0 for ids in by_type.values()):
+            self._refuse_outside(seeds)
+            return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
+        given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
+        found = await self.stage.transform_async(given)
+        return self._placed(await off_loop(sampler_output, found, self.graph))
+
+    def _placed(self, out: Any) -> Any:
+        """Return an output with its tensors on `device`."""
+        if self.device is not None and self.device.type != "cpu":
+            for name, value in vars(out).items():
+                setattr(out, name, _to(value, self.device))
+        return out
+
+    def _seeds_of(self, inputs: Any, seeds: Any, times: Any) -> Any:
+        if not isinstance(seeds, dict):
+            return NodeSamplerInput(inputs.input_id, seeds, times)
+        if len(seeds) > 1:
+            return DistEdgeHeteroSamplerInput(inputs.input_id, seeds, times, inputs.input_type)
+        ((of, ids),) = seeds.items()
+        return NodeSamplerInput(inputs.input_id, ids, None if times is None else times[of], of)
+
+    async def _read(self, out: Any) -> dict[tuple[str, Any, str], Tensor]:
+        """Return the rows of all attributes of what was sampled, whichever part has them."""
+        requests = []
+        for domain, of, name in self.graph.facts.features:
+            ids = out.node if domain == "node" else out.edge
+            ids = ids.get(of) if isinstance(ids, dict) else ids
+            is_known = domain == "node" or self.graph.facts.num_parts == 1 or self.graph.book.has_edges
+            if ids is not None and is_known:
+                requests.append((domain, of, name, ids.cpu()))
+        rows = await self._features.read_many_async(requests)
+        return {key[:3]: _to(each, self.device) for key, each in zip(requests, rows, strict=True)}
+
+    def with_metadata(self, out: Any) -> Any:
+        """Return an output with features and labels behind its metadata, as PyG has them."""
+        rows = out.features
+        nodes = rows.get(("node", None, "x"))
+        edges = rows.get(("edge", None, "edge_attr"))
+        if self.is_hetero:
+            nodes = {of: rows.get(("node", of, "x")) for of in self.graph.node_types}
+            edges = {of: rows.get(("edge", of, "edge_attr")) for of in self.graph.edge_types}
+        out.metadata = (*out.metadata, nodes, labels_of(self.feature_store.labels, out, None), edges)
+        return out
+
+    @contextmanager
+    def _naming_rank(self) -> Iterator[None]:
+        """Add to an error which rank a part is of."""
+        try:
+            yield
+        except ServerUnavailable as error:
+            if self._meeting is not None:
+                ranks = ", ".join(
+                    f"part {part} is rank {rank}'s" for part, rank in sorted(self._meeting.rank_of.items())
+                )
+                add_note(error, f"{ranks}, in the group {self.current_ctx.group_name!r}")
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for a worker process: what it samples by, without the stores, which it has as a Part."""
+        left = {"feature_store": None, "graph_store": _Meta(self.graph_store.meta), "channel": None, "event_loop": None}
+        meeting = None if self._meeting is None else _Met(self._meeting.rank_of)
+        return {**self.__dict__, **left, "_meeting": meeting}
+
+    def __repr__(self) -> str:
+        context = self.current_ctx
+        return f"{_NAME}(rank {context.rank} of {context.world_size}, num_neighbors={self._given.values!r})"
+
+
+class _Noted(Exception):
+    """Ends PyG's function once it has asked for a neighborhood."""
+
+
+class _Met:
+    """What a worker process knows of a meeting."""
+
+    def __init__(self, rank_of: dict[int, int]) -> None:
+        self.rank_of = rank_of
+
+
+class _Meta:
+    """What a worker process knows of a graph store."""
+
+    def __init__(self, meta: dict[str, Any]) -> None:
+        self.meta = meta
+
+
+class _Remembered(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
+    """A NegativeSampling that gives the same negatives again."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given.mode, given.amount)
+        self._given, self._place = given, 0
+        self._drawn: list[Tensor] = []
+
+    def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:
+        """Return ids [num_samples]."""
+        if self._place == len(self._drawn):
+            self._drawn.append(self._given.sample(num_samples, endpoint, num_nodes))
+        self._place += 1
+        found: Tensor = self._drawn[self._place - 1].clone()  # PyG changes it
+        return found
+
+    def rewind(self) -> None:
+        """Begin again with the first call."""
+        self._place = 0
+
+
+def stores_of(where: str, data: Any) -> tuple[LocalFeatureStore, LocalGraphStore]:
+    """Return the two stores of `data`.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    kinds = (LocalFeatureStore, LocalGraphStore)
+    if isinstance(data, (list, tuple)) and len(data) == 2 and all(map(isinstance, data, kinds)):
+        return data[0], data[1]
+    found = (
+        [f"{type(each).__module__}.{type(each).__name__}" for each in data]
+        if isinstance(data, (list, tuple))
+        else type(data)
+    )
+    raise TypeError(
+        f"{where}: data must be (LocalFeatureStore, LocalGraphStore) of datapipes.pyg.distributed, got {shown(found)}. "
+        "Load them with from_partition, or make them with from_data."
+    )
+
+
+def labels_of(labels: Any, out: Any, input_type: Any) -> Any:
+    """Return the labels of what was sampled; with types {type: labels}.
+
+    Args:
+        labels: [num_nodes], or {type: [num_nodes]}; or None.
+        input_type: with types, that of the seeds, which a tensor of labels is of.
+    """
+    if labels is None:
+        return None
+    if not isinstance(out, HeteroSamplerOutput):
+        return labels[out.node.to(labels.device)]
+    by_type = labels if isinstance(labels, dict) else {input_type: labels}
+    found = {}
+    for of, values in by_type.items():
+        ids = (out.edge or {}).get(of) if isinstance(of, tuple) else out.node.get(of)
+        if ids is not None:
+            found[of] = values[ids.to(values.device)]
+    return found
+
+
+def _to(value: Any, device: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _to(each, device) for key, each in value.items()}
+    return value.to(device) if isinstance(value, Tensor) and device is not None else value
+
+
+def to_message(out: Any) -> Message:
+    """Return an output as a message of int64 tensors: node, row, col, edge, batch, num_sampled_nodes,
+    num_sampled_edges; with types each under `join_key(name, type)`.
+    """
+    message = {}
+    for name in ("node", "row", "col", "edge", "batch", "num_sampled_nodes", "num_sampled_edges"):
+        value = getattr(out, name)
+        for of, each in value.items() if isinstance(value, dict) else [(None, value)]:
+            if each is not None:
+                found = torch.as_tensor(each, dtype=torch.int64).cpu()
+                message[name if of is None else join_key(name, of)] = found
+    return message

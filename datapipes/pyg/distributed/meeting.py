@@ -1,0 +1,348 @@
+"""Meeting: the ranks of a loader find each other, serve their parts, and stay until nobody needs them.
+
+They meet in a store of torch at `master_addr:master_port`: the one that torchrun or init_process_group has there, or
+one that rank 0 hosts. There they compare what they have, and tell where their servers are. Everything else goes through
+these servers. A rank serves until all others have left or ended, also after its own last minibatch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import datetime
+import multiprocessing.util
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch.distributed
+
+from datapipes.base.checks import check_int, check_positive_timeout, shown
+from datapipes.base.errors import text_of
+from datapipes.base.log import logger
+from datapipes.distributed.address import MOST_PORT, Address, parse_address
+from datapipes.distributed.client.flight_peers import FlightPeers
+from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.server.partition_server import PartitionServer
+from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
+from datapipes.partition.native.part import Part
+from datapipes.processes.ranks import Members, RankError, Ranks, StoreThread
+from datapipes.pyg.distributed.context import DistContext
+
+WHERE = "DistLoader"
+MOST_CONNECT_S = 10.0  # for a store that is there already
+_TLS = ("DATAPIPES_TLS_CERT", "DATAPIPES_TLS_KEY", "DATAPIPES_TLS_CA")
+_INSECURE = "DATAPIPES_INSECURE"
+_c10d: Any = torch.distributed  # comes partly without types
+_LOOK_S = 0.1  # between two looks whether the others have left
+_PROBE_S = 1.0  # between two looks whether their servers are there
+_stores: dict[tuple[str, int], Any] = {}  # of this process; kept until it ends
+_numbers: collections.Counter[tuple[str, int, str]] = collections.Counter()  # meetings of a group so far
+_meetings: list[Meeting] = []  # that have not ended
+
+
+class Place(NamedTuple):
+    """Where ranks meet, and how they speak to each other.
+
+    Attributes:
+        host, port: of the store.
+        timeout: seconds for each request, and that a rank may be late.
+        num_threads: at most so many requests are worked on at once.
+    """
+
+    host: str
+    port: int
+    timeout: float
+    num_threads: int
+    tls: TLSConfig | None
+    insecure: bool
+
+
+def place_of(
+    where: str, host: Any, port: Any, *, timeout: Any, num_threads: Any, tls: TLSConfig | None, insecure: bool
+) -> Place:
+    """Return the arguments of a loader, checked; what is None comes from the environment, as in PyG.
+
+    Raises:
+        TypeError, ValueError: One is not allowed, or it is neither given nor in the environment.
+    """
+    for name, given in (("master_addr", host), ("master_port", port)):
+        if given is None and not os.environ.get(name.upper()):
+            raise ValueError(
+                f"{where}: {name} is not given, and the environment variable {name.upper()} is not set. Pass {name}, "
+                "or start by torchrun."
+            )
+    host = os.environ["MASTER_ADDR"] if host is None else host
+    # Beside the port of DistributedDataParallel, as PyG does.
+    port = int(os.environ["MASTER_PORT"]) + 1 if port is None else int(port) if _is_number(port) else port
+    check_int(where, "master_port", port, 1, MOST_PORT)
+    if not isinstance(host, str) or not host:
+        raise TypeError(f"{where}: master_addr must be a name or an address of a machine, got {shown(host)}.")
+    if timeout is None:
+        raise ValueError(f"{where}: rpc_timeout must be seconds above 0, got None. 180 is PyG's value.")
+    check_positive_timeout(where, timeout)
+    check_int(where, "num_rpc_threads", num_threads, 1)
+    check_tls(where, tls, insecure)
+    if tls is None and not insecure:
+        paths = [os.environ.get(name) for name in _TLS]
+        if all(paths):
+            tls = TLSConfig(*(str(path) for path in paths))
+        insecure = tls is None and os.environ.get(_INSECURE) == "1"
+    return Place(host, port, float(timeout), num_threads, tls, insecure)
+
+
+def _is_number(text: Any) -> bool:
+    return isinstance(text, str) and text.isascii() and text.isdigit()
+
+
+class Meeting:
+    """The ranks that have met; made by all of them together, in the same order of each group.
+
+    Args:
+        make_part: returns the part of this rank; it is given a function that tells a plain value to all ranks and
+            returns what all told.
+    Raises:
+        RankError: A rank has failed, has ended, or did not come; it is named.
+        ValueError: The place is taken by another job or another program.
+        What `make_part` raises.
+    Attributes:
+        graph: the graph in parts.
+        rank_of: {part: its rank}.
+    """
+
+    def __init__(self, context: DistContext, place: Place, make_part: Callable[[Callable[[Any], list[Any]]], Part]):
+        self._rank, self._size, self._timeout = context.rank, context.world_size, place.timeout
+        self._pid, self._users, self._has_left = os.getpid(), 0, False
+        self._ending = threading.Lock()
+        self._ended = threading.Event()
+        self._server: PartitionServer | None = None
+        self._store: Any = None
+        self._addresses: dict[int, Address] = {}  # by rank
+        with contextlib.ExitStack() as made:
+            if self._size > 1:
+                self._store = _claimed(context, place)
+            members = Members(self._rank, self._size, self._store)
+            with Ranks(
+                WHERE, place.timeout, failed="could not build its loader", absent="did not come", members=members
+            ) as ranks:
+                part = make_part(ranks.collected)
+                if self._size > 1:
+                    self._server = _server(part, place)
+                    made.callback(self._server.stop, 0.0)
+                    told = ranks.collected([part.part, self._server.start()])
+                    self._addresses = {i: parse_address(WHERE, "an address", each) for i, (_, each) in enumerate(told)}
+            made.pop_all()
+        self.rank_of = {0: 0} if self._size == 1 else {number: rank for rank, (number, _) in enumerate(told)}
+        others = {part: self._addresses[rank] for part, rank in self.rank_of.items() if rank != self._rank}
+        facts = PartitionFacts.of(part)
+        self.peers = FlightPeers(others, facts, tls=place.tls, deadline=place.timeout)
+        self.graph = DistGraph(facts, part.book, self.peers, part)
+        if self._size == 1:
+            return
+        if not _meetings:
+            atexit.register(end_all)
+            multiprocessing.util.Finalize(None, end_all, exitpriority=100)  # where a child ends without atexit
+        _meetings.append(self)
+
+    def use(self) -> None:
+        """Note one more loader or sampler that needs it."""
+        if self._has_left:
+            raise RuntimeError(f"{WHERE}: it was closed. Build a new one, on all ranks.")
+        self._users += 1
+
+    def leave(self) -> None:
+        """Note one less. After the last one the other ranks are told that this one needs them no more; its part is
+        served until they say the same. May be called in any process and more often.
+        """
+        self._users -= 1
+        if self._users > 0 or self._has_left or self._size == 1 or os.getpid() != self._pid:
+            return
+        self._has_left = True
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and end_all does it
+            threading.Thread(target=self.end, name="datapipes-leave", daemon=True).start()
+
+    def end(self, *, wait: bool = True) -> None:
+        """Serve until all other ranks have left or ended, `timeout` seconds at most; then end the server."""
+        self._has_left = True
+        with self._ending:
+            if self._ended.is_set():
+                return
+            store = StoreThread(self._store, self._rank, _PROBE_S)
+            try:
+                self._ask(store, lambda each: each.set(f"left/{self._rank}", "1"))
+                if wait:
+                    self._wait(store)
+            finally:
+                store.close()
+                self.graph.close()
+                if self._server is not None:
+                    self._server.stop(0.0)
+                self._ended.set()
+                with contextlib.suppress(ValueError):
+                    _meetings.remove(self)
+
+    def _wait(self, store: StoreThread) -> None:
+        ends, next_probe = time.monotonic() + self._timeout, 0.0
+        staying = {rank for rank in self._addresses if rank != self._rank}
+        while staying and time.monotonic() < ends:
+            staying -= {rank for rank in staying if self._ask(store, partial(_has_left, rank))}
+            if staying and time.monotonic() >= next_probe:
+                staying -= {rank for rank in staying if _is_gone(self._addresses[rank])}
+                next_probe = time.monotonic() + _PROBE_S
+            if staying:
+                time.sleep(_LOOK_S)
+        if staying:
+            logger.warning(
+                "%s: rank %s has neither left nor ended within %g s; rank %d ends",
+                WHERE,
+                sorted(staying),
+                self._timeout,
+                self._rank,
+            )
+            return
+        if self._rank == 0:  # the store is often its own: the others must have seen that all have left
+            others = {rank for rank in self._addresses if rank != 0}
+            while time.monotonic() < ends and not all(_is_gone(self._addresses[rank]) for rank in others):
+                time.sleep(_LOOK_S)
+
+    def _ask(self, store: StoreThread, call: Callable[[Any], Any]) -> Any:
+        """Return what the store answers; None if it is gone, or does not answer."""
+        try:
+            return store.ask(call).result(min(self._timeout, MOST_CONNECT_S))
+        except (RuntimeError, NoAnswer):
+            return None
+
+
+def end_all(*, wait: bool = True) -> None:
+    """End what this process serves: once the others have left, or at once after an error that ends the process."""
+    failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
+    for meeting in [*_meetings]:
+        if meeting._pid == os.getpid():
+            meeting.end(wait=wait and not failed)
+
+
+def _has_left(rank: int, store: Any) -> bool:
+    found: bool = store.check([f"left/{rank}"])
+    return found
+
+
+def _is_gone(address: Address) -> bool:
+    """Return whether nothing listens at an address."""
+    try:
+        socket.create_connection((address.host, address.port), timeout=_PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _server(part: Part, place: Place) -> PartitionServer:
+    address = Address(_own_host(place), 0)
+    refuse_plain(WHERE, address, place.tls, place.insecure)
+    concurrency = min(place.num_threads, len(os.sched_getaffinity(0)))
+    return PartitionServer(part, address=str(address), tls=place.tls, insecure=place.insecure, concurrency=concurrency)
+
+
+def _own_host(place: Place) -> str:
+    """Return the address of this machine from which the store is reached, where the other ranks are too."""
+    family, _, _, _, to = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.connect(to)  # sends nothing
+        return str(sock.getsockname()[0])
+
+
+# --- the store
+
+
+def _claimed(context: DistContext, place: Place) -> Any:
+    """Return the store of a meeting, once nobody else has taken this rank in it.
+
+    Raises:
+        RankError: There is no store.
+        ValueError: Another process has this rank: another job uses the port.
+    """
+    key = (place.host, place.port, context.group_name)
+    number, _numbers[key] = _numbers[key], _numbers[key] + 1
+    # After a restart of the ranks, what was told before no longer counts.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = _store_at(context.rank, place)
+    prefix = f"datapipes/pyg/{attempt}/{context.group_name}/{number}"
+    store = _c10d.PrefixStore(prefix, store)
+    token = uuid.uuid4().hex
+    claimed = _bounded(lambda: store.compare_set(f"claim/{context.rank}", "", token), place.timeout)
+    if claimed is None:
+        raise _no_store(context.rank, place)
+    if claimed.decode() != token:
+        raise ValueError(
+            f"{WHERE}: another process is rank {context.rank} of the group {shown(context.group_name)} at {place.host}:"
+            f"{place.port} already: another job uses this port, or two processes have one rank. Give each job a "
+            "master_port of its own, and each process its own rank."
+        )
+    return store
+
+
+def _store_at(rank: int, place: Place) -> Any:
+    known = _stores.get((place.host, place.port))
+    if known is not None:
+        return known
+    timeout = datetime.timedelta(seconds=place.timeout)
+
+    def store(is_host: bool) -> Any:
+        return _c10d.TCPStore(place.host, place.port, None, is_host, timeout=timeout, wait_for_workers=False)
+
+    found = None
+    if rank == 0 and not _is_agents(place):
+        with contextlib.suppress(RuntimeError):  # somebody listens there: perhaps the store of a process group
+            found = store(True)
+    if found is None:
+        found = _bounded(lambda: store(False), min(place.timeout, MOST_CONNECT_S) if rank == 0 else place.timeout)
+    if found is None:
+        raise _no_store(rank, place)
+    _stores[place.host, place.port] = found
+    return found
+
+
+def _is_agents(place: Place) -> bool:
+    """Return whether the store is that of torchrun's agent."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("MASTER_PORT") == str(place.port)
+
+
+def _no_store(rank: int, place: Place) -> Exception:
+    """Return the error where no store answers."""
+    at = f"{place.host}:{place.port}"
+    if rank != 0 and _is_gone(Address(place.host, place.port)):
+        told = f"it did not come within {place.timeout:g} s: nothing listens at {at}, where it hosts the store"
+        return RankError.of_ranks(rank, {0: told}, WHERE, "could not build its loader")
+    return ValueError(
+        f"{WHERE}: no store of torch answers at {at}; what listens there is another program, or a process that is "
+        "stopped. Give another master_port."
+    )
+
+
+def _bounded(call: Callable[[], Any], timeout: float) -> Any:
+    """Return what a call of torch's store returns; None if it fails or hangs, which it may do past its timeout."""
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            logger.info("%s: the store: %s", WHERE, text_of(error))
+            future.set_result(None)
+
+    threading.Thread(target=work, name="datapipes-store", daemon=True).start()
+    try:
+        return future.result(timeout)
+    except NoAnswer:
+        return None

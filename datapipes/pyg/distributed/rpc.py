@@ -1,0 +1,130 @@
+"""init_rpc, shutdown_rpc, ConcurrentEventLoop: what users of PyG drive a DistNeighborSampler with, without a loader."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from datapipes.base.checks import check_int
+from datapipes.base.log import logger
+from datapipes.distributed.tls import TLSConfig
+from datapipes.pyg.distributed.meeting import Place, end_all, place_of
+
+__all__ = ["ConcurrentEventLoop", "init_rpc", "shutdown_rpc"]
+
+_places: dict[str, Place] = {}  # by group
+_waiting: list[weakref.ref[Any]] = []  # samplers that have not met the other ranks
+
+
+def init_rpc(
+    current_ctx: Any,
+    master_addr: str,
+    master_port: int | str,
+    num_rpc_threads: int = 16,
+    rpc_timeout: float = 240.0,
+    rpc_worker_names: Any = None,
+    *,
+    tls: TLSConfig | None = None,
+    insecure: bool = False,
+) -> None:
+    """Bring the samplers of this group that stand alone together with those of the other ranks, which call this too.
+
+    A sampler that is built later meets them when it is built.
+
+    Args:
+        current_ctx: who this rank is; its `group_name` says which samplers.
+        master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure: as for DistLoader.
+        rpc_worker_names: not used, in PyG neither.
+    Raises:
+        What DistLoader raises.
+    """
+    place = place_of(
+        "init_rpc",
+        master_addr,
+        master_port,
+        timeout=rpc_timeout,
+        num_threads=num_rpc_threads,
+        tls=tls,
+        insecure=insecure,
+    )
+    _places[current_ctx.group_name] = place
+    for sampler in [reference() for reference in _waiting]:
+        if sampler is not None and sampler.current_ctx.group_name == current_ctx.group_name:
+            sampler.meet(place)
+
+
+def meet_if_called(sampler: Any) -> None:
+    """Let a new sampler meet the other ranks if `init_rpc` was called for its group, or when it is."""
+    place = _places.get(sampler.current_ctx.group_name)
+    if place is not None:
+        sampler.meet(place)
+    else:
+        _waiting[:] = [*(each for each in _waiting if each() is not None), weakref.ref(sampler)]
+
+
+def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 240.0) -> None:
+    """End what this process serves; PyG's signature.
+
+    Args:
+        id: not used.
+        graceful: wait until the other ranks need it no more.
+        timeout: not used; the `rpc_timeout` of each meeting bounds the wait.
+    """
+    _places.clear()
+    end_all(wait=graceful)
+
+
+class ConcurrentEventLoop:
+    """An event loop in a thread, and how many coroutines it runs at once.
+
+    Args:
+        concurrency: at most so many.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = check_int("ConcurrentEventLoop", "concurrency", concurrency, 1)
+        self._free = threading.BoundedSemaphore(self._concurrency)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="datapipes-calls", daemon=True)
+
+    def start_loop(self) -> None:
+        """Start the thread; may be called twice."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def shutdown_loop(self) -> None:
+        """Wait for all coroutines, then end the thread."""
+        if self._thread.is_alive():
+            self.wait_all()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def wait_all(self) -> None:
+        """Wait until all coroutines have ended."""
+        for _ in range(self._concurrency):
+            self._free.acquire()
+        self._free.release(self._concurrency)
+
+    def add_task(self, coro: Coroutine[Any, Any, Any], callback: Callable[[Any], None] | None = None) -> None:
+        """Run a coroutine, waiting for a free place, and return; `callback` gets its result."""
+
+        def ended(future: Any) -> None:
+            try:
+                result = future.result()
+                if callback is not None:
+                    callback(result)
+            except Exception as error:
+                logger.error("ConcurrentEventLoop: %s: %s", type(error).__name__, error)
+            finally:
+                self._free.release()
+
+        self._free.acquire()
+        asyncio.run_coroutine_threadsafe(coro, self._loop).add_done_callback(ended)
+
+    def run_task(self, coro: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine and return its result."""
+        with self._free:
+            return asyncio.run_coroutine_threadsafe(coro, self._loop).result()

@@ -322,7 +322,7 @@ class StoreThread:
     def close(self) -> None:
         """End the thread; one that hangs in the store ends with the process."""
         self._asked.put(None)
-        self._thread.join(self._beat_s)
+        self._thread.join(min(self._beat_s, _BEAT_S))
 
     def _run(self) -> None:
         next_beat = time.monotonic()

@@ -306,6 +306,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 def fanouts_of(given: Any, edge_types: list[Any]) -> tuple[Any, dict[Any, list[int]]]:
     """Return a NumNeighbors of PyG, and the in-edges per node of each edge type, hop by hop; [] for no types."""
     found = given if isinstance(given, NumNeighbors) else NumNeighbors(given)
+    named = [of.to_tuple() for of in found.values] if isinstance(found.values, dict) else []
+    unknown = [of for of in named if of not in edge_types]
+    if edge_types and unknown:
+        raise ValueError(
+            f"NeighborSampler: num_neighbors names the edge type {unknown[0]}; the graph has {edge_types}. Name these."
+        )
     values = found.get_values(edge_types) if edge_types else found.get_values()
     if not edge_types and isinstance(values, dict):
         raise ValueError(

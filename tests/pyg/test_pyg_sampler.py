@@ -135,7 +135,7 @@ def test_with_types_each_edge_type_has_its_own_numbers_and_a_dict_names_all():
         NeighborLoader(data, {WRITES: [2, 0]}, input_nodes="paper")
     with pytest.raises(ValueError, match="hops must be the same"):
         NeighborLoader(data, {**numbers, CITES: [1]}, input_nodes="paper")
-    with pytest.raises(ValueError, match="exist in the graph"):
+    with pytest.raises(ValueError, match=r"num_neighbors names the edge type \(.a., .b., .c.\)"):
         NeighborLoader(data, {**numbers, ("a", "b", "c"): [1, 1]}, input_nodes="paper")
 
 

@@ -10,6 +10,7 @@ import torch
 import twin
 import twin_links
 from amounts import FULL, amount
+from chi_square import p_value
 from dist_graphs import in_parts, new_root, small_parts, typed_parts
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -283,10 +284,6 @@ def test_nodes_are_drawn_in_proportion(weighted):
     chi_square = float(((counts - expected)[some] ** 2 / expected[some]).sum())
     assert p_value(chi_square, int(some.sum()) - 1) > 1e-4
     assert int(found[:, 0].sum()) == 0
-
-
-def p_value(chi_square: float, degrees: int) -> float:
-    return float(torch.special.gammaincc(torch.tensor(degrees / 2).double(), torch.tensor(chi_square / 2).double()))
 
 
 @pytest.mark.parametrize("density", [0.01, 0.5])

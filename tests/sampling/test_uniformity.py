@@ -14,7 +14,7 @@ from math import comb
 
 import numpy as np
 import pytest
-import torch
+from chi_square import p_value
 
 from datapipes import _core
 
@@ -23,12 +23,6 @@ NUM_PICKS = 1_000_000  # picks per case; if the complement is drawn, positions l
 MAX_OUTPUT = 8_000_000  # the most picks that a case returns
 MIN_EXPECTED = 5  # the chi-square approximation needs so many expected draws per cell
 KEEP, REPLACE = False, True  # whether an in-edge may be drawn again
-
-
-def p_value(statistic: float, degrees_of_freedom: int) -> float:
-    """The probability that a chi-square variable exceeds `statistic`."""
-    half = torch.tensor([degrees_of_freedom, statistic], dtype=torch.float64) / 2
-    return float(torch.special.gammaincc(half[0], half[1]))
 
 
 def assert_plausible(p_values: dict[str, float]) -> None:

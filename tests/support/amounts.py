@@ -9,17 +9,18 @@ Of a test with several `parametrize`, `make test` takes as many combinations as 
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
+T = TypeVar("T")
 FULL = os.environ.get("FULL_TESTS") == "1"
 SPAWN = "spawn" if FULL else "forkserver"  # both pickle what they pass on; a child of the fork server has torch
 
 
-def amount(full: int, small: int) -> int:
-    """Return how often something is done: `small` times in `make test`."""
+def amount(full: T, small: T) -> T:
+    """Return how often something is done, or what: the small form in `make test`."""
     return full if FULL else small
 
 

@@ -114,7 +114,9 @@ class DistNeighborSampler(NeighborSampler):
             ValueError, TypeError, IndexError: The stores do not fit each other, or those of other ranks, or the
                 arguments; the message says what is wrong.
         """
-        if self._meeting is None:
+        if self._meeting is not None:
+            self._meeting.refuse_left()
+        else:
             if place is None and self.current_ctx.world_size > 1:
                 place = place_of(_NAME, None, None, timeout=180, num_threads=16, tls=None, insecure=False)
             elif place is None:
@@ -452,6 +454,9 @@ class _Met:
 
     def __init__(self, rank_of: dict[int, int]) -> None:
         self.rank_of = rank_of
+
+    def refuse_left(self) -> None:
+        """Do nothing: workers end with their loader."""
 
 
 class _Meta:

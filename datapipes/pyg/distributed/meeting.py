@@ -11,6 +11,7 @@ import atexit
 import collections
 import contextlib
 import datetime
+import functools
 import multiprocessing.util
 import os
 import socket
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed
 
-from datapipes.base.checks import check_int, check_positive_timeout, shown
+from datapipes.base.checks import MOST_SECONDS, check_int, check_positive_timeout, shown
 from datapipes.base.errors import text_of
 from datapipes.base.log import logger
 from datapipes.distributed.address import MOST_PORT, Address, parse_address
@@ -46,8 +47,8 @@ _INSECURE = "DATAPIPES_INSECURE"
 _c10d: Any = torch.distributed  # comes partly without types
 _LOOK_S = 0.1  # between two looks whether the others have left
 _PROBE_S = 1.0  # between two looks whether their servers are there
-_stores: dict[tuple[str, int], Any] = {}  # of this process; kept until it ends
-_numbers: collections.Counter[tuple[str, int, str]] = collections.Counter()  # meetings of a group so far
+_stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept until the process ends, since one may be host
+_numbers: collections.Counter[tuple[str, int, str, int]] = collections.Counter()  # meetings of a rank so far
 _meetings: list[Meeting] = []  # that have not ended
 
 
@@ -122,16 +123,15 @@ class Meeting:
 
     def __init__(self, context: DistContext, place: Place, make_part: Callable[[Callable[[Any], list[Any]]], Part]):
         self._rank, self._size, self._timeout = context.rank, context.world_size, place.timeout
-        self._pid, self._users, self._has_left = os.getpid(), 0, False
-        self._ending = threading.Lock()
-        self._ended = threading.Event()
+        self.has_left = False
+        self._pid, self._users = os.getpid(), 0
+        self._ending, self._telling = threading.Lock(), threading.Lock()
+        self._has_told = self._has_ended = False
         self._server: PartitionServer | None = None
-        self._store: Any = None
         self._addresses: dict[int, Address] = {}  # by rank
+        store = None if self._size == 1 else _claimed(context, place)
         with contextlib.ExitStack() as made:
-            if self._size > 1:
-                self._store = _claimed(context, place)
-            members = Members(self._rank, self._size, self._store)
+            members = Members(self._rank, self._size, store)
             with Ranks(
                 WHERE, place.timeout, failed="could not build its loader", absent="did not come", members=members
             ) as ranks:
@@ -149,53 +149,65 @@ class Meeting:
         self.graph = DistGraph(facts, part.book, self.peers, part)
         if self._size == 1:
             return
-        if not _meetings:
-            atexit.register(end_all)
-            multiprocessing.util.Finalize(None, end_all, exitpriority=100)  # where a child ends without atexit
+        # From now on, since no thread can be started while the interpreter ends.
+        self._store = StoreThread(store, self._rank, MOST_SECONDS)
+        _end_with_the_process()
         _meetings.append(self)
 
     def use(self) -> None:
         """Note one more loader or sampler that needs it."""
-        if self._has_left:
-            raise RuntimeError(f"{WHERE}: it was closed. Build a new one, on all ranks.")
+        self.refuse_left()
         self._users += 1
+
+    def refuse_left(self) -> None:
+        """Raise RuntimeError if this rank has left: the others may have ended."""
+        if self.has_left:
+            raise RuntimeError(f"{WHERE}: it was closed. Build a new one, on all ranks.")
 
     def leave(self) -> None:
         """Note one less. After the last one the other ranks are told that this one needs them no more; its part is
         served until they say the same. May be called in any process and more often.
         """
         self._users -= 1
-        if self._users > 0 or self._has_left or self._size == 1 or os.getpid() != self._pid:
+        if self._users > 0 or self.has_left or os.getpid() != self._pid:
             return
-        self._has_left = True
+        self.has_left = True
+        if self._size == 1:
+            return
         with contextlib.suppress(RuntimeError):  # the interpreter ends, and end_all does it
             threading.Thread(target=self.end, name="datapipes-leave", daemon=True).start()
 
+    def tell(self) -> None:
+        """Tell the others that this rank needs them no more."""
+        self.has_left = True
+        with self._telling:
+            if not self._has_told:
+                self._has_told = True
+                self._ask(lambda store: store.set(f"left/{self._rank}", "1"))
+
     def end(self, *, wait: bool = True) -> None:
         """Serve until all other ranks have left or ended, `timeout` seconds at most; then end the server."""
-        self._has_left = True
         with self._ending:
-            if self._ended.is_set():
+            if self._has_ended:
                 return
-            store = StoreThread(self._store, self._rank, _PROBE_S)
+            self.tell()
             try:
-                self._ask(store, lambda each: each.set(f"left/{self._rank}", "1"))
                 if wait:
-                    self._wait(store)
+                    self._wait()
             finally:
-                store.close()
+                self._has_ended = True
+                self._store.close()
                 self.graph.close()
                 if self._server is not None:
                     self._server.stop(0.0)
-                self._ended.set()
                 with contextlib.suppress(ValueError):
                     _meetings.remove(self)
 
-    def _wait(self, store: StoreThread) -> None:
+    def _wait(self) -> None:
         ends, next_probe = time.monotonic() + self._timeout, 0.0
         staying = {rank for rank in self._addresses if rank != self._rank}
         while staying and time.monotonic() < ends:
-            staying -= {rank for rank in staying if self._ask(store, partial(_has_left, rank))}
+            staying -= {rank for rank in staying if self._ask(partial(_has_left, rank))}
             if staying and time.monotonic() >= next_probe:
                 staying -= {rank for rank in staying if _is_gone(self._addresses[rank])}
                 next_probe = time.monotonic() + _PROBE_S
@@ -215,20 +227,28 @@ class Meeting:
             while time.monotonic() < ends and not all(_is_gone(self._addresses[rank]) for rank in others):
                 time.sleep(_LOOK_S)
 
-    def _ask(self, store: StoreThread, call: Callable[[Any], Any]) -> Any:
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
         """Return what the store answers; None if it is gone, or does not answer."""
         try:
-            return store.ask(call).result(min(self._timeout, MOST_CONNECT_S))
+            return self._store.ask(call).result(min(self._timeout, MOST_CONNECT_S))
         except (RuntimeError, NoAnswer):
             return None
+
+
+@functools.lru_cache
+def _end_with_the_process() -> None:
+    atexit.register(end_all)
+    multiprocessing.util.Finalize(None, end_all, exitpriority=100)  # a child of multiprocessing may end without atexit
 
 
 def end_all(*, wait: bool = True) -> None:
     """End what this process serves: once the others have left, or at once after an error that ends the process."""
     failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
-    for meeting in [*_meetings]:
-        if meeting._pid == os.getpid():
-            meeting.end(wait=wait and not failed)
+    own = [meeting for meeting in _meetings if meeting._pid == os.getpid()]
+    for meeting in own:
+        meeting.tell()  # all at first: others may wait for the last one
+    for meeting in sorted(own, key=lambda meeting: -meeting._rank):
+        meeting.end(wait=wait and not failed)
 
 
 def _has_left(rank: int, store: Any) -> bool:
@@ -272,7 +292,7 @@ def _claimed(context: DistContext, place: Place) -> Any:
         RankError: There is no store.
         ValueError: Another process has this rank: another job uses the port.
     """
-    key = (place.host, place.port, context.group_name)
+    key = (place.host, place.port, context.group_name, context.rank)
     number, _numbers[key] = _numbers[key], _numbers[key] + 1
     # After a restart of the ranks, what was told before no longer counts.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -293,7 +313,7 @@ def _claimed(context: DistContext, place: Place) -> Any:
 
 
 def _store_at(rank: int, place: Place) -> Any:
-    known = _stores.get((place.host, place.port))
+    known = _stores.get((place.host, place.port, rank))
     if known is not None:
         return known
     timeout = datetime.timedelta(seconds=place.timeout)
@@ -309,7 +329,7 @@ def _store_at(rank: int, place: Place) -> Any:
         found = _bounded(lambda: store(False), min(place.timeout, MOST_CONNECT_S) if rank == 0 else place.timeout)
     if found is None:
         raise _no_store(rank, place)
-    _stores[place.host, place.port] = found
+    _stores[place.host, place.port, rank] = found
     return found
 
 

@@ -15,7 +15,7 @@ from datapipes.pyg.distributed.meeting import Place, end_all, place_of
 
 __all__ = ["ConcurrentEventLoop", "init_rpc", "shutdown_rpc"]
 
-_places: dict[str, Place] = {}  # by group
+_places: dict[tuple[str, int], Place] = {}  # by group and rank
 _waiting: list[weakref.ref[Any]] = []  # samplers that have not met the other ranks
 
 
@@ -50,19 +50,23 @@ def init_rpc(
         tls=tls,
         insecure=insecure,
     )
-    _places[current_ctx.group_name] = place
+    _places[_member(current_ctx)] = place
     for sampler in [reference() for reference in _waiting]:
-        if sampler is not None and sampler.current_ctx.group_name == current_ctx.group_name:
+        if sampler is not None and _member(sampler.current_ctx) == _member(current_ctx):
             sampler.meet(place)
 
 
 def meet_if_called(sampler: Any) -> None:
     """Let a new sampler meet the other ranks if `init_rpc` was called for its group, or when it is."""
-    place = _places.get(sampler.current_ctx.group_name)
+    place = _places.get(_member(sampler.current_ctx))
     if place is not None:
         sampler.meet(place)
     else:
         _waiting[:] = [*(each for each in _waiting if each() is not None), weakref.ref(sampler)]
+
+
+def _member(context: Any) -> tuple[str, int]:
+    return context.group_name, context.rank
 
 
 def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 240.0) -> None:
@@ -78,7 +82,7 @@ def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 
 
 
 class ConcurrentEventLoop:
-    """An event loop in a thread, and how many coroutines it runs at once.
+    """An event loop in a thread, and how many coroutines it runs at once. The thread ends with this object.
 
     Args:
         concurrency: at most so many.
@@ -87,19 +91,24 @@ class ConcurrentEventLoop:
     def __init__(self, concurrency: int) -> None:
         self._concurrency = check_int("ConcurrentEventLoop", "concurrency", concurrency, 1)
         self._free = threading.BoundedSemaphore(self._concurrency)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="datapipes-calls", daemon=True)
+        self._loop: Any = None
+        self._thread: threading.Thread | None = None
+        self._stop: weakref.finalize[Any, Any] | None = None
 
     def start_loop(self) -> None:
         """Start the thread; may be called twice."""
-        if self._thread.ident is None:
+        if self._thread is None:
+            self._loop = loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_run, args=(loop,), name="datapipes-calls", daemon=True)
+            self._stop = weakref.finalize(self, loop.call_soon_threadsafe, loop.stop)
+            self._stop.atexit = False
             self._thread.start()
 
     def shutdown_loop(self) -> None:
         """Wait for all coroutines, then end the thread."""
-        if self._thread.is_alive():
+        if self._thread is not None and self._stop is not None:
             self.wait_all()
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._stop()
             self._thread.join()
 
     def wait_all(self) -> None:
@@ -128,3 +137,10 @@ class ConcurrentEventLoop:
         """Run a coroutine and return its result."""
         with self._free:
             return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

@@ -7,6 +7,7 @@ import torch
 from scripts import run_script
 
 import datapipes as dp
+import datapipes.pyg.distributed
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
@@ -22,7 +23,7 @@ from local_stores import LAYOUTS, book_of, partitioned, plain_graph, typed_graph
 from pyg_layout import same
 from pyg_partitions import data_of, hetero_data_of, partitioned_by_pyg
 
-from datapipes.distributed.pyg import LocalFeatureStore, LocalGraphStore, Partitioner
+from datapipes.pyg.distributed import LocalFeatureStore, LocalGraphStore, Partitioner
 
 # PyG reads annotations in a way that Python 3.13 calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Failing to pass a value to the 'type_params':DeprecationWarning")
@@ -150,7 +151,7 @@ def test_over_a_folder_of_pyg_ours_hold_what_pygs_own_stores_hold(tmp_path, time
         data.time = torch.arange(60) % 7
     partitioned_by_pyg(data, 2, tmp_path)
     for part in range(2):
-        both = dp.distributed.pyg, torch_geometric.distributed
+        both = datapipes.pyg.distributed, torch_geometric.distributed
         ours, theirs = (each.LocalGraphStore.from_partition(str(tmp_path), part) for each in both)
         assert torch.equal(ours.get_edge_index(None, "coo"), theirs.get_edge_index(None, "coo"))
         assert torch.equal(ours.get_edge_id(None, "coo"), theirs.get_edge_id(None, "coo"))
@@ -213,5 +214,5 @@ except ModuleNotFoundError as error:
 """
     ended = run_script(script)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("torch_geometric datapipes.distributed.pyg needs torch_geometric, which is not")
+    assert ended.stdout.startswith("torch_geometric datapipes.pyg needs torch_geometric, which is not")
     assert "pip install torch_geometric (in the extra [pyg] of" in ended.stdout

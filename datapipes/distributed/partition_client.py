@@ -75,7 +75,7 @@ class PartitionClient:
         return self._peers.rows(part, request)
 
     def health(self, part: int) -> dict[str, Any]:
-        """Return {"status": "serving" or "stopping", "part": its number}, as a server says it."""
+        """Return {"status": "serving", "leaving" or "stopping", "part": its number}, as a server says it."""
         header = self._peers.told(part, "health").result()
         return {name: header.get(name) for name in ("status", "part")}
 

@@ -115,7 +115,7 @@ class Ranks:
         self.rank, self.size, _ = self._members
         self.beat_s = min(self.timeout_s / _BEATS, _BEAT_S)
         self._failed, self._absent, self._error = failed, absent, error
-        self._store: StoreThread | None = None
+        self._store: _StoreThread | None = None
         self._answer_s = self.timeout_s  # that the store may take
         self._votes = 0
         self._known: dict[int, str] = {}  # the failure that counts, once this rank has told one
@@ -128,7 +128,7 @@ class Ranks:
             while self._store is None:
                 calls[self.where] += 1
                 store = dist.distributed_c10d.PrefixStore(f"datapipes/{self.where}/{calls[self.where]}", shared)
-                self._store = StoreThread(store, self.rank, self.beat_s)
+                self._store = _StoreThread(store, self.rank, self.beat_s)
                 if self._has_missed_it():
                     self._store.close()
                     self._store = None
@@ -296,7 +296,7 @@ def _failure_in(told: bytes) -> dict[int, str]:
     return {int(rank): reason for rank, reason in json.loads(told).items()}
 
 
-class StoreThread:
+class _StoreThread:
     """The one thread of a call that asks the store, and counts up a heartbeat there.
 
     A call of a store whose process is stopped may never return. Who asks this thread can wait for a bounded time.
@@ -322,7 +322,7 @@ class StoreThread:
     def close(self) -> None:
         """End the thread; one that hangs in the store ends with the process."""
         self._asked.put(None)
-        self._thread.join(min(self._beat_s, _BEAT_S))
+        self._thread.join(self._beat_s)
 
     def _run(self) -> None:
         next_beat = time.monotonic()

@@ -201,6 +201,10 @@ class PartitionServer:
         for name, look in looks.items():
             self._guards.append(Guard(service.where, name, look, self._fail))
 
+    def leave(self) -> None:
+        """Say, to who asks how it is, that it serves only because others still need it: the status "leaving"."""
+        self._running().is_leaving = True
+
     def stop(self, grace_s: float = 10.0) -> bool:
         """Refuse new requests, answer those under way for up to `grace_s`, then end all connections.
 

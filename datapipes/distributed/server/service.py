@@ -75,7 +75,7 @@ class Service:
         self.greet: Callable[[str], None] = lambda peer: None
         # gRPC has a thread for each call; without a bound all of them could read at once.
         self._reading = threading.BoundedSemaphore(limits.concurrency)
-        self.is_stopping = False
+        self.is_stopping = self.is_leaving = False
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
         """Return the schema of the answer and its batches, to be sent.
@@ -145,7 +145,7 @@ class Service:
         self, kind: str, peer: str, message: Message, is_cancelled: Callable[[], bool]
     ) -> tuple[Message, Hold | None]:
         if kind == "health":
-            status = "stopping" if self.is_stopping else "serving"
+            status = "stopping" if self.is_stopping else "leaving" if self.is_leaving else "serving"
             return Message(answer_header(kind, status=status, part=self.part.part), {}), None
         if kind == "statistics":
             return Message(answer_header(kind, statistics=self.numbers()), {}), None

@@ -22,22 +22,24 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch.distributed
 
-from datapipes.base.checks import MOST_SECONDS, check_int, check_positive_timeout, shown
+from datapipes.base.checks import check_int, check_positive_timeout, shown
 from datapipes.base.errors import text_of
 from datapipes.base.log import logger
 from datapipes.distributed.address import MOST_PORT, Address, parse_address
+from datapipes.distributed.client.connection import Connection
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.partition.native.part import Part
-from datapipes.processes.ranks import Members, RankError, Ranks, StoreThread
+from datapipes.processes.ranks import Members, RankError, Ranks
 from datapipes.pyg.distributed.context import DistContext
 
 WHERE = "DistLoader"
@@ -45,8 +47,8 @@ MOST_CONNECT_S = 10.0  # for a store that is there already
 _TLS = ("DATAPIPES_TLS_CERT", "DATAPIPES_TLS_KEY", "DATAPIPES_TLS_CA")
 _INSECURE = "DATAPIPES_INSECURE"
 _c10d: Any = torch.distributed  # comes partly without types
-_LOOK_S = 0.1  # between two looks whether the others have left
-_PROBE_S = 1.0  # between two looks whether their servers are there
+_LOOK_S = 0.1  # between two questions whether another rank has left
+_PROBE_S = 1.0  # for the answer
 _stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept until the process ends, since one may be host
 _numbers: collections.Counter[tuple[str, int, str, int]] = collections.Counter()  # meetings of a rank so far
 _meetings: list[Meeting] = []  # that have not ended
@@ -125,32 +127,29 @@ class Meeting:
         self._rank, self._size, self._timeout = context.rank, context.world_size, place.timeout
         self.has_left = False
         self._pid, self._users = os.getpid(), 0
-        self._ending, self._telling = threading.Lock(), threading.Lock()
-        self._has_told = self._has_ended = False
+        self._ending = threading.Lock()
+        self._has_ended = False
         self._server: PartitionServer | None = None
-        self._addresses: dict[int, Address] = {}  # by rank
         store = None if self._size == 1 else _claimed(context, place)
         with contextlib.ExitStack() as made:
             members = Members(self._rank, self._size, store)
             with Ranks(
                 WHERE, place.timeout, failed="could not build its loader", absent="did not come", members=members
             ) as ranks:
-                part = make_part(ranks.collected)
+                part, address = make_part(ranks.collected), None
                 if self._size > 1:
                     self._server = _server(part, place)
                     made.callback(self._server.stop, 0.0)
-                    told = ranks.collected([part.part, self._server.start()])
-                    self._addresses = {i: parse_address(WHERE, "an address", each) for i, (_, each) in enumerate(told)}
+                    address = self._server.start()
+                told = ranks.collected([part.part, address])
             made.pop_all()
-        self.rank_of = {0: 0} if self._size == 1 else {number: rank for rank, (number, _) in enumerate(told)}
-        others = {part: self._addresses[rank] for part, rank in self.rank_of.items() if rank != self._rank}
+        self.rank_of = {number: rank for rank, (number, _) in enumerate(told)}
+        others = {number: parse_address(WHERE, "an address", each) for number, each in told if number != part.part}
         facts = PartitionFacts.of(part)
         self.peers = FlightPeers(others, facts, tls=place.tls, deadline=place.timeout)
         self.graph = DistGraph(facts, part.book, self.peers, part)
         if self._size == 1:
             return
-        # From now on, since no thread can be started while the interpreter ends.
-        self._store = StoreThread(store, self._rank, MOST_SECONDS)
         _end_with_the_process()
         _meetings.append(self)
 
@@ -178,12 +177,11 @@ class Meeting:
             threading.Thread(target=self.end, name="datapipes-leave", daemon=True).start()
 
     def tell(self) -> None:
-        """Tell the others that this rank needs them no more."""
+        """Tell the others, when they ask, that this rank needs them no more."""
         self.has_left = True
-        with self._telling:
-            if not self._has_told:
-                self._has_told = True
-                self._ask(lambda store: store.set(f"left/{self._rank}", "1"))
+        if self._server is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._server.leave()
 
     def end(self, *, wait: bool = True) -> None:
         """Serve until all other ranks have left or ended, `timeout` seconds at most; then end the server."""
@@ -196,7 +194,6 @@ class Meeting:
                     self._wait()
             finally:
                 self._has_ended = True
-                self._store.close()
                 self.graph.close()
                 if self._server is not None:
                     self._server.stop(0.0)
@@ -204,35 +201,43 @@ class Meeting:
                     _meetings.remove(self)
 
     def _wait(self) -> None:
-        ends, next_probe = time.monotonic() + self._timeout, 0.0
-        staying = {rank for rank in self._addresses if rank != self._rank}
+        """Ask the other ranks' servers, since the store may be gone by now."""
+        ends = time.monotonic() + self._timeout
+        staying = {part: _Asked(self, part) for part, rank in self.rank_of.items() if rank != self._rank}
         while staying and time.monotonic() < ends:
-            staying -= {rank for rank in staying if self._ask(partial(_has_left, rank))}
-            if staying and time.monotonic() >= next_probe:
-                staying -= {rank for rank in staying if _is_gone(self._addresses[rank])}
-                next_probe = time.monotonic() + _PROBE_S
+            for part, asked in [*staying.items()]:
+                if asked.has_left():
+                    asked.close()
+                    del staying[part]
             if staying:
                 time.sleep(_LOOK_S)
-        if staying:
-            logger.warning(
-                "%s: rank %s has neither left nor ended within %g s; rank %d ends",
-                WHERE,
-                sorted(staying),
-                self._timeout,
-                self._rank,
-            )
-            return
-        if self._rank == 0:  # the store is often its own: the others must have seen that all have left
-            others = {rank for rank in self._addresses if rank != 0}
-            while time.monotonic() < ends and not all(_is_gone(self._addresses[rank]) for rank in others):
-                time.sleep(_LOOK_S)
+        for part, asked in staying.items():
+            logger.warning("%s: rank %d neither left nor ended in %g s", WHERE, self.rank_of[part], self._timeout)
+            asked.close()
 
-    def _ask(self, call: Callable[[Any], Any]) -> Any:
-        """Return what the store answers; None if it is gone, or does not answer."""
+
+class _Asked:
+    """The server of another rank, which is asked whether it has left."""
+
+    def __init__(self, meeting: Meeting, part: int) -> None:
+        facts, peers = meeting.graph.facts, meeting.peers
+        self._address, where = peers.addresses[part], f"part {part} at {peers.addresses[part]}"
+        self._connection = Connection(where, self._address, peers.tls, _PROBE_S)
+        self._question = Message(request_header("health", Meant(part, facts.partition_id, facts.content_id)), {})
+
+    def has_left(self) -> bool:
+        """Return whether it has left, or ended."""
+        if not _is_heard(self._address, _PROBE_S):
+            return True
         try:
-            return self._store.ask(call).result(min(self._timeout, MOST_CONNECT_S))
-        except (RuntimeError, NoAnswer):
-            return None
+            return self._connection.ask(self._question, _PROBE_S, 0).header.get("status") != "serving"
+        except Exception as error:  # stopped, or at its end
+            logger.info("%s: %s", WHERE, text_of(error))
+            return False
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
 
 
 @functools.lru_cache
@@ -247,24 +252,19 @@ def end_all(*, wait: bool = True) -> None:
     own = [meeting for meeting in _meetings if meeting._pid == os.getpid()]
     for meeting in own:
         meeting.tell()  # all at first: others may wait for the last one
-    for meeting in sorted(own, key=lambda meeting: -meeting._rank):
+    for meeting in own:
         meeting.end(wait=wait and not failed)
 
 
-def _has_left(rank: int, store: Any) -> bool:
-    found: bool = store.check([f"left/{rank}"])
-    return found
-
-
-def _is_gone(address: Address) -> bool:
-    """Return whether nothing listens at an address."""
+def _is_heard(address: Address, timeout: float) -> bool:
+    """Return whether something listens at an address; what does not answer in time may."""
     try:
-        socket.create_connection((address.host, address.port), timeout=_PROBE_S).close()
+        socket.create_connection((address.host, address.port), timeout).close()
     except ConnectionRefusedError:
-        return True
-    except OSError:
         return False
-    return False
+    except OSError:
+        return True
+    return True
 
 
 def _server(part: Part, place: Place) -> PartitionServer:
@@ -321,12 +321,15 @@ def _store_at(rank: int, place: Place) -> Any:
     def store(is_host: bool) -> Any:
         return _c10d.TCPStore(place.host, place.port, None, is_host, timeout=timeout, wait_for_workers=False)
 
-    found = None
+    found, ends = None, time.monotonic() + place.timeout
     if rank == 0 and not _is_agents(place):
         with contextlib.suppress(RuntimeError):  # somebody listens there: perhaps the store of a process group
             found = store(True)
-    if found is None:
-        found = _bounded(lambda: store(False), min(place.timeout, MOST_CONNECT_S) if rank == 0 else place.timeout)
+    else:  # torch's store would wait too, but logs that it does
+        while not _is_heard(Address(place.host, place.port), _PROBE_S) and time.monotonic() < ends:
+            time.sleep(_LOOK_S)
+    if found is None and _is_heard(Address(place.host, place.port), _PROBE_S):
+        found = _bounded(lambda: store(False), min(place.timeout, MOST_CONNECT_S))
     if found is None:
         raise _no_store(rank, place)
     _stores[place.host, place.port, rank] = found
@@ -341,7 +344,7 @@ def _is_agents(place: Place) -> bool:
 def _no_store(rank: int, place: Place) -> Exception:
     """Return the error where no store answers."""
     at = f"{place.host}:{place.port}"
-    if rank != 0 and _is_gone(Address(place.host, place.port)):
+    if rank != 0 and not _is_heard(Address(place.host, place.port), _PROBE_S):
         told = f"it did not come within {place.timeout:g} s: nothing listens at {at}, where it hosts the store"
         return RankError.of_ranks(rank, {0: told}, WHERE, "could not build its loader")
     return ValueError(

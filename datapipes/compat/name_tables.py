@@ -24,7 +24,10 @@ _SEED_TIMES = "an item named timestamps in the dp.ItemSet"
 _TO_PYG = "minibatch.to_pyg() has it"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
 _PYG_LOADERS = f"{_LOADER}; or with PyG's arguments and batches: from datapipes.pyg.loader import"
-_DIST_LOADER = "dp.DataLoader(pipe) over dp.distributed.DistNeighborSampler, a sampler of parts"
+_DIST_LOADER = (
+    "dp.DataLoader(pipe) over dp.distributed.DistNeighborSampler, a sampler of parts; "
+    "or with PyG's arguments and batches: from datapipes.pyg.distributed import"
+)
 _FILES = "dp.datasets.open(path) reads the files of Planetoid, OGB, RDF and others"
 _UPDATE = "build a new dp.TensorFeature, dp.FeatureStore and chain"
 _SEEDS = "minibatch.seeds, pairs [n, 2]"

@@ -94,6 +94,21 @@ def _ascends(ids: Tensor) -> bool:
     return True
 
 
+def order_of(rows: Tensor, keys: list[Tensor]) -> Tensor | None:
+    """Return what sorts by `rows`, then by each key in turn, equal ones as they are; None if they are sorted."""
+    ties = torch.ones(max(len(rows) - 1, 0), dtype=torch.bool)
+    descends = ~ties
+    for key in (rows, *keys):
+        descends |= ties & (key[1:] < key[:-1])
+        ties &= key[1:] == key[:-1]
+    if not bool(descends.any()):
+        return None
+    order = torch.arange(len(rows))
+    for key in (*reversed(keys), rows):
+        order = order[torch.argsort(key[order], stable=True)]
+    return order
+
+
 class FindsRows:
     """A part, as far as it finds the rows of its nodes and edges by id; see Part."""
 

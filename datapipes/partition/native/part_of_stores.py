@@ -1,8 +1,7 @@
 """A part from the two stores that PyG's users have in memory: its arrays, and the names that all parts give together.
 
-The in-edges of a node ascend by edge id, and where a time attribute is named by time, then edge id: the orders of a
-graph that one machine builds of the same columns, without times and with them, so parts draw the same bits. Where the
-stores have these orders, as partitions on disk do, `row`, ids and features are taken as they are.
+The in-edges of a node ascend by edge id, and where a time attribute is named by time, then edge id. A graph that one
+machine builds of the same columns has these orders, so parts draw the same bits. Stores that have them are not copied.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from datapipes.partition.id_maps import MOST_PARTS, RangeMap
 from datapipes.partition.native.manifest import Manifest
 from datapipes.partition.native.native_book import partition_id_of
 from datapipes.partition.native.native_header import Identity
-from datapipes.partition.native.own_rows import OwnRows
+from datapipes.partition.native.own_rows import OwnRows, order_of
 from datapipes.partition.time_values import TIMES, are_times
 
 WHERE = "Part.of_stores"
 _EDGES = (None, None)  # the group of edges without types
+_OF_EDGES = ("indices", "edge_ids", "edge_attributes", "source_times")
 Tell = Callable[[Any], list[Any]]
 
 
@@ -44,7 +44,7 @@ class Read(NamedTuple):
 
 
 def alone(told: Any) -> list[Any]:
-    """Tell nobody: the names of a partition then cover what this part has."""
+    """Return what is told: nobody else hears of it."""
     return [told]
 
 
@@ -123,10 +123,10 @@ def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
             relation = part.relation(of)
             times = relation.edge_attributes.get(time_attr) if on_edges else relation.source_times
             rows = torch.repeat_interleave(relation.indptr.diff())
-            order = None if times is None else _order(rows, [times, relation.edge_ids])
+            order = None if times is None else order_of(rows, [times, relation.edge_ids])
             if order is not None:
                 told["in order"] = False
-                for place in [each for each in arrays if each[1] == number and _is_of_edges(each[0])]:
+                for place in [each for each in arrays if each[1] == number and each[0] in _OF_EDGES]:
                     arrays[place] = arrays[place][order]
     everyone = tell(told)
     refuse_others(told, everyone, part.num_parts)
@@ -135,17 +135,10 @@ def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
     fingerprint, content = (
         _hash(size, [name, time_attr]) for size, name in ((16, part.fingerprint), (8, part.content_id))
     )
-    counts = (
-        {of: part.num_nodes_of(of) for of in part.node_types},
-        {of: part.num_edges_of(of) for of in part.edge_types},
-    )
+    counts = (dict(part._num_nodes), dict(part._num_edges))
     identity = Identity(part.num_parts, fingerprint, part.partition_id, content, *counts)
     manifest = Manifest(Path(), identity, part.index_dtype, part.node_time_attr, {}, {}, part.earliest_nodes)
     return Read(manifest, part.part, part.book, arrays)
-
-
-def _is_of_edges(kind: str) -> bool:
-    return kind in ("indices", "edge_ids", "edge_attributes", "source_times")
 
 
 def refuse_others(told: Mapping[str, Any], everyone: list[Any], num_parts: int) -> None:
@@ -279,7 +272,7 @@ class _Stores:
             return values if order is None or values is None else values[order]
 
         keys = [taken(times if source_times is None else source_times[row]), taken(ids)]
-        found = _order(taken(col), [key for key in keys if key is not None])
+        found = order_of(taken(col), [key for key in keys if key is not None])
         if found is not None:
             order = found if order is None else order[found]
         self._refuse_ids(of, text, taken(ids))
@@ -399,21 +392,6 @@ def _rows(what: str, ids: Tensor, wanted: Tensor) -> Tensor:
             "the features of all its nodes and edges."
         )
     return rows
-
-
-def _order(rows: Tensor, keys: list[Tensor]) -> Tensor | None:
-    """Return what sorts by `rows`, then by each key in turn, equal ones as they are; None if they are sorted."""
-    ties = torch.ones(max(len(rows) - 1, 0), dtype=torch.bool)
-    descends = ~ties
-    for key in (rows, *keys):
-        descends |= ties & (key[1:] < key[:-1])
-        ties &= key[1:] == key[:-1]
-    if not bool(descends.any()):
-        return None
-    order = torch.arange(len(rows))
-    for key in (*reversed(keys), rows):
-        order = order[torch.argsort(key[order], stable=True)]
-    return order
 
 
 def _hash(size: int, value: Any) -> str:

@@ -16,8 +16,9 @@ from datapipes.chain.stage import SeedStage, Stage
 from datapipes.distributed.tls import TLSConfig
 from datapipes.minibatch import MiniBatch
 from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
-from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler, labels_of
+from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
 from datapipes.pyg.distributed.meeting import Meeting, place_of
+from datapipes.pyg.distributed.outputs import labels_of
 from datapipes.pyg.loader.iterating import Iterating
 from datapipes.pyg.loader.stages import DrawnOrder, PygSample, carrying
 from datapipes.pyg.loader.view import View

@@ -14,7 +14,8 @@ from datapipes.base.types import ends_of, type_in
 from datapipes.distributed.tls import TLSConfig
 from datapipes.pyg import upstream
 from datapipes.pyg.distributed.dist_loader import IteratingOverParts
-from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler, stores_of
+from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
+from datapipes.pyg.distributed.sampler_of_ranks import stores_of
 
 __all__ = ["DistLinkNeighborLoader", "DistNeighborLoader"]
 

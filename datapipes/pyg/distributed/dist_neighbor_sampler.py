@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_index_tensor, check_int, shown
-from datapipes.base.codec import Message, join_key
-from datapipes.base.errors import ServerUnavailable, add_note
+from datapipes.base.checks import check_index_tensor, check_int
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.base.types import ends_of, type_in
 from datapipes.chain.asynchronous import off_loop
 from datapipes.channel import ChannelBase
-from datapipes.distributed.dist_feature_store import DistFeatureStore
-from datapipes.distributed.partition_client import PartitionClient
 from datapipes.minibatch import MiniBatch
-from datapipes.partition.native.part import Part
 from datapipes.pyg.distributed import rpc
 from datapipes.pyg.distributed.context import DistEdgeHeteroSamplerInput, check_context
-from datapipes.pyg.distributed.meeting import Meeting, Place, place_of
-from datapipes.pyg.distributed.stores import LocalFeatureStore, LocalGraphStore
-from datapipes.pyg.graph_of import TimedGraph
+from datapipes.pyg.distributed.outputs import labels_of, moved, to_message
+from datapipes.pyg.distributed.sampler_of_ranks import SamplerOfRanks, stores_of
 from datapipes.pyg.sampled import sampler_output, seeds_alone
-from datapipes.pyg.sampler import NeighborSampler, fanouts_of
-from datapipes.pyg.upstream import (
-    HeteroSamplerOutput,
-    NegativeSampling,
-    NodeSamplerInput,
-    SamplerOutput,
-    edge_sample,
-)
+from datapipes.pyg.sampler import fanouts_of
+from datapipes.pyg.upstream import NegativeSampling, NodeSamplerInput, SamplerOutput, edge_sample
 
 __all__ = ["DistNeighborSampler"]
 
@@ -44,7 +32,7 @@ _UNUSED = ("shuffle", "rpc_worker_names")  # of PyG's **kwargs, which has no use
 _key: ContextVar[RngKey | None] = ContextVar("key", default=None)  # of the minibatch that a loader makes
 
 
-class DistNeighborSampler(NeighborSampler):
+class DistNeighborSampler(SamplerOfRanks):
     """Sample neighborhoods over parts: `torch_geometric.distributed.DistNeighborSampler`, with global edge ids.
 
     A loader brings it together with the other ranks. Alone, it does so when `init_rpc` is called, or at its first call,
@@ -91,96 +79,12 @@ class DistNeighborSampler(NeighborSampler):
         self.channel, self.device = channel, None if device is None else torch.device(device)
         self.concurrency = check_int(_NAME, "concurrency", concurrency, 1)
         self.event_loop: Any = None
-        self._meeting: Meeting | None = None
+        self._meeting: Any = None
         seed, weight_attr = check_seed(_NAME, options["seed"]), options["weight_attr"]
         self._set_options(subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, seed)
         of_edges = sorted({attr.edge_type for attr in self.graph_store.get_all_edge_attrs()} - {None})
         self._given = fanouts_of(num_neighbors, of_edges)[0]
         rpc.meet_if_called(self)
-
-    # --- the other ranks
-
-    def init_sampler_instance(self) -> None:
-        """Do nothing; PyG's scripts call it."""
-
-    def register_sampler_rpc(self) -> None:
-        """Do nothing; PyG's scripts call it."""
-
-    def meet(self, place: Place | None = None) -> Meeting:
-        """Return the meeting of the ranks, which this call begins on all of them if it has not begun.
-
-        Raises:
-            RankError: A rank has failed or did not come; it is named.
-            ValueError, TypeError, IndexError: The stores do not fit each other, or those of other ranks, or the
-                arguments; the message says what is wrong.
-        """
-        if self._meeting is not None:
-            self._meeting.refuse_left()
-        else:
-            if place is None and self.current_ctx.world_size > 1:
-                place = place_of(_NAME, None, None, timeout=180, num_threads=16, tls=None, insecure=False)
-            elif place is None:
-                place = Place("127.0.0.1", 1, 180.0, 16, None, False)
-            meeting = Meeting(self.current_ctx, place, self._part)
-            try:
-                self._begin(meeting)
-            except BaseException:
-                meeting.use()
-                meeting.leave()
-                raise
-            self._meeting = meeting
-        return self._meeting
-
-    def _part(self, tell: Callable[[Any], list[Any]]) -> Part:
-        part = Part.of_stores(self.graph_store, self.feature_store, time_attr=self.time_attr, tell=tell)
-        edge_types = [of for of in part.edge_types if of is not None]
-        fanouts_of(self._given, edge_types)  # refused before the ranks have met
-        of_edges = {name for domain, _, name in part.forms() if domain == "edge" and name != self.time_attr}
-        if of_edges and part.num_parts > 1 and not part.book.has_edges:
-            raise ValueError(
-                f"{_NAME}: edges have features, {sorted(of_edges)}, and which part has an edge is not known. Set "
-                "graph_store.edge_pb, or remove these features."
-            )
-        return part
-
-    def _begin(self, meeting: Meeting) -> None:
-        graph, name = meeting.graph, self.time_attr
-        on_edges = name is not None and any(key[0] == "edge" and key[2] == name for key in graph.facts.features)
-        times: dict[Any, Tensor] = {}
-        if name is not None and not on_edges:
-            for of in graph.node_types:
-                if ("node", of, name) in graph.facts.features:
-                    times[of] = self._times_of_all(graph, of, name)
-        self._take(TimedGraph(graph, times, on_edges), self._given)
-        self._features = DistFeatureStore(graph)
-        if self.feature_store.client is None and graph.facts.num_parts > 1:
-            self.feature_store.client = PartitionClient(meeting.peers)
-
-    def _times_of_all(self, graph: Any, of: Any, name: str) -> Tensor:
-        """Return the time of each node of a type, of all parts."""
-        count = graph.num_nodes_of(of)
-        if (of, name) in self.feature_store._feat:
-            known: Tensor = self.feature_store.get_tensor(of, name)
-            if len(known) == count:  # as PyG's layout has it in each part
-                return known
-        found: Tensor = graph.node_times(name, torch.arange(count), of)
-        return found
-
-    @property
-    def is_hetero(self) -> bool:
-        """Whether the graph has types."""
-        return bool(self.graph_store.meta.get("is_hetero"))
-
-    @property
-    def num_nodes(self) -> Any:
-        """The number of nodes of the whole graph, with types by type."""
-        found = self.graph.num_nodes
-        return dict(found) if self.is_hetero else found
-
-    @property
-    def edge_permutation(self) -> None:
-        """None: edge ids are those of the whole graph."""
-        return None
 
     # --- PyG's calls
 
@@ -335,13 +239,6 @@ class DistNeighborSampler(NeighborSampler):
 
     # --- how
 
-    def _next_key(self, rng: RngKey | None) -> RngKey:
-        if rng is not None:
-            return rng
-        context, self._calls = self.current_ctx, self._calls + 1
-        # That of a loader's minibatch: no two ranks draw alike.
-        return RngKey(self.seed or 0, 0, (self._calls - 1) * context.world_size + context.rank, 1)
-
     def _run(self, work: Any, options: dict[str, Any]) -> Any:
         callback = options.pop("callback", None)
         if options:
@@ -387,7 +284,7 @@ class DistNeighborSampler(NeighborSampler):
         """Return an output with its tensors on `device`."""
         if self.device is not None and self.device.type != "cpu":
             for name, value in vars(out).items():
-                setattr(out, name, _to(value, self.device))
+                setattr(out, name, moved(value, self.device))
         return out
 
     def _seeds_of(self, inputs: Any, seeds: Any, times: Any) -> Any:
@@ -408,7 +305,7 @@ class DistNeighborSampler(NeighborSampler):
             if ids is not None and is_known:
                 requests.append((domain, of, name, ids.cpu()))
         rows = await self._features.read_many_async(requests)
-        return {key[:3]: _to(each, self.device) for key, each in zip(requests, rows, strict=True)}
+        return {key[:3]: moved(each, self.device) for key, each in zip(requests, rows, strict=True)}
 
     def with_metadata(self, out: Any) -> Any:
         """Return an output with features and labels behind its metadata, as PyG has them."""
@@ -421,25 +318,6 @@ class DistNeighborSampler(NeighborSampler):
         out.metadata = (*out.metadata, nodes, labels_of(self.feature_store.labels, out, None), edges)
         return out
 
-    @contextmanager
-    def _naming_rank(self) -> Iterator[None]:
-        """Add to an error which rank a part is of."""
-        try:
-            yield
-        except ServerUnavailable as error:
-            if self._meeting is not None:
-                ranks = ", ".join(
-                    f"part {part} is rank {rank}'s" for part, rank in sorted(self._meeting.rank_of.items())
-                )
-                add_note(error, f"{ranks}, in the group {self.current_ctx.group_name!r}")
-            raise
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a worker process: what it samples by, without the stores, which it has as a Part."""
-        left = {"feature_store": None, "graph_store": _Meta(self.graph_store.meta), "channel": None, "event_loop": None}
-        meeting = None if self._meeting is None else _Met(self._meeting.rank_of)
-        return {**self.__dict__, **left, "_meeting": meeting}
-
     def __repr__(self) -> str:
         context = self.current_ctx
         return f"{_NAME}(rank {context.rank} of {context.world_size}, num_neighbors={self._given.values!r})"
@@ -447,23 +325,6 @@ class DistNeighborSampler(NeighborSampler):
 
 class _Noted(Exception):
     """Ends PyG's function once it has asked for a neighborhood."""
-
-
-class _Met:
-    """What a worker process knows of a meeting."""
-
-    def __init__(self, rank_of: dict[int, int]) -> None:
-        self.rank_of = rank_of
-
-    def refuse_left(self) -> None:
-        """Do nothing: workers end with their loader."""
-
-
-class _Meta:
-    """What a worker process knows of a graph store."""
-
-    def __init__(self, meta: dict[str, Any]) -> None:
-        self.meta = meta
 
 
 class _Remembered(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
@@ -485,63 +346,3 @@ class _Remembered(NegativeSampling):  # type: ignore[misc]  # PyG comes without 
     def rewind(self) -> None:
         """Begin again with the first call."""
         self._place = 0
-
-
-def stores_of(where: str, data: Any) -> tuple[LocalFeatureStore, LocalGraphStore]:
-    """Return the two stores of `data`.
-
-    Raises:
-        TypeError: It is something else.
-    """
-    kinds = (LocalFeatureStore, LocalGraphStore)
-    if isinstance(data, (list, tuple)) and len(data) == 2 and all(map(isinstance, data, kinds)):
-        return data[0], data[1]
-    found = (
-        [f"{type(each).__module__}.{type(each).__name__}" for each in data]
-        if isinstance(data, (list, tuple))
-        else type(data)
-    )
-    raise TypeError(
-        f"{where}: data must be (LocalFeatureStore, LocalGraphStore) of datapipes.pyg.distributed, got {shown(found)}. "
-        "Load them with from_partition, or make them with from_data."
-    )
-
-
-def labels_of(labels: Any, out: Any, input_type: Any) -> Any:
-    """Return the labels of what was sampled; with types {type: labels}.
-
-    Args:
-        labels: [num_nodes], or {type: [num_nodes]}; or None.
-        input_type: with types, that of the seeds, which a tensor of labels is of.
-    """
-    if labels is None:
-        return None
-    if not isinstance(out, HeteroSamplerOutput):
-        return labels[out.node.to(labels.device)]
-    by_type = labels if isinstance(labels, dict) else {input_type: labels}
-    found = {}
-    for of, values in by_type.items():
-        ids = (out.edge or {}).get(of) if isinstance(of, tuple) else out.node.get(of)
-        if ids is not None:
-            found[of] = values[ids.to(values.device)]
-    return found
-
-
-def _to(value: Any, device: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _to(each, device) for key, each in value.items()}
-    return value.to(device) if isinstance(value, Tensor) and device is not None else value
-
-
-def to_message(out: Any) -> Message:
-    """Return an output as a message of int64 tensors: node, row, col, edge, batch, num_sampled_nodes,
-    num_sampled_edges; with types each under `join_key(name, type)`.
-    """
-    message = {}
-    for name in ("node", "row", "col", "edge", "batch", "num_sampled_nodes", "num_sampled_edges"):
-        value = getattr(out, name)
-        for of, each in value.items() if isinstance(value, dict) else [(None, value)]:
-            if each is not None:
-                found = torch.as_tensor(each, dtype=torch.int64).cpu()
-                message[name if of is None else join_key(name, of)] = found
-    return message

@@ -144,6 +144,8 @@ def test_types_and_a_type_without_nodes_here(tmp_path):
         part, native = Part.of_stores(*pair), Part.open(tmp_path / "native", number)
         for of in graph.node_types:
             assert torch.equal(part.node_ids(of), native.node_ids(of))
+            if len(part.node_ids(of)) == 0:  # only another part knows which attributes there are
+                continue
             for name, values in native.node_attributes_of(of).items():
                 assert torch.equal(part.node_attributes_of(of)[name], values)
         for of in graph.edge_types:

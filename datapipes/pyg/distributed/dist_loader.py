@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -219,21 +219,36 @@ class IteratingOverParts(DistLoader, Iterating):
 
     _view_class = DistView
 
-    def _set_up_parts(self, concurrency: int, async_sampling: bool) -> None:
-        """Take the options of sampling; called before PyG's constructor."""
+    def _begin(
+        self,
+        sampled: tuple[Any, Any, Any],
+        sampler: DistNeighborSampler | None,
+        place: tuple[Any, ...],
+        async_sampling: bool,
+        kwargs: Mapping[str, Any],
+        *,
+        concurrency: int,
+        **options: Any,
+    ) -> None:
+        """Meet the other ranks; called before PyG's constructor.
+
+        Args:
+            sampled: context, data and num_neighbors of the sampler.
+            sampler: what the user gave in place of one for these arguments.
+            place: address, port and what else DistLoader takes.
+            kwargs: those of torch's DataLoader.
+            options: further arguments of the sampler.
+        """
         where = type(self).__name__
         self.async_sampling = check_bool(where, "async_sampling", async_sampling)
         self.concurrency = check_int(where, "concurrency", concurrency, 1)
-
-    def _meet(self, *given: Any) -> None:
-        """Meet the other ranks; the arguments of a loader, in this order."""
-        context, host, port, num_rpc_threads, rpc_timeout, sampler, tls, insecure, kwargs = given
-        channel: Any = (
-            queue.SimpleQueue() if self.async_sampling else None
-        )  # which PyG's scripts look at; it stays empty
+        if sampler is None:
+            sampler = DistNeighborSampler(*sampled, concurrency=concurrency, seed=self.seed, **options)
+        channel: Any = queue.SimpleQueue() if async_sampling else None  # which PyG's scripts look at; it stays empty
+        host, port, num_rpc_threads, rpc_timeout, tls, insecure = place
         DistLoader.__init__(
             self,
-            context,
+            sampled[0],
             host,
             port,
             channel,

@@ -83,30 +83,26 @@ class DistNeighborLoader(IteratingOverParts, upstream.NodeLoader):  # type: igno
         if input_time is not None and time_attr is None and dist_sampler is None:
             raise ValueError(f"{where}: input_time is given, but time_attr is not; times need both. Pass time_attr.")
         self._set_up(False, seed, filter_per_worker, kwargs)
-        self._set_up_parts(concurrency, async_sampling)
-        if dist_sampler is None:
-            dist_sampler = DistNeighborSampler(
-                current_ctx,
-                data,
-                num_neighbors,
-                replace=replace,
-                subgraph_type=subgraph_type,
-                disjoint=disjoint,
-                temporal_strategy=temporal_strategy,
-                time_attr=time_attr,
-                concurrency=concurrency,
-                device=device,
-                seed=seed,
-                weight_attr=weight_attr,
-            )
-        self._meet(
-            current_ctx, master_addr, master_port, num_rpc_threads, rpc_timeout, dist_sampler, tls, insecure, kwargs
+        self._begin(
+            (current_ctx, data, num_neighbors),
+            dist_sampler,
+            (master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure),
+            async_sampling,
+            kwargs,
+            replace=replace,
+            subgraph_type=subgraph_type,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            concurrency=concurrency,
+            device=device,
+            weight_attr=weight_attr,
         )
         of, ids = self._nodes(input_nodes)
         upstream.NodeLoader.__init__(
             self,
             data,
-            dist_sampler,
+            self.dist_sampler,
             input_nodes=ids if of is None else (of, ids),
             input_time=input_time,
             transform=transform,
@@ -200,29 +196,25 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
                 "by time. Pass both or neither."
             )
         self._set_up(True, seed, filter_per_worker, kwargs)
-        self._set_up_parts(concurrency, async_sampling)
-        if dist_sampler is None:
-            dist_sampler = DistNeighborSampler(
-                current_ctx,
-                data,
-                num_neighbors,
-                replace=replace,
-                subgraph_type=subgraph_type,
-                disjoint=disjoint,
-                temporal_strategy=temporal_strategy,
-                time_attr=time_attr,
-                concurrency=concurrency,
-                device=device,
-                seed=seed,
-                weight_attr=weight_attr,
-            )
-        self._meet(
-            current_ctx, master_addr, master_port, num_rpc_threads, rpc_timeout, dist_sampler, tls, insecure, kwargs
+        self._begin(
+            (current_ctx, data, num_neighbors),
+            dist_sampler,
+            (master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure),
+            async_sampling,
+            kwargs,
+            replace=replace,
+            subgraph_type=subgraph_type,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            concurrency=concurrency,
+            device=device,
+            weight_attr=weight_attr,
         )
         upstream.LinkLoader.__init__(
             self,
             data,
-            dist_sampler,
+            self.dist_sampler,
             edge_label_index=self._links(edge_label_index),
             edge_label=edge_label,
             edge_label_time=edge_label_time,

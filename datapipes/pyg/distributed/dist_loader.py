@@ -6,7 +6,7 @@ import os
 import queue
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -306,6 +306,11 @@ class IteratingOverParts(DistLoader, Iterating):
         if not self._leave.alive:
             raise RuntimeError(f"{type(self).__name__}: was closed. Build a new one, on all ranks.")
         return super()._next()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__}: belongs to its process, whose part it serves. Build one in each process."
+        )
 
     def _refuse_wrong_ids(self, name: str, of: Any, ids: Any) -> None:
         """Refuse seeds that are no nodes of the graph; `of` is a known node type."""

@@ -133,14 +133,14 @@ class DistNeighborSampler(SamplerOfRanks):
         self.meet()
         key = self._next_key(_key.get())
         if isinstance(inputs, DistEdgeHeteroSamplerInput) or hasattr(inputs, "node_dict"):
-            return await self._drawn(inputs.node_dict, inputs.time_dict, key)
+            return self._placed(await self._drawn(inputs.node_dict, inputs.time_dict, key))
         if self.is_hetero and inputs.input_type is None:
             raise ValueError(f"{_NAME}: input_type is None, but the graph has types. Name the type of the seeds.")
         of, times = inputs.input_type, inputs.time
         seeds = {of: inputs.node} if self.is_hetero else inputs.node
         out = await self._drawn(seeds, {of: times} if self.is_hetero and times is not None else times, key)
         out.metadata = (inputs.input_id, inputs.time, len(inputs.node))
-        return out
+        return self._placed(out)
 
     async def edge_sample(
         self,
@@ -185,7 +185,7 @@ class DistNeighborSampler(SamplerOfRanks):
         found = edge_sample(inputs, lambda *_: out, num_nodes, disjoint, node_time, negatives)
         if disjoint:
             found.batch = self._links_of(trees, inputs, negatives)
-        return found
+        return self._placed(found)
 
     async def sample_one_hop(
         self,
@@ -246,7 +246,7 @@ class DistNeighborSampler(SamplerOfRanks):
             raise TypeError(f"{_NAME}: got an unknown argument {next(iter(options))!r}; there is 'callback'.")
         self.init_event_loop()
         if self.channel is None:
-            return self.with_metadata(self.event_loop.run_task(work))
+            return self.with_metadata(self._placed(self.event_loop.run_task(work)))
         self.event_loop.add_task(self._put(work), callback=callback)
         return None
 
@@ -254,7 +254,9 @@ class DistNeighborSampler(SamplerOfRanks):
         """Put the output on the channel, or the error: who waits there must not wait for ever."""
         found: Any = None
         try:
-            found = self.with_metadata(await work)
+            found = await work
+            _key.set(None)
+            found = self.with_metadata(self._placed(found))
         except Exception as error:
             if isinstance(self.channel, ChannelBase):
                 await off_loop(self.channel.send_error, error)
@@ -278,11 +280,11 @@ class DistNeighborSampler(SamplerOfRanks):
             return seeds_alone(seeds, self.graph, self._num_hops, self.disjoint)
         given = MiniBatch(seeds=seeds, timestamps=times if self.is_temporal else None, rng=key)
         found = await self.stage.transform_async(given)
-        return self._placed(await off_loop(sampler_output, found, self.graph))
+        return await off_loop(sampler_output, found, self.graph)
 
     def _placed(self, out: Any) -> Any:
-        """Return an output with its tensors on `device`."""
-        if self.device is not None and self.device.type != "cpu":
+        """Return an output with its tensors on `device`; a loader moves its batches itself, when they are asked for."""
+        if self.device is not None and _key.get() is None:
             for name, value in vars(out).items():
                 setattr(out, name, moved(value, self.device))
         return out
@@ -305,7 +307,7 @@ class DistNeighborSampler(SamplerOfRanks):
             if ids is not None and is_known:
                 requests.append((domain, of, name, ids.cpu()))
         rows = await self._features.read_many_async(requests)
-        return {key[:3]: moved(each, self.device) for key, each in zip(requests, rows, strict=True)}
+        return {key[:3]: each for key, each in zip(requests, rows, strict=True)}
 
     def with_metadata(self, out: Any) -> Any:
         """Return an output with features and labels behind its metadata, as PyG has them."""

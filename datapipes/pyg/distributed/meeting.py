@@ -150,7 +150,9 @@ class Meeting:
         self.graph = DistGraph(facts, part.book, self.peers, part)
         if self._size == 1:
             return
-        _end_with_the_process()
+        atexit.unregister(end_all)
+        atexit.register(end_all)  # after the server's own, which would end it at once: exit handlers run in reverse
+        _end_with_a_child()
         _meetings.append(self)
 
     def use(self) -> None:
@@ -241,8 +243,7 @@ class _Asked:
 
 
 @functools.lru_cache
-def _end_with_the_process() -> None:
-    atexit.register(end_all)
+def _end_with_a_child() -> None:
     multiprocessing.util.Finalize(None, end_all, exitpriority=100)  # a child of multiprocessing may end without atexit
 
 

@@ -33,6 +33,8 @@ def labels_of(labels: Any, out: Any, input_type: Any) -> Any:
 
 def moved(value: Any, device: Any) -> Any:
     """Return a tensor, or a dict of tensors, on a device; None leaves it, and so is everything else left."""
+    if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
+        return type(value)(moved(each, device) for each in value)
     if isinstance(value, dict):
         return {key: moved(each, device) for key, each in value.items()}
     return value.to(device) if isinstance(value, Tensor) and device is not None else value

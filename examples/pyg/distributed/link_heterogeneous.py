@@ -9,8 +9,9 @@ Each rank trains on links to the papers that its part owns, with two drawn pairs
 learned vector each, papers their words. Prints the area under the ROC curve, over the links of all ranks.
 """
 
+import argparse
+
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from ranks import Rank, arguments, roc_auc
 from torch import Tensor
@@ -43,7 +44,11 @@ class Model(torch.nn.Module):
 
 def main() -> None:
     args = arguments(__doc__, epochs=5, batch_size=256)
-    rank = Rank(args, "acm_links")
+    with Rank(args, "acm_links") as rank:
+        run(rank, args)
+
+
+def run(rank: Rank, args: argparse.Namespace) -> None:
     seeds = rank.seeds("train")
     train_loader = DistLinkNeighborLoader(
         num_neighbors=[20, 10],
@@ -69,8 +74,6 @@ def main() -> None:
     for epoch in range(1, args.epochs + 1):
         rank.print(f"epoch {epoch:2d}  loss {train(rank, model, optimizer, train_loader):.4f}")
     rank.print(f"test AUC {test(rank, model.module, test_loader):.4f}")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def train(rank: Rank, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, loader: DistLinkNeighborLoader):

@@ -10,8 +10,9 @@ and nothing else; GraphSAGE goes over them, and a network scores the product of 
 Hits@20: the share of the test links that score above the 20th best of the pairs that are none.
 """
 
+import argparse
+
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from ranks import Rank, arguments, hits_at
 from torch import Tensor
@@ -39,7 +40,11 @@ class Model(torch.nn.Module):
 
 def main() -> None:
     args = arguments(__doc__, epochs=10, batch_size=2**15)
-    rank = Rank(args, "ogbl_ddi")
+    with Rank(args, "ogbl_ddi") as rank:
+        run(rank, args)
+
+
+def run(rank: Rank, args: argparse.Namespace) -> None:
     seeds = rank.seeds("train")
     train_loader = DistLinkNeighborLoader(
         num_neighbors=[20, 10],
@@ -65,8 +70,6 @@ def main() -> None:
     for epoch in range(1, args.epochs + 1):
         rank.print(f"epoch {epoch:2d}  loss {train(rank, model, optimizer, train_loader):.4f}")
     rank.print(f"test Hits@20 {test(rank, model.module, test_loader):.4f}")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def train(rank: Rank, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, loader: DistLinkNeighborLoader):

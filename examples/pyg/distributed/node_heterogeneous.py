@@ -8,8 +8,9 @@ or, without torchrun, in one shell each, with `--rank 0` and `--rank 1`:
 60 papers of each of 3 classes train. Authors and subjects have no features but a 1.
 """
 
+import argparse
+
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from ranks import Rank, arguments
 from torch import Tensor
@@ -39,7 +40,11 @@ class Model(torch.nn.Module):
 
 def main() -> None:
     args = arguments(__doc__, epochs=8, batch_size=32)
-    rank = Rank(args, "acm_heco")
+    with Rank(args, "acm_heco") as rank:
+        run(rank, args)
+
+
+def run(rank: Rank, args: argparse.Namespace) -> None:
     seeds = rank.seeds("train")
     train_loader = DistNeighborLoader(
         num_neighbors=[10, 10],
@@ -60,8 +65,6 @@ def main() -> None:
     for epoch in range(1, args.epochs + 1):
         rank.print(f"epoch {epoch:2d}  loss {train(rank, model, optimizer, train_loader):.4f}")
     rank.print(f"test accuracy {test(rank, model.module, test_loader):.4f}")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def train(rank: Rank, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, loader: DistNeighborLoader):

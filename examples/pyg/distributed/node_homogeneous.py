@@ -9,8 +9,9 @@ Each rank trains and tests on the authors that its part owns; neighbors and thei
 DistributedDataParallel takes the mean of the ranks' gradients.
 """
 
+import argparse
+
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from ranks import Rank, arguments
 from torch.nn.parallel import DistributedDataParallel
@@ -21,7 +22,11 @@ from datapipes.pyg.distributed import DistNeighborLoader
 
 def main() -> None:
     args = arguments(__doc__, epochs=5, batch_size=64)
-    rank = Rank(args, "coauthor_cs")
+    with Rank(args, "coauthor_cs") as rank:
+        run(rank, args)
+
+
+def run(rank: Rank, args: argparse.Namespace) -> None:
     seeds = rank.seeds("train")
     train_loader = DistNeighborLoader(
         num_neighbors=[25, 10],
@@ -42,8 +47,6 @@ def main() -> None:
     for epoch in range(1, args.epochs + 1):
         rank.print(f"epoch {epoch:2d}  loss {train(rank, model, optimizer, train_loader):.4f}")
     rank.print(f"test accuracy {test(rank, model.module, test_loader):.4f}")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def train(rank: Rank, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, loader: DistNeighborLoader):

@@ -42,7 +42,11 @@ def arguments(text: str, *, epochs: int, batch_size: int) -> argparse.Namespace:
 
 
 class Rank:
-    """This process among the ranks: rank r has part r of the data set."""
+    """This process among the ranks: rank r has part r of the data set.
+
+    Leave what is made in its `with` block to a function that ends there. A DistributedDataParallel that is freed after
+    the process group may wait for ever, since it ends the group's threads without letting go of the GIL.
+    """
 
     def __init__(self, args: argparse.Namespace, dataset: str) -> None:
         self.args, self.dataset, self.number, self.count = args, dataset, args.rank, args.world_size
@@ -56,6 +60,14 @@ class Rank:
         labels = args.root / f"{dataset}-label" / "label.pt"
         if labels.exists():
             self.features.labels = torch.load(labels)
+
+    def __enter__(self) -> "Rank":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:  # otherwise the others would wait
+            dist.barrier()
+            dist.destroy_process_group()
 
     @property
     def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]]:

@@ -86,8 +86,10 @@ def place_of(
                 "or start by torchrun."
             )
     host = os.environ["MASTER_ADDR"] if host is None else host
-    # Beside the port of DistributedDataParallel, as PyG does.
-    port = int(os.environ["MASTER_PORT"]) + 1 if port is None else int(port) if _is_number(port) else port
+    is_next, port = port is None, os.environ["MASTER_PORT"] if port is None else port
+    port = int(port) if isinstance(port, str) and port.isascii() and port.isdigit() else port
+    if is_next and isinstance(port, int):
+        port += 1  # beside that of DistributedDataParallel, as PyG has it
     check_int(where, "master_port", port, 1, MOST_PORT)
     if not isinstance(host, str) or not host:
         raise TypeError(f"{where}: master_addr must be a name or an address of a machine, got {shown(host)}.")
@@ -98,14 +100,13 @@ def place_of(
     check_tls(where, tls, insecure)
     if tls is None and not insecure:
         paths = [os.environ.get(name) for name in _TLS]
-        if all(paths):
+        missing = [name for name, path in zip(_TLS, paths, strict=True) if not path]
+        if 0 < len(missing) < len(_TLS):
+            raise ValueError(f"{where}: {missing[0]} is not set, and others of {[*_TLS]} are. Set all three, or none.")
+        if not missing:
             tls = TLSConfig(*(str(path) for path in paths))
         insecure = tls is None and os.environ.get(_INSECURE) == "1"
     return Place(host, port, float(timeout), num_threads, tls, insecure)
-
-
-def _is_number(text: Any) -> bool:
-    return isinstance(text, str) and text.isascii() and text.isdigit()
 
 
 class Meeting:

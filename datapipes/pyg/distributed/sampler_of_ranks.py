@@ -90,8 +90,8 @@ class SamplerOfRanks(NeighborSampler):
                     times[of] = self._times_of_all(graph, of, name)
         self._take(TimedGraph(graph, times, on_edges), self._given)
         self._features = DistFeatureStore(graph)
-        if self.feature_store.client is None and graph.facts.num_parts > 1:
-            self.feature_store.client = PartitionClient(meeting.peers)
+        if graph.facts.num_parts > 1 and isinstance(self.feature_store.client, (_Client, type(None))):
+            self.feature_store.client = _Client(meeting.peers)  # also in the place of one whose meeting may be over
 
     def _times_of_all(self, graph: Any, of: Any, name: str) -> Tensor:
         """Return the time of each node of a type, of all parts."""
@@ -144,6 +144,10 @@ class SamplerOfRanks(NeighborSampler):
         left = {"feature_store": None, "graph_store": _Meta(self.graph_store.meta), "channel": None, "event_loop": None}
         meeting = None if self._meeting is None else _Met(self._meeting.rank_of)
         return {**self.__dict__, **left, "_meeting": meeting}
+
+
+class _Client(PartitionClient):
+    """What a feature store asks the other ranks by, unless the user gave it a client."""
 
 
 class _Met:

@@ -38,6 +38,7 @@ from datapipes.pyg.distributed import (
     DistNeighborSampler,
     LocalFeatureStore,
     LocalGraphStore,
+    Partitioner,
 )
 from datapipes.pyg.loader import NeighborLoader, NodeLoader
 
@@ -399,6 +400,31 @@ def test_a_partition_that_pyg_wrote_is_loaded(tmp_path):
         for one, other in zip(batches, expected, strict=True):
             del other.num_nodes
             assert_same(one, other)
+
+
+def test_a_directed_graph_is_cut_by_metis_and_loaded(tmp_path):
+    data = plain_data(7)
+    Partitioner(data, 2, tmp_path / "parts").generate_partition()
+
+    def work(rank, size, port):
+        own = stores(tmp_path / "parts", rank)[0].get_global_id(None)
+        return load(rank, size, tmp_path / "parts", port, list, input_nodes=own, num_neighbors=(-1, -1))
+
+    found = answers(in_ranks(2, work, free_port()))
+    seeds = torch.cat([batch.n_id[: batch.batch_size] for batches in found for batch in batches])
+    assert sorted(seeds.tolist()) == [*range(40)]
+    for batches in found:
+        for batch in batches:
+            assert torch.equal(data.x[batch.n_id], batch.x)
+
+
+def test_many_trees_by_time(two_parts):
+    data, root = two_parts
+    nodes, times = torch.arange(40).repeat(25), torch.arange(1000) % 31
+    given = {"input_nodes": nodes, "input_time": times, "time_attr": "time", "batch_size": 1000}
+    (expected,) = NeighborLoader(data, [-1, -1], **given)
+    for (batch,) in answers(in_two(root, list, num_neighbors=(-1, -1), **given)):
+        assert_same(batch, expected)
 
 
 def test_the_books_take_a_byte_for_each_node_and_edge(two_parts):

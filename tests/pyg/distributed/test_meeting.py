@@ -203,6 +203,9 @@ def test_other_machines_need_certificates_or_leave(root, monkeypatch):
     monkeypatch.setenv("DATAPIPES_INSECURE", "1")
     place = meeting.place_of("here", "10.0.0.1", 1, timeout=1, num_threads=1, tls=None, insecure=False)
     assert place.insecure
+    monkeypatch.setenv("DATAPIPES_TLS_CERT", "CERT.pem")
+    with pytest.raises(ValueError, match="DATAPIPES_TLS_KEY is not set"):
+        meeting.place_of("here", "10.0.0.1", 1, timeout=1, num_threads=1, tls=None, insecure=False)
     for name in ("CERT", "KEY", "CA"):
         monkeypatch.setenv(f"DATAPIPES_TLS_{name}", f"{name}.pem")
     place = meeting.place_of("here", "10.0.0.1", "1", timeout=1, num_threads=1, tls=None, insecure=False)

@@ -250,7 +250,9 @@ def _end_with_a_child() -> None:
 
 def end_all(*, wait: bool = True) -> None:
     """End what this process serves: once the others have left, or at once after an error that ends the process."""
-    failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
+    # That of the main module, of which the interpreter has told; or one that a child of multiprocessing ends with.
+    error = getattr(sys, "last_value", None) or sys.exc_info()[1]
+    failed = error is not None and not isinstance(error, SystemExit) and not hasattr(sys, "ps1")
     own = [meeting for meeting in _meetings if meeting._pid == os.getpid()]
     for meeting in own:
         meeting.tell()  # all at first: others may wait for the last one

@@ -7,14 +7,15 @@ or, without torchrun, in one shell each, with `--rank 0` and `--rank 1`:
 
 Each rank trains on the links to the drugs that its part owns, with a drawn pair for each. A drug has a learned vector
 and nothing else; GraphSAGE goes over them, and a network scores the product of the two ends of a link. Prints OGB's
-Hits@20: the share of the test links that score above the 20th best of the pairs that are none.
+Hits@20: the share of the test links that score above the 20th best of the pairs that are none; it still rises after
+the ten epochs.
 """
 
 import argparse
 
 import torch
 import torch.nn.functional as F
-from ranks import Rank, arguments, hits_at
+from ranks import Rank, arguments, hits_at, roc_auc
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
@@ -28,8 +29,8 @@ class Model(torch.nn.Module):
         super().__init__()
         self.vectors = torch.nn.Embedding(num_drugs, channels)
         torch.nn.init.xavier_uniform_(self.vectors.weight)
-        self.encoder = GraphSAGE(channels, channels, num_layers=2, dropout=0.5)
-        self.score = MLP([channels, channels, 1], norm=None, dropout=0.5)
+        self.encoder = GraphSAGE(channels, channels, num_layers=2, dropout=0.3)
+        self.score = MLP([channels, channels, 1], norm=None, dropout=0.3)
 
     def forward(self, batch: Data) -> Tensor:
         """Return the scores of the links."""
@@ -39,7 +40,7 @@ class Model(torch.nn.Module):
 
 
 def main() -> None:
-    args = arguments(__doc__, epochs=10, batch_size=2**15)
+    args = arguments(__doc__, epochs=10, batch_size=2**14)
     with Rank(args, "ogbl_ddi") as rank:
         run(rank, args)
 
@@ -64,12 +65,14 @@ def run(rank: Rank, args: argparse.Namespace) -> None:
     )
 
     num_drugs = len(rank.graph.node_pb)
-    model = DistributedDataParallel(Model(num_drugs, 256))
+    model = DistributedDataParallel(Model(num_drugs, 128))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 
     for epoch in range(1, args.epochs + 1):
         rank.print(f"epoch {epoch:2d}  loss {train(rank, model, optimizer, train_loader):.4f}")
-    rank.print(f"test Hits@20 {test(rank, model.module, test_loader):.4f}")
+    scores, labels = test(rank, model.module, test_loader)
+    rank.print(f"test AUC {roc_auc(scores, labels):.4f}")
+    rank.print(f"test Hits@20 {hits_at(20, scores, labels):.4f}")
 
 
 def train(rank: Rank, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, loader: DistLinkNeighborLoader):
@@ -89,12 +92,12 @@ def train(rank: Rank, model: DistributedDataParallel, optimizer: torch.optim.Opt
 
 
 @torch.no_grad()
-def test(rank: Rank, model: torch.nn.Module, loader: DistLinkNeighborLoader) -> float:
-    """Return Hits@20 over the links of all ranks."""
+def test(rank: Rank, model: torch.nn.Module, loader: DistLinkNeighborLoader) -> tuple[Tensor, Tensor]:
+    """Return the scores and the labels of the links of all ranks."""
     model.eval()
     found = [(model(batch), batch.edge_label) for batch in loader]
     scores, labels = (rank.joined(torch.cat(rows)) for rows in zip(*found, strict=True))
-    return hits_at(20, scores, labels)
+    return scores, labels
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ or, without torchrun, in one shell each, with `--rank 0` and `--rank 1`:
 
 Each rank trains on links to the papers that its part owns, with two drawn pairs for each. Authors and subjects have a
 learned vector each, papers their words. Prints the area under the ROC curve, over the links of all ranks.
+Result, seeds 0 to 2: test AUC 0.7139 (0.7127 to 0.7159) with 1 rank, 0.7176 (0.7163 to 0.7186) with 2, 0.7175 (0.7147
+to 0.7196) with 3. examples/pyg/bipartite_links.py tests with all other links as edges, here with those of training.
 """
 
 import argparse

@@ -6,6 +6,8 @@ or, without torchrun, in one shell each, with `--rank 0` and `--rank 1`:
      python examples/pyg/distributed/node_heterogeneous.py --world-size 2 --master-addr 127.0.0.1 --rank 0
 
 60 papers of each of 3 classes train. Authors and subjects have no features but a 1.
+Result, seeds 0 to 2: test accuracy 0.8877 (0.8810 to 0.8920) with 1 rank, 0.8860 (0.8820 to 0.8900) with 2, 0.8820
+(0.8760 to 0.8860) with 3; examples/pyg/to_hetero.py has 0.8937.
 """
 
 import argparse

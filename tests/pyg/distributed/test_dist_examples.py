@@ -99,6 +99,7 @@ def assert_learned(name: str, done: Ended) -> None:
     assert SCRIPTS[name][3] < float(figure[1]) <= 1
 
 
+@pytest.mark.full
 def test_ranks_that_are_started_by_hand_train_together(tmp_path, monkeypatch):
     name = "node_homogeneous"
     first, second = by_hand(name, 2, cut(name, 2, tmp_path, monkeypatch), tmp_path)

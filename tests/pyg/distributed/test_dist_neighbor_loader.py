@@ -168,8 +168,8 @@ def test_the_small_classes_are_pygs():
 
 def test_options_of_loading_change_no_bit(two_parts):
     data, root = two_parts
-    ways = [{}, {"async_sampling": False}, {"concurrency": 3}, {"num_workers": 2, "filter_per_worker": True}]
-    ways += amount([{"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], [])
+    ways = [{}, {"async_sampling": False}, {"num_workers": 1, "filter_per_worker": True}]
+    ways += amount([{"concurrency": 3}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], [])
 
     def work(rank, size, port):
         found = []

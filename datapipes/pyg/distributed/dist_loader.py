@@ -41,7 +41,8 @@ class DistLoader:
     Args:
         current_ctx: who this rank is.
         master_addr, master_port: where the ranks meet: a store of torch is there, or rank 0 makes one. By default
-            MASTER_ADDR, and MASTER_PORT + 1, of the environment. It carries addresses and digests alone.
+            MASTER_ADDR, and MASTER_PORT + 1, of the environment; under torchrun MASTER_PORT, whose store is shared. It
+            carries addresses and digests alone.
         channel: where `channel_get` takes outputs from; for classes of the user's, whose sampler puts them there.
         num_rpc_threads: at most so many requests of other ranks are worked on at once, no more than there are cores.
         rpc_timeout: seconds for each request in all, and that a rank may be late.

@@ -46,6 +46,7 @@ WHERE = "DistLoader"
 MOST_CONNECT_S = 10.0  # for a store that is there already
 _TLS = ("DATAPIPES_TLS_CERT", "DATAPIPES_TLS_KEY", "DATAPIPES_TLS_CA")
 _INSECURE = "DATAPIPES_INSECURE"
+_AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun's agent has the store at MASTER_PORT
 _c10d: Any = torch.distributed  # comes partly without types
 _LOOK_S = 0.1  # between two questions whether another rank has left
 _PROBE_S = 1.0  # for the answer
@@ -86,10 +87,11 @@ def place_of(
                 "or start by torchrun."
             )
     host = os.environ["MASTER_ADDR"] if host is None else host
-    is_next, port = port is None, os.environ["MASTER_PORT"] if port is None else port
+    is_next = port is None and os.environ.get(_AGENT) != "True"
+    port = os.environ["MASTER_PORT"] if port is None else port
     port = int(port) if isinstance(port, str) and port.isascii() and port.isdigit() else port
     if is_next and isinstance(port, int):
-        port += 1  # beside that of DistributedDataParallel, as PyG has it
+        port += 1  # beside that of DistributedDataParallel, as PyG has it; torchrun's store is shared
     check_int(where, "master_port", port, 1, MOST_PORT)
     if not isinstance(host, str) or not host:
         raise TypeError(f"{where}: master_addr must be a name or an address of a machine, got {shown(host)}.")
@@ -342,7 +344,7 @@ def _store_at(rank: int, place: Place) -> Any:
 
 def _is_agents(place: Place) -> bool:
     """Return whether the store is that of torchrun's agent."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("MASTER_PORT") == str(place.port)
+    return os.environ.get(_AGENT) == "True" and os.environ.get("MASTER_PORT") == str(place.port)
 
 
 def _no_store(rank: int, place: Place) -> Exception:

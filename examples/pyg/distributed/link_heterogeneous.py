@@ -58,7 +58,7 @@ def run(rank: Rank, args: argparse.Namespace) -> None:
         neg_sampling={"mode": "binary", "amount": 2.0},
         batch_size=rank.batch_size(seeds),
         shuffle=True,
-        **rank.of_loader(1),
+        **rank.of_loader(),
     )
     links = rank.seeds("test")
     test_loader = DistLinkNeighborLoader(
@@ -66,7 +66,7 @@ def run(rank: Rank, args: argparse.Namespace) -> None:
         edge_label_index=(LINK, links[:2]),
         edge_label=links[2],
         batch_size=256,
-        **rank.of_loader(2),
+        **rank.of_loader(),
     )
 
     # The last layer of subjects is not used.

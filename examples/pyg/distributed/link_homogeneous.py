@@ -53,7 +53,7 @@ def run(rank: Rank, args: argparse.Namespace) -> None:
         neg_sampling_ratio=1.0,
         batch_size=rank.batch_size(seeds),
         shuffle=True,
-        **rank.of_loader(1),
+        **rank.of_loader(),
     )
     links = rank.seeds("test")
     test_loader = DistLinkNeighborLoader(
@@ -61,7 +61,7 @@ def run(rank: Rank, args: argparse.Namespace) -> None:
         edge_label_index=(None, links[:2]),
         edge_label=links[2],
         batch_size=2**15,
-        **rank.of_loader(2),
+        **rank.of_loader(),
     )
 
     num_drugs = len(rank.graph.node_pb)

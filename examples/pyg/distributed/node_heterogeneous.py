@@ -53,10 +53,10 @@ def run(rank: Rank, args: argparse.Namespace) -> None:
         input_nodes=("paper", seeds),
         batch_size=rank.batch_size(seeds),
         shuffle=True,
-        **rank.of_loader(1),
+        **rank.of_loader(),
     )
     test_loader = DistNeighborLoader(
-        num_neighbors=[10, 10], input_nodes=("paper", rank.seeds("test")), batch_size=256, **rank.of_loader(2)
+        num_neighbors=[10, 10], input_nodes=("paper", rank.seeds("test")), batch_size=256, **rank.of_loader()
     )
 
     model = Model(rank, 64, int(rank.features.labels.max()) + 1)

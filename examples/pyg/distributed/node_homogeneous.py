@@ -33,10 +33,10 @@ def run(rank: Rank, args: argparse.Namespace) -> None:
         input_nodes=seeds,
         batch_size=rank.batch_size(seeds),
         shuffle=True,
-        **rank.of_loader(1),
+        **rank.of_loader(),
     )
     test_loader = DistNeighborLoader(
-        num_neighbors=[25, 10], input_nodes=rank.seeds("test"), batch_size=512, **rank.of_loader(2)
+        num_neighbors=[25, 10], input_nodes=rank.seeds("test"), batch_size=512, **rank.of_loader()
     )
 
     num_words = rank.features.get_tensor(group_name=None, attr_name="x").shape[1]

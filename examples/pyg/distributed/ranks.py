@@ -37,7 +37,9 @@ def arguments(text: str, *, epochs: int, batch_size: int) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=given.get("RANK", 0))
     parser.add_argument("--world-size", type=int, default=given.get("WORLD_SIZE", 1), help="ranks, each with one part")
     parser.add_argument("--master-addr", default=given.get("MASTER_ADDR", "127.0.0.1"), help="the machine of rank 0")
-    parser.add_argument("--master-port", type=int, default=given.get("MASTER_PORT", 29500), help="and two ports after")
+    parser.add_argument(
+        "--master-port", type=int, default=given.get("MASTER_PORT", 29500), help="that of the process group"
+    )
     return parser.parse_args()
 
 
@@ -78,13 +80,15 @@ class Rank:
         """Return the seeds of this part, of "train", "val" or "test"."""
         return torch.load(self.args.root / f"{self.dataset}-{name}-partitions" / f"partition{self.number}.pt")
 
-    def of_loader(self, number: int) -> dict[str, Any]:
-        """Return arguments of the loader `number`, from 1 on: each meets at a port of its own."""
+    def of_loader(self) -> dict[str, Any]:
+        """Return arguments of a loader. All meet at the port of the process group, whose store is there; in PyG each
+        loader needs another one.
+        """
         return {
             "data": (self.features, self.graph),
             "current_ctx": self.context,
             "master_addr": self.args.master_addr,
-            "master_port": self.args.master_port + number,
+            "master_port": self.args.master_port,
             "num_workers": self.args.workers,
             "persistent_workers": self.args.workers > 0,
         }

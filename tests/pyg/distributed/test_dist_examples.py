@@ -55,7 +55,7 @@ def acm(tmp_path: Path) -> Path:
 # {script: (data set, its files, further arguments, what chance gives)}
 SCRIPTS = {
     "node_homogeneous": ("coauthor_cs", ring, ("--epochs", "20", "--batch-size", "10"), 0.6),
-    "link_homogeneous": ("ogbl_ddi", halves, ("--epochs", "20", "--batch-size", "256"), 0.2),
+    "link_homogeneous": ("ogbl_ddi", halves, ("--epochs", "20", "--batch-size", "256"), 0.6),
     "node_heterogeneous": ("acm_heco", acm, ("--epochs", "4"), 0.484),
     "link_heterogeneous": ("acm_links", acm, ("--epochs", "2"), 0.55),
 }
@@ -95,7 +95,8 @@ def by_torchrun(name: str, num_ranks: int, arguments: list[str], tmp_path: Path)
 def assert_learned(name: str, done: Ended) -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    figure = re.fullmatch(r"test (?:accuracy|AUC|Hits@20) (\d\.\d{4})", done.stdout.splitlines()[-1])
+    first = next(line for line in done.stdout.splitlines() if line.startswith("test "))
+    figure = re.fullmatch(r"test (?:accuracy|AUC) (\d\.\d{4})", first)
     assert SCRIPTS[name][3] < float(figure[1]) <= 1
 
 

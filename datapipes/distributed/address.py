@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from typing import Any, NamedTuple
 
 from datapipes.base.checks import shown
@@ -35,6 +36,16 @@ class Address(NamedTuple):
     def is_any(self) -> bool:
         """Whether it stands for all addresses of a machine, such as 0.0.0.0: a server listens there, none is there."""
         return (ip := _ip(self.host)) is not None and ip.is_unspecified
+
+    def is_heard(self, timeout: float) -> bool:
+        """Return whether something listens there; what does not answer within `timeout` seconds may."""
+        try:
+            socket.create_connection(self, timeout).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def uri(self, *, tls: bool) -> str:
         """Return it as Arrow Flight wants it."""

@@ -69,15 +69,22 @@ class FlightPeers:
         facts: what the servers must agree with; a server that does not is refused when it is met.
         tls: what client and server prove to each other who they are with; None: neither does.
         deadline: seconds for each request in all, within which it is asked again as often as it helps.
+        may_return: whether a server that is gone is waited for; else a request to it fails at once.
     Raises:
         ImportError: pyarrow is not installed.
     """
 
     def __init__(
-        self, addresses: Mapping[int, Address], facts: PartitionFacts, *, tls: TLSConfig | None, deadline: float
+        self,
+        addresses: Mapping[int, Address],
+        facts: PartitionFacts,
+        *,
+        tls: TLSConfig | None,
+        deadline: float,
+        may_return: bool = True,
     ) -> None:
         arrow_flight(_WHERE)  # here rather than in a worker
-        self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline)
+        self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline, may_return)
         self._here: dict[int, _Here] = {}  # by process; at most one is of this one
 
     def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:

@@ -26,6 +26,7 @@ REQUESTS = 16  # to one server at a time; more wait for a thread
 # next has all that is left, for an answer that takes long.
 TRIES = 3
 OUTAGE_S = 2.0  # without an answer, before the log says so
+PROBE_S = 1.0  # for learning whether anything listens
 MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; a channel that is given up meanwhile stays so long
 
 
@@ -34,9 +35,11 @@ class Limits(NamedTuple):
 
     Attributes:
         deadline: seconds in all, from the call to the answer or the error.
+        may_return: whether a server that is gone may be started again at its address, and is waited for.
     """
 
     deadline: float
+    may_return: bool = True
 
     @property
     def attempt_s(self) -> float:
@@ -127,6 +130,9 @@ class RemotePart:
                 break  # the deadline cut it short: what the attempt before it said tells more
             if failures.add(verdict, error):
                 raise error
+            is_lost = failures.greeted is None and not self._limits.may_return
+            if is_lost and not self._address.is_heard(PROBE_S):
+                raise ServerUnavailable(f"{self.where}: nothing listens there any more: its process has ended.")
             if verdict is not FULL:
                 self._outage.failed(began, time.monotonic(), failures.last)
             del error  # its traceback holds what the attempt used

@@ -149,7 +149,7 @@ class Meeting:
         self.rank_of = {number: rank for rank, (number, _) in enumerate(told)}
         others = {number: parse_address(WHERE, "an address", each) for number, each in told if number != part.part}
         facts = PartitionFacts.of(part)
-        self.peers = FlightPeers(others, facts, tls=place.tls, deadline=place.timeout)
+        self.peers = FlightPeers(others, facts, tls=place.tls, deadline=place.timeout, may_return=False)
         self.graph = DistGraph(facts, part.book, self.peers, part)
         if self._size == 1:
             return
@@ -232,7 +232,7 @@ class _Asked:
 
     def has_left(self) -> bool:
         """Return whether it has left, or ended."""
-        if not _is_heard(self._address, _PROBE_S):
+        if not self._address.is_heard(_PROBE_S):
             return True
         try:
             return self._connection.ask(self._question, _PROBE_S, 0).header.get("status") != "serving"
@@ -260,17 +260,6 @@ def end_all(*, wait: bool = True) -> None:
         meeting.tell()  # all at first: others may wait for the last one
     for meeting in own:
         meeting.end(wait=wait and not failed)
-
-
-def _is_heard(address: Address, timeout: float) -> bool:
-    """Return whether something listens at an address; what does not answer in time may."""
-    try:
-        socket.create_connection((address.host, address.port), timeout).close()
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _server(part: Part, place: Place) -> PartitionServer:
@@ -332,9 +321,9 @@ def _store_at(rank: int, place: Place) -> Any:
         with contextlib.suppress(RuntimeError):  # somebody listens there: perhaps the store of a process group
             found = store(True)
     else:  # torch's store would wait too, but logs that it does
-        while not _is_heard(Address(place.host, place.port), _PROBE_S) and time.monotonic() < ends:
+        while not Address(place.host, place.port).is_heard(_PROBE_S) and time.monotonic() < ends:
             time.sleep(_LOOK_S)
-    if found is None and _is_heard(Address(place.host, place.port), _PROBE_S):
+    if found is None and Address(place.host, place.port).is_heard(_PROBE_S):
         found = _bounded(lambda: store(False), min(place.timeout, MOST_CONNECT_S))
     if found is None:
         raise _no_store(rank, place)
@@ -350,7 +339,7 @@ def _is_agents(place: Place) -> bool:
 def _no_store(rank: int, place: Place) -> Exception:
     """Return the error where no store answers."""
     at = f"{place.host}:{place.port}"
-    if rank != 0 and not _is_heard(Address(place.host, place.port), _PROBE_S):
+    if rank != 0 and not Address(place.host, place.port).is_heard(_PROBE_S):
         told = f"it did not come within {place.timeout:g} s: nothing listens at {at}, where it hosts the store"
         return RankError.of_ranks(rank, {0: told}, WHERE, "could not build its loader")
     return ValueError(

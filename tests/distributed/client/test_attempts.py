@@ -1,5 +1,6 @@
 """The attempts of one request, on connections that a test makes up: what is asked again, how often, how long."""
 
+import contextlib
 from concurrent.futures import Future
 
 import pyarrow
@@ -78,6 +79,16 @@ def test_an_attempt_after_another_failure_has_its_share_of_the_time(asked):
 
     assert asked(lambda timeout: MadeUp(answer)).result(WAIT_S) is ANSWER
     assert max(given) <= WAIT_S / 3
+
+
+def test_a_server_that_does_not_return_is_not_waited_for():
+    def cut(timeout):
+        raise flight.FlightUnavailableError("connection refused")
+
+    with contextlib.closing(RemotePart(1, ADDRESS, Limits(WAIT_S, may_return=False), cut)) as remote:
+        future = remote.submit(lambda send: send(ANSWER, 0))
+        with pytest.raises(dp.ServerUnavailable, match="nothing listens there any more"):
+            future.result(WAIT_S / 10)
 
 
 def test_the_error_names_the_deadline_where_time_was_the_reason(asked):

@@ -57,10 +57,11 @@ def begin(pipe, root, port, rank, timeout_s):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.full)])
 def test_a_rank_that_is_gone_is_named_within_the_bound(root, how):
+    bound_s = GONE_S if how == signal.SIGSTOP else 10 * BOUND_S  # nobody waits for one that was killed
     with RankGroup(2, own_store=False) as group:
         port = free_port()
         for rank in (0, 1):
-            group.order([rank], begin, root, port, rank, GONE_S)
+            group.order([rank], begin, root, port, rank, bound_s)
         assert [group.answer(rank) for rank in (0, 1)] == ["began"] * 2
         os.kill(group.processes[1].pid, how)
         if how == signal.SIGKILL:
@@ -109,13 +110,13 @@ def test_scripts_that_close_nothing_end_by_themselves_and_leave_no_port(root, tm
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=1)
     failing = [
-        subprocess.Popen([*command, str(rank), str(root), str(port), *["fail"][:1]], stderr=subprocess.PIPE)
+        subprocess.Popen([*command, str(rank), str(root), str(port), "fail"], stderr=subprocess.PIPE)
         for rank in (0, 1)
     ]
     began = time.monotonic()
-    for rank in failing:
-        assert b"an error of the script" in rank.communicate(timeout=BOUND_S)[1]
-        assert rank.returncode == 1
+    told = [rank.communicate(timeout=BOUND_S)[1] for rank in failing]
+    assert [rank.returncode for rank in failing] == [1, 1]
+    assert any(b"an error of the script" in text for text in told)  # the first to fail may take the other with it
     assert time.monotonic() - began < 25  # no rank waits 30 s for another
 
 

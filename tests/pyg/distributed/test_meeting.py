@@ -110,8 +110,7 @@ def test_scripts_that_close_nothing_end_by_themselves_and_leave_no_port(root, tm
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=1)
     failing = [
-        subprocess.Popen([*command, str(rank), str(root), str(port), "fail"], stderr=subprocess.PIPE)
-        for rank in (0, 1)
+        subprocess.Popen([*command, str(rank), str(root), str(port), "fail"], stderr=subprocess.PIPE) for rank in (0, 1)
     ]
     began = time.monotonic()
     told = [rank.communicate(timeout=BOUND_S)[1] for rank in failing]

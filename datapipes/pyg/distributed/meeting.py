@@ -195,11 +195,11 @@ class Meeting:
                 return
             self.tell()
             try:
+                self.graph.close()  # before the others' servers end, or gRPC would log that they do
                 if wait:
                     self._wait()
             finally:
                 self._has_ended = True
-                self.graph.close()
                 if self._server is not None:
                     self._server.stop(0.0)
                 with contextlib.suppress(ValueError):
@@ -208,41 +208,26 @@ class Meeting:
     def _wait(self) -> None:
         """Ask the other ranks' servers, since the store may be gone by now."""
         ends = time.monotonic() + self._timeout
-        staying = {part: _Asked(self, part) for part, rank in self.rank_of.items() if rank != self._rank}
+        staying = {part: rank for part, rank in self.rank_of.items() if rank != self._rank}
         while staying and time.monotonic() < ends:
-            for part, asked in [*staying.items()]:
-                if asked.has_left():
-                    asked.close()
-                    del staying[part]
+            staying = {part: rank for part, rank in staying.items() if not self._has_left(part)}
             if staying:
                 time.sleep(_LOOK_S)
-        for part, asked in staying.items():
-            logger.warning("%s: rank %d neither left nor ended in %g s", WHERE, self.rank_of[part], self._timeout)
-            asked.close()
+        for rank in staying.values():
+            logger.warning("%s: rank %d neither left nor ended in %g s", WHERE, rank, self._timeout)
 
-
-class _Asked:
-    """The server of another rank, which is asked whether it has left."""
-
-    def __init__(self, meeting: Meeting, part: int) -> None:
-        facts, peers = meeting.graph.facts, meeting.peers
-        self._address, where = peers.addresses[part], f"part {part} at {peers.addresses[part]}"
-        self._connection = Connection(where, self._address, peers.tls, _PROBE_S)
-        self._question = Message(request_header("health", Meant(part, facts.partition_id, facts.content_id)), {})
-
-    def has_left(self) -> bool:
-        """Return whether it has left, or ended."""
-        if not self._address.is_heard(_PROBE_S):
+    def _has_left(self, part: int) -> bool:
+        """Return whether the rank with a part has left, or ended."""
+        address, facts = self.peers.addresses[part], self.graph.facts
+        if not address.is_heard(_PROBE_S):
             return True
+        question = Message(request_header("health", Meant(part, facts.partition_id, facts.content_id)), {})
         try:
-            return self._connection.ask(self._question, _PROBE_S, 0).header.get("status") != "serving"
+            with contextlib.closing(Connection(f"part {part} at {address}", address, self.peers.tls, _PROBE_S)) as own:
+                return own.ask(question, _PROBE_S, 0).header.get("status") != "serving"
         except Exception as error:  # stopped, or at its end
             logger.info("%s: %s", WHERE, text_of(error))
             return False
-
-    def close(self) -> None:
-        """End the connection."""
-        self._connection.close()
 
 
 @functools.lru_cache

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed.run
 from example_data import EXAMPLES, write_ring
 from pyg_ranks import free_port
@@ -120,6 +121,15 @@ def test_torchrun_starts_the_ranks(name, num_ranks, tmp_path, monkeypatch):
 def test_one_rank_has_the_whole_graph(name, tmp_path, monkeypatch):
     (done,) = by_hand(name, 1, cut(name, 1, tmp_path, monkeypatch), tmp_path)
     assert_learned(name, done)
+
+
+def test_seeds_are_given_to_the_part_that_owns_them(tmp_path, monkeypatch):
+    cut("link_homogeneous", 2, tmp_path, monkeypatch)
+    owner = torch.load(tmp_path / "parts" / "ogbl_ddi-partitions" / "node_map.pt")
+    for name in ("train", "test"):
+        folder = tmp_path / "parts" / f"ogbl_ddi-{name}-partitions"
+        seeds = [torch.load(folder / f"partition{part}.pt") for part in range(2)]
+        assert [owner[each[1]].unique().tolist() for each in seeds] == [[0], [1]]
 
 
 def test_every_script_is_run():

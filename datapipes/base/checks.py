@@ -97,14 +97,16 @@ def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> s
 
 def check_positive_timeout(where: str, timeout: Any) -> float | None:
     """Return `timeout`, None or a number of seconds above 0 and at most `MOST_SECONDS`."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= MOST_SECONDS:
-        raise ValueError(
-            f"{where}: timeout must be None or seconds above 0 and at most {MOST_SECONDS:.0f}, got {shown(timeout)}. "
-            "Use None to wait without a limit."
-        )
-    return timeout
+    advice = "Use None to wait without a limit."
+    return None if timeout is None else check_seconds(where, "timeout", timeout, advice, allowed="None or seconds")
+
+
+def check_seconds(where: str, name: str, value: Any, advice: str, *, allowed: str = "seconds") -> float:
+    """Return `value`, a number of seconds above 0 and at most `MOST_SECONDS`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MOST_SECONDS:
+        most = f"{MOST_SECONDS:.0f}"
+        raise ValueError(f"{where}: {name} must be {allowed} above 0 and at most {most}, got {shown(value)}. {advice}")
+    return value
 
 
 def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:

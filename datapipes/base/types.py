@@ -118,6 +118,11 @@ def type_text(value: Any) -> str:
     return ":".join(value) if isinstance(value, tuple) else str(value)
 
 
+def of_type(value: Any) -> str:
+    """Return what an error says behind a noun: " of src:rel:dst"; nothing for None."""
+    return "" if value is None else f" of {type_text(value)}"
+
+
 def by_edge_type(where: str, given: Mapping[Any, Any]) -> dict[EdgeType, Any]:
     """Return `given` with its keys as edge types in sorted order; a type that is written in two ways is refused."""
     found: dict[EdgeType, Any] = {}

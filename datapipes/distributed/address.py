@@ -38,10 +38,13 @@ class Address(NamedTuple):
         return (ip := _ip(self.host)) is not None and ip.is_unspecified
 
     def is_heard(self, timeout: float) -> bool:
-        """Return whether something listens there; what does not answer within `timeout` seconds may."""
+        """Return whether something listens there; what does not answer within `timeout` seconds may.
+
+        A name that no machine has is not heard.
+        """
         try:
             socket.create_connection(self, timeout).close()
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, socket.gaierror):
             return False
         except OSError:
             return True

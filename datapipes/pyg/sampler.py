@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -305,6 +305,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
 def fanouts_of(given: Any, edge_types: list[Any]) -> tuple[Any, dict[Any, list[int]]]:
     """Return a NumNeighbors of PyG, and the in-edges per node of each edge type, hop by hop; [] for no types."""
+    if not isinstance(given, (NumNeighbors, Mapping, list, tuple)):
+        raise TypeError(
+            f"NeighborSampler: num_neighbors must be a list, or a dict from edge types to lists, got {shown(given)}. "
+            "Give the in-edges per node, hop by hop; -1 for all."
+        )
     found = given if isinstance(given, NumNeighbors) else NumNeighbors(given)
     named = [of.to_tuple() for of in found.values] if isinstance(found.values, dict) else []
     unknown = [of for of in named if of not in edge_types]

@@ -152,10 +152,15 @@ class RemotePart:
             self._connections.give_back(connection, renew=renew)
 
     def _unavailable(self, failures: Failures) -> ServerUnavailable:
+        found = (
+            f"{self.where}: no answer within {self._limits.deadline:g} s; it was asked {failures.count} times, and the "
+            f"last attempt ended with: {failures.last}."
+        )
+        if not self._limits.may_return:
+            return ServerUnavailable(f"{found} Its process is stopped, or the network between the machines is down.")
         slow = "The server was reached and had not answered yet: if it needs longer, raise deadline. Else start it"
         return ServerUnavailable(
-            f"{self.where}: no answer within {self._limits.deadline:g} s; it was asked {failures.count} times, and the "
-            f"last attempt ended with: {failures.last}. {slow if failures.slow else 'Start the server'} again at this "
+            f"{found} {slow if failures.slow else 'Start the server'} again at this "
             f"address (datapipes serve ROOT --part {self._part} --address {self._address}), or correct the namebook. "
             "A server also ends connections without TLS, or with a certificate, that it does not accept."
         )

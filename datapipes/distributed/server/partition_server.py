@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 from pathlib import Path
@@ -218,7 +219,8 @@ class PartitionServer:
             return True
         atexit.unregister(self.stop)
         if service.close(grace_s):
-            logger.warning("%s stops while requests are under way", service.where)
+            level = logging.WARNING if grace_s > 0 else logging.INFO  # without a grace nothing was to be waited for
+            logger.log(level, "%s stops while requests are under way", service.where)
         assert self._connections is not None
         has_ended = close_flight_server(server, self._connections)
         self._close_watch()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from datapipes.base.array_digest import array_digest
 from datapipes.base.checks import check_index_tensor, check_int, dtype_from_name, dtype_name, shown
-from datapipes.base.types import ends_of, type_text
+from datapipes.base.types import ends_of, of_type, type_text
 from datapipes.graph.arena import Place
 from datapipes.graph.graph import EarliestNode
 from datapipes.partition.book import PartitionBook
@@ -80,9 +80,10 @@ def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) ->
         rows = arrays["node_ids" if domain == "node" else "indices", type_number, ""].shape[0]
         if place not in arrays:
             if rows > 0:
+                of = of_type((stores.edge_types if domain == "edge" else [*stores.num_nodes])[type_number])
                 raise ValueError(
-                    f"{WHERE}: part {stores.part} has {rows} {domain}s of the type number {type_number} and no "
-                    f"{shown(name)} of them, which another part has. Put it, or remove it there."
+                    f"{WHERE}: part {stores.part} has {rows} {domain}s{of} and no {shown(name)} of them, which another "
+                    "part has. Put it, or remove it there."
                 )
             arrays[place] = torch.empty((0, *shape), dtype=dtype_from_name(WHERE, dtype))
         elif [dtype_name(arrays[place].dtype), [*arrays[place].shape[1:]]] != [dtype, shape]:
@@ -238,7 +239,7 @@ class _Stores:
         book = self.book
         return {
             "num_partitions": self.num_parts,
-            "the numbers of nodes": {type_text(of): count for of, count in self.num_nodes.items()},
+            **{f"the number of nodes{of_type(of)}": count for of, count in self.num_nodes.items()},
             "node_pb": partition_id_of("", book),
             "edge types": [type_text(of) for of in self.edge_types],
             "edge_pb": None if not book.has_edges else [array_digest(book.edges(of).dense()) for of in book.edge_types],
@@ -248,7 +249,7 @@ class _Stores:
 
     def edges(self, of: Any) -> _Edges:
         """Return the in-edges of the part's nodes along an edge type."""
-        attr, (src, dst), text = self.attrs[of], ends_of(of), "" if of is None else f" of {type_text(of)}"
+        attr, (src, dst), text = self.attrs[of], ends_of(of), of_type(of)
         row, col = (check_index_tensor(WHERE, f"edge_index{text}", each) for each in self.graph.get_edge_index(attr))
         for each, end in ((row, src), (col, dst)):
             outside = (each < 0) | (each >= self.num_nodes[end])
@@ -354,7 +355,7 @@ class _Stores:
             if torch.equal(ids.long(), own):
                 yield name, values
                 continue
-            rows = _rows(f"node{'' if of is None else f' of {of!r}'}", ids, own) if rows is None else rows
+            rows = _rows(f"node{of_type(of)}", ids, own) if rows is None else rows
             yield name, values[rows]
 
     def _of_edges(self, of: Any, found: _Edges) -> Iterator[tuple[str, Tensor]]:

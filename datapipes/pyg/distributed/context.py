@@ -28,6 +28,7 @@ class DistContext:
         global_rank, global_world_size: the same two numbers; PyG counts other roles in them, and there are none.
         world_size: number of processes, which is the number of parts.
         group_name: a name that all of them give; groups of other names do not meet.
+        role: the only one.
     """
 
     rank: int
@@ -60,8 +61,8 @@ class DistEdgeHeteroSamplerInput:
     input_type: tuple[str, str, str] | None = None
 
 
-def check_context(where: str, given: Any, num_parts: int) -> DistContext:
-    """Return a context whose numbers fit each other and the number of parts.
+def check_context(where: str, given: Any, num_parts: int | None = None) -> DistContext:
+    """Return a context whose numbers fit each other and the number of parts, if that is known.
 
     Raises:
         TypeError, ValueError: They do not; the message says what was found.
@@ -76,7 +77,7 @@ def check_context(where: str, given: Any, num_parts: int) -> DistContext:
     check_int(where, "rank of current_ctx", given.rank, 0, size - 1)
     if not isinstance(given.group_name, str):
         raise TypeError(f"{where}: group_name of current_ctx must be text, got {shown(given.group_name)}.")
-    if size != num_parts:
+    if num_parts is not None and size != num_parts:
         raise ValueError(
             f"{where}: current_ctx has world_size {size}, but the graph is in {num_parts} parts; each rank has one "
             "part. Start as many ranks as there are parts, or partition the graph again."

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from datapipes.base.checks import check_bool, check_int
+from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.rng import RngKey
 from datapipes.chain.stage import SeedStage, Stage
 from datapipes.distributed.tls import TLSConfig
@@ -23,12 +23,16 @@ from datapipes.pyg.loader.iterating import Iterating
 from datapipes.pyg.loader.stages import DrawnOrder, PygSample, carrying
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampled import edge_index_of
+from datapipes.pyg.sampler import fanouts_of
 from datapipes.pyg.upstream import Data, HeteroData
 from datapipes.sampling.choice_sampler import CONCURRENCY
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["DistLoader"]
+
+# PyG's, as text: what a loader with a sampler of the user's was not given
+_DEFAULTS = {"replace": "False", "subgraph_type": "directional", "disjoint": "False", "temporal_strategy": "uniform"}
 
 
 class DistLoader:
@@ -164,7 +168,7 @@ class DistView(View):
             batch.num_nodes = len(out.node)
         labels = self._labels()
         if labels is not None:
-            batch.y = labels_of(labels, out, None)
+            batch.y = labels_of(labels, out, None, self.sampler.graph)
         return batch
 
     def _filtered_by_type(self, out: Any, ids: dict[Any, Any]) -> Any:
@@ -179,7 +183,8 @@ class DistView(View):
         for of, nodes in out.node.items():
             if of not in with_rows:
                 batch[of].num_nodes = len(nodes)
-        for of, values in (labels_of(self._labels(), out, self.input_data.input_type) or {}).items():
+        labels = labels_of(self._labels(), out, self.input_data.input_type, self.sampler.graph)
+        for of, values in (labels or {}).items():
             batch[of].y = values
         return batch
 
@@ -240,11 +245,13 @@ class IteratingOverParts(DistLoader, Iterating):
             kwargs: those of torch's DataLoader.
             options: further arguments of the sampler.
         """
-        where = type(self).__name__
+        where, is_own = type(self).__name__, sampler is None
         self.async_sampling = check_bool(where, "async_sampling", async_sampling)
         self.concurrency = check_int(where, "concurrency", concurrency, 1)
         if sampler is None:
             sampler = DistNeighborSampler(*sampled, concurrency=concurrency, seed=self.seed, **options)
+        elif isinstance(sampler, DistNeighborSampler):
+            self._refuse_others_options(sampler, sampled[-1], options)
         channel: Any = queue.SimpleQueue() if async_sampling else None  # which PyG's scripts look at; it stays empty
         host, port, num_rpc_threads, rpc_timeout, tls, insecure = place
         DistLoader.__init__(
@@ -260,6 +267,25 @@ class IteratingOverParts(DistLoader, Iterating):
             insecure=insecure,
             num_workers=kwargs.get("num_workers", 0),
         )
+        if is_own:
+            self.dist_sampler._leave()  # the loader's own need of the meeting is the only one
+
+    def _refuse_others_options(self, sampler: DistNeighborSampler, num_neighbors: Any, options: Any) -> None:
+        """Refuse options that a given sampler has otherwise. What has PyG's default counts as not given."""
+
+        def differs(name: str, value: Any) -> bool:
+            if name == "num_neighbors":
+                types = [attr.edge_type for attr in sampler.graph_store.get_all_edge_attrs() if attr.edge_type]
+                return fanouts_of(value, types)[1] != fanouts_of(sampler._given, types)[1]
+            texts = [str(getattr(each, "value", each)) for each in (value, getattr(sampler, name))]  # of an enum, too
+            return texts[0] not in (texts[1], _DEFAULTS.get(name))
+
+        for name, value in {"num_neighbors": num_neighbors, **options}.items():
+            if value is not None and differs(name, value):
+                raise ValueError(
+                    f"{type(self).__name__}: {name} is {shown(value)}, which the given dist_sampler, {sampler!r}, does "
+                    "not have. Leave it out, or give the sampler the same."
+                )
 
     def _sample(self, view: View) -> Stage:
         assert isinstance(view, DistView)

@@ -28,14 +28,16 @@ class DistNeighborLoader(IteratingOverParts, upstream.NodeLoader):  # type: igno
 
     Args:
         data: (LocalFeatureStore, LocalGraphStore) of this rank's part. A batch has all attributes of nodes and edges
-            that the parts have, and `y` where `feature_store.labels` is set: [num_nodes], or {type: [num_nodes]}.
+            that the parts have when the loader is built, and `y` where `feature_store.labels` is set: of all nodes of
+            the graph, [num_nodes] or {type: [num_nodes]}.
         num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr, transform: as NeighborLoader has
             them. With a `time_attr` disjoint is implied.
         master_addr, master_port, current_ctx, num_rpc_threads, rpc_timeout, tls, insecure: as DistLoader has them.
         input_nodes: seeds of this rank, ids of the whole graph, in any part: a tensor, a mask of all nodes, with types
             (type, tensor) or (type, mask). None, and a type alone, stand for all nodes of the graph, on each rank.
         input_time: the time of each seed; by default the node's own.
-        dist_sampler: a DistNeighborSampler, in place of one for these arguments; it decides `weight_attr` too.
+        dist_sampler: a DistNeighborSampler, in place of one for these arguments; what it decides may be left out here,
+            and `num_neighbors` be None. It may serve several loaders, and stays when they are closed.
         concurrency: minibatches that wait for parts at once, in each worker. 1, the default, stands for 8 with
             `async_sampling`.
         filter_per_worker: whether workers make the whole batch, `transform` included.
@@ -188,9 +190,9 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
     ) -> None:
         where = type(self).__name__
         stores_of(where, data)
-        time_attr = time_attr if dist_sampler is None else dist_sampler.time_attr
-        if (edge_label_time is None) != (time_attr is None):
-            given = ["set" if each is not None else "not set" for each in (edge_label_time, time_attr)]
+        draws_by = time_attr if dist_sampler is None else getattr(dist_sampler, "time_attr", None)
+        if (edge_label_time is None) != (draws_by is None):
+            given = ["set" if each is not None else "not set" for each in (edge_label_time, draws_by)]
             raise ValueError(
                 f"{where}: 'edge_label_time' is {given[0]} while 'time_attr' is {given[1]}; both are needed to sample "
                 "by time. Pass both or neither."
@@ -232,6 +234,11 @@ class DistLinkNeighborLoader(IteratingOverParts, upstream.LinkLoader):  # type: 
             of, ends = given, None
         elif isinstance(given, (list, tuple)) and len(given) == 2 and (given[0] is None or len(given[0]) == 3):
             of, ends = given
+        if of is None and graph.is_heterogeneous:
+            raise TypeError(
+                f"{where}: edge_label_index must be an edge type, or (edge type, [2, n]), since the graph has "
+                f"types, got {shown(given)}. Name one of {[*graph.edge_types]}."
+            )
         of = type_in(where, "edge", None if of is None else tuple(of), graph.edge_types)
         if ends is None:
             ends = self.dist_sampler.graph_store.get_edge_index(of, "coo")

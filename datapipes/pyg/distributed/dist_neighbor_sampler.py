@@ -47,6 +47,7 @@ class DistNeighborSampler(SamplerOfRanks):
             see `to_message`.
         concurrency: with a channel, at most so many calls are under way.
         device: where the results lie; None leaves them in host memory.
+        shuffle, rpc_worker_names: not used, in PyG neither.
         seed, weight_attr: further arguments, by name: what decides the draws, together with the number of the call, 0
             by default; and the attribute of edges that holds weights.
     Raises:
@@ -120,7 +121,7 @@ class DistNeighborSampler(SamplerOfRanks):
                     inputs, self.node_sample, self.num_nodes, self.disjoint, node_time, neg_sampling
                 )
             out = self._in_form(out)
-            out.features = await self._read(out)
+            out.features, out.input_type = await self._read(out), inputs.input_type
         return out
 
     async def node_sample(self, inputs: Any) -> Any:
@@ -317,7 +318,12 @@ class DistNeighborSampler(SamplerOfRanks):
         if self.is_hetero:
             nodes = {of: rows.get(("node", of, "x")) for of in self.graph.node_types}
             edges = {of: rows.get(("edge", of, "edge_attr")) for of in self.graph.edge_types}
-        out.metadata = (*out.metadata, nodes, labels_of(self.feature_store.labels, out, None), edges)
+        out.metadata = (
+            *out.metadata,
+            nodes,
+            labels_of(self.feature_store.labels, out, out.input_type, self.graph),
+            edges,
+        )
         return out
 
     def __repr__(self) -> str:

@@ -8,7 +8,6 @@ these servers. A rank serves until all others have left or ended, also after its
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import datetime
 import functools
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed
 
-from datapipes.base.checks import check_int, check_positive_timeout, shown
+from datapipes.base.checks import check_int, check_seconds, shown
 from datapipes.base.errors import text_of
 from datapipes.base.log import logger
 from datapipes.distributed.address import MOST_PORT, Address, parse_address
@@ -50,8 +49,8 @@ _AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun's agent has the store at MAS
 _c10d: Any = torch.distributed  # comes partly without types
 _LOOK_S = 0.1  # between two questions whether another rank has left
 _PROBE_S = 1.0  # for the answer
-_stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept until the process ends, since one may be host
-_numbers: collections.Counter[tuple[str, int, str, int]] = collections.Counter()  # meetings of a rank so far
+_stores: dict[tuple[Any, ...], Any] = {}  # by place, rank and group; kept until the process ends: one may be host
+_job = uuid.uuid4().hex  # what a process claims its rank by
 _meetings: list[Meeting] = []  # that have not ended
 
 
@@ -95,9 +94,7 @@ def place_of(
     check_int(where, "master_port", port, 1, MOST_PORT)
     if not isinstance(host, str) or not host:
         raise TypeError(f"{where}: master_addr must be a name or an address of a machine, got {shown(host)}.")
-    if timeout is None:
-        raise ValueError(f"{where}: rpc_timeout must be seconds above 0, got None. 180 is PyG's value.")
-    check_positive_timeout(where, timeout)
+    check_seconds(where, "rpc_timeout", timeout, "180 is PyG's value.")
     check_int(where, "num_rpc_threads", num_threads, 1)
     check_tls(where, tls, insecure)
     if tls is None and not insecure:
@@ -166,7 +163,9 @@ class Meeting:
     def refuse_left(self) -> None:
         """Raise RuntimeError if this rank has left: the others may have ended."""
         if self.has_left:
-            raise RuntimeError(f"{WHERE}: it was closed. Build a new one, on all ranks.")
+            raise RuntimeError(
+                f"{WHERE}: the loader that met the other ranks was closed. Build a new one, on all ranks."
+            )
 
     def leave(self) -> None:
         """Note one less. After the last one the other ranks are told that this one needs them no more; its part is
@@ -272,14 +271,13 @@ def _claimed(context: DistContext, place: Place) -> Any:
         RankError: There is no store.
         ValueError: Another process has this rank: another job uses the port.
     """
-    key = (place.host, place.port, context.group_name, context.rank)
-    number, _numbers[key] = _numbers[key], _numbers[key] + 1
-    # After a restart of the ranks, what was told before no longer counts.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = _store_at(context.rank, place)
-    prefix = f"datapipes/pyg/{attempt}/{context.group_name}/{number}"
-    store = _c10d.PrefixStore(prefix, store)
-    token = uuid.uuid4().hex
+    key = (place.host, place.port, context.rank, context.group_name)
+    if key not in _stores:
+        # After a restart of the ranks, what was told before no longer counts.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        prefix = f"datapipes/pyg/{attempt}/{context.group_name}"
+        _stores[key] = _c10d.PrefixStore(prefix, _store_at(context.rank, place))
+    store, token = _stores[key], f"{_job} {os.getpid()}"  # Ranks counts the calls of a store
     claimed = _bounded(lambda: store.compare_set(f"claim/{context.rank}", "", token), place.timeout)
     if claimed is None:
         raise _no_store(context.rank, place)
@@ -296,10 +294,14 @@ def _store_at(rank: int, place: Place) -> Any:
     known = _stores.get((place.host, place.port, rank))
     if known is not None:
         return known
-    timeout = datetime.timedelta(seconds=place.timeout)
+    _refuse_unknown_host(place)
+    connect_s = min(place.timeout, MOST_CONNECT_S)
 
     def store(is_host: bool) -> Any:
-        return _c10d.TCPStore(place.host, place.port, None, is_host, timeout=timeout, wait_for_workers=False)
+        wait = datetime.timedelta(seconds=connect_s)
+        made = _c10d.TCPStore(place.host, place.port, None, is_host, timeout=wait, wait_for_workers=False)
+        made.set_timeout(datetime.timedelta(seconds=place.timeout))
+        return made
 
     found, ends = None, time.monotonic() + place.timeout
     if rank == 0 and not _is_agents(place):
@@ -309,11 +311,27 @@ def _store_at(rank: int, place: Place) -> Any:
         while not Address(place.host, place.port).is_heard(_PROBE_S) and time.monotonic() < ends:
             time.sleep(_LOOK_S)
     if found is None and Address(place.host, place.port).is_heard(_PROBE_S):
-        found = _bounded(lambda: store(False), min(place.timeout, MOST_CONNECT_S))
+        found = _bounded(lambda: store(False), connect_s + _PROBE_S)  # later than its own bound: nothing stays behind
     if found is None:
         raise _no_store(rank, place)
     _stores[place.host, place.port, rank] = found
     return found
+
+
+def _refuse_unknown_host(place: Place) -> None:
+    """Raise ValueError if no machine is called so, also not soon: a machine that starts may get its name late."""
+    ends = time.monotonic() + min(place.timeout, MOST_CONNECT_S)
+    while True:
+        try:
+            socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+            return
+        except OSError as error:
+            if time.monotonic() > ends:
+                raise ValueError(
+                    f"{WHERE}: master_addr is {place.host!r}, and no machine of this name is known: {text_of(error)}. "
+                    "Give the name or the address of the machine of rank 0."
+                ) from None
+        time.sleep(_LOOK_S)
 
 
 def _is_agents(place: Place) -> bool:

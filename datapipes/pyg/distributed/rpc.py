@@ -11,6 +11,7 @@ from typing import Any
 from datapipes.base.checks import check_int
 from datapipes.base.log import logger
 from datapipes.distributed.tls import TLSConfig
+from datapipes.pyg.distributed.context import check_context
 from datapipes.pyg.distributed.meeting import Place, end_all, place_of
 
 __all__ = ["ConcurrentEventLoop", "init_rpc", "shutdown_rpc"]
@@ -50,7 +51,7 @@ def init_rpc(
         tls=tls,
         insecure=insecure,
     )
-    _places[_member(current_ctx)] = place
+    _places[_member(check_context("init_rpc", current_ctx))] = place
     for sampler in [reference() for reference in _waiting]:
         if sampler is not None and _member(sampler.current_ctx) == _member(current_ctx):
             sampler.meet(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,7 @@ class SamplerOfRanks(NeighborSampler):
     channel: Any
     _given: Any  # num_neighbors
     _meeting: Any
+    _leave: Any = None  # tells the meeting that this sampler needs it no more
 
     # --- the other ranks
 
@@ -64,7 +66,9 @@ class SamplerOfRanks(NeighborSampler):
                 meeting.use()
                 meeting.leave()
                 raise
-            self._meeting = meeting
+            meeting.use()
+            self._meeting, self._leave = meeting, weakref.finalize(self, meeting.leave)
+            self._leave.atexit = False
         found: Meeting = self._meeting
         return found
 
@@ -72,7 +76,13 @@ class SamplerOfRanks(NeighborSampler):
         part = Part.of_stores(self.graph_store, self.feature_store, time_attr=self.time_attr, tell=tell)
         edge_types = [of for of in part.edge_types if of is not None]
         fanouts_of(self._given, edge_types)  # refused before the ranks have met
-        of_edges = {name for domain, _, name in part.forms() if domain == "edge" and name != self.time_attr}
+        of_edges = {name for domain, _, name in part.forms() if domain == "edge"}
+        if self.weight_attr is not None and self.weight_attr not in of_edges:
+            raise ValueError(
+                f"{_NAME}: weight_attr is {shown(self.weight_attr)}, and the attributes of edges are "
+                f"{sorted(of_edges)}. Name one of them, or put it into the feature stores."
+            )
+        of_edges.discard(self.time_attr or "")
         if of_edges and part.num_parts > 1 and not part.book.has_edges:
             raise ValueError(
                 f"{_NAME}: edges have features, {sorted(of_edges)}, and which part has an edge is not known. Set "
@@ -102,11 +112,6 @@ class SamplerOfRanks(NeighborSampler):
                 return known
         found: Tensor = graph.node_times(name, torch.arange(count), of)
         return found
-
-    @property
-    def is_hetero(self) -> bool:
-        """Whether the graph has types."""
-        return bool(self.graph_store.meta.get("is_hetero"))
 
     @property
     def num_nodes(self) -> Any:
@@ -141,9 +146,9 @@ class SamplerOfRanks(NeighborSampler):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a worker process: what it samples by, without the stores, which it has as a Part."""
-        left = {"feature_store": None, "graph_store": _Meta(self.graph_store.meta), "channel": None, "event_loop": None}
+        left = ("feature_store", "graph_store", "channel", "event_loop", "_leave")
         meeting = None if self._meeting is None else _Met(self._meeting.rank_of)
-        return {**self.__dict__, **left, "_meeting": meeting}
+        return {**self.__dict__, **dict.fromkeys(left), "_meeting": meeting}
 
 
 class _Client(PartitionClient):
@@ -158,13 +163,6 @@ class _Met:
 
     def refuse_left(self) -> None:
         """Do nothing: workers end with their loader."""
-
-
-class _Meta:
-    """What a worker process knows of a graph store."""
-
-    def __init__(self, meta: dict[str, Any]) -> None:
-        self.meta = meta
 
 
 def stores_of(where: str, data: Any) -> tuple[LocalFeatureStore, LocalGraphStore]:

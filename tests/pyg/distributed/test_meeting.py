@@ -69,6 +69,7 @@ def test_a_rank_that_is_gone_is_named_within_the_bound(root, how):
         group.tell(0, "go on")
         began = time.monotonic()
         text, exit_s = group.answer(0)
+        assert "datapipes serve" not in text
         assert time.monotonic() - began < 4 * GONE_S
         assert exit_s < 3 * GONE_S
         assert "part 1 at 127.0.0.1" in text
@@ -130,6 +131,36 @@ def test_a_rank_that_never_comes_is_named(root):
     with pytest.raises(RankError, match="nothing listens at") as raised:
         loader_of(1, 2, root, free_port())
     assert [*raised.value.failed_ranks] == [0]
+
+
+@pytest.mark.parametrize("is_late", [pytest.param(True, marks=pytest.mark.full), False])
+def test_after_a_try_that_failed_on_one_rank_they_meet(root, is_late):
+    """A cell of a notebook is run again: rank 1 had mistyped an argument, and comes while rank 0 waits, or later."""
+    rank_0_has_failed = threading.Event()
+
+    def work(rank, size, port):
+        if rank == 1:
+            with pytest.raises(ValueError, match="concurrency"):
+                loader_of(rank, size, root, port, concurrency=0)
+            assert not is_late or rank_0_has_failed.wait(BOUND_S)
+        elif is_late:
+            with pytest.raises(RankError, match="rank 1: it did not come"):
+                loader_of(rank, size, root, port)
+            rank_0_has_failed.set()
+        found = []
+        for _ in range(2):
+            loader = loader_of(rank, size, root, port, GONE_S)
+            found.append(len([*loader]))
+            loader.close()
+        return found
+
+    assert answers(in_ranks(2, work, free_port())) == [[8, 8]] * 2
+
+
+def test_a_host_that_nobody_knows_is_refused(root):
+    for rank in (0, 1):
+        with pytest.raises(ValueError, match="no machine of this name is known"):
+            DistNeighborLoader(stores(root, rank), [1], "no.such.host.invalid", 1, context_of(rank, 2), rpc_timeout=0.1)
 
 
 @pytest.mark.full

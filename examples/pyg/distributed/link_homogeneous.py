@@ -9,6 +9,10 @@ Each rank trains on the links to the drugs that its part owns, with a drawn pair
 and nothing else; GraphSAGE goes over them, and a network scores the product of the two ends of a link. Prints OGB's
 Hits@20: the share of the test links that score above the 20th best of the pairs that are none; it still rises after
 the ten epochs.
+Result: test Hits@20, seeds 0 to 5, 0.184 (0.147 to 0.230) with 1 rank and 0.148 (0.093 to 0.197) with 2; seeds 0 to 2,
+0.137 (0.118 to 0.149) with 3. AUC 0.988, 0.987 and 0.988. 20 of 95,599 pairs decide Hits@20. What costs it is that each
+rank trains on the links to its own drugs: with these dealt to 2 ranks at random, seeds 0, 3 and 4 had 0.185 (0.162 to
+0.215), and 0.185 with 1 rank.
 """
 
 import argparse

@@ -14,6 +14,7 @@ import collections
 import contextlib
 import functools
 import json
+import math
 import queue
 import threading
 import time
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
-from datapipes.base.checks import check_seconds
+from datapipes.base.checks import shown
 from datapipes.base.errors import text_of
 
 _LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
@@ -107,7 +108,9 @@ class Ranks:
         error: type[RankError] = RankError,
         members: Members | None = None,
     ) -> None:
-        self.where, self.timeout_s = where, float(check_seconds(where, "rank_timeout_s", timeout_s, "Use 60."))
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < math.inf:
+            raise ValueError(f"{where}: rank_timeout_s must be seconds above 0, got {shown(timeout_s)}. Use 60.")
+        self.where, self.timeout_s = where, float(timeout_s)
         self._members = _of_process_group() if members is None else members
         self.rank, self.size, _ = self._members
         self.beat_s = min(self.timeout_s / _BEATS, _BEAT_S)

@@ -208,7 +208,7 @@ def test_a_port_of_a_stranger_is_refused(root):
         port = stranger.getsockname()[1]
         for rank in (0, 1):
             with pytest.raises(ValueError, match="no store of torch answers"):
-                loader_of(rank, 2, root, port)
+                loader_of(rank, 2, root, port, 0.2)
 
 
 def test_a_store_that_is_there_already_is_shared(root):

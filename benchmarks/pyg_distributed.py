@@ -6,8 +6,8 @@ of the loader, as a user of this package would write it; "loader", DistNeighborL
 features; "loader, sync", the same with async_sampling=False. Fanouts [15, 10, 5], batches of 1,024 own nodes. Both
 ranks measure the same side at the same time, one side after the other, and a round is the sum of both.
 Run: python benchmarks/pyg_distributed.py --graph GRAPH
-Result (2-core Intel Xeon VM, 1M nodes / 20M edges): commit f5b3b31, quiet machine, medians of 3: chain 17.15
-minibatches/s of both ranks, loader 17.34 (1.01 of the chain), without async 15.7 (0.92).
+Result (2-core Intel Xeon VM, 1M nodes / 20M edges): commit 926a13d, quiet machine, medians of 3: chain 17.07
+minibatches/s of both ranks, loader 17.48 (1.02 of the chain), without async 16.04 (0.94).
 PyG 2.8 with the constructors mended, on another 2-core VM (AMD EPYC), one thread, the same graph, fanouts and batches:
 its DistNeighborLoader gave each of two ranks 6.6 minibatches/s without async, so 13.2 of both, and with async 5.2
 (concurrency 1) and 4.7 (concurrency 4); one epoch of 15 minibatches.

@@ -202,7 +202,7 @@ def few_threads(pid: int) -> Iterator[bool]:
 def one_round(targets: list, server: ServerProcess, made: Certificates, ids: torch.Tensor, rng_seed: int) -> int:
     """Let clients run for a while, kill them, and return how much they have done."""
     context = multiprocessing.get_context("fork")  # this process has no connection of its own
-    told = [context.Value("q", 0) for _ in targets]
+    told = [context.Value("q", 0, lock=False) for _ in targets]  # a client that is killed would keep the lock
     clients = [
         context.Process(
             target=target, args=(server.address, made, ids, rng_seed * len(targets) + number, told[number]), daemon=True

@@ -132,7 +132,10 @@ class RemotePart:
                 raise error
             is_lost = failures.greeted is None and not self._limits.may_return
             if is_lost and not self._address.is_heard(PROBE_S):
-                raise ServerUnavailable(f"{self.where}: nothing listens there any more: its process has ended.")
+                raise ServerUnavailable(
+                    f"{self.where}: nothing listens there any more: its process has ended. Look for its own error, and "
+                    "start all ranks again."
+                )
             if verdict is not FULL:
                 self._outage.failed(began, time.monotonic(), failures.last)
             del error  # its traceback holds what the attempt used
@@ -157,7 +160,9 @@ class RemotePart:
             f"last attempt ended with: {failures.last}."
         )
         if not self._limits.may_return:
-            return ServerUnavailable(f"{found} Its process is stopped, or the network between the machines is down.")
+            return ServerUnavailable(
+                f"{found} Its process is stopped, or the network between the machines is down. Start all ranks again."
+            )
         slow = "The server was reached and had not answered yet: if it needs longer, raise deadline. Else start it"
         return ServerUnavailable(
             f"{found} {slow if failures.slow else 'Start the server'} again at this "

@@ -34,13 +34,9 @@ from datapipes.datasets.raw import (
     dense_rows,
     normalised,
 )
+from datapipes.graph.npy import read_header
 
 MAX_FILE_BYTES = 4 * 2**30
-
-_READABLE_VERSIONS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 
 
 def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) -> RawDataset:
@@ -213,7 +209,6 @@ def npy_array(file: str, what: str, content: bytes) -> np.ndarray:
     """
     try:
         stream = io.BytesIO(content)
-        read_header = _READABLE_VERSIONS[np.lib.format.read_magic(stream)]
         shape, fortran, dtype = read_header(stream)
     except Exception as error:  # numpy on corrupt headers raises nearly anything
         raise _broken(file, what, error) from error

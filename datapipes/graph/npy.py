@@ -5,11 +5,11 @@ The reader unpickles nothing. It checks the size of an array against what a head
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,9 +26,10 @@ _READ_HEADER = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_TRIES = 10
 
 
-@contextmanager
+@contextlib.contextmanager
 def readable(
     where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], remedy: str = REMEDY
 ) -> Iterator[None]:
@@ -58,9 +59,26 @@ def _unreadable(
     )
 
 
+def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order (whether Fortran's) and dtype that an npy file begins with; `file` is at the values then.
+
+    NumPy parses the header as Python does. In Python 3.11 that may fail by a SystemError about the depth of a recursion
+    where another thread parses at the same time: the threads share the counter. So it is tried again.
+
+    Raises:
+        Nearly anything, where the header is corrupt.
+    """
+    begin = file.tell()
+    for _ in range(_TRIES):
+        with contextlib.suppress(SystemError):
+            return _READ_HEADER[np.lib.format.read_magic(file)](file)
+        file.seek(begin)
+    return _READ_HEADER[np.lib.format.read_magic(file)](file)
+
+
 def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
     """Return the array in an open .npy file. Not np.load, which guesses the format and would unpack an archive."""
-    found, fortran, dtype = _READ_HEADER[np.lib.format.read_magic(file)](file)
+    found, fortran, dtype = read_header(file)
     if dtype.kind not in "biufc":
         raise ValueError(f"dtype {dtype}")
     if found != shape:

@@ -1,5 +1,6 @@
 """Ranks that load with datapipes.pyg.distributed: what each of them is ordered to do, and what one machine does."""
 
+import functools
 import socket
 import threading
 from collections.abc import Callable
@@ -29,6 +30,16 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+@functools.cache
+def port_of_all() -> int:
+    """Where the ranks of all tests of this process meet that need no store of their own.
+
+    For each connection to its store torch asks twice for the name of the other end, which a name server that loses
+    questions answers after 5 s.
+    """
+    return free_port()
+
+
 def plain_data(seed: int, num_nodes: int = 40, num_edges: int = 160) -> Any:
     """Random Data of what parts hold: tensors with a row for each node or edge."""
     data = random_data(seed, num_nodes, num_edges)
@@ -49,7 +60,7 @@ def cut(root: Any, data: Any, num_parts: int, layout: str = "pyg", **options: An
 
 
 def context_of(rank: int, size: int, group: str = "test") -> DistContext:
-    return DistContext(rank, rank, size, size, group)
+    return DistContext(rank, rank, size, size, f"{group} of {size}")
 
 
 def stores(root: Any, part: int) -> tuple[LocalFeatureStore, LocalGraphStore]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import queue
 import weakref
@@ -31,8 +32,7 @@ from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["DistLoader"]
 
-# PyG's, as text: what a loader with a sampler of the user's was not given
-_DEFAULTS = {"replace": "False", "subgraph_type": "directional", "disjoint": "False", "temporal_strategy": "uniform"}
+_DEFAULTS = {name: each.default for name, each in inspect.signature(DistNeighborSampler).parameters.items()}
 
 
 class DistLoader:
@@ -277,8 +277,9 @@ class IteratingOverParts(DistLoader, Iterating):
             if name == "num_neighbors":
                 types = [attr.edge_type for attr in sampler.graph_store.get_all_edge_attrs() if attr.edge_type]
                 return fanouts_of(value, types)[1] != fanouts_of(sampler._given, types)[1]
-            texts = [str(getattr(each, "value", each)) for each in (value, getattr(sampler, name))]  # of an enum, too
-            return texts[0] not in (texts[1], _DEFAULTS.get(name))
+            every = value, getattr(sampler, name), _DEFAULTS.get(name)
+            asked, *allowed = (str(getattr(each, "value", each)) for each in every)  # of an enum, too
+            return asked not in allowed
 
         for name, value in {"num_neighbors": num_neighbors, **options}.items():
             if value is not None and differs(name, value):

@@ -49,7 +49,8 @@ _AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun's agent has the store at MAS
 _c10d: Any = torch.distributed  # comes partly without types
 _LOOK_S = 0.1  # between two questions whether another rank has left
 _PROBE_S = 1.0  # for the answer
-_stores: dict[tuple[Any, ...], Any] = {}  # by place, rank and group; kept until the process ends: one may be host
+_stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept until the process ends: one may be host
+_groups: dict[tuple[Any, str], Any] = {}  # what a group sees of one; kept too, since Ranks counts the calls of a store
 _job = uuid.uuid4().hex  # what a process claims its rank by
 _meetings: list[Meeting] = []  # that have not ended
 
@@ -271,13 +272,12 @@ def _claimed(context: DistContext, place: Place) -> Any:
         RankError: There is no store.
         ValueError: Another process has this rank: another job uses the port.
     """
-    key = (place.host, place.port, context.rank, context.group_name)
-    if key not in _stores:
-        # After a restart of the ranks, what was told before no longer counts.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        prefix = f"datapipes/pyg/{attempt}/{context.group_name}"
-        _stores[key] = _c10d.PrefixStore(prefix, _store_at(context.rank, place))
-    store, token = _stores[key], f"{_job} {os.getpid()}"  # Ranks counts the calls of a store
+    whole = _store_at(context.rank, place)
+    # After a restart of the ranks, what was told before no longer counts.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"datapipes/pyg/{attempt}/{context.group_name}"
+    store = _groups.setdefault((whole, prefix), _c10d.PrefixStore(prefix, whole))
+    token = f"{_job} {os.getpid()}"
     claimed = _bounded(lambda: store.compare_set(f"claim/{context.rank}", "", token), place.timeout)
     if claimed is None:
         raise _no_store(context.rank, place)

@@ -36,10 +36,10 @@ from pyg_ranks import (
     compare,
     context_of,
     cut,
-    free_port,
     in_ranks,
     nodes_of,
     plain_data,
+    port_of_all,
     stores,
     typed_data,
 )
@@ -108,7 +108,7 @@ def test_batches_are_those_of_one_machine(tmp_path, is_typed, num_parts, layout)
     cut(tmp_path / "parts", data, num_parts, layout, node_time_attr="time")
     cases = cases_of(is_typed, {})
     cases = cases[:: 1 if (is_typed, num_parts, layout) not in MANY or not is_typed else 3]
-    found = in_ranks(num_parts, compare, tmp_path / "parts", data, free_port(), cases)
+    found = in_ranks(num_parts, compare, tmp_path / "parts", data, port_of_all(), cases)
     assert all(count > 0 for count in answers(found))
 
 
@@ -145,7 +145,7 @@ def in_two(root, what, **given):
         own = {name: value(rank) if inspect.isfunction(value) else value for name, value in given.items()}
         return load(rank, size, root, port, what, **own)
 
-    return in_ranks(2, work, free_port())
+    return in_ranks(2, work, port_of_all())
 
 
 # --- PyG's class
@@ -197,7 +197,7 @@ def test_options_of_loading_change_no_bit(two_parts):
             found.append(load(rank, size, root, port, digests, **given))
         return found
 
-    first, second = answers(in_ranks(2, work, free_port()))
+    first, second = answers(in_ranks(2, work, port_of_all()))
     assert first[0] != second[0]
     for found in (first, second):
         assert all(each == found[0] for each in found)
@@ -274,13 +274,13 @@ def test_a_transform_device_and_labels(two_parts, two_typed_parts):
 
     labels = torch.arange(data.num_nodes) + 100
     given = {"input_nodes": torch.arange(9), "transform": doubled, "device": torch.device("cpu")}
-    for batch in answers(in_ranks(2, partial(work, **given), free_port(), root, labels)):
+    for batch in answers(in_ranks(2, partial(work, **given), port_of_all(), root, labels)):
         assert torch.equal(batch.y, labels[batch.n_id])
         assert torch.equal(batch.twice, 2 * batch.y)
     data, root = two_typed_parts
     papers = torch.arange(data["paper"].num_nodes) + 100
     for given in (papers, {"paper": papers}):
-        for batch in answers(in_ranks(2, partial(work, input_nodes="paper"), free_port(), root, given)):
+        for batch in answers(in_ranks(2, partial(work, input_nodes="paper"), port_of_all(), root, given)):
             assert torch.equal(batch["paper"].y, papers[batch["paper"].n_id])
             assert "y" not in batch["author"]
 
@@ -307,7 +307,7 @@ def test_labels_that_are_not_of_all_nodes_are_refused(two_parts, two_typed_parts
                 next(iter(loader))
             loader.close()
 
-        answers(in_ranks(2, work, free_port()))
+        answers(in_ranks(2, work, port_of_all()))
 
     (_, plain), (_, typed) = two_parts, two_typed_parts
     refused(plain, torch.arange(20), r"labels has the shape \[20\], but the whole graph has 40")
@@ -353,7 +353,7 @@ def test_a_given_sampler_and_a_class_of_the_users(two_parts):
         own.close()
         return ours, theirs, str(own)
 
-    for ours, theirs, shown in answers(in_ranks(2, work, free_port())):
+    for ours, theirs, shown in answers(in_ranks(2, work, port_of_all())):
         assert shown.startswith("OwnLoader(pid=")
         for one, other in zip(ours, theirs, strict=True):
             for name in ("x", "edge_attr", "n_id", "e_id", "edge_index"):
@@ -379,7 +379,7 @@ def test_one_sampler_serves_loaders_one_after_the_other(two_parts):
                 DistNeighborLoader(pair, other.pop("num_neighbors"), "127.0.0.1", port, context, **other)
         return found
 
-    assert answers(in_ranks(2, work, free_port())) == [[2, 3]] * 2
+    assert answers(in_ranks(2, work, port_of_all())) == [[2, 3]] * 2
 
 
 def test_loaders_one_after_the_other_and_at_once(two_parts):
@@ -396,7 +396,7 @@ def test_loaders_one_after_the_other_and_at_once(two_parts):
             found += [len([*train]), len([*val]), len([*zip(train, val, strict=False)])]
         return found
 
-    assert answers(in_ranks(2, work, free_port())) == [[2, 3, 2] * 3] * 2
+    assert answers(in_ranks(2, work, port_of_all())) == [[2, 3, 2] * 3] * 2
     gc.collect()
 
 
@@ -452,7 +452,7 @@ def test_seeds_in_fewer_parts_than_there_are(tmp_path, num_neighbors):
         given = {"num_neighbors": num_neighbors, "input_nodes": two, "batch_size": 2}
         return load(rank, size, tmp_path / "parts", port, list, **given)
 
-    found = answers(in_ranks(4, work, free_port()))
+    found = answers(in_ranks(4, work, port_of_all()))
     if num_neighbors == [-1, -1]:
         (expected,) = NeighborLoader(data, num_neighbors, input_nodes=two, batch_size=2)
         for batches in found:
@@ -481,7 +481,7 @@ def test_a_directed_graph_is_cut_by_metis_and_loaded(tmp_path):
         own = stores(tmp_path / "parts", rank)[0].get_global_id(None)
         return load(rank, size, tmp_path / "parts", port, list, input_nodes=own, num_neighbors=(-1, -1))
 
-    found = answers(in_ranks(2, work, free_port()))
+    found = answers(in_ranks(2, work, port_of_all()))
     seeds = torch.cat([batch.n_id[: batch.batch_size] for batches in found for batch in batches])
     assert sorted(seeds.tolist()) == [*range(40)]
     for batches in found:
@@ -552,7 +552,7 @@ def test_what_one_rank_has_wrong_is_told_to_all(two_parts):
         if rank == 0:
             graph.remove_edge_id(None, "coo")
 
-    first, second = in_ranks(2, work, free_port(), without_ids)
+    first, second = in_ranks(2, work, port_of_all(), without_ids)
     assert "no ids of edges" in str(first)
     assert isinstance(second, RankError)
     assert "no ids of edges" in second.failed_ranks[0]
@@ -573,11 +573,11 @@ def test_contexts_and_parts_that_do_not_fit(two_parts, tmp_path):
             rpc_timeout=TIMEOUT_S,
         )
 
-    for found in in_ranks(2, work, free_port(), [0, 1], 3, [root, root]):
+    for found in in_ranks(2, work, port_of_all(), [0, 1], 3, [root, root]):
         assert "world_size 3, but the graph is in 2 parts" in str(found)
-    for found in in_ranks(2, work, free_port(), [1, 1], 2, [root, root]):
+    for found in in_ranks(2, work, port_of_all(), [1, 1], 2, [root, root]):
         assert "part 1 is there twice" in str(found)
-    for found in in_ranks(2, work, free_port(), [0, 1], 2, [root, tmp_path / "other"]):
+    for found in in_ranks(2, work, port_of_all(), [0, 1], 2, [root, tmp_path / "other"]):
         assert "of different partitions" in str(found)
 
 
@@ -609,7 +609,7 @@ def test_the_address_comes_from_the_environment(two_parts, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(ValueError, match="MASTER_PORT is not set"):
         DistNeighborLoader(pair, [2], None, None, context)
-    port = free_port()
+    port = port_of_all()
     monkeypatch.setenv("MASTER_PORT", str(port - 1))
 
     def work(rank, size):

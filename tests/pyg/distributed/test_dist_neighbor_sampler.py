@@ -1,13 +1,14 @@
 """DistNeighborSampler without a loader: its calls against those of one machine, channels, keys, one hop."""
 
 import asyncio
+import itertools
 import queue
 
 import pytest
 import torch
 from chi_square import p_value
 from pyg_cases import CITES, WRITES
-from pyg_ranks import TIMEOUT_S, answers, context_of, cut, free_port, in_ranks, plain_data, stores, typed_data
+from pyg_ranks import TIMEOUT_S, answers, context_of, cut, in_ranks, plain_data, port_of_all, stores, typed_data
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 import datapipes as dp
@@ -22,6 +23,8 @@ from datapipes.pyg.distributed import (
     shutdown_rpc,
 )
 from datapipes.pyg.sampler import NeighborSampler
+
+_numbers = itertools.count()  # of groups: init_rpc is for all samplers of one
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +43,10 @@ def typed(tmp_path_factory):
 
 def sampling(size, root, what, num_neighbors=(3, 2), **given):
     """Return what `what` makes of the sampler of each rank; they meet by init_rpc."""
-    port = free_port()
+    port, group = port_of_all(), f"sampling {next(_numbers)}"
 
     def work(rank, size):
-        context = context_of(rank, size, f"sampler {port}")
+        context = context_of(rank, size, group)
         sampler = DistNeighborSampler(context, stores(root, rank), [*num_neighbors], shuffle=False, **given)
         init_rpc(context, "127.0.0.1", port, rpc_timeout=TIMEOUT_S)
         sampler.init_sampler_instance()
@@ -274,7 +277,7 @@ def test_stores_in_memory_with_edges_of_other_parts(plain):
         features = LocalFeatureStore.from_data(nodes, x=data.x[nodes], y=data.y[nodes])
         graph = LocalGraphStore.from_data(None, columns[:, some], num_nodes=40)
         graph.node_pb, graph.partition_idx, graph.num_partitions = owner, rank, size
-        sampler = DistNeighborSampler(context_of(rank, size, f"memory {port}"), (features, graph), [-1, -1])
+        sampler = DistNeighborSampler(context_of(rank, size, "in memory"), (features, graph), [-1, -1])
         init_rpc(sampler.current_ctx, "127.0.0.1", port, rpc_timeout=TIMEOUT_S)
         sampler.event_loop = ConcurrentEventLoop(2)
         sampler.event_loop.start_loop()
@@ -285,7 +288,7 @@ def test_stores_in_memory_with_edges_of_other_parts(plain):
         return out
 
     expected = NeighborSampler(data, [-1, -1]).sample_from_nodes(NodeSamplerInput(None, torch.tensor([0, 1, 17])))
-    first, second = answers(in_ranks(2, work, free_port()))
+    first, second = answers(in_ranks(2, work, port_of_all()))
     for out in (first, second):
         assert torch.equal(out.node, expected.node)
         assert torch.equal(out.row, expected.row)

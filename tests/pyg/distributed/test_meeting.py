@@ -73,7 +73,7 @@ def test_a_rank_that_is_gone_is_named_within_the_bound(root, how):
         assert time.monotonic() - began < 4 * GONE_S
         assert exit_s < 3 * GONE_S
         assert "part 1 at 127.0.0.1" in text
-        assert "part 1 is rank 1's, in the group 'test'" in text
+        assert "part 1 is rank 1's, in the group 'test of 2'" in text
         group.kill(1)
 
 
@@ -197,7 +197,7 @@ DistNeighborLoader(stores({str(root)!r}, 0), [1], "127.0.0.1", {port}, context_o
     assert answers(in_ranks(2, first)) == [8, 8]
     other.join(BOUND_S)
     assert found[0].returncode == 1
-    assert b"another process is rank 0 of the group 'test'" in found[0].stderr
+    assert b"another process is rank 0 of the group 'test of 2'" in found[0].stderr
     assert b"another job uses this port" in found[0].stderr
 
 

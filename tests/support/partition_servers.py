@@ -91,6 +91,14 @@ class ServerProcess:
     def freeze(self) -> None:
         """Let the process answer nothing; the connections stay."""
         os.kill(self.pid, signal.SIGSTOP)
+        until = time.monotonic() + END_S
+        while self._threads_that_run():  # a thread may go on for milliseconds, and answer
+            assert time.monotonic() < until, f"the server does not stop within {END_S} s"
+            time.sleep(0.001)
+
+    def _threads_that_run(self) -> list[Path]:
+        threads = Path(f"/proc/{self.pid}/task").iterdir()
+        return [each for each in threads if (each / "stat").read_text().rpartition(")")[2].split()[0] != "T"]
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -170,11 +170,13 @@ def rises_of_sampling(direct_limit: int) -> list[int]:
     return [*rises, [sample_in_a_thread() for _ in range(NUM_THREADS)][-1]]
 
 
+@pytest.mark.full
 def test_a_direct_id_map_costs_4_bytes_a_node_whichever_thread_samples():
     for risen in in_a_child(rises_of_sampling, 2**25):
         assert abs(risen - MAP_BYTES) < TOLERANCE_BYTES  # one call at a time: all of them use the same map
 
 
+@pytest.mark.full
 def test_a_hash_id_map_costs_nothing_for_nodes_that_are_not_found():
     rises = in_a_child(rises_of_sampling, 0)
     assert max(rises) < MAP_BYTES / 20  # at most 64 bytes for each of 3,100 nodes, and the threads' stacks

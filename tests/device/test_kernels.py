@@ -77,6 +77,7 @@ def test_rows_are_loaded_and_stored_16_bytes_at_once_wherever_alignment_allows()
     assert [each for each in of_case["int8"] if "mul" in each] == ["mul.rn.f32"] * 16  # subnormal values stay
 
 
+@pytest.mark.full
 def test_rows_at_an_address_of_32_bits_are_read_as_others_are():
     pytest.importorskip("triton")
     units = [(*ROWS[512], ""), (*ROWS[100], ""), (32, 4, 16, "float16"), (32, 4, 8, "int8")]

@@ -64,7 +64,7 @@ def assert_learned(name: str, done: Ended) -> None:
     assert SCRIPTS[name][1] < float(figure[1]) <= 1
 
 
-@pytest.mark.parametrize("name", ranked(SCRIPTS, 2))
+@pytest.mark.parametrize("name", ranked(SCRIPTS, 1))
 def test_a_script_of_pyg_trains_with_our_loader(name, tmp_path):
     assert_learned(name, run(name, "datapipes", tmp_path))
 

@@ -635,6 +635,7 @@ def test_workers_end_with_the_interpreter(method):
         assert program.stderr.read() == ""
 
 
+@pytest.mark.full
 def test_other_processes_of_the_server_see_ctrl_c():
     then = (
         "import multiprocessing; process = multiprocessing.get_context('forkserver').Process(target=ws.print_held); "

@@ -150,6 +150,7 @@ def work_long(rank, slow, shard, root):
     shard.to_partition(root, rank_timeout_s=2.0)
 
 
+@pytest.mark.full
 def test_a_rank_may_work_longer_than_the_bound(tmp_path):
     graph = graph_without_types(9, 9)
     assert run_ranks(work_long, [(1, shard, tmp_path / "parts") for shard in cut(graph, 2)]) == [None, None]

@@ -101,11 +101,7 @@ def parse_state(root: StageBase, state: Any) -> Position:
     seeds = graph.find(SeedBase)
     saved = {"seed": state["seed"], **state["fingerprint"]}
     current = {"seed": seeds[0].rng_seed if seeds else None, **fingerprint(graph)}
-    differing = [
-        f"{_name_of(key)} was {shown(saved.get(key, 'absent'))} and is {shown(current.get(key, 'absent'))}"
-        for key in sorted(saved.keys() | current.keys(), key=_name_of)
-        if key not in saved or key not in current or not _same(saved[key], current[key])
-    ]
+    differing = differences(saved, current, "is")
     if differing:
         raise ValueError(
             f"{where}: this state belongs to another pipeline: {'; '.join(differing)}. Load it into the pipeline that "
@@ -135,6 +131,15 @@ def parse_state(root: StageBase, state: Any) -> Position:
         )
     step = min(next_index // seeds[0].world_size, seeds[0].num_steps)
     return Position(epoch, step, ahead=_parse_ahead(where, seeds[0], state.get("ahead"), step))
+
+
+def differences(saved: Mapping[str, Any], current: Mapping[str, Any], now: str) -> list[str]:
+    """Return what differs between two fingerprints, a text for each; `now` stands before the value of `current`."""
+    return [
+        f"{_name_of(key)} was {shown(saved.get(key, 'absent'))} and {now} {shown(current.get(key, 'absent'))}"
+        for key in sorted(saved.keys() | current.keys(), key=_name_of)
+        if key not in saved or key not in current or not _same(saved[key], current[key])
+    ]
 
 
 def _parse_ahead(where: str, seeds: SeedBase, ahead: Any, step: int) -> tuple[int, ...]:

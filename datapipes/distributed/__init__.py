@@ -1,5 +1,6 @@
 """What runs on partitioned graphs: partitions and their stores; `datapipes.distributed.pyg` has PyG's classes."""
 
+from datapipes.distributed.chain_description import build_chain, describe_chain
 from datapipes.distributed.dist_feature_store import DistFeatureStore
 from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.dist_samplers import (
@@ -40,7 +41,9 @@ __all__ = [
     "PartitionServer",
     "Partitioner",
     "TLSConfig",
+    "build_chain",
     "connect",
+    "describe_chain",
     "open_book",
     "publish_address",
 ]

@@ -31,6 +31,9 @@ _ROW_FORM = Form(
     width=2,
 )
 
+# {("node" or "edge", type or None, name): form of a row}
+FeatureForms = Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, str], Annotated[RowForm, _ROW_FORM]]
+
 
 @dataclass(frozen=True)
 class PartitionFacts(Identity):
@@ -46,7 +49,7 @@ class PartitionFacts(Identity):
     """
 
     index_dtype: IndexDtype
-    features: Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, str], Annotated[RowForm, _ROW_FORM]]
+    features: FeatureForms
     node_time_attr: Annotated[str | None, OMITTED] = None
     earliest_nodes: Annotated[Mapping[OptionalNodeType, EarliestNode] | None, OMITTED] = None
 

@@ -59,6 +59,12 @@ class NodeWeights:
     def _take(self) -> None:
         self._arguments = {of: _core.RowSums(*(each.numpy() for each in made[:2])) for of, made in self._made.items()}
 
+    @property
+    def given(self) -> Any:
+        """The weights, [num_nodes]; with types {node type: weights}."""
+        self.refuse_change()
+        return self._values[None] if None in self._values else dict(self._values)
+
     def sums(self, node_type: Any) -> _core.RowSums:
         """Return what the kernel draws by; ValueError if the weights were changed since, or there are none."""
         self.refuse_change()

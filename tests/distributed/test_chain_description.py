@@ -1,0 +1,255 @@
+"""Chains as descriptions: they travel as bytes, are built over other objects, and give the same bits."""
+
+import json
+import random
+
+import pytest
+import torch
+from amounts import amount
+from described_chains import CHAINS, timed_graph
+from dist_graphs import in_parts
+from pipelines import digests, fetched, item_set, items, keep_most, sampled, small_graph, small_store
+from typed_pipelines import (
+    typed_fetched,
+    typed_graph,
+    typed_set,
+    typed_store,
+)
+
+import datapipes as dp
+from datapipes.distributed import build_chain, describe_chain
+from datapipes.distributed.wire.arrow_message import Message, to_bytes
+from datapipes.distributed.wire.arrow_reading import from_bytes
+
+
+def sent(message: Message) -> Message:
+    """The message as it arrives."""
+    return from_bytes("test", to_bytes("test", message), 2**26)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_is_built_again_with_the_same_bits(name):
+    make_graph, chain = CHAINS[name]
+    pipe = chain(make_graph())
+    built = build_chain(sent(describe_chain(pipe)), graph=make_graph())
+    assert str(built) == str(pipe)
+    assert digests(built) == digests(pipe)
+    built.load_state_dict(pipe.state_dict())
+    assert to_bytes("test", describe_chain(built)) == to_bytes("test", describe_chain(pipe))
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_features_are_those_of_the_other_process(is_typed):
+    pipe, graph = (typed_fetched(), typed_graph()) if is_typed else (fetched(), small_graph())
+    built = build_chain(sent(describe_chain(pipe)), graph=graph, features=typed_store() if is_typed else small_store())
+    assert digests(built) == digests(pipe)
+
+
+def test_over_parts_and_over_a_whole_graph_a_chain_has_one_description():
+    graph = small_graph()
+    parts = in_parts(graph, torch.arange(40) % 3, 3)
+    whole = items().sample_neighbor(graph, [3, 2], return_edge_ids=True)
+    named = items().dist_sample_neighbor(parts, [3, 2], return_edge_ids=True, concurrency=3)
+    described = describe_chain(whole)
+    assert to_bytes("test", describe_chain(named)) == to_bytes("test", described)
+    over_parts = build_chain(described, graph=parts)
+    assert over_parts.graph is parts
+    assert digests(over_parts) == digests(whole) == digests(build_chain(describe_chain(named), graph=graph))
+
+
+def test_what_has_a_name_does_not_travel():
+    graph, own, store = small_graph(), item_set(), small_store()
+    pipe = dp.ItemSampler(own, 4).sample_neighbor(graph, [2]).fetch_feature(store, ["feat"])
+    described = describe_chain(pipe, {"train": own, "follows": graph, "wide": store})
+    assert described.tensors == {}
+    assert {name for name in ("train", "follows", "wide") if f'"{name}"' in json.dumps(described.header)} == {
+        *("train", "follows", "wide")
+    }
+    offers = {"graph": {"follows": graph, "cites": timed_graph()}, "features": {"wide": small_store()}}
+    built = build_chain(described, items={"train": item_set()}, **offers)
+    assert digests(built) == digests(pipe)
+    with pytest.raises(ValueError, match="the item set 'train', which is not offered; there is none"):
+        build_chain(described, **offers)
+    with pytest.raises(ValueError, match="the graph 'follows', which is not offered; there is one without a name"):
+        build_chain(described, items={"train": own}, graph=graph, features=store)
+    with pytest.raises(ValueError, match=r"other minibatches here .*item_digest was '.*' and here it is '"):
+        build_chain(described, items={"train": dp.ItemSet((torch.arange(22), torch.rand(22)))}, **offers)
+
+
+def test_other_data_are_refused():
+    described = describe_chain(fetched())
+    with pytest.raises(ValueError, match=r"graph_digest was '.*' and here it is '.*Use the same graph"):
+        build_chain(described, graph=timed_other(), features=small_store())
+    wide = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.rand(40, 9)), **weight_of(small_store())})
+    with pytest.raises(ValueError, match=r"node feature 'feat' has rows float32 \[9\] here, described are float32"):
+        build_chain(described, graph=small_graph(), features=wide)
+    with pytest.raises(ValueError, match="a feature store without a name, which is not offered"):
+        build_chain(described, graph=small_graph())
+
+
+def timed_other() -> dp.CSCGraph:
+    graph = small_graph()
+    return dp.CSCGraph(graph.indptr, graph.indices.flip(0), edge_ids=graph.edge_ids)
+
+
+def weight_of(store: dp.FeatureStore) -> dict:
+    return {key: store[key] for key in store if key[2] == "weight"}
+
+
+class Doubled(dp.MiniBatchTransformer):
+    """A stage of the user's, with an argument."""
+
+    def __init__(self, source, times=2):
+        super().__init__(source)
+        self.times = times
+
+    def transform(self, minibatch):
+        return minibatch.replace(labels=minibatch.labels * self.times)
+
+
+class Greedy(dp.MiniBatchTransformer):
+    def __init__(self, *sources, **options):
+        super().__init__([*sources])
+
+    def transform(self, minibatch):
+        return minibatch
+
+
+def test_stages_of_a_users_own_are_built_where_they_are_offered():
+    pipe = Doubled(sampled(), times=3)
+    described = sent(describe_chain(pipe))
+    with pytest.raises(ValueError, match=r"stage 2 \('doubled'\) is not offered; there are \['exclude_seed_edges', "):
+        build_chain(described, graph=small_graph())
+    assert digests(build_chain(described, graph=small_graph(), stages=[Doubled])) == digests(pipe)
+
+
+def test_joined_sources_are_described():
+    graph, one = small_graph(), items()
+    pipe = FirstOf([sampled(one, graph), one.sample_neighbor(graph, [1])])
+    built = build_chain(describe_chain(pipe), graph=graph, stages=[FirstOf])
+    assert digests(built) == digests(pipe)
+    assert len(dp.StageGraph(built).walk()) == 4
+
+
+class FirstOf(dp.MiniBatchTransformer):
+    def transform(self, first, *others):
+        return first
+
+
+def test_what_cannot_be_described_is_refused_by_name():
+    graph, one = small_graph(), item_set()
+    for pipe, match in (
+        (fetched().copy_to("cpu"), "the stage copy_to copies to the device of the process that trains"),
+        (dp.Prefetcher(sampled()), "the stage prefetch carries minibatches on"),
+        (dp.DataLoader(sampled()), "the stage data_loader carries minibatches on"),
+        (dp.DistributedItemSampler(one, 4, rank=0, world_size=2), "would cut the minibatches among ranks"),
+        (sampled().transform(keep_most), "'fn' of transform is of function, which cannot be described: code does"),
+        (Greedy(sampled()), r"constructor of greedy takes \*args or \*\*kwargs"),
+        (sampled(graph=graph).sample_neighbor(timed_graph(), [1]), "another graph without a name"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=match):
+            describe_chain(pipe)
+    with pytest.raises(ValueError, match=r"names has \['other'\], which the chain does not use"):
+        describe_chain(sampled(), {"other": graph})
+    with pytest.raises(TypeError, match="got 'fn': function"):
+        describe_chain(sampled(), {"fn": keep_most})
+    with pytest.raises(TypeError, match="pipe must be a Stage, got list"):
+        describe_chain([])
+    with pytest.raises(TypeError, match="graph has TensorFeature, which is none"):
+        build_chain(describe_chain(sampled()), graph=small_store())
+
+
+# --- hostile descriptions
+
+
+def changed(described: Message, change) -> Message:
+    header = json.loads(json.dumps(described.header))
+    change(header["stages"])
+    return Message(header, described.tensors)
+
+
+def argument(stage: int, name: str, value):
+    return lambda stages: stages[stage]["arguments"].__setitem__(name, value)
+
+
+NESTED = [[[[[[[[[[1]]]]]]]]]]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda stages: stages.clear(), "has no stages"),
+        (lambda stages: stages[1].update(stage="copy_to"), "'copy_to'. is not offered"),
+        (lambda stages: stages[1].update(stage="os.system"), "'os.system'. is not offered"),
+        (lambda stages: stages[1].update(sources=[1]), "they must stand before it"),
+        (lambda stages: stages[1].update(sources=[]), "source"),
+        (lambda stages: stages[1].update(sources=[-1]), "allowed are whole numbers"),
+        (lambda stages: stages.insert(1, stages[0]), "that the last one does not read"),
+        (lambda stages: stages[1].update(more=1), "it must have exactly"),
+        (argument(0, "rank", 1), "has no argument 'rank'"),
+        (argument(1, "source", None), "has no argument 'source'"),
+        (argument(0, "batch_size", 0), "batch_size must be"),
+        (argument(0, "batch_size", {"tensor": "t9"}), "the tensor 't9', which is not offered"),
+        (argument(0, "item_set", {"item_set": [5, ["seeds", "labels"]]}), "as many different names"),
+        (argument(0, "item_set", {"items": "train"}), "the item set 'train', which is not offered"),
+        (argument(0, "item_set", {"items": None}), "no value of a description"),
+        (argument(1, "graph", {"graph": 5}), "which is not offered"),
+        (argument(1, "graph", {"graph": None, "more": 1}), "no value of a description"),
+        (argument(1, "fanouts", {"tuple": 5}), "where a list must be"),
+        (argument(1, "fanouts", {"dict": [[1, 2]]}), "a text or a tuple"),
+        (argument(1, "fanouts", {"dict": [["a", 2], ["a", 3]]}), "twice"),
+        (argument(1, "fanouts", {"dict": [[{"tuple": [1]}, 2]]}), "no type"),
+        (argument(1, "fanouts", {"pickle": "gASV"}), "no value of a description"),
+        (argument(1, "fanouts", NESTED), "nests more than 8 values"),
+        (argument(1, "fanouts", [1]), "fanouts was"),
+        (argument(2, "feature_store", {"features": [None, [[1]]]}), "it must have 5 entries"),
+        (argument(2, "feature_store", {"features": [None, [["node", None, "x", "float32", [3]]]]}), "no feature"),
+        (argument(2, "feature_store", {"features": [None, [["node", None, [], "float32", [3]]]]}), "allowed are texts"),
+    ],
+)
+def test_hostile_descriptions_end_in_typed_errors(change, match):
+    described = changed(describe_chain(fetched()), change)
+    with pytest.raises((ValueError, TypeError, LookupError), match=match):
+        build_chain(described, graph=small_graph(), features=small_store())
+
+
+def test_descriptions_changed_at_random_end_in_typed_errors():
+    numbers, graph, store = random.Random(5), typed_graph(), typed_store()
+    text = json.dumps(describe_chain(typed_fetched()).header)
+    tensors = describe_chain(typed_fetched()).tensors
+    pieces = [
+        "null",
+        "[]",
+        "{}",
+        "-1",
+        "1e9",
+        '""',
+        "true",
+        '{"tuple": []}',
+        '{"dict": []}',
+        '"paper"',
+        '{"graph": null}',
+    ]
+    built = 0
+    for _ in range(amount(5000, 300)):
+        values = json.loads(text)
+        replace_somewhere(values, json.loads(numbers.choice(pieces)), numbers)
+        try:
+            build_chain(Message(values, tensors), graph=graph, features=store, items={"train": typed_set()})
+            built += 1
+        except (ValueError, TypeError, LookupError):
+            pass
+    assert built < amount(5000, 300) / 2
+
+
+def replace_somewhere(values, piece, numbers):
+    """Put a piece in the place of a value, at any depth."""
+    while True:
+        places = [*values] if isinstance(values, dict) else [*range(len(values))]
+        if not places:
+            return
+        place = numbers.choice(places)
+        if not isinstance(values[place], (dict, list)) or numbers.random() < 0.15:
+            values[place] = piece
+            return
+        values = values[place]

@@ -1,0 +1,48 @@
+"""Chains of every kind, as tests describe them and have them made elsewhere: {name: (graph, the chain over it)}."""
+
+import torch
+from pipelines import items, sampled, small_graph
+from typed_pipelines import CITES, WRITES, WRITTEN, typed_graph, typed_items, typed_sampled
+from weights import weighted_graph, weighted_typed_graph
+
+import datapipes as dp
+
+
+def timed_graph() -> dp.CSCGraph:
+    graph = small_graph()
+    times = {"time": torch.arange(graph.num_nodes) * 7 % 13}
+    return dp.CSCGraph(graph.indptr, graph.indices, edge_ids=graph.edge_ids, node_attributes=times)
+
+
+def by_time(graph: dp.CSCGraph) -> dp.Stage:
+    timed = dp.ItemSet((torch.arange(22), torch.arange(22) % 13), names=("seeds", "timestamps"))
+    return dp.ItemSampler(timed, 4).temporal_sample_neighbor(graph, [3, 2], node_time_attr="time")
+
+
+def of_links(graph: dp.CSCGraph) -> dp.Stage:
+    pairs = torch.stack([torch.arange(22), torch.arange(22) * 3 % 40], 1)
+    pipe = dp.ItemSampler(dp.ItemSet(pairs), 5, shuffle=True, drop_last=True, seed=2**64 - 1)
+    pipe = pipe.sample_uniform_negative(graph, 1.5, dst_weight=torch.arange(40).float())
+    pipe = pipe.sample_neighbor(graph, [2, 2], disjoint=True, return_edge_ids=True)
+    return pipe.exclude_seed_edges(include_reverse_edges=True)
+
+
+def of_typed_links(graph: dp.HeteroCSCGraph) -> dp.Stage:
+    weights = {"paper": torch.ones(40), "author": torch.arange(25).double()}
+    pipe = dp.ItemSampler(dp.HeteroItemSet({WRITES: dp.ItemSet(torch.arange(18).view(9, 2))}), 4, seed=1)
+    pipe = pipe.sample_uniform_negative(graph, 1, corrupt="both", src_weight=weights, dst_weight=weights)
+    return pipe.sample_neighbor(graph, [3, 2]).exclude_seed_edges(True, {"author:writes:paper": WRITTEN})
+
+
+CHAINS = {
+    "neighbors": (small_graph, lambda graph: sampled(graph=graph, frontier="new")),
+    "layers": (small_graph, lambda graph: items().sample_layer_neighbor(graph, [3, 2], batch_dependency=2)),
+    "weights": (weighted_graph, lambda graph: items().sample_neighbor(graph, [3, -1], prob_name="w", replace=True)),
+    "times": (timed_graph, by_time),
+    "links": (small_graph, of_links),
+    "in-edges": (small_graph, lambda graph: items().sample_in_subgraph(graph)),
+    "typed": (typed_graph, lambda graph: typed_items().sample_neighbor(graph, [{WRITES: 2, CITES: -1}, 3])),
+    "typed weights": (weighted_typed_graph, lambda graph: typed_sampled(graph=graph, prob_name="w")),
+    "typed in-edges": (typed_graph, lambda graph: typed_items().sample_in_subgraph(graph, edge_types=[WRITES, CITES])),
+    "typed links": (typed_graph, of_typed_links),
+}

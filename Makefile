@@ -119,6 +119,7 @@ soak: build
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_gpu_chains.py --chains 2000 --minutes $(MINUTES)
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_partition.py --turns 5000 --minutes $(MINUTES)
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_server.py --minutes $(MINUTES)
+	PYTHONPATH=tests/support $(RUN) tests/soak/soak_serving.py --minutes $(MINUTES)
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_launcher.py --minutes $(MINUTES)
 	PYTHONPATH=tests/support $(RUN) tests/soak/soak_distributed.py --kills 50 --minutes $(MINUTES)
 	bash csrc/tests/fuzz.sh $$(($(MINUTES) * 60))

@@ -1,8 +1,10 @@
 """The examples that need no data, and node classification on a small file made here: output and parts."""
 
+import contextlib
 import math
 import re
 import runpy
+import subprocess
 import sys
 import uuid
 from dataclasses import replace
@@ -309,3 +311,34 @@ def test_weights_fall_with_the_out_edges_of_the_source_and_years_come_from_a_fea
         block = minibatch.blocks[-1]
         ends = years[minibatch.input_nodes[block.edge_index]]
         assert (ends[0] <= ends[1]).all()  # of the hop next to the seeds
+
+
+# Sampling as a service.
+
+
+@pytest.mark.full
+def test_two_trainers_learn_from_two_servers(tmp_path):
+    path = write_ring(tmp_path / "ring.npz", 800)
+    places = ["--seeds", str(tmp_path / "seeds.pt"), "--namebook", str(tmp_path / "book.json")]
+    with contextlib.ExitStack() as running:
+        for rank in range(2):
+            command = [sys.executable, EXAMPLES / "serving" / "serve.py", "--data", path, *places, "--rank", str(rank)]
+            server = running.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            running.callback(server.terminate)
+            assert "listens on" in server.stdout.readline()
+        torchrun = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+        ]
+        trainer = [EXAMPLES / "serving" / "train.py", *places, "--epochs", "3", "--batch-size", "64"]
+        done = subprocess.run([*torchrun, *trainer], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found = re.findall(r"^epoch +\d+  loss \d+\.\d+  validation (\d\.\d{4})$", done.stdout, re.MULTILINE)
+        assert len(found) == 3
+        assert "servers 0 at 127.0.0.1:" in done.stdout

@@ -42,7 +42,8 @@ class Evaluator:
                 stage.leave_loop(minibatch)
             return minibatch
         made: dict[int, MiniBatch] = {}
-        self._count(self._pass_on(graph, made, epoch, index))
+        stages = _replayed(graph, made, epoch, index)
+        self._count(self._pass_on(stages, made, epoch, index))
         return made.get(id(graph.root))
 
     async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
@@ -52,7 +53,10 @@ class Evaluator:
         """
         made: dict[int, MiniBatch] = {}
         dropped_by: StageBase | None = None
-        for awaited, stages in groupby(graph, is_async):
+        every: list[StageBase] = [*graph]
+        if any(map(_replays, every)):
+            every = await off_loop(_replayed, graph, made, epoch, index)
+        for awaited, stages in groupby(every, is_async):
             if dropped_by is None and awaited:
                 dropped_by = await self._pass_on_async(stages, made, epoch, index)
             elif dropped_by is None:
@@ -133,6 +137,23 @@ class Evaluator:
                         "None to drop the minibatch."
                     ) from error
                 return _checked(stage, result, inputs[0])
+
+
+def _replays(stage: Any) -> bool:
+    return isinstance(stage, CarrierBase) and stage.replays
+
+
+def _replayed(graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, index: int) -> list[StageBase]:
+    """Put what a stage replays into `made`; return the stages that are to be called, none if it was dropped there."""
+    stages: list[Any] = [*graph]
+    for place, stage in enumerate(stages):
+        if _replays(stage):
+            minibatch: MiniBatch | None = stage.replay(epoch, index)
+            if minibatch is None:
+                return []
+            made[id(stage)] = minibatch
+            return stages[place + 1 :]
+    return stages
 
 
 def _checked(stage: StageBase, result: object, given: MiniBatch) -> MiniBatch | None:

@@ -223,11 +223,13 @@ class CarrierBase(StageBase):
 
     Attributes:
         window: step i is delivered only after every step <= i - window; 1 means in order.
+        replays: whether it has a minibatch by epoch and index, so that the stages before it are not called for it.
     """
 
-    _hidden = frozenset({"lane", "node_state", "plans_its_source"})
+    _hidden = frozenset({"lane", "node_state", "plans_its_source", "replay", "replays"})
     draws = False
     window: int = 1
+    replays: bool = False
 
     @property
     def lane(self) -> str:
@@ -241,6 +243,10 @@ class CarrierBase(StageBase):
         Calling one of `streams` starts the stream of that source. Everything that `open` starts ends when the iterator
         is closed or collected.
         """
+
+    def replay(self, epoch: int, index: int) -> MiniBatch | None:
+        """Return the minibatch of an epoch and a global index, None if a stage before drops it, where it `replays`."""
+        raise NotImplementedError
 
     def node_state(self) -> Any:
         """Return the position of a stage that has no sources and keeps its own order; None for the others."""

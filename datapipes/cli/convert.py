@@ -10,7 +10,8 @@ from typing import Any
 from datapipes.base.folder import check_root, new_folder
 from datapipes.cli.command import FOLDER, Commands, WrongUsage, add_command, completes
 from datapipes.cli.descriptions import facts_of_graph, graph_lines
-from datapipes.cli.inputs import AnyGraph, add_input, is_saved_graph, open_dataset
+from datapipes.cli.inputs import AnyGraph, add_input, open_dataset
+from datapipes.graph.saved import is_saved_graph
 from datapipes.partition.source_of import source_of
 
 

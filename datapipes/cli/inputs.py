@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from datapipes import datasets
-from datapipes.base.files import read_regular
 from datapipes.cli.command import FILE, WrongUsage, completes
 from datapipes.datasets import Dataset
 from datapipes.datasets.formats import UnknownFormat
 from datapipes.graph import CSCGraph, HeteroCSCGraph
-from datapipes.graph.arena import MOST_HEADER_BYTES
-from datapipes.graph.storage import HEADER, HETERO_FORMAT
+from datapipes.graph.saved import is_saved_graph, open_graph
 from datapipes.partition.layouts import layout_of
 
 AnyGraph = CSCGraph | HeteroCSCGraph
@@ -34,20 +30,6 @@ def add_input(parser: argparse.ArgumentParser, name: str, text: str) -> None:
         action=argparse.BooleanOptionalAction,
         help="add the inverse of each relation; default: as the format has it",
     )
-
-
-def is_saved_graph(path: Path) -> bool:
-    """Return whether `path` is a folder that `graph.save` wrote."""
-    return (path / HEADER).exists()
-
-
-def open_graph(path: Path) -> AnyGraph:
-    """Return the graph in a folder that `graph.save` wrote, mapped."""
-    header: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # CSCGraph.open says what is wrong with it
-        header = json.loads(read_regular(path / HEADER, MOST_HEADER_BYTES))
-    is_typed = isinstance(header, dict) and header.get("format") == HETERO_FORMAT
-    return HeteroCSCGraph.open(path) if is_typed else CSCGraph.open(path)
 
 
 def open_dataset(path: Path, arguments: argparse.Namespace, *, also: str = "") -> Dataset:

@@ -13,7 +13,8 @@ from datapipes.base.checks import one_line
 from datapipes.base.types import ends_of
 from datapipes.cli.command import Commands, add_command
 from datapipes.cli.descriptions import dataset_lines, facts_of_dataset, facts_of_graph, graph_lines
-from datapipes.cli.inputs import add_input, is_saved_graph, open_dataset, open_graph, refuse_options
+from datapipes.cli.inputs import add_input, open_dataset, refuse_options
+from datapipes.graph.saved import is_saved_graph, open_graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.id_maps import IdMap
 from datapipes.partition.layouts import layout_of

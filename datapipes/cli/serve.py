@@ -1,4 +1,6 @@
-"""`datapipes serve ROOT --part K --address HOST:PORT`: a part of a partition for samplers on other machines."""
+"""`datapipes serve ROOT --part K --address HOST:PORT`: a part of a partition for samplers on other machines; with
+--chains, minibatches of whole chains for trainers.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,13 @@ def add_to(commands: Commands) -> None:
         commands,
         "serve",
         run,
-        "Serve one part of a partition until SIGTERM or SIGINT. The first line on stdout is 'ready HOST:PORT' with the "
-        "real port; the log goes to stderr.",
+        "Serve one part of a partition, or a graph, until SIGTERM or SIGINT. The first line on stdout is "
+        "'ready HOST:PORT' with the real port; the log goes to stderr.",
         prints=False,
     )
-    completes(parser.add_argument("root", metavar="ROOT", help="the folder of the partition"), FOLDER)
+    completes(
+        parser.add_argument("root", metavar="ROOT", help="the folder of the partition, or of a saved graph"), FOLDER
+    )
     parser.add_argument("--part", type=int, metavar="K", help="number of the part; not needed if there is only one")
     parser.add_argument(
         "--address", default="127.0.0.1:0", metavar="HOST:PORT", help="where to listen; default: 127.0.0.1, any port"
@@ -59,6 +63,17 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--grace", type=float, default=10.0, metavar="S", help="seconds to finish in; default: 10")
     parser.add_argument("--no-verify", action="store_true", help="do not compare the files with their hashes")
     parser.add_argument("--in-memory", action="store_true", help="read the part into memory: answers take less time")
+    chains = parser.add_argument_group("minibatches of whole chains, which clients describe")
+    chains.add_argument(
+        "--chains", action="store_true", help="make them; ROOT may then be a graph that is not in parts"
+    )
+    chains.add_argument(
+        "--features", nargs="+", metavar="NAME", help="attributes of nodes and edges that they may fetch; default: none"
+    )
+    completes(
+        chains.add_argument("--namebook", metavar="FILE", help="JSON {part: address} of the other parts' servers"), FILE
+    )
+    chains.add_argument("--max-workers", type=int, metavar="N", help="processes of a producer; default: all cores")
 
 
 def add_tls(parser: argparse.ArgumentParser, whose: str, others: str) -> None:
@@ -135,6 +150,10 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
             metrics=_metrics(arguments.metrics_port),
             verify=not arguments.no_verify,
             mmap=not arguments.in_memory,
+            chains=arguments.chains,
+            features=arguments.features,
+            namebook=arguments.namebook,
+            max_workers=arguments.max_workers,
         )
     except (ValueError, TypeError) as error:
         raise WrongUsage(str(error)) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ from datapipes.distributed.namebook import read_namebook
 from datapipes.distributed.partition_client import connect
 
 _AT_ONCE = 64
+_OF_PRODUCER = ("producer", "clients", "num_workers", "waiting", "working", "num_made")
 _HEAD = ("part", "address", "status", "requests", "not ok", "waiting", "working", "sent MB", "partition")
 
 
@@ -64,7 +65,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     wrong = [each for each in servers if each["status"] != "serving"]
     contents = {(each["partition_id"], each["content_id"]) for each in servers if "error" not in each}
     lines = aligned([_HEAD, *map(_row, servers)], len(servers))
-    lines += [f"part {each['part']}: {each['error']['message']}" for each in wrong if "error" in each]
+    lines += [f"server {each['part']}: {each['error']['message']}" for each in wrong if "error" in each]
+    lines += _of_producers(servers)
     if len(contents) > 1:
         lines.append("the servers have different partitions, or different attributes on one partition")
     values = {"servers": servers, "agree": len(contents) < 2}
@@ -72,6 +74,17 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if wrong or len(contents) > 1:
         raise DoneInPart(text, values)
     return text, values
+
+
+def _of_producers(servers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the producers of all servers; nothing if they have none."""
+    rows = [
+        (server["part"], *(str(each[name]) for name in _OF_PRODUCER), f"{each['largest_bytes'] / 1e6:.1f}")
+        for server in servers
+        for each in server.get("statistics", {}).get("producers", ())
+    ]
+    head = ("server", "producer", "clients", "workers", "waiting", "working", "minibatches", "largest MB")
+    return aligned([head, *rows], len(rows)) if rows else []
 
 
 def _row(server: Mapping[str, Any]) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Names from PyG, GraphBolt and torch, and what each is called here; see other_names.py.
+"""Names from PyG, GraphBolt, GraphLearn and torch, and what each is called here; see other_names.py.
 
 An attribute is one of the class that raises when it is read; a keyword is looked up when a stage is built. Names that
 exist are not affected.
@@ -24,6 +24,9 @@ _SEED_TIMES = "an item named timestamps in the dp.ItemSet"
 _TO_PYG = "minibatch.to_pyg() has it"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
 _PYG_LOADERS = f"{_LOADER}; or with PyG's arguments and batches: from datapipes.pyg.loader import"
+_SERVER = "dp.distributed.PartitionServer(root, part, chains=True).start(), or the command datapipes serve"
+_PRODUCER = "client.create_producer(server_rank, pipe, worker_key, num_workers=...)"
+_IN_DISTRIBUTED = "it stands in datapipes.distributed"
 _DIST_LOADER = (
     "dp.DataLoader(pipe) over dp.distributed.DistNeighborSampler, a sampler of parts; "
     "or with PyG's arguments and batches: from datapipes.pyg.distributed import"
@@ -38,12 +41,7 @@ _WHOLE_GRAPH = "features are in a dp.FeatureStore, labels and splits in a dp.Ite
 _OF_GRAPHS = {  # of both kinds
     "number_of_nodes": "graph.num_nodes",
     "number_of_edges": "graph.num_edges",
-    "x": _WHOLE_GRAPH,
-    "y": _WHOLE_GRAPH,
-    "train_mask": _WHOLE_GRAPH,
-    "ndata": _WHOLE_GRAPH,
-    "edata": _WHOLE_GRAPH,
-    "nodes": _WHOLE_GRAPH,
+    **dict.fromkeys(("x", "y", "train_mask", "ndata", "edata", "nodes"), _WHOLE_GRAPH),
     "edges": "graph.relation(edge_type) has indptr and indices; None is the edge type of a graph without types",
     "in_subgraph": "pipe.sample_in_subgraph(graph)",
     "sample_neighbors": "pipe.sample_neighbor(graph, fanouts)",
@@ -230,10 +228,11 @@ ATTRIBUTES: Table = {
         "DistNeighborLoader": _DIST_LOADER,
         "DistNeighborSampler": "dp.distributed.DistNeighborSampler; pipe.dist_sample_neighbor(dist_graph, fanouts)",
         "HGTLoader": "there is no HGT sampling; " + _LOADER + ": the graph may be a dp.HeteroCSCGraph",
-        "Data": _OF_PYG,
-        "HeteroData": _OF_PYG,
-        "FusedCSCSamplingGraph": "dp.CSCGraph(indptr, indices), or dp.HeteroCSCGraph, by edge type",
-        "fused_csc_sampling_graph": "dp.CSCGraph(indptr, indices), or dp.HeteroCSCGraph, by edge type",
+        **dict.fromkeys(("Data", "HeteroData"), _OF_PYG),
+        **dict.fromkeys(
+            ("FusedCSCSamplingGraph", "fused_csc_sampling_graph"),
+            "dp.CSCGraph(indptr, indices), or dp.HeteroCSCGraph, by edge type",
+        ),
         "SamplingGraph": "dp.CSCGraph",
         "from_dglgraph": "dp.CSCGraph.from_edge_index(torch.stack(g.edges()), g.num_nodes())",
         "load_from_shared_memory": "dp.CSCGraph.open(folder)",
@@ -248,27 +247,28 @@ ATTRIBUTES: Table = {
         "SubgraphSampler": "dp.Sampler",
         "SampledSubgraphImpl": "dp.SampledSubgraph",
         "TemporalLayerNeighborSampler": "there is no temporal layer sampling; dp.TemporalNeighborSampler",
-        "OnDiskDataset": _FILES,
-        "BuiltinDataset": _FILES,
+        **dict.fromkeys(("OnDiskDataset", "BuiltinDataset"), _FILES),
         "functional_datapipe": "dp.register_stage",
         "traverse_dps": "dp.StageGraph(pipe).walk()",
         "find_dps": "dp.StageGraph(pipe).find(cls)",
         "replace_dp": "dp.StageGraph(pipe).replace(old, new), or pipe.replaced(cls, fn)",
-        "PrefetcherIterDataPipe": "dp.Prefetcher",
-        "Bufferer": "dp.Prefetcher",
+        **dict.fromkeys(("PrefetcherIterDataPipe", "Bufferer"), "dp.Prefetcher"),
+        **dict.fromkeys(("RemoteReceivingChannel", "RemoteSource"), _IN_DISTRIBUTED),
         "seed": "dp.ItemSampler(items, batch_size, seed=...)",
     },
     "datapipes.distributed": {
-        "DistNeighborLoader": _DIST_LOADER,
-        "DistLoader": _DIST_LOADER,
-        "DistDataLoader": _DIST_LOADER,
+        **dict.fromkeys(("DistNeighborLoader", "DistLoader", "DistDataLoader"), _DIST_LOADER),
         "DistContext": "leave it out: dp.DistributedItemSampler knows rank and world_size",
-        "init_server": "dp.distributed.PartitionServer(root, part).start(), or the command datapipes serve",
-        "init_client": "dp.distributed.DistGraph.connect(root, namebook)",
-        "RemoteReceivingChannel": "there is no sampling server yet: dp.distributed.DistNeighborSampler asks the parts",
+        **dict.fromkeys(("init_server", "DistServer", "wait_and_shutdown_server"), _SERVER),
+        **dict.fromkeys(("init_client", "DistClient"), "client = dp.distributed.connect(namebook)"),
+        "shutdown_client": "client.close(); servers go on",
+        **dict.fromkeys(("RemoteDistSamplingWorkerOptions", "create_sampling_producer"), _PRODUCER),
+        "MpDistSamplingWorkerOptions": "dp.DataLoader(pipe, num_workers=...)",
+        **dict.fromkeys(("async_request_server", "request_server"), "nothing: a client cannot run code on a server"),
         "node_split": "dist_graph.local_items(), the seeds of the part in this process",
     },
-    "datapipes.datasets": {"OnDiskDataset": _FILES, "BuiltinDataset": _FILES},
+    "datapipes.datasets": dict.fromkeys(("OnDiskDataset", "BuiltinDataset"), _FILES),
+    "datapipes.channel": {"RemoteReceivingChannel": _IN_DISTRIBUTED},
 }
 
 _FANOUTS = "fanouts, in the opposite order: the last entry is the hop next to the seeds"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from datapipes import datasets, distributed
+from datapipes import channel, datasets, distributed
 from datapipes.base import checks
 from datapipes.chain.functional import FunctionalForms
 from datapipes.compat.moved_modules import MovedModules
@@ -81,7 +81,7 @@ def _add_other_names(cls: Any, owner: str) -> None:
 
 for each in (Block, CSCGraph, Dataset, Feature, FeatureStore, HeteroCSCGraph, ItemSet, MiniBatch, SampledSubgraph):
     _add_other_names(each, each.__name__)
-for package in (datasets, distributed):
+for package in (channel, datasets, distributed):
     vars(package)["__getattr__"] = _missing_in(package.__name__)
 _add_other_names(FunctionalForms, "Stage")  # there, a stage that is registered under such a name takes its place
 checks.OTHER_KEYWORDS.update(KEYWORDS)

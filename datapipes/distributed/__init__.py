@@ -11,6 +11,8 @@ from datapipes.distributed.dist_samplers import (
 )
 from datapipes.distributed.namebook import publish_address
 from datapipes.distributed.partition_client import PartitionClient, connect
+from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
+from datapipes.distributed.remote_source import RemoteSource
 from datapipes.distributed.server.partition_server import PartitionServer
 from datapipes.distributed.tls import TLSConfig
 from datapipes.partition.book import PartitionBook
@@ -40,6 +42,8 @@ __all__ = [
     "PartitionReport",
     "PartitionServer",
     "Partitioner",
+    "RemoteReceivingChannel",
+    "RemoteSource",
     "TLSConfig",
     "build_chain",
     "connect",

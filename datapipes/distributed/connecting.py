@@ -64,18 +64,17 @@ def connect_parts(
 
 
 def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
-    """Return the servers of a partition, of which nothing is known here."""
+    """Return the servers that a namebook names, by their numbers; nothing is known of them here."""
     addresses = addresses_in(where, namebook, [0], security.deadline)
     if not addresses:
-        raise ValueError(f"{where}: the namebook is empty. Name the address of the server of each part.")
+        raise ValueError(f"{where}: the namebook is empty. Name the address of each server.")
     refuse_all_plain(where, addresses, security)
-    part, address = next(iter(addresses.items()))
-    facts = ask_facts(where, part, address, tls=security.tls, deadline=security.deadline)
+    rank, address = next(iter(addresses.items()))
+    facts = ask_facts(where, rank, address, tls=security.tls, deadline=security.deadline, by_rank=True)
     if is_published(namebook):
         addresses = addresses_in(where, namebook, range(facts.num_parts), security.deadline)
         refuse_all_plain(where, addresses, security)
-    addresses = check_complete(where, addresses, facts.num_parts, whole=False)
-    return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline)
+    return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline, by_rank=True)
 
 
 def refuse_all_plain(where: str, addresses: Mapping[int, Address], security: Security) -> None:

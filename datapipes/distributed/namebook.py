@@ -56,12 +56,10 @@ def read_namebook(where: str, namebook: Any) -> dict[int, Address]:
 
 
 def check_complete(
-    where: str, book: Mapping[int, Address], num_parts: int, local_part: int | None = None, *, whole: bool = True
+    where: str, book: Mapping[int, Address], num_parts: int, local_part: int | None = None
 ) -> dict[int, Address]:
     """Return the addresses of all parts but the local one.
 
-    Args:
-        whole: whether each part must have one.
     Raises:
         ValueError: A part has no address, or there is no such part; the message names them.
     """
@@ -72,7 +70,7 @@ def check_complete(
             "Name only these."
         )
     missing = [part for part in range(num_parts) if part not in book and part != local_part]
-    if missing and whole:
+    if missing:
         here = "" if local_part is None else f" (part {local_part} is in this process, it needs none)"
         raise ValueError(
             f"{where}: the namebook has no address of part {_listed(missing)}; the partition has the parts 0 to "

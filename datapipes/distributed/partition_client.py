@@ -1,26 +1,63 @@
-"""connect and PartitionClient: the servers of a partition, asked without a graph."""
+"""connect and PartitionClient: servers asked without a graph, for rows and for minibatches of whole chains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_index_tensor
+from datapipes.base.checks import check_index_tensor, check_int
+from datapipes.base.rng import check_epoch
 from datapipes.base.types import type_in
+from datapipes.chain.stage import Stage
+from datapipes.distributed.chain_description import describe_chain
 from datapipes.distributed.client.flight_peers import FlightPeers
 from datapipes.distributed.connecting import check_security, connect_servers
+from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.tls import TLSConfig
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.chain_codec import (
+    MOST_KEY,
+    ClaimRequest,
+    Created,
+    CreateRequest,
+    ListRequest,
+    Made,
+    MinibatchRequest,
+    created_from_message,
+    listed_from_message,
+    made_from_message,
+    request_to_message,
+)
+from datapipes.distributed.wire.refusals import UnknownProducer
+from datapipes.minibatch import MiniBatch
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.id_maps import RangeMap
 from datapipes.partition.native.requests import Drawn, DrawRequest, Rows, RowsRequest
 
 __all__ = ["PartitionClient", "connect"]
 
 _WHERE, _FETCH = "connect", "PartitionClient.fetch"
+_CREATE, _MINIBATCH = "PartitionClient.create_producer", "PartitionClient.minibatch"
+MOST_BYTES = 2**34  # of a minibatch, whatever the server says
+_default: PartitionClient | None = None  # what connect made last
+_Send = Callable[[Message, int], Message]
+
+
+class _Known(NamedTuple):
+    """A producer that this client has created, and what asks for it again, of a server that was started again."""
+
+    created: Created
+    chain: Message
+    worker_key: str | None
+    num_workers: int
 
 
 def connect(
@@ -30,25 +67,40 @@ def connect(
     insecure: bool = False,
     deadline: float = 30.0,
 ) -> PartitionClient:
-    """Return a client of the servers of a partition. One of them is asked at once, the others when they are needed.
+    """Return a client of servers. One of them is asked at once, the others when they are needed. It is the default one
+    of RemoteReceivingChannel until the next call.
 
     Args:
-        namebook: {part: "host:port"} of the parts that will be asked, the path of a JSON file of this form, or
-            "torchrun": what `publish_address` published.
+        namebook: {server rank: "host:port"}, the path of a JSON file of this form, or "torchrun": what
+            `publish_address` published. Ranks are numbers of your choice; a server says itself which part it has, and
+            several may have the same.
         tls: the certificates of this side; needed where an address is not of this machine alone.
         insecure: allow other machines without TLS, where all of them are trusted.
         deadline: seconds for each request in all. Within it a request is asked again, on new connections too.
     Raises:
-        TypeError, ValueError: The namebook or an argument is not valid, or names a part that there is not.
+        TypeError, ValueError: The namebook or an argument is not valid.
         ServerUnavailable: The first server gave no answer within the deadline.
         ImportError: pyarrow is not installed.
         RuntimeError: This process was forked from one with connections.
     """
-    return PartitionClient(connect_servers(_WHERE, namebook, check_security(_WHERE, tls, insecure, deadline)))
+    global _default
+    client = PartitionClient(connect_servers(_WHERE, namebook, check_security(_WHERE, tls, insecure, deadline)))
+    _default = client
+    return client
+
+
+def default_client(where: str) -> PartitionClient:
+    """Return the client that `connect` made last in this process; RuntimeError if there is none."""
+    if _default is None:
+        raise RuntimeError(
+            f"{where}: no client is given, and datapipes.distributed.connect was not called. Pass "
+            "client=connect(namebook)."
+        )
+    return _default
 
 
 class PartitionClient:
-    """The servers of a partition; `connect` makes it. Any thread may use it.
+    """Servers of one partition, or of one whole graph; `connect` makes it. Any thread may use it.
 
     It goes to other processes by its arguments; each connects for itself. It is also a FeatureClient: what a
     LocalFeatureStore asks for the rows of other parts.
@@ -60,29 +112,164 @@ class PartitionClient:
     def __init__(self, peers: FlightPeers) -> None:
         self.facts: PartitionFacts = peers.facts
         self._peers = peers
+        self._ranks: dict[int, int] = {}  # {part: a server that has it}
+        self._token = secrets.token_hex(16)  # what claims on producers are made by
+        self._known: dict[tuple[int, int], _Known] = {}  # by server rank and number
 
     @property
     def addresses(self) -> dict[int, str]:
-        """{part: "host:port"}."""
-        return {part: str(address) for part, address in self._peers.addresses.items()}
+        """{server rank: "host:port"}."""
+        return {rank: str(address) for rank, address in self._peers.addresses.items()}
 
     def draw(self, part: int, request: DrawRequest) -> Future[list[Drawn]]:
         """Ask a part for in-edges of its nodes; return at once. The future ends within the deadline."""
-        return self._peers.draw(part, request)
+        return self._peers.draw(self._rank_of(part), request)
 
     def rows(self, part: int, request: RowsRequest) -> Future[list[Tensor]]:
         """Ask a part for rows of features; return at once. The future ends within the deadline."""
-        return self._peers.rows(part, request)
+        return self._peers.rows(self._rank_of(part), request)
 
-    def health(self, part: int) -> dict[str, Any]:
+    def health(self, server_rank: int) -> dict[str, Any]:
         """Return {"status": "serving", "leaving" or "stopping", "part": its number}, as a server says it."""
-        header = self._peers.told(part, "health").result()
+        header = self._peers.told(server_rank, "health").result()
         return {name: header.get(name) for name in ("status", "part")}
 
-    def statistics(self, part: int) -> dict[str, Any]:
+    def statistics(self, server_rank: int) -> dict[str, Any]:
         """Return the counters of a server: requests by kind and result, seconds, bytes, what waits and is worked on."""
-        statistics = self._peers.told(part, "statistics").result().get("statistics")
+        statistics = self._peers.told(server_rank, "statistics").result().get("statistics")
         return statistics if isinstance(statistics, dict) else {}
+
+    # --- producers
+
+    def graph(self) -> DistGraph:
+        """Return the graph of the servers as far as its facts go, for chains that are described and made there.
+
+        Raises:
+            ValueError: It is in several parts. DistGraph.connect(book, namebook) returns such a graph.
+        """
+        facts = self.facts
+        if facts.num_parts > 1:
+            raise ValueError(
+                f"PartitionClient.graph: the servers have a graph in {facts.num_parts} parts, and which nodes are "
+                "whose is in its book. Use DistGraph.connect(book, namebook)."
+            )
+        maps = {of: RangeMap(torch.tensor([0, count])) for of, count in facts.num_nodes.items()}
+        first = next(iter(self._peers.addresses.values()))
+        peers = FlightPeers({0: first}, facts, tls=self._peers.tls, deadline=self._peers.limits.deadline)
+        return DistGraph(facts, PartitionBook(1, maps), peers)
+
+    def create_producer(
+        self, server_rank: int, chain: Stage | Message, worker_key: str | None = None, *, num_workers: int = 0
+    ) -> int:
+        """Have a server make minibatches of a chain; return the number of the producer.
+
+        The number is a hash of the chain and of the server's data: the same chain has the same number again, after a
+        restart of the server too, and on each server of these data. This client then has a claim on it. After a restart
+        of a server, `minibatch` creates it again by itself.
+
+        Args:
+            chain: its last stage, or what `describe_chain` returned.
+            worker_key: a name by which clients agree on one chain: the server refuses another chain under it.
+            num_workers: processes that make the minibatches; 0 makes them in threads of the server. The server has a
+                bound of its own.
+        Raises:
+            ValueError, TypeError, LookupError: The chain cannot be described, or the server cannot build it, or
+                `worker_key` is that of another chain; the message has the server's reason.
+            ServerUnavailable: There was no answer within the deadline.
+        """
+        description = describe_chain(chain) if isinstance(chain, Stage) else chain
+        workers = check_int(_CREATE, "num_workers", num_workers, 0)
+        if worker_key is not None and (not isinstance(worker_key, str) or len(worker_key) > MOST_KEY):
+            raise TypeError(f"{_CREATE}: worker_key must be a text of up to {MOST_KEY} characters, or None.")
+        create = partial(self._created_by, server_rank, description, worker_key, workers)
+        created = self._peers.asked(server_rank, create).result()
+        self._known[server_rank, created.producer] = _Known(created, description, worker_key, workers)
+        return created.producer
+
+    def num_batches(self, server_rank: int, producer_id: int) -> int:
+        """Return how many minibatches an epoch of a producer has; UnknownProducer if this client has no claim on it."""
+        known = self._known.get((server_rank, self._checked_id(producer_id)))
+        if known is not None:
+            return known.created.num_batches
+        for each in self.list_producers(server_rank):
+            if each.producer == producer_id:
+                return each.num_batches
+        raise UnknownProducer(
+            f"{self._peers.where(server_rank)}: producer {producer_id} is not one of this client's. Call "
+            "create_producer first: the same chain has the same number."
+        )
+
+    def destroy_producer(self, server_rank: int, producer_id: int) -> None:
+        """Give up this client's claim on a producer, which ends with its last claim. May be called twice."""
+        self._known.pop((server_rank, producer_id), None)
+        request = ClaimRequest(self._token, self._checked_id(producer_id))
+        message = request_to_message(request, self._peers.meant(server_rank))
+        self._peers.asked(server_rank, lambda send: send(message, 0)).result()
+
+    def list_producers(self, server_rank: int) -> list[Created]:
+        """Return the producers of a server that this client has a claim on."""
+        message = request_to_message(ListRequest(self._token), self._peers.meant(server_rank))
+        where = self._peers.where(server_rank)
+        return self._peers.asked(server_rank, lambda send: listed_from_message(where, send(message, 0))).result()
+
+    def minibatch(self, server_rank: int, producer_id: int, epoch: int, index: int) -> Future[MiniBatch | None]:
+        """Ask a server for the minibatch of an epoch and a global index; return at once.
+
+        The future ends within the deadline: with the minibatch, with None if a stage drops it, or with the error that
+        a stage raised or the server has.
+        """
+        number = self._checked_id(producer_id)
+        request = MinibatchRequest(
+            self._token, number, check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
+        )
+        message = request_to_message(request, self._peers.meant(server_rank))
+        where = self._peers.where(server_rank)
+
+        def ask(send: _Send) -> Made:
+            try:
+                return made_from_message(where, send(message, MOST_BYTES), request)
+            except UnknownProducer:
+                known = self._known.get((server_rank, number))
+                if known is None or self._created_by(server_rank, *known[1:], send).producer != number:
+                    raise
+            return made_from_message(where, send(message, MOST_BYTES), request)
+
+        answer: Future[MiniBatch | None] = Future()
+        answer.set_running_or_notify_cancel()
+
+        def pass_on(asked: Future[Made]) -> None:
+            error = asked.exception() or asked.result().error
+            if error is None:
+                answer.set_result(asked.result().minibatch)
+            else:
+                answer.set_exception(error)
+
+        self._peers.asked(server_rank, ask).add_done_callback(pass_on)
+        return answer
+
+    def _created_by(
+        self, server_rank: int, chain: Message, worker_key: str | None, num_workers: int, send: _Send
+    ) -> Created:
+        request = CreateRequest(self._token, chain.header, worker_key, num_workers)
+        message = request_to_message(request, self._peers.meant(server_rank), chain.tensors)
+        return created_from_message(self._peers.where(server_rank), send(message, 0))
+
+    def _checked_id(self, producer_id: Any) -> int:
+        return check_int("PartitionClient", "producer_id", producer_id, 0, 2**63 - 1)
+
+    # --- rows of parts
+
+    def _rank_of(self, part: int) -> int:
+        """Return a server that has a part; each server is asked once which it has."""
+        check_int("PartitionClient", "part", part, 0, self.facts.num_parts - 1)
+        for rank in self._peers.addresses:
+            if part in self._ranks:
+                break
+            if rank not in self._ranks.values():
+                self._ranks.setdefault(self.health(rank)["part"], rank)
+        if part not in self._ranks:
+            raise ValueError(f"{_WHERE}: no server in the namebook has part {part}. Add the address of one.")
+        return self._ranks[part]
 
     def fetch(
         self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str
@@ -99,7 +286,7 @@ class PartitionClient:
             else:
                 answer.set_exception(error)  # type: ignore[arg-type]
 
-        self._peers.rows(part, RowsRequest((rows,))).add_done_callback(pass_on)
+        self.rows(part, RowsRequest((rows,))).add_done_callback(pass_on)
         return answer
 
     def close(self) -> None:
@@ -111,6 +298,9 @@ class PartitionClient:
         if None in counts and input_type == (None, None):  # as PyG names an edge type where there are none
             return None
         return type_in(_FETCH, "node" if is_node else "edge", input_type, counts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_token": secrets.token_hex(16)}  # the claims of a copy are its own
 
     def __enter__(self) -> PartitionClient:
         return self

@@ -47,7 +47,7 @@ def test_a_server_that_does_not_answer_fails_and_the_others_are_shown(roots, tmp
         path = namebook(tmp_path, {"0": gone, "1": server.address})
         found = run(capsys, "status", path, "--timeout", 0.3)
         assert found.code == 1
-        assert f"part 0: part 0 at {gone}: no answer within 0.3 s" in found.out
+        assert f"server 0: server 0 at {gone}: no answer within 0.3 s" in found.out
         assert [row.split()[2] for row in found.out.splitlines()[1:3]] == ["no", "serving"]
         told = run(capsys, "status", path, "--timeout", 0.3, "--json")
         assert told.code == 1
@@ -80,5 +80,5 @@ def test_a_client_may_know_some_of_the_servers(roots):
     with PartitionServer(roots[0], 1) as server, connect({1: server.address}) as client:
         assert client.health(1) == {"status": "serving", "part": 1}
         assert client.addresses == {1: server.address}
-        with pytest.raises(ValueError, match=r"part 0 has no server in the namebook; there are \[1\]"):
+        with pytest.raises(ValueError, match=r"server 0 is not in the namebook; there are \[1\]"):
             client.health(0)

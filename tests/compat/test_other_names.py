@@ -34,6 +34,7 @@ OWNERS = {
     "datapipes": dp,
     "datapipes.distributed": dp.distributed,
     "datapipes.datasets": dp.datasets,
+    "datapipes.channel": dp.channel,
 }
 MODULES = {name for name in OWNERS if name.startswith("datapipes")}
 

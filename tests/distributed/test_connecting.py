@@ -84,11 +84,11 @@ def test_the_client_of_servers_tells_and_fetches(graph, root, namebook):
         ids = torch.tensor([3, 0, 399, 3])
         rows = store.lookup_features(ids, attr_name="x").wait()
         assert torch.equal(rows, graph.node_attributes_of(None)["x"][ids])
-        with pytest.raises(KeyError, match=f"part 1 at {namebook[1]}: .*no node feature 'z'"):
+        with pytest.raises(KeyError, match=f"server 1 at {namebook[1]}: .*no node feature 'z'"):
             client.fetch(1, ids[:1], is_node_feat=True, input_type=None, attr_name="z").wait()
         with pytest.raises(ValueError, match="the graph has no types, so the node type must be None, got 'paper'"):
             client.fetch(1, ids[:1], is_node_feat=True, input_type="paper", attr_name="x")
-        with pytest.raises(ValueError, match="part 7 has no server in the namebook"):
+        with pytest.raises(ValueError, match="server 7 is not in the namebook"):
             client.health(7)
 
 
@@ -113,12 +113,20 @@ def test_two_servers_with_different_content_are_refused_with_both(tmp_path, root
         for connected in (DistGraph.connect(root, mixed).peers, connect(mixed)._peers):
             found = connected.told(1, "health")
             with pytest.raises(
-                OtherPartition, match=f"part 1 at {server.address}: .*content_id '[0-9a-f]*'.*'[0-9a-f]*'"
+                OtherPartition, match=rf"\w+ 1 at {server.address}: .*content_id '[0-9a-f]*'.*'[0-9a-f]*'"
             ):
                 found.result(WAIT_S)
             connected.close()
-        with pytest.raises(OtherPartition, match="part"):  # the server of part 1 under the name of part 0
-            connect({0: server.address, 1: namebook[1]})
+
+
+def test_servers_have_any_numbers_and_several_may_have_one_part(graph, root, namebook):
+    ids = torch.arange(0, 400, 2)  # of part 0
+    with WarmServer(root, 1) as third, connect({5: namebook[1], 9: third.address, 7: namebook[0]}) as client:
+        assert [client.health(rank)["part"] for rank in (5, 7, 9)] == [1, 0, 1]
+        rows = client.fetch(0, ids, is_node_feat=True, input_type=None, attr_name="x").wait()
+        assert torch.equal(rows, graph.node_attributes_of(None)["x"][ids])
+    with connect({5: namebook[1]}) as client, pytest.raises(ValueError, match="no server in the namebook has part 0"):
+        client.fetch(0, ids, is_node_feat=True, input_type=None, attr_name="x")
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_what_a_part_cannot_draw_by_is_a_typed_error_that_names_the_part(nameboo
             client._peers.draw(0, DrawRequest({None: ids}, (Draw(None, 2, 1),), times=times, choice=choice)),
             client._peers.digests(0, DigestRequest((None,), choice)),
         ):
-            with pytest.raises(error, match=rf"part 0 at {namebook[0]}: Part\..*{message}"):
+            with pytest.raises(error, match=rf"server 0 at {namebook[0]}: Part\..*{message}"):
                 asked.result(60)
 
 

@@ -28,7 +28,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow
 import pyarrow.flight as flight
@@ -36,6 +35,7 @@ import torch
 from certificates import Certificates, make_certificates
 from partition_servers import ServerProcess
 from plain_clients import PlainClient, in_parts, plain_graph
+from server_state import BOUND_S, FIRST, GROWTH, State, settled, state_of
 from ticket_fuzz import TOLD, TicketFuzz
 
 from datapipes.distributed import Part
@@ -47,23 +47,6 @@ from datapipes.partition.native.requests import Draw, DrawRequest, Rows, RowsReq
 KINDS = ["join", "fuzz", "short"]
 FEW_FILES, FEW_THREADS = 128, 32
 ROUND_S = 4.0
-BOUND_S = 60.0  # until a killed client's connections are gone
-GROWTH = 16 * 2**20  # bytes; what the allocators of a busy process may still gather
-FIRST = 6  # rounds in which a server gets what it needs
-
-
-class State(NamedTuple):
-    """What a process holds."""
-
-    num_bytes: int
-    threads: int
-    files: int
-
-
-def state_of(pid: int) -> State:
-    memory = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    private = next(1024 * int(line.split()[1]) for line in memory if line.startswith("Private_Dirty:"))
-    return State(private, len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd")))
 
 
 def options_of(made: Certificates) -> dict:
@@ -220,15 +203,6 @@ def one_round(targets: list, server: ServerProcess, made: Certificates, ids: tor
     assert not ended, f"seed {rng_seed}: a client has met an error that is none; see above"
     assert server.process.poll() is None, f"seed {rng_seed}: the server has ended; its log:\n{server.log}"
     return sum(each.value for each in told)
-
-
-def settled(pid: int, files: int) -> State:
-    """Return the state once the connections of killed clients are gone."""
-    until = time.monotonic() + BOUND_S
-    while state_of(pid).files > files and time.monotonic() < until:
-        time.sleep(0.05)
-    time.sleep(2.0)  # threads of gRPC end a little later, and a server without requests gives freed memory back
-    return state_of(pid)
 
 
 def run(name: str, minutes: float, rng_seed: int) -> Counter[str]:

@@ -9,13 +9,28 @@ from dataclasses import replace
 import pyarrow as pa
 import torch
 
+import datapipes as dp
+from datapipes.distributed import describe_chain
 from datapipes.distributed.facts import hello_to_message
 from datapipes.distributed.wire.arrow_message import HEADER, Message, to_bytes
+from datapipes.distributed.wire.chain_codec import (
+    ClaimRequest,
+    CreateRequest,
+    ListRequest,
+    MinibatchRequest,
+    request_to_message,
+)
 from datapipes.distributed.wire.digest_codec import digest_to_message
 from datapipes.distributed.wire.draw_codec import draw_to_message
 from datapipes.distributed.wire.edges_codec import edges_to_message
 from datapipes.distributed.wire.envelope import Meant, request_header
-from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
+from datapipes.distributed.wire.refusals import (
+    AnswerTooLarge,
+    BadRequest,
+    OtherPartition,
+    Unavailable,
+    UnknownProducer,
+)
 from datapipes.distributed.wire.rows_codec import rows_to_message
 from datapipes.partition.native.requests import DigestRequest, Draw, DrawRequest, EdgesRequest, Rows, RowsRequest
 from datapipes.sampling.layer_neighbor_sampler import Numbered
@@ -23,15 +38,25 @@ from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 # What a server may tell; anything else is a bug of it.
-TOLD = (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, ValueError, TypeError, IndexError, KeyError)
+TOLD = (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer)
+TOLD += (ValueError, TypeError, IndexError, KeyError)
 VALUES = (None, True, -1, 0, 2**31, 2**62, 2**64 - 1, "", "x", "draw", [], {}, [[]], [None], "\ud800", "x" * 5000)
 SIZES = (0, 1, 7, 8, 16, 255, 2**16, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, 2**64 - 1)
 
 
-class TicketFuzz:
-    """An endless row of requests, the same for a seed."""
+def of_chains(chain: dp.Stage, meant: Meant) -> list[Message]:
+    """Return requests of each kind about producers; the first ones make one."""
+    described, client = describe_chain(chain), "c" * 32
+    create = CreateRequest(client, described.header, "train", 0)
+    made = request_to_message(create, meant, described.tensors)
+    asks = [MinibatchRequest(client, 0, 0, 0), ClaimRequest(client, 0), ListRequest(client)]
+    return [*[made] * 6, *(request_to_message(ask, meant) for ask in asks)]
 
-    def __init__(self, ids: torch.Tensor, meant: Meant, rng_seed: int) -> None:
+
+class TicketFuzz:
+    """An endless row of requests, the same for a seed; with `chain` those of producers."""
+
+    def __init__(self, ids: torch.Tensor, meant: Meant, rng_seed: int, chain: dp.Stage | None = None) -> None:
         self.random = random.Random(rng_seed)
         draw = DrawRequest({None: ids}, (Draw(None, 3, 7),), edge_ids=True)
         rows = RowsRequest((Rows("node", None, ("x", "y", "mask"), ids),))
@@ -49,6 +74,8 @@ class TicketFuzz:
             Message(request_header("statistics", meant), {}),
             edges_to_message(EdgesRequest(None, ids, ids.flip(0)), meant),
         ]
+        if chain is not None:
+            self.messages = of_chains(chain, meant)
         self.tickets = [to_bytes("fuzz", message) for message in self.messages]
         self.ways = (self.flipped, self.flipped, self.lengths, self.cut, self.garbage, self.pickled)
         self.ways += (self.header, self.header, self.text, self.tensors, self.metadata, self.compressed)

@@ -27,7 +27,7 @@ from datapipes.distributed.client.cut import (
     join_rows,
     most_bytes_of_draw,
 )
-from datapipes.distributed.client.greeting import greeted
+from datapipes.distributed.client.greeting import WHAT, greeted
 from datapipes.distributed.client.remote_part import Limits, RemotePart, Send
 from datapipes.distributed.facts import PartitionFacts
 from datapipes.distributed.tls import TLSConfig
@@ -70,6 +70,7 @@ class FlightPeers:
         tls: what client and server prove to each other who they are with; None: neither does.
         deadline: seconds for each request in all, within which it is asked again as often as it helps.
         may_return: whether a server that is gone is waited for; else a request to it fails at once.
+        by_rank: the numbers are those of servers, which may have any part, and not of parts.
     Raises:
         ImportError: pyarrow is not installed.
     """
@@ -82,8 +83,10 @@ class FlightPeers:
         tls: TLSConfig | None,
         deadline: float,
         may_return: bool = True,
+        by_rank: bool = False,
     ) -> None:
         arrow_flight(_WHERE)  # here rather than in a worker
+        self.by_rank = by_rank
         self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline, may_return)
         self._here: dict[int, _Here] = {}  # by process; at most one is of this one
 
@@ -111,15 +114,22 @@ class FlightPeers:
         """Ask a part for digests of what it draws by; return at once. See Peers."""
 
         def ask(send: Send) -> Digests:
-            answer = send(digest_to_message(request, self._meant(part)), 0)
-            return digests_from_message(self._where(part), answer, request)
+            answer = send(digest_to_message(request, self.meant(part)), 0)
+            return digests_from_message(self.where(part), answer, request)
 
         return self._ask(part, ask)
 
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
         """Ask a server what it says of itself, "health" or "statistics"; return at once."""
-        message = Message(request_header(kind, self._meant(part)), {})
+        message = Message(request_header(kind, self.meant(part)), {})
         return self._ask(part, lambda send: send(message, 0).header)
+
+    def asked(self, part: int, ask: Callable[[Callable[[Message, int], Message]], _Answer]) -> Future[_Answer]:
+        """Let `ask(send)` ask a server, as often as it takes; return at once.
+
+        `send(request, most_bytes)` returns the answer. Requests may be made again: they must be idempotent.
+        """
+        return self._ask(part, ask)
 
     def close(self) -> None:
         """End all connections and threads of this process; may be called twice. The next request connects again.
@@ -139,29 +149,29 @@ class FlightPeers:
 
     def _drawn(self, part: int, request: DrawRequest, send: Send) -> list[Drawn]:
         try:
-            answer = send(draw_to_message(request, self._meant(part)), most_bytes_of_draw(request, self.facts))
+            answer = send(draw_to_message(request, self.meant(part)), most_bytes_of_draw(request, self.facts))
         except AnswerTooLarge:
             cut = halves(request)
             if len(cut) == 1:
                 raise
             return join_draws([self._drawn(part, each, send) for each in cut])
-        return drawn_from_message(self._where(part), answer, request, self.facts)
+        return drawn_from_message(self.where(part), answer, request, self.facts)
 
     def _edges(self, part: int, request: EdgesRequest, send: Send) -> FoundEdges:
         count = request.sources.shape[0]
         try:
-            answer = send(edges_to_message(request, self._meant(part)), BYTES_PER_PAIR * count)
+            answer = send(edges_to_message(request, self.meant(part)), BYTES_PER_PAIR * count)
         except AnswerTooLarge:
             if count < 2:
                 raise
             return join_edges([self._edges(part, each, send) for each in cut_edges(request, -(-count // 2))])
-        return found_edges_from_message(self._where(part), answer, request)
+        return found_edges_from_message(self.where(part), answer, request)
 
     def _rows(self, part: int, request: RowsRequest, take: TakeRows | None, send: Send) -> list[Tensor]:
-        where = self._where(part)
+        where = self.where(part)
         sink = None if take is None else RowsSink(where, request, self.facts, take)
         try:
-            answer = send(rows_to_message(request, self._meant(part)), answered_rows_bytes(request, self.facts), sink)
+            answer = send(rows_to_message(request, self.meant(part)), answered_rows_bytes(request, self.facts), sink)
         except AnswerTooLarge:
             cut = halves_of_rows(request, self.facts)
             if len(cut) == 1:
@@ -173,11 +183,13 @@ class FlightPeers:
             return []
         return answered_rows_from_message(where, answer, request, self.facts)
 
-    def _meant(self, part: int) -> Meant:
-        return Meant(part, self.facts.partition_id, self.facts.content_id)
+    def meant(self, part: int) -> Meant:
+        """Return what the header of a request to a server says of whom it means."""
+        return Meant(None if self.by_rank else part, self.facts.partition_id, self.facts.content_id)
 
-    def _where(self, part: int) -> str:
-        return f"part {part} at {self.addresses[part]}"
+    def where(self, part: int) -> str:
+        """Return how errors name a server."""
+        return f"{WHAT[self.by_rank]} {part} at {self.addresses[part]}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_here": {}}
@@ -192,7 +204,7 @@ class _Here:
     def __init__(self, peers: FlightPeers) -> None:
         self._pid = os.getpid()
         self._addresses, self._limits = peers.addresses, peers.limits
-        self._facts, self._tls = peers.facts, peers.tls
+        self._facts, self._tls, self._by_rank = peers.facts, peers.tls, peers.by_rank
         self._parts: dict[int, RemotePart] = {}
         self._changing = threading.Lock()
         self._closed = False
@@ -204,9 +216,12 @@ class _Here:
             if part not in self._parts:
                 if part not in self._addresses:
                     raise ValueError(
-                        f"{_WHERE}: part {shown(part)} has no server in the namebook; there are {[*self._addresses]}."
+                        f"{_WHERE}: {WHAT[self._by_rank]} {shown(part)} is not in the namebook; there are "
+                        f"{[*self._addresses]}."
                     )
-                self._parts[part] = RemotePart(part, self._addresses[part], self._limits, self._connecting(part))
+                self._parts[part] = RemotePart(
+                    part, self._addresses[part], self._limits, self._connecting(part), what=WHAT[self._by_rank]
+                )
                 if self._closed:
                     self._parts[part].close()
             return self._parts[part]
@@ -225,8 +240,9 @@ class _Here:
 
     def _connecting(self, part: int) -> Callable[[float], Connection]:
         address, facts, limits, tls = self._addresses[part], self._facts, self._limits, self._tls
+        wanted, where = None if self._by_rank else part, f"{WHAT[self._by_rank]} {part} at {address}"
         return lambda timeout: greeted(
-            part, address, limits, timeout, tls=tls, facts=facts, partition_id=facts.partition_id
+            wanted, address, limits, timeout, tls=tls, facts=facts, partition_id=facts.partition_id, where=where
         )[0]
 
 

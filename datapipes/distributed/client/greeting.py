@@ -16,9 +16,11 @@ from datapipes.distributed.tls import TLSConfig
 from datapipes.distributed.wire.envelope import Meant
 from datapipes.distributed.wire.refusals import OtherPartition
 
+WHAT = ("part", "server")  # what a number stands for, without and with `by_rank`
+
 
 def greeted(
-    part: int,
+    part: int | None,
     address: Address,
     limits: Limits,
     timeout: float,
@@ -26,22 +28,25 @@ def greeted(
     tls: TLSConfig | None,
     facts: PartitionFacts | None,
     partition_id: str | None,
+    where: str | None = None,
 ) -> tuple[Connection, PartitionFacts]:
     """Return a new connection to a server, and what it says of its partition, if it is the one that is meant.
 
     Args:
+        part: the part that it must have; None for any.
+        where: names the server in errors; by default its part and address do.
         facts: what it must agree with in everything; None if nothing is known yet.
         partition_id: what it must have; None for any.
     Raises:
         OtherPartition: The message names both values.
         What Connection.ask raises.
     """
-    where = f"part {part} at {address}"
+    where = where or f"part {part} at {address}"
     connection = Connection(where, address, tls, limits.connect_s)
     meant = Meant(part, partition_id, None if facts is None else facts.content_id)
     try:
         theirs, found = greeting_from_message(where, connection.ask(hello_to_message(meant), timeout, 0))
-        if theirs != part:
+        if part is not None and theirs != part:
             raise _other(where, "part", theirs, part)
         if partition_id is not None and found.partition_id != partition_id:
             raise _other(where, "partition_id", found.partition_id, partition_id)
@@ -56,10 +61,19 @@ def greeted(
 
 
 def ask_facts(
-    where: str, part: int, address: Address, *, tls: TLSConfig | None, deadline: float, partition_id: str | None = None
+    where: str,
+    part: int,
+    address: Address,
+    *,
+    tls: TLSConfig | None,
+    deadline: float,
+    partition_id: str | None = None,
+    by_rank: bool = False,
 ) -> PartitionFacts:
     """Return the facts that the server of a part has; the connection ends with it.
 
+    Args:
+        by_rank: `part` is the number of a server, which may have any part.
     Raises:
         ImportError: pyarrow is not installed.
         ServerUnavailable: There was no answer within `deadline` seconds.
@@ -67,14 +81,24 @@ def ask_facts(
     """
     arrow_flight(where)
     refuse_forked(where)
-    limits, found = Limits(deadline), []
+    limits = Limits(deadline)
+    found: list[PartitionFacts] = []
 
     def connect(timeout: float) -> Connection:
-        connection, facts = greeted(part, address, limits, timeout, tls=tls, facts=None, partition_id=partition_id)
+        connection, facts = greeted(
+            None if by_rank else part,
+            address,
+            limits,
+            timeout,
+            tls=tls,
+            facts=None,
+            partition_id=partition_id,
+            where=remote.where,
+        )
         found.append(facts)
         return connection
 
-    remote = RemotePart(part, address, limits, connect)
+    remote = RemotePart(part, address, limits, connect, what=WHAT[by_rank])
     try:
         remote.submit(lambda send: None).result()  # to have a connection is all that is asked
     finally:

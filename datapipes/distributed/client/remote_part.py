@@ -67,14 +67,24 @@ class RemotePart:
     """One part behind a server. Nothing starts before the first request; `close` ends all, for good.
 
     Args:
+        part: the number of the part, or of the server if that is how it is named.
         connect: makes a connection and greets the server, in so many seconds; it raises what prevented it.
     """
 
-    def __init__(self, part: int, address: Address, limits: Limits, connect: Callable[[float], Connection]) -> None:
-        self.where = f"part {part} at {address}"
-        self._part, self._address, self._limits = part, address, limits
+    def __init__(
+        self,
+        part: int,
+        address: Address,
+        limits: Limits,
+        connect: Callable[[float], Connection],
+        *,
+        what: str = "part",
+    ) -> None:
+        self.where = f"{what} {part} at {address}"
+        self._address, self._limits = address, limits
+        self._command = f"datapipes serve ROOT{f' --part {part}' if what == 'part' else ''} --address {address}"
         self._connections = Connections(connect, CONNECTIONS)
-        self._threads = Threads(f"datapipes-part-{part}", REQUESTS)
+        self._threads = Threads(f"datapipes-{what}-{part}", REQUESTS)
         self._outage = Outage(self.where)
         self._stop = threading.Event()
 
@@ -166,7 +176,7 @@ class RemotePart:
         slow = "The server was reached and had not answered yet: if it needs longer, raise deadline. Else start it"
         return ServerUnavailable(
             f"{found} {slow if failures.slow else 'Start the server'} again at this "
-            f"address (datapipes serve ROOT --part {self._part} --address {self._address}), or correct the namebook. "
+            f"address ({self._command}), or correct the namebook. "
             "A server also ends connections without TLS, or with a certificate, that it does not accept."
         )
 

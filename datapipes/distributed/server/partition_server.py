@@ -1,4 +1,6 @@
-"""PartitionServer: serves one part of a partition to samplers and feature stores on other machines."""
+"""PartitionServer: serves one part of a partition to samplers and feature stores on other machines, and makes
+minibatches of whole chains for trainers.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,27 +17,38 @@ from typing import Any
 from datapipes.base.checks import MOST_SECONDS, check_bool, check_int, shown
 from datapipes.base.log import logger
 from datapipes.base.sizes import parse_size
+from datapipes.chain.stage import Stage
 from datapipes.distributed.address import Address, parse_address
 from datapipes.distributed.arrow import arrow_flight
+from datapipes.distributed.connecting import Security
 from datapipes.distributed.server.connections import Connections
 from datapipes.distributed.server.flight_server import close_flight_server, flight_server
 from datapipes.distributed.server.guard import Guard
 from datapipes.distributed.server.memory_watch import MemoryWatch, own_memory
 from datapipes.distributed.server.metrics_server import MetricsServer
+from datapipes.distributed.server.producers import ChainLimits
+from datapipes.distributed.server.served import ChainOffers, Served, served
 from datapipes.distributed.server.service import Limits, Service
 from datapipes.distributed.server.strangers import Strangers
 from datapipes.distributed.tls import TLSConfig, check_tls, refuse_plain
-from datapipes.partition.native.native_book import open_book
+from datapipes.features.feature_store import FeatureStore
+from datapipes.graph.csc_graph import CSCGraph
+from datapipes.graph.graph import Graph
+from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
 from datapipes.partition.native.part import Part
+from datapipes.seeds.hetero_item_set import HeteroItemSet
+from datapipes.seeds.item_set import ItemSet
 
 __all__ = ["PartitionServer"]
 
 _WHERE = "PartitionServer"
 _AUTO = "auto"
+_DEADLINE_S = 30.0  # of what chains ask the servers of other parts
 
 
 class PartitionServer:
     """Serves one part: hops of its nodes, rows of its features. `datapipes serve` runs one in a process of its own.
+    With `chains` it also makes minibatches of chains that clients describe, see PartitionClient.create_producer.
 
     Requests are idempotent: a client may ask again, also after a restart, and gets the same bits. Nothing that arrives
     is unpickled; all of it is checked before it is used. Kernels run without the GIL.
@@ -43,7 +57,7 @@ class PartitionServer:
 
     Args:
         root: folder of the partition; the files of other parts may be absent. Or an open Part, which then decides
-            `part`, `verify` and `mmap`.
+            `part`, `verify` and `mmap`. With `chains` also an undivided graph, open or the folder where it was saved.
         part: number of the part; None if there is only one.
         address: "host:port" to listen on; port 0 lets the system choose.
         tls: certificates for both sides; clients without a certificate of the authority are refused. Without it only
@@ -71,6 +85,14 @@ class PartitionServer:
             has no data of the graph, and probes have no certificate. 16 connections at once are served.
         verify: compare the files with their hashes; reads all of them once.
         mmap: leave the part on disk, see Part.open; without it the part is in memory, and answers take less time.
+        chains: whether clients may have minibatches made of chains that they describe.
+        stages: classes of stages that such chains may have besides those of datapipes.
+        items: {name: item set} that descriptions may name.
+        features: what such chains may fetch: names of attributes of the graph, or a store, or {name: store}. Nothing by
+            default.
+        namebook: where the servers of the other parts are, which such chains ask; read when it is first needed. See
+            DistGraph.connect.
+        max_workers: processes of a producer, at most; by default one for each core.
     Attributes:
         failure: the error of a guard that has died, which has ended the server; else None.
     Raises:
@@ -80,7 +102,7 @@ class PartitionServer:
 
     def __init__(
         self,
-        root: str | Path | Part,
+        root: str | Path | Part | CSCGraph | HeteroCSCGraph,
         part: int | None = None,
         address: str = "127.0.0.1:0",
         *,
@@ -97,13 +119,19 @@ class PartitionServer:
         metrics: str | None = None,
         verify: bool = True,
         mmap: bool = True,
+        chains: bool = False,
+        stages: Sequence[type[Stage]] = (),
+        items: Mapping[str, ItemSet | HeteroItemSet] | None = None,
+        features: FeatureStore | Mapping[str, FeatureStore] | Sequence[str] | None = None,
+        namebook: Mapping[int, str] | str | Path | None = None,
+        max_workers: int | None = None,
     ) -> None:
         arrow_flight(_WHERE)
-        self.root: Path | Part = root if isinstance(root, Part) else Path(root)
+        self.root: Any = root if isinstance(root, (Part, Graph)) else Path(root)
         self.part, self.tls = part, tls
         self.verify, self.mmap = check_bool(_WHERE, "verify", verify), check_bool(_WHERE, "mmap", mmap)
-        if isinstance(root, Part) and (part, verify, mmap) != (None, True, True):
-            raise ValueError(f"{_WHERE}: an open Part is served as it is. Leave out part, verify and mmap.")
+        if not isinstance(self.root, Path) and (part, verify, mmap) != (None, True, True):
+            raise ValueError(f"{_WHERE}: an open Part or graph is served as it is. Leave out part, verify and mmap.")
         if part is not None:
             check_int(_WHERE, "part", part, 0)
         check_tls(_WHERE, tls, insecure)
@@ -129,6 +157,17 @@ class PartitionServer:
                 f"{_WHERE}: max_bytes_in_flight must be at least 4 times max_answer_bytes "
                 f"({self._limits.max_answer_bytes}), got {shown(self._limits.max_bytes_in_flight)}. Raise it."
             )
+        self._chains: tuple[ChainOffers, ChainLimits] | None = None
+        cores = len(os.sched_getaffinity(0))
+        if check_bool(_WHERE, "chains", chains):
+            offers = ChainOffers(_WHERE, stages, items, features, namebook, Security(tls, insecure, _DEADLINE_S))
+            workers = cores if max_workers is None else check_int(_WHERE, "max_workers", max_workers, 0)
+            self._chains = offers, ChainLimits(workers)
+        else:
+            given = {"stages": stages or None, "items": items, "features": features, "namebook": namebook}
+            unused = [name for name, value in {**given, "max_workers": max_workers}.items() if value is not None]
+            if unused:
+                raise ValueError(f"{_WHERE}: {unused} are for chains. Set chains=True, or leave them out.")
         self._max_memory: int | str | None = max_memory
         if max_memory is not None and max_memory != _AUTO:
             self._max_memory = parse_size(_WHERE, "max_memory", max_memory)
@@ -165,12 +204,13 @@ class PartitionServer:
         if self._service is not None:
             raise RuntimeError(f"{_WHERE}: it listens on {self.address} already. Call stop() first.")
         pem = None if self.tls is None else self.tls.checked(_WHERE)
-        part = self._open()
+        has = self._open()
         max_memory = self._memory_bound()
         with contextlib.ExitStack() as made:  # what is to be ended if a later piece fails
             connections = Connections()
             made.callback(connections.close)
-            service = Service(part, self._limits, connections)
+            chains = None if self._chains is None else (self._chains[0].of(has), self._chains[1])
+            service = Service(has.facts, has.part, self._limits, connections, chains)
             made.callback(service.close, 0.0)
             if self._asked_metrics is not None:
                 self._metrics = MetricsServer(_WHERE, service, self._asked_metrics)
@@ -185,7 +225,7 @@ class PartitionServer:
             self.stop(0.0)
             raise
         atexit.register(self.stop, 0.0)
-        logger.info("%s listens on %s: %r", service.where, address, part)
+        logger.info("%s listens on %s: %r", service.where, address, has.part or has.graph)
         if self._metrics is not None:
             logger.info("%s: metrics are at http://%s/metrics", service.where, self._metrics.address)
         return str(address)
@@ -195,8 +235,10 @@ class PartitionServer:
         strangers = Strangers(service.where, port, connections)
         service.greet = strangers.greet
         looks = {"watch of strangers": strangers.look, "watch of stalled clients": service.answers.look}
+        if service.producers is not None:
+            looks["watch of producers"] = service.producers.look
         if max_memory is not None:
-            kept = (lambda: service.part.kept_bytes) if self._max_memory == _AUTO else (lambda: 0)
+            kept = (lambda: service.kept_bytes) if self._max_memory == _AUTO else (lambda: 0)
             self._watch = MemoryWatch(port, max_memory, service.statistics, connections, kept)
             looks["watch of memory"] = self._watch.look
         for name, look in looks.items():
@@ -279,18 +321,14 @@ class PartitionServer:
             raise RuntimeError(f"{_WHERE}: it is not started. Call start() first.")
         return self._service
 
-    def _open(self) -> Part:
-        if isinstance(self.root, Part):
-            return self.root
-        if self.part is not None:
-            return Part.open(self.root, self.part, verify=self.verify, mmap=self.mmap)
-        num_parts = open_book(self.root, verify=False).num_parts
-        if num_parts != 1:
+    def _open(self) -> Served:
+        has = served(_WHERE, self.root, self.part, verify=self.verify, mmap=self.mmap)
+        if has.part is None and self._chains is None:
             raise ValueError(
-                f"{_WHERE}: {self.root} has {num_parts} parts; a server has one of them. Pass part, in [0, "
-                f"{num_parts})."
+                f"{_WHERE}: {self.root} is a graph that is not in parts, of which only chains can be served. Set "
+                "chains=True, or partition it."
             )
-        return Part.open(self.root, 0, verify=self.verify, mmap=self.mmap)
+        return has
 
     def __enter__(self) -> PartitionServer:
         if self._service is None:
@@ -304,5 +342,5 @@ class PartitionServer:
 
     def __repr__(self) -> str:
         state = "not started" if self._address is None else f"listens on {self._address}"
-        what = repr(self.root) if isinstance(self.root, Part) else f"{str(self.root)!r}, part={self.part}"
+        what = f"{str(self.root)!r}, part={self.part}" if isinstance(self.root, Path) else repr(self.root)
         return f"PartitionServer({what}, {state})"

@@ -21,14 +21,21 @@ from datapipes.base.types import ends_of
 from datapipes.distributed.facts import PartitionFacts, greeting_to_message
 from datapipes.distributed.server.admission import Admission, Hold
 from datapipes.distributed.server.connections import Connections
+from datapipes.distributed.server.producers import ChainLimits, Offers, Producers
 from datapipes.distributed.server.statistics import Statistics
 from datapipes.distributed.wire.arrow_message import Message, to_batches
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
 from datapipes.distributed.wire.digest_codec import digest_from_message, digests_to_message
 from datapipes.distributed.wire.draw_codec import draw_from_message, drawn_bytes, drawn_to_message, most_drawn_bytes
 from datapipes.distributed.wire.edges_codec import BYTES_PER_PAIR, edges_from_message, found_edges_to_message
-from datapipes.distributed.wire.envelope import Meant, answer_header, check_meant, check_versions, kind_of
-from datapipes.distributed.wire.refusals import AnswerTooLarge, BadRequest, OtherPartition, Unavailable
+from datapipes.distributed.wire.envelope import OF_CHAINS, Meant, answer_header, check_meant, check_versions, kind_of
+from datapipes.distributed.wire.refusals import (
+    AnswerTooLarge,
+    BadRequest,
+    OtherPartition,
+    Unavailable,
+    UnknownProducer,
+)
 from datapipes.distributed.wire.rows_codec import answered_rows_bytes, answered_rows_to_message, rows_from_message
 from datapipes.partition.native.answers import answer_digests, answer_draw, answer_edges, answer_rows
 from datapipes.partition.native.part import Part
@@ -39,6 +46,7 @@ _RESULTS = {  # of what is counted; other errors are those of a request that the
     OtherPartition: "other_partition",
     AnswerTooLarge: "too_large",
     Unavailable: "unavailable",
+    UnknownProducer: "unknown_producer",
 }
 _JOIN_S = 1.0  # for threads that have nothing to do any more; one may be inside a kernel
 _REFUSED = (ValueError, TypeError, LookupError)
@@ -58,17 +66,39 @@ class Limits:
 
 
 class Service:
-    """Answers requests to a part, within limits. `close` ends its threads.
+    """Answers requests to a part, or to a whole graph, within limits. `close` ends its threads.
 
+    Args:
+        part: None for a whole graph, of which only minibatches are made.
+        chains: what it has for chains; None makes no minibatches.
     Attributes:
         greet: told the name of the connection of each request.
     """
 
-    def __init__(self, part: Part, limits: Limits, connections: Connections) -> None:
-        self.part, self.limits = part, limits
-        self.facts = PartitionFacts.of(part)
-        self.meant = Meant(part.part, part.partition_id, part.content_id)
-        self.where = f"server of part {part.part}"
+    def __init__(
+        self,
+        facts: PartitionFacts,
+        part: Part | None,
+        limits: Limits,
+        connections: Connections,
+        chains: tuple[Offers, ChainLimits] | None = None,
+    ) -> None:
+        self.limits, self.facts = limits, facts
+        number = 0 if part is None else part.part
+        self.meant = Meant(number, facts.partition_id, facts.content_id)
+        self.where = "server of a whole graph" if part is None else f"server of part {number}"
+        self._part = part
+        self.producers: Producers | None = None
+        if chains is not None:
+            self.producers = Producers(
+                self.where,
+                *chains,
+                concurrency=limits.concurrency,
+                num_threads=limits.num_threads,
+                max_waiting=limits.max_waiting,
+                max_bytes=limits.max_bytes_in_flight,
+                most_bytes=limits.max_answer_bytes,
+            )
         self.statistics = Statistics()
         self.admission = Admission(self.where, limits.concurrency, limits.max_waiting, limits.max_bytes_in_flight)
         self.answers = Answers(self.statistics, limits.stall_s, connections)
@@ -111,13 +141,28 @@ class Service:
         finally:
             self.statistics.count(kind, result, time.monotonic() - began, received=len(ticket), sent=sent)
 
+    @property
+    def part(self) -> Part:
+        """The part; BadRequest if it serves a whole graph."""
+        if self._part is None:
+            raise BadRequest(f"{self.where}: has no part; it makes minibatches of chains only. Serve a partition.")
+        return self._part
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of memory that the part has made for choices so far."""
+        return 0 if self._part is None else self._part.kept_bytes
+
     def close(self, grace_s: float) -> bool:
         """Refuse new requests, wait up to `grace_s` for answers under way, end the rest; return whether there was one.
 
         The connections of the rest are ended.
         """
         self.is_stopping = True
+        ends = time.monotonic() + grace_s
         ended = self.admission.close(grace_s)
+        if self.producers is not None:
+            ended = self.producers.close(max(ends - time.monotonic(), 0.0)) and ended
         self.answers.close()
         self.admission.join(max(grace_s, _JOIN_S))
         return not ended
@@ -129,6 +174,7 @@ class Service:
             "waiting": self.admission.num_waiting,
             "working": self.admission.num_working,
             "bytes_in_flight": self.admission.num_bytes,
+            **({} if self.producers is None else {"producers": self.producers.numbers()}),
         }
 
     def _read(self, ticket: bytes, is_cancelled: Callable[[], bool]) -> Message:
@@ -146,13 +192,15 @@ class Service:
     ) -> tuple[Message, Hold | None]:
         if kind == "health":
             status = "stopping" if self.is_stopping else "leaving" if self.is_leaving else "serving"
-            return Message(answer_header(kind, status=status, part=self.part.part), {}), None
+            return Message(answer_header(kind, status=status, part=self.meant.part), {}), None
         if kind == "statistics":
             return Message(answer_header(kind, statistics=self.numbers()), {}), None
         if self.is_stopping:
             raise Unavailable(f"{self.where}: the server stops. Ask the next one.")
         if kind == "hello":
-            return greeting_to_message(self.part.part, self.facts), None
+            return greeting_to_message(self.meant.part or 0, self.facts), None
+        if kind in OF_CHAINS:
+            return self._of_chains(kind, peer, message, is_cancelled)
         if kind == "digest":
             return self._digests(peer, message, is_cancelled)
         if kind == "edges":
@@ -160,6 +208,17 @@ class Service:
         if kind == "rows":
             return self._rows(peer, message, is_cancelled)
         return self._draw(peer, message, is_cancelled)
+
+    def _of_chains(
+        self, kind: str, peer: str, message: Message, is_cancelled: Callable[[], bool]
+    ) -> tuple[Message, Hold | None]:
+        if self.producers is None:
+            raise BadRequest(f"{self.where}: makes no minibatches of chains. Start it with chains=True, or --chains.")
+        if kind == "producer":
+            return self.producers.create(peer, message, is_cancelled)
+        if kind == "minibatch":
+            return self.producers.minibatch(peer, message, is_cancelled)
+        return (self.producers.destroy if kind == "destroy_producer" else self.producers.listed)(message), None
 
     def _rows(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
         with self._reading:

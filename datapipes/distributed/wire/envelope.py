@@ -16,7 +16,8 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition
 
 PROTOCOL = 1  # of the messages' form and of what they mean
-KINDS = ("digest", "draw", "edges", "health", "hello", "rows", "statistics")
+OF_CHAINS = ("destroy_producer", "minibatch", "producer", "producers")
+KINDS = ("digest", "draw", "edges", "health", "hello", "rows", "statistics", *OF_CHAINS)
 _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}  # of columns
 
 

@@ -33,8 +33,13 @@ class Unavailable(ConnectionError):
     """The server is full or stops: the same request may be answered later, here or by the next server of the part."""
 
 
-_OWN: dict[str, type[Exception]] = {each.__name__: each for each in (BadRequest, OtherPartition, AnswerTooLarge)}
-_OWN["Unavailable"] = Unavailable
+class UnknownProducer(LookupError):
+    """The client has no claim on such a producer, as after a restart of the server. Create it again."""
+
+
+_OWN: dict[str, type[Exception]] = {
+    each.__name__: each for each in (BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer)
+}
 
 
 def error_to_bytes(error: BaseException) -> bytes:

@@ -29,7 +29,7 @@ def test_client_and_server_of_one_authority_find_each_other(address, ours):
 
 
 def test_a_server_of_another_authority_is_refused_at_once(address, theirs):
-    with pytest.raises(PermissionError, match=f"part 0 at {address}: TLS: .*certificate verify failed"):
+    with pytest.raises(PermissionError, match=f"server 0 at {address}: TLS: .*certificate verify failed"):
         connect({0: address}, tls=theirs.client, deadline=WAIT_S)
 
 
@@ -40,7 +40,7 @@ def test_a_client_whom_the_server_refuses_is_told_where_to_look(address, ours, t
         "expired": ours.expired,
         "of another authority": TLSConfig(theirs.client.cert, theirs.client.key, ours.ca),
     }[which]
-    with pytest.raises(dp.ServerUnavailable, match=f"part 0 at {address}: .*certificate, that it does not accept"):
+    with pytest.raises(dp.ServerUnavailable, match=f"server 0 at {address}: .*certificate, that it does not accept"):
         connect({0: address}, tls=tls, deadline=SHORT_S)
 
 

@@ -1,0 +1,216 @@
+"""RemoteSource: a chain whose minibatches come from servers, in the place of the chain itself."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from datapipes.base.array_digest import Hashed
+from datapipes.base.errors import ServerUnavailable
+from datapipes.base.log import logger
+from datapipes.base.outcome import as_error
+from datapipes.base.rng import RngKey
+from datapipes.chain.epoch import EpochContext
+from datapipes.chain.stage import SeedStage, Stage, StreamStage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.distributed.remote_receiving_channel import RemoteReceivingChannel
+from datapipes.loader.workers.dispatcher import Dispatcher
+from datapipes.loader.workers.pool import Death, Outcome, Pool, Task
+from datapipes.minibatch import MiniBatch
+
+__all__ = ["RemoteSource"]
+
+_NAME = "remote_source"
+
+
+class RemoteSource(StreamStage):
+    """Stands for `pipe`, a chain that servers make the minibatches of; stages chained after it run here.
+
+    It has the seed, the length and the state of `pipe`, so a state moves between the two. Nothing of `pipe` runs here:
+    it may stand over a DistGraph whose parts are all behind servers. A DataLoader over it needs no workers: servers are
+    its workers, with as many requests ahead as the channel's `prefetch_size` says. A server that gives no answer is
+    left out until the next epoch, and its minibatches come from the others.
+
+    Args:
+        pipe: the chain that the producer was created from. It starts with an ItemSampler.
+        channel: a RemoteReceivingChannel of the producer; of it come servers, `prefetch_size`, `in_order`, and `rank`
+            and `world_size`, by which ranks share the minibatches of an epoch. It is not received from.
+    Raises:
+        TypeError, ValueError: The channel is none of a producer of this chain.
+        ServerUnavailable: While running, no server gave an answer within the deadline of the client.
+    """
+
+    plans_its_source = True
+    replays = True
+
+    def __init__(self, pipe: Stage, channel: RemoteReceivingChannel) -> None:
+        if not isinstance(channel, RemoteReceivingChannel):
+            raise TypeError(
+                f"{_NAME}: channel must be a RemoteReceivingChannel, got {type(channel).__name__}. Make one of the "
+                "producer."
+            )
+        graph: StageGraph[Stage] = StageGraph(pipe)
+        seeds = graph.seed_stage
+        if seeds.num_batches != channel.num_batches:
+            raise ValueError(
+                f"{_NAME}: the chain has {seeds.num_batches} minibatches in an epoch, the producer of {channel!r} has "
+                f"{channel.num_batches}. Pass the chain that it was created from."
+            )
+        if channel.world_size > 1 and not graph.find(_OfRank):
+            graph = graph.replace_each(SeedStage, lambda old: _OfRank(old, channel))  # type: ignore[type-abstract]
+        super().__init__(graph.root)
+        self._arguments = (graph.root, channel), {}
+        self.channel = channel
+        self._pool: _Servers | None = None
+
+    def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
+        if self._pool is None or self._pool.process != os.getpid():
+            self._pool = _Servers(self.channel)
+        seeds: Any = StageGraph(self.source).seed_stage
+        return Dispatcher(
+            self._pool,
+            context,
+            seeds,
+            f"waiting for {context.calls.numbering.label(self.source)}",
+            in_order=self.channel.in_order,
+            timeout=None,  # requests have their deadline
+            max_restarts=0,
+        )
+
+    def replay(self, epoch: int, index: int) -> MiniBatch | None:
+        """Return the minibatch of an epoch and a global index, asked of one server after the other."""
+        channel = self.channel
+        for rank in channel.server_ranks:
+            try:
+                return channel.client.minibatch(rank, channel.producer_id, epoch, index).result()
+            except ServerUnavailable:
+                if rank == channel.server_ranks[-1]:
+                    raise
+        raise AssertionError
+
+    @property
+    def window(self) -> int:  # type: ignore[override]
+        channel = self.channel
+        return 1 if channel.in_order else len(channel.server_ranks) * channel.prefetch_size
+
+    @property
+    def lane(self) -> str:
+        channel = self.channel
+        order = "in order" if channel.in_order else "as made"
+        servers = ", ".join(f"{rank} at {channel.client.addresses[rank]}" for rank in channel.server_ranks)
+        return f"servers {servers}, each up to {channel.prefetch_size} minibatches ahead, {order}"
+
+    def describe(self) -> dict[str, Any]:
+        return {"servers": [*self.channel.server_ranks], "producer": self.channel.producer_id}
+
+
+class _OfRank(SeedStage):
+    """The minibatches of `sampler` that one of several clients gets: rank, rank + world_size, ...; not padded."""
+
+    def __init__(self, sampler: SeedStage, channel: RemoteReceivingChannel) -> None:
+        super().__init__()
+        self.sampler, self.rng_seed = sampler, sampler.rng_seed
+        self.rank, self.world_size, self._num_steps = channel.rank, channel.world_size, channel.num_steps
+
+    @property
+    def name(self) -> str:
+        return self.sampler.name
+
+    @property
+    def num_steps(self) -> int:
+        return self._num_steps
+
+    @property
+    def num_batches(self) -> int:
+        return self.sampler.num_batches
+
+    def make_minibatch(self, rng: RngKey) -> MiniBatch:
+        return self.sampler.make_minibatch(rng)
+
+    def fingerprint(self) -> Fingerprint:
+        return self.sampler.fingerprint()
+
+    @property
+    def hashed_inputs(self) -> tuple[Hashed, ...]:
+        return self.sampler.hashed_inputs
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.sampler.describe(), "rank": self.rank, "world_size": self.world_size}
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace(type(self).__name__, type(self.sampler).__name__, 1)
+
+
+class _Servers(Pool):
+    """Servers as workers. One that gives no answer has died; it is replaced by the one that has least to do."""
+
+    def __init__(self, channel: RemoteReceivingChannel) -> None:
+        self.num_workers, self.tasks_each = len(channel.server_ranks), channel.prefetch_size
+        self.process = os.getpid()
+        self._channel, self._generation = channel, 0
+        self._done: queue.SimpleQueue[tuple[int, Task, Future[MiniBatch | None]]] = queue.SimpleQueue()
+        self._asked: dict[Task, tuple[int, float]] = {}  # {task: (the server that was asked, when)}
+        self._silent: dict[int, ServerUnavailable] = {}  # {server: how it failed}
+
+    def start(self) -> None:
+        """Do nothing: servers run already."""
+
+    def begin(self) -> int:
+        self._generation = secrets.randbits(62)  # another reader of the same pool is stale
+        self._asked, self._silent = {}, {}
+        return self._generation
+
+    def give(self, worker: int, task: Task) -> None:
+        ranks, done = self._channel.server_ranks, self._done
+        server = ranks[worker]
+        others = [rank for rank in ranks if rank not in self._silent]
+        if server in self._silent and others:
+            asked = [each for each, _ in self._asked.values()]
+            server = min(others, key=asked.count)
+        self._asked[task] = server, time.monotonic()
+        future = self._channel.client.minibatch(server, self._channel.producer_id, task.epoch, task.index)
+        future.add_done_callback(lambda answer: done.put((worker, task, answer)))
+
+    def receive(self, timeout: float) -> Outcome | Death | None:
+        ends = time.monotonic() + timeout
+        while True:
+            try:
+                worker, task, answer = self._done.get(timeout=max(ends - time.monotonic(), 0.0))
+            except queue.Empty:
+                return None
+            outcome = self._outcome(worker, task, answer) if task.generation == self._generation else None
+            if outcome is not None:
+                return outcome
+
+    def _outcome(self, worker: int, task: Task, answer: Future[MiniBatch | None]) -> Outcome | None:
+        """Return what became of a task; None if another server is asked for it."""
+        server, _ = self._asked.pop(task)
+        error = answer.exception()
+        if error is None:
+            return Outcome(worker, task, answer.result())
+        if isinstance(error, ServerUnavailable):
+            if server not in self._silent:
+                logger.warning("%s: %s", _NAME, error)
+                self._silent[server] = error
+            if len(self._silent) < self.num_workers:
+                self.give(worker, task)
+                return None
+        return Outcome(worker, task, error=as_error(error))
+
+    def replace(self, worker: int) -> None:
+        raise AssertionError("a server does not die by itself")
+
+    def whereabouts(self, worker: int) -> str:
+        server = self._channel.server_ranks[worker]
+        began = [when for asked, when in self._asked.values() if asked == server]
+        where = f"server {server} at {self._channel.client.addresses[server]}"
+        return f"{where} has been asked for {time.monotonic() - min(began):.1f} s" if began else f"{where} has no task"
+
+    def close(self) -> None:
+        """Do nothing: what was asked for ends by itself, and the servers stay."""

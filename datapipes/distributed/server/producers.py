@@ -1,0 +1,381 @@
+"""Producers: the chains of a server, who has a claim on each, and the minibatches that are made of them.
+
+A producer's number is a hash of the chain's description and of the server's data. So making one twice is making it
+once, and after a restart, or on another server of the same data, it has the same number. A client has a claim on what
+it asked for; a producer without claims ends, and a claim that nobody uses ends after a while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.codec import digest_message
+from datapipes.base.log import logger
+from datapipes.base.outcome import as_error
+from datapipes.base.threads import threads_of_kernels
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.distributed.chain_description import build_chain
+from datapipes.distributed.server.admission import HOSTS_SHARE, Admission, Hold, host_of
+from datapipes.distributed.server.producer import InProcesses, InThreads, KeptAnswers, Maker, bytes_of
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.chain_codec import (
+    ClaimRequest,
+    Created,
+    CreateRequest,
+    ListRequest,
+    Made,
+    MinibatchRequest,
+    created_to_message,
+    listed_to_message,
+    made_to_message,
+    request_from_message,
+)
+from datapipes.distributed.wire.envelope import answer_header
+from datapipes.distributed.wire.refusals import BadRequest, UnknownProducer
+from datapipes.features.feature_fetcher import FeatureFetcher
+from datapipes.features.feature_store import FeatureStore
+from datapipes.graph.graph import Graph
+from datapipes.seeds.hetero_item_set import HeteroItemSet
+from datapipes.seeds.item_set import ItemSet
+
+LOOK_S = 5.0
+KEPT_SHARE = 8  # answers for retries are at most one in so many of the bytes in flight
+FIRST_BYTES = 2**24  # of the first minibatch, before any is known
+MOST_CLAIMS = 4096  # on a producer
+
+
+@dataclass(frozen=True)
+class ChainLimits:
+    """What clients may make a server do.
+
+    Attributes:
+        num_producers, num_producers_each: in all, of which a host has at most half, and of a client.
+        tensor_bytes: of the tensors of all descriptions.
+        num_workers: processes of a producer; who wishes for more gets so many.
+        making_s: seconds of one minibatch.
+        idle_s: seconds after which a claim ends that nobody has used.
+    """
+
+    num_workers: int
+    num_producers: int = 64
+    num_producers_each: int = 16
+    tensor_bytes: int = 2**30
+    making_s: float = 120.0
+    idle_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What a server has for chains.
+
+    Attributes:
+        graph: returns the graph.
+        features: returns the store that has what `keys` names; None where there is none.
+        keys: names of features that may be fetched; None for all of the store.
+        content_id: tells these data from others.
+    """
+
+    graph: Callable[[], Graph]
+    features: Callable[[], FeatureStore | Mapping[str, FeatureStore]] | None = None
+    keys: Sequence[str] | None = None
+    items: Mapping[str, ItemSet | HeteroItemSet] = field(default_factory=dict)
+    stages: Sequence[type[Stage]] = ()
+    content_id: str = ""
+
+
+class _Producer:
+    """A chain, and who has a claim on it: {client: (worker_key, when it was last used)}."""
+
+    def __init__(self, number: int, maker: Maker, admission: Admission, num_workers: int, num_batches: int) -> None:
+        self.number, self.maker, self.admission, self.num_workers = number, maker, admission, num_workers
+        self.num_batches, self.tensor_bytes, self.host = num_batches, 0, ""  # of who has created it
+        self.num_made = self.largest = 0  # minibatches, and the bytes of the largest
+        self.claims: dict[str, tuple[str | None, float]] = {}
+
+
+class Producers:
+    """The producers of a server.
+
+    Args:
+        most_bytes: of a minibatch.
+        concurrency, max_waiting, max_bytes: of the admission of requests for minibatches, which is apart from that of
+            hops and rows: two servers whose producers ask each other for these cannot wait for each other.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        offers: Offers,
+        limits: ChainLimits,
+        *,
+        concurrency: int,
+        num_threads: int,
+        max_waiting: int,
+        max_bytes: int,
+        most_bytes: int,
+    ) -> None:
+        self._where, self._offers, self.limits = where, offers, limits
+        self._num_threads, self._most_bytes = num_threads, most_bytes
+        self._admitted = {"concurrency": concurrency, "max_waiting": max_waiting, "max_bytes": max_bytes}
+        self._admission = Admission(where, **self._admitted)
+        self._changing = threading.Lock()
+        self._producers: dict[int, _Producer] = {}
+        self._keys: dict[str, int] = {}  # {worker_key: producer}, while one has a claim under it
+        self._kept = KeptAnswers(max_bytes // KEPT_SHARE)
+
+    # --- requests
+
+    def create(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
+        """Answer a CreateRequest.
+
+        Raises:
+            BadRequest: It is none, or asks for more than a client may have.
+            ValueError, TypeError, LookupError: The chain cannot be built here.
+        """
+        request: CreateRequest = request_from_message(self._where, message, CreateRequest)
+        number = _number_of(request.chain, message.tensors, self._offers.content_id)
+
+        def work() -> Message:
+            with self._changing:
+                self._refuse_other_key(request, number)
+                known = self._producers.get(number)
+                if known is None:
+                    self._refuse_many(request, message.num_bytes, host_of(peer))
+            made = None if known is not None else self._made(number, request, message, host_of(peer))
+            with self._changing:
+                if made is not None and number not in self._producers:
+                    self._producers[number], made = made, None
+                producer = self._producers.get(number)
+                if producer is not None:
+                    self._refuse_other_key(request, number)
+                    self._claim(producer, request)
+            if made is not None:
+                self._end([made])  # another request has made it meanwhile
+            if producer is None:  # it ended between the two looks
+                raise BadRequest(f"{self._where}: the producer {number} has just ended. Create it again.")
+            return created_to_message(_created(producer, request.worker_key))
+
+        return self._admission.run(peer, 0, work, is_cancelled)
+
+    def minibatch(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
+        """Answer a MinibatchRequest.
+
+        Raises:
+            UnknownProducer: The client has no claim on it; the server may have been started again.
+            BadRequest: There is no such minibatch.
+        """
+        request: MinibatchRequest = request_from_message(self._where, message, MinibatchRequest)
+        with self._changing:
+            producer = self._claimed(request.client, request.producer)
+        if request.index >= producer.num_batches:
+            raise BadRequest(
+                f"{self._where}: producer {producer.number} has {producer.num_batches} minibatches in an epoch, asked "
+                f"was for {request.index}. Count them from 0."
+            )
+        largest = producer.largest or FIRST_BYTES
+        expected = min(largest + largest // 4, self._most_bytes)
+
+        def work() -> Message:
+            key = (request.producer, request.epoch, request.index)
+            return self._kept.once(key, lambda: self._answer(producer, request), self.limits.making_s)
+
+        return producer.admission.run(peer, expected, work, is_cancelled)
+
+    def destroy(self, message: Message) -> Message:
+        """Answer a ClaimRequest; the producer ends if it was the last claim. Without a claim it does nothing."""
+        request: ClaimRequest = request_from_message(self._where, message, ClaimRequest)
+        with self._changing:
+            ended = self._give_up(request.client, request.producer)
+        self._end(ended)
+        return Message(answer_header("destroy_producer"), {})
+
+    def listed(self, message: Message) -> Message:
+        """Answer a ListRequest."""
+        request: ListRequest = request_from_message(self._where, message, ListRequest)
+        with self._changing:
+            own = [
+                _created(each, each.claims[request.client][0])
+                for each in self._producers.values()
+                if request.client in each.claims
+            ]
+        return listed_to_message(own)
+
+    # --- looks and the end
+
+    def look(self) -> float:
+        """End the claims that nobody has used for a while; return the seconds until the next look."""
+        latest, ended = time.monotonic() - self.limits.idle_s, []
+        with self._changing:
+            for producer in [*self._producers.values()]:
+                for client in [client for client, (_, used) in producer.claims.items() if used < latest]:
+                    ended += self._give_up(client, producer.number)
+        self._end(ended)
+        return min(LOOK_S, self.limits.idle_s / 4)
+
+    def numbers(self) -> list[dict[str, Any]]:
+        """Return what there is, as JSON values."""
+        with self._changing:
+            return [
+                {
+                    "producer": each.number,
+                    "clients": len(each.claims),
+                    "num_workers": each.num_workers,
+                    "waiting": each.admission.num_waiting,
+                    "working": each.admission.num_working,
+                    "num_made": each.num_made,
+                    "largest_bytes": each.largest if each.num_made else 0,
+                }
+                for each in self._producers.values()
+            ]
+
+    def close(self, grace_s: float) -> bool:
+        """Refuse new requests, wait up to `grace_s` for those under way; return whether all ended."""
+        ends, has_ended = time.monotonic() + grace_s, True
+        with self._changing:
+            producers = [*self._producers.values()]
+        for admission in {
+            id(each): each for each in [self._admission, *(each.admission for each in producers)]
+        }.values():
+            has_ended = admission.close(max(ends - time.monotonic(), 0.0)) and has_ended
+        with self._changing:
+            self._producers, self._keys = {}, {}
+        self._kept.forget()
+        for each in producers:
+            each.maker.close()
+        return has_ended
+
+    # --- producers and claims; `_changing` is held
+
+    def _refuse_other_key(self, request: CreateRequest, number: int) -> None:
+        known = None if request.worker_key is None else self._keys.get(request.worker_key)
+        if known is not None and known != number:
+            raise ValueError(
+                f"{self._where}: the worker_key {request.worker_key!r} is that of producer {known}, which has another "
+                "chain. Destroy that one first, or use another key."
+            )
+
+    def _refuse_many(self, request: CreateRequest, tensor_bytes: int, host: str) -> None:
+        limits, all_ = self.limits, self._producers.values()
+        own = sum(request.client in each.claims for each in all_)
+        of_host = sum(each.host == host for each in all_)
+        held = sum(each.tensor_bytes for each in all_)
+        for what, found, most in (
+            ("producers of one client", own + 1, limits.num_producers_each),
+            ("producers of one host", of_host + 1, limits.num_producers // HOSTS_SHARE),
+            ("producers", len(all_) + 1, limits.num_producers),
+            ("bytes of tensors in descriptions", held + tensor_bytes, limits.tensor_bytes),
+        ):
+            if found > most:
+                raise BadRequest(
+                    f"{self._where}: these would be {found} {what}; at most {most} are allowed. Destroy some, or give "
+                    "item sets a name here."
+                )
+
+    def _claim(self, producer: _Producer, request: CreateRequest) -> None:
+        if len(producer.claims) >= MOST_CLAIMS and request.client not in producer.claims:
+            raise BadRequest(
+                f"{self._where}: producer {producer.number} has {MOST_CLAIMS} clients, and no more may be."
+            )
+        before = producer.claims.get(request.client, (None, 0.0))[0]
+        producer.claims[request.client] = (request.worker_key, time.monotonic())
+        self._forget_key(before)
+        if request.worker_key is not None:
+            self._keys[request.worker_key] = producer.number
+
+    def _claimed(self, client: str, number: int) -> _Producer:
+        producer = self._producers.get(number)
+        if producer is None or client not in producer.claims:
+            raise UnknownProducer(f"{self._where}: producer {number} is not one of this client's. Create it again.")
+        producer.claims[client] = (producer.claims[client][0], time.monotonic())
+        return producer
+
+    def _give_up(self, client: str, number: int) -> list[_Producer]:
+        """End a claim; return the producers that are to be ended, none or one."""
+        producer = self._producers.get(number)
+        if producer is None or client not in producer.claims:
+            return []
+        self._forget_key(producer.claims.pop(client)[0])
+        if producer.claims:
+            return []
+        del self._producers[number]
+        self._kept.forget(number)
+        return [producer]
+
+    def _forget_key(self, key: str | None) -> None:
+        if key is not None and not any(
+            key == each for made in self._producers.values() for each, _ in made.claims.values()
+        ):
+            self._keys.pop(key, None)
+
+    # --- outside of `_changing`
+
+    def _made(self, number: int, request: CreateRequest, message: Message, host: str) -> _Producer:
+        offers = self._offers
+        with threads_of_kernels(self._num_threads):
+            chain = build_chain(
+                Message(dict(request.chain), message.tensors),
+                graph=offers.graph(),
+                items=offers.items,
+                features=None if offers.features is None else offers.features(),
+                stages=offers.stages,
+            )
+        graph: StageGraph[Stage] = StageGraph(chain)
+        for fetcher in graph.find(FeatureFetcher):
+            hidden = [key for key in fetcher.feature_keys if offers.keys is not None and key[2] not in offers.keys]
+            if hidden:
+                raise ValueError(
+                    f"{self._where}: the feature {hidden[0][2]!r} is not offered; there are "
+                    f"{sorted(offers.keys or ())}."
+                )
+        num_workers = min(request.num_workers, self.limits.num_workers)
+        maker: Maker = InThreads(chain, self._most_bytes)
+        admission = self._admission
+        if num_workers > 0:
+            maker.close()
+            maker = InProcesses(chain, num_workers, self._most_bytes)
+            admission = Admission(self._where, **{**self._admitted, "concurrency": num_workers})
+        producer = _Producer(number, maker, admission, num_workers, graph.seed_stage.num_batches)
+        producer.tensor_bytes, producer.host = message.num_bytes, host
+        logger.info("%s: producer %d: %s, %d workers", self._where, number, " ".join(str(chain).split()), num_workers)
+        return producer
+
+    def _end(self, producers: list[_Producer]) -> None:
+        for each in producers:
+            logger.info("%s: producer %d has ended", self._where, each.number)
+            if each.admission is not self._admission:
+                each.admission.close(0.0)
+            each.maker.close()
+
+    def _answer(self, producer: _Producer, request: MinibatchRequest) -> tuple[Message, bool]:
+        """Return the answer, and whether it is worth keeping: after an error the next try may find more memory."""
+        made = self._made_minibatch(producer, request)
+        return made_to_message(request, made), made.error is None
+
+    def _made_minibatch(self, producer: _Producer, request: MinibatchRequest) -> Made:
+        try:
+            with threads_of_kernels(self._num_threads):
+                minibatch = producer.maker.make(request.epoch, request.index, self.limits.making_s)
+        except BaseException as error:
+            return Made(None, as_error(error))
+        producer.num_made += 1
+        if minibatch is not None:
+            producer.largest = max(producer.largest, bytes_of(minibatch))
+        return Made(minibatch)
+
+
+def _number_of(chain: Mapping[str, Any], tensors: Mapping[str, Tensor], content_id: str) -> int:
+    text = json.dumps([chain, digest_message(tensors), content_id], sort_keys=True)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _created(producer: _Producer, worker_key: str | None) -> Created:
+    return Created(producer.number, worker_key, producer.num_workers, producer.num_batches)

@@ -1,0 +1,189 @@
+"""What a server has: a part of a partition or a whole graph; and what it offers to chains."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import dtype_name, shown
+from datapipes.base.codec import flat_bytes
+from datapipes.chain.stage import Stage
+from datapipes.distributed.client.flight_peers import FlightPeers
+from datapipes.distributed.connecting import Security, refuse_all_plain
+from datapipes.distributed.dist_feature_store import DistFeatureStore
+from datapipes.distributed.dist_graph import DistGraph
+from datapipes.distributed.facts import PartitionFacts
+from datapipes.distributed.namebook import addresses_in, check_complete
+from datapipes.distributed.server.producers import Offers
+from datapipes.features.feature_store import FeatureStore
+from datapipes.features.tensor_feature import TensorFeature
+from datapipes.graph.graph import Graph
+from datapipes.graph.local_graph import LocalGraph
+from datapipes.graph.saved import is_saved_graph, open_graph
+from datapipes.partition.book import PartitionBook
+from datapipes.partition.id_maps import RangeMap
+from datapipes.partition.native.native_book import identity_of, open_book
+from datapipes.partition.native.part import Part
+from datapipes.seeds.hetero_item_set import HeteroItemSet
+from datapipes.seeds.item_set import ItemSet
+
+_READ_BYTES = 2**26
+
+
+class Served(NamedTuple):
+    """A part, or a whole graph, and its facts; those of a whole graph are of a partition in one part."""
+
+    facts: PartitionFacts
+    part: Part | None
+    graph: LocalGraph | None
+
+
+def served(where: str, root: Path | Part | LocalGraph, part: int | None, *, verify: bool, mmap: bool) -> Served:
+    """Return what is in a folder, or was opened already.
+
+    Raises:
+        FileNotFoundError: `root` holds neither a native partition nor a saved graph, or files are missing.
+        ValueError: The partition has several parts and none was named, or there is no such part; a file is not valid.
+    """
+    if isinstance(root, Path) and part is None and is_saved_graph(root):
+        root = open_graph(root, mmap=mmap)
+    if isinstance(root, Graph):
+        return Served(_facts_of(root), None, root)
+    if not isinstance(root, Part):
+        root = Part.open(root, _only_part(where, root) if part is None else part, verify=verify, mmap=mmap)
+    return Served(PartitionFacts.of(root), root, None)
+
+
+def _only_part(where: str, root: Path) -> int:
+    num_parts = open_book(root, verify=False).num_parts
+    if num_parts != 1:
+        raise ValueError(
+            f"{where}: {root} has {num_parts} parts; a server has one of them. Pass part, in [0, {num_parts})."
+        )
+    return 0
+
+
+def _facts_of(graph: LocalGraph) -> PartitionFacts:
+    maps = {of: RangeMap(torch.tensor([0, graph.num_nodes_of(of)])) for of in graph.node_types}
+    identity = identity_of(graph, PartitionBook(1, maps), None)
+    return PartitionFacts(**vars(identity), index_dtype=graph.index_dtype, features=graph.forms())
+
+
+class ChainOffers:
+    """What the user said that chains may use, checked; graphs and stores are opened when the first chain needs them."""
+
+    def __init__(
+        self,
+        where: str,
+        stages: Any,
+        items: Any,
+        features: Any,
+        namebook: Any,
+        security: Security,
+    ) -> None:
+        self._where, self._namebook, self._security = where, namebook, security
+        self._stages: Sequence[type[Stage]] = tuple(stages)
+        wrong = [each for each in self._stages if not (isinstance(each, type) and issubclass(each, Stage))]
+        if wrong:
+            raise TypeError(f"{where}: stages must be classes of stages, got {shown(wrong[0])}. Pass [MyStage].")
+        self._items: Mapping[str, ItemSet | HeteroItemSet] = dict(items or {})
+        for name, each in self._items.items():
+            if not isinstance(name, str) or not isinstance(each, (ItemSet, HeteroItemSet)):
+                raise TypeError(f"{where}: items must be {{name: item set}}, got {shown(name)}: {type(each).__name__}.")
+        self._names, self._stores = _features(where, features)
+
+    def of(self, has: Served) -> Offers:
+        """Return what a server offers that has this."""
+        opened = _Opened(self._where, has, self._names, self._namebook, self._security)
+        if self._stores is None:
+            found: Callable[[], Any] | None = None if self._names is None else lambda: opened.store
+            return Offers(lambda: opened.graph, found, self._names, self._items, self._stages, has.facts.content_id)
+        stores = self._stores
+        data = f"{has.facts.content_id} {_digest_of(stores)}"
+        return Offers(lambda: opened.graph, lambda: stores, None, self._items, self._stages, data)
+
+
+def _features(where: str, given: Any) -> tuple[Sequence[str] | None, Any]:
+    """Return the names of attributes that may be fetched, and the stores that were given in their place."""
+    if given is None:
+        return None, None
+    stores = given if isinstance(given, Mapping) and not isinstance(given, FeatureStore) else {None: given}
+    if all(isinstance(each, FeatureStore) for each in stores.values()):
+        return None, given
+    if isinstance(given, (list, tuple)) and all(isinstance(each, str) for each in given):
+        return tuple(given), None
+    raise TypeError(
+        f"{where}: features must be names of attributes, a FeatureStore, or {{name: FeatureStore}}, got {shown(given)}."
+    )
+
+
+class _Opened:
+    """The graph and the store that chains read, each made when it is first asked for."""
+
+    def __init__(self, where: str, has: Served, names: Any, namebook: Any, security: Security) -> None:
+        self._where, self._has, self._names = where, has, names
+        self._namebook, self._security = namebook, security
+
+    @cached_property
+    def graph(self) -> Graph:
+        facts, part, graph = self._has
+        if graph is not None:
+            return graph
+        assert part is not None
+        addresses, tls = {}, self._security.tls
+        if part.num_parts > 1:
+            if self._namebook is None:
+                raise ValueError(
+                    f"{self._where}: it has part {part.part} of {part.num_parts}, and no namebook of the others, which "
+                    "chains ask. Start it with namebook=, or --namebook."
+                )
+            others = [number for number in range(part.num_parts) if number != part.part]
+            addresses = addresses_in(self._where, self._namebook, others, self._security.deadline)
+            addresses.pop(part.part, None)
+            addresses = check_complete(self._where, addresses, part.num_parts, part.part)
+            refuse_all_plain(self._where, addresses, self._security)
+        peers = FlightPeers(addresses, facts, tls=tls, deadline=self._security.deadline)
+        return DistGraph(facts, part.book, peers, part)
+
+    @cached_property
+    def store(self) -> FeatureStore:
+        graph = self.graph
+        if isinstance(graph, DistGraph):
+            return DistFeatureStore(graph)
+        features: dict[Any, Any] = {}
+        for domain, of, name in graph.forms():
+            if name in self._names:
+                rows = graph.node_attributes_of(of)[name] if domain == "node" else _by_id(graph.relation(of), name)
+                features[domain, of, name] = TensorFeature(rows)
+        return FeatureStore(features)
+
+
+def _by_id(relation: Any, name: str) -> Tensor:
+    """Return an attribute of edges by edge id; a graph has it in the order of its edges."""
+    values: Tensor = relation.edge_attributes[name]
+    if relation.edge_ids is None or values.shape[0] == 0:
+        return values
+    rows = values.new_zeros((int(relation.edge_ids.max()) + 1, *values.shape[1:]))
+    rows[relation.edge_ids] = values
+    return rows
+
+
+def _digest_of(stores: Any) -> str:
+    """Return a digest of all rows of stores that were given; each is read once."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, store in ({None: stores} if isinstance(stores, FeatureStore) else stores).items():
+        for key in sorted(store, key=str):
+            feature = store[key]
+            form = [name, *map(str, key), dtype_name(feature.dtype), [*feature.shape], feature.count]
+            digest.update(json.dumps(form).encode())
+            step = max(_READ_BYTES // max(feature.read(torch.arange(min(feature.count, 1))).nbytes, 1), 1)
+            for begin in range(0, feature.count, step):
+                digest.update(flat_bytes(feature.read(torch.arange(begin, min(begin + step, feature.count)))).data)
+    return digest.hexdigest()

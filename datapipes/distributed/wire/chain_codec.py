@@ -1,0 +1,182 @@
+"""What clients ask of producers, as messages: to make one, a minibatch of it, to give it up, which ones they have.
+
+A minibatch travels as `minibatch.to_message()` names its tensors; an error of a stage in its place, with its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+from datapipes.base.checks import shown
+from datapipes.base.error_message import error_from_message, error_to_message
+from datapipes.base.records import Count, Form, from_json, plain, to_json, whole
+from datapipes.base.rng import MAX_EPOCH
+from datapipes.distributed.wire.arrow_message import Message
+from datapipes.distributed.wire.arrow_reading import BadMessage
+from datapipes.distributed.wire.envelope import Meant, answer_header, own_record, request_header
+from datapipes.distributed.wire.refusals import BadRequest
+from datapipes.minibatch import MiniBatch
+
+MOST_KEY = 1000  # characters of a worker_key
+_TOKEN = plain("texts of 32 characters", lambda value: isinstance(value, str) and len(value) == 32)
+_KEY = plain(f"texts of up to {MOST_KEY} characters", lambda value: isinstance(value, str) and len(value) <= MOST_KEY)
+_ANY = Form(lambda name, value: value)
+Token = Annotated[str, _TOKEN]  # of a client; nobody else knows it
+ProducerId = Annotated[int, whole(0)]
+
+
+@dataclass(frozen=True)
+class CreateRequest:
+    """To make a producer, or to have a claim on one that is there.
+
+    Attributes:
+        chain: the header of a description; its tensors are those of the message.
+        num_workers: processes that are wished for.
+    """
+
+    client: Token
+    chain: Annotated[Mapping[str, Any], _ANY]
+    worker_key: Annotated[str, _KEY] | None
+    num_workers: Count
+
+
+@dataclass(frozen=True)
+class MinibatchRequest:
+    """For the minibatch of an epoch and a global index."""
+
+    client: Token
+    producer: ProducerId
+    epoch: Annotated[int, whole(0, MAX_EPOCH)]
+    index: Count
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """To give up a claim."""
+
+    client: Token
+    producer: ProducerId
+
+
+@dataclass(frozen=True)
+class ListRequest:
+    """For the producers that the client has a claim on."""
+
+    client: Token
+
+
+KIND_OF: dict[type, str] = {
+    CreateRequest: "producer",
+    MinibatchRequest: "minibatch",
+    ClaimRequest: "destroy_producer",
+    ListRequest: "producers",
+}
+
+
+@dataclass(frozen=True)
+class Created:
+    """A producer, as it is told to who has a claim on it.
+
+    Attributes:
+        num_batches: minibatches of an epoch.
+    """
+
+    producer: ProducerId
+    worker_key: str | None
+    num_workers: Count
+    num_batches: Count
+
+
+@dataclass(frozen=True)
+class _Listed:
+    producers: tuple[Created, ...]
+
+
+class Made(NamedTuple):
+    """What became of a minibatch: itself, None if a stage has dropped it, or an error of a stage."""
+
+    minibatch: MiniBatch | None
+    error: Exception | None = None
+
+
+def request_to_message(request: Any, meant: Meant, tensors: Mapping[str, Any] | None = None) -> Message:
+    """Return a request as a message."""
+    return Message(request_header(KIND_OF[type(request)], meant, **to_json(request)), dict(tensors or {}))
+
+
+def request_from_message(where: str, message: Message, kind: type[Any]) -> Any:
+    """Return the request of a kind that a message says.
+
+    Raises:
+        BadRequest: It says none.
+    """
+    try:
+        if message.tensors and kind is not CreateRequest:
+            raise ValueError(f"the columns are {shown([*message.tensors])}, expected were none")
+        return own_record(message, KIND_OF[kind], kind)
+    except ValueError as error:
+        raise BadRequest(f"{where}: {error}.") from error
+
+
+def created_to_message(created: Created) -> Message:
+    """Return the answer to a CreateRequest."""
+    return Message(answer_header("producer", **to_json(created)), {})
+
+
+def created_from_message(where: str, message: Message) -> Created:
+    """Return the producer that an answer tells; BadMessage if it tells none."""
+    try:
+        return from_json(Created, "the answer", message.header, others=True)
+    except ValueError as error:
+        raise BadMessage(f"{where}: {error}.") from error
+
+
+def listed_to_message(producers: list[Created]) -> Message:
+    """Return the answer to a ListRequest."""
+    return Message(answer_header("producers", **to_json(_Listed(tuple(producers)))), {})
+
+
+def listed_from_message(where: str, message: Message) -> list[Created]:
+    """Return the producers that an answer tells; BadMessage if it tells none."""
+    try:
+        return [*from_json(_Listed, "the answer", message.header, others=True).producers]
+    except ValueError as error:
+        raise BadMessage(f"{where}: {error}.") from error
+
+
+def made_to_message(request: MinibatchRequest, made: Made) -> Message:
+    """Return the answer to a MinibatchRequest."""
+    header = {"producer": request.producer, "epoch": request.epoch, "index": request.index}
+    if made.error is not None:
+        return Message(answer_header("minibatch", what="error", **header), error_to_message(made.error, 2**16))
+    if made.minibatch is None:
+        return Message(answer_header("minibatch", what="dropped", **header), {})
+    return Message(answer_header("minibatch", what="minibatch", **header), made.minibatch.to_message())
+
+
+def made_from_message(where: str, message: Message, request: MinibatchRequest) -> Made:
+    """Return what became of the minibatch that was asked for.
+
+    Raises:
+        BadMessage: It does not answer the request.
+    """
+    header, what = message.header, message.header.get("what")
+    told = [header.get(name) for name in ("producer", "epoch", "index")]
+    if told != [request.producer, request.epoch, request.index] or what not in ("minibatch", "dropped", "error"):
+        raise BadMessage(f"{where}: the answer is {shown(what)} of {shown(told)}, expected was that of {request}.")
+    if what == "error":
+        return Made(None, error_from_message(message.tensors))
+    if what == "dropped":
+        return Made(None)
+    try:
+        minibatch = MiniBatch.from_message(message.tensors)
+    except (ValueError, TypeError, LookupError) as error:
+        raise BadMessage(f"{where}: the answer is no minibatch: {error}") from error
+    if (minibatch.epoch, minibatch.index) != (request.epoch, request.index):
+        raise BadMessage(
+            f"{where}: the answer is minibatch {minibatch.index} of epoch {minibatch.epoch}, expected was "
+            f"{request.index} of {request.epoch}."
+        )
+    return Made(minibatch)

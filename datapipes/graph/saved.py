@@ -1,0 +1,32 @@
+"""Saved graphs of either class: whether a folder holds one, and opening it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from datapipes.base.files import read_regular
+from datapipes.graph.arena import MOST_HEADER_BYTES
+from datapipes.graph.csc_graph import CSCGraph
+from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
+from datapipes.graph.storage import HEADER, HETERO_FORMAT
+
+
+def is_saved_graph(path: Path) -> bool:
+    """Return whether `path` is a folder that `graph.save` wrote."""
+    return (path / HEADER).exists()
+
+
+def open_graph(path: Path, **options: Any) -> CSCGraph | HeteroCSCGraph:
+    """Return the graph in a folder that `graph.save` wrote; the options are those of CSCGraph.open.
+
+    Raises:
+        What CSCGraph.open raises.
+    """
+    header: Any = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # CSCGraph.open says what is wrong with it
+        header = json.loads(read_regular(path / HEADER, MOST_HEADER_BYTES))
+    is_typed = isinstance(header, dict) and header.get("format") == HETERO_FORMAT
+    return HeteroCSCGraph.open(path, **options) if is_typed else CSCGraph.open(path, **options)

@@ -1,0 +1,397 @@
+"""Producers: chains that a server makes minibatches of: the same bits, claims, limits, what a client can do."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from amounts import amount
+from described_chains import CHAINS
+from partitions import source_of
+from pipelines import BOUND_S, digests, fetched, item_set, items, sampled, small_graph, small_store
+from typed_pipelines import typed_fetched, typed_graph, typed_store
+
+import datapipes as dp
+from datapipes.distributed import PartitionBook, PartitionServer, connect
+from datapipes.distributed.wire.refusals import BadRequest, UnknownProducer
+from datapipes.partition.native.native_write import write_native
+
+FEW = ["neighbors", "links", "typed"]
+
+
+@contextlib.contextmanager
+def served(graph, **options):
+    """A server of a whole graph, and a client that calls it server 3."""
+    with PartitionServer(graph, chains=True, **options) as server, connect({3: server.address}) as client:
+        yield server, client
+
+
+def made(client, producer, count, epoch=0, rank=3):
+    """The digests of the first minibatches of an epoch, all asked for at once."""
+    answers = [client.minibatch(rank, producer, epoch, index) for index in range(count)]
+    return [answer.result(BOUND_S).digest() for answer in answers]
+
+
+# --- the same bits
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.full) for name in CHAINS])
+def test_a_server_of_a_whole_graph_makes_the_same_bits(name):
+    make_graph, chain = CHAINS[name]
+    pipe = chain(make_graph())
+    with served(make_graph()) as (_, client):
+        producer = client.create_producer(3, pipe)
+        assert [made(client, producer, len(pipe), epoch) for epoch in (0, 1)] == [digests(pipe), digests(pipe)]
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_features_travel_with_the_minibatch(is_typed):
+    graph, store, pipe = (
+        (typed_graph(), typed_store(), typed_fetched()) if is_typed else (small_graph(), small_store(), fetched())
+    )
+    with served(graph, features=store) as (_, client):
+        assert made(client, client.create_producer(3, pipe), len(pipe)) == digests(pipe)
+
+
+def test_worker_processes_make_the_same_bits():
+    pipe = fetched()
+    with served(small_graph(), features=small_store(), max_workers=2) as (_, client):
+        producer = client.create_producer(3, pipe, num_workers=7)
+        assert [(each.producer, each.num_workers) for each in client.list_producers(3)] == [(producer, 2)]
+        assert made(client, producer, len(pipe)) == digests(pipe)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A graph with features, and the folder of its three parts."""
+    graph = small_graph()
+    feat = {"feat": torch.arange(120.0).view(40, 3)}
+    graph = dp.CSCGraph(graph.indptr, graph.indices, edge_ids=graph.edge_ids, node_attributes=feat)
+    root = tmp_path_factory.mktemp("parts")
+    book = PartitionBook(3, torch.arange(40) % 3, torch.arange(200) % 3)
+    edges = torch.empty(200, dtype=torch.int64)
+    edges[graph.edge_ids] = torch.repeat_interleave(torch.arange(40) % 3, graph.indptr.diff())
+    book = PartitionBook(3, torch.arange(40) % 3, edges)
+    write_native(root, source_of(graph), book, node_time_attr=None, about={}, progress=lambda *_: None)
+    return graph, root
+
+
+@contextlib.contextmanager
+def three_servers(root, namebook, **options):
+    """Servers of the three parts, each of which asks the others by a namebook that is written last."""
+    options = {"chains": True, "features": ["feat"], "namebook": namebook, **options}
+    with contextlib.ExitStack() as running:
+        servers = [running.enter_context(PartitionServer(root, part, **options)) for part in range(3)]
+        book = {part: server.address for part, server in enumerate(servers)}
+        Path(namebook).write_text(json.dumps(book))
+        yield servers
+
+
+def over_parts(graph):
+    store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(graph.node_attributes["feat"])})
+    return items().sample_neighbor(graph, [3, 2]).fetch_feature(store, ["feat"])
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_servers_of_parts_make_the_same_bits_and_cannot_wait_for_each_other(tmp_path, parts, num_workers):
+    """With one thread for hops and one for minibatches, each server makes minibatches and answers the others."""
+    graph, root = parts
+    pipe = over_parts(graph)
+    options = {"concurrency": 1, "max_workers": num_workers}
+    with three_servers(root, tmp_path / "book.json", **options) as servers:
+        addresses = {10 + part: server.address for part, server in enumerate(servers)}
+        with connect(addresses) as client:
+            producers = {client.create_producer(rank, pipe, num_workers=num_workers) for rank in addresses}
+            assert len(producers) == 1
+            (producer,) = producers
+            count = len(pipe)
+            asked = [
+                (index, client.minibatch(rank, producer, 0, index)) for index in range(count) for rank in addresses
+            ]
+            expected = digests(pipe)
+            for index, answer in asked:
+                assert answer.result(BOUND_S).digest() == expected[index]
+
+
+def test_a_server_of_a_part_without_a_namebook_says_so(parts):
+    graph, root = parts
+    with PartitionServer(root, 1, chains=True) as server, connect({0: server.address}) as client:
+        with pytest.raises(ValueError, match=r"part 1 of 3, and no namebook of the others.*--namebook"):
+            client.create_producer(0, items().sample_neighbor(graph, [2]))
+        assert client.health(0) == {"status": "serving", "part": 1}
+
+
+# --- claims
+
+
+def test_the_number_of_a_producer_is_that_of_its_chain(parts):
+    graph, store = small_graph(), small_store()
+    with served(graph, features=store) as (_, client), served(graph, features=store) as (_, other):
+        producer = client.create_producer(3, fetched())
+        assert 0 <= producer < 2**63
+        assert client.create_producer(3, fetched(), num_workers=0) == producer == other.create_producer(3, fetched())
+        assert client.create_producer(3, sampled()) != producer
+    other_store = {**small_store(), ("node", None, "feat"): dp.TensorFeature(torch.ones(40, 3))}
+    with served(graph, features=dp.FeatureStore(other_store)) as (_, client):
+        assert client.create_producer(3, fetched()) != producer
+
+
+def test_clients_have_claims_of_their_own():
+    with served(small_graph()) as (server, one), connect({3: server.address}) as two:
+        pipe = sampled()
+        producer = one.create_producer(3, pipe, "train")
+        with pytest.raises(UnknownProducer, match="not one of this client's"):
+            two.minibatch(3, producer, 0, 0).result(BOUND_S)
+        assert two.create_producer(3, pipe, "train") == producer
+        assert [(each.producer, each.worker_key) for each in two.list_producers(3)] == [(producer, "train")]
+        with pytest.raises(ValueError, match=f"worker_key 'train' is that of producer {producer}, which has another"):
+            two.create_producer(3, sampled(frontier="new"), "train")
+        reading = two.minibatch(3, producer, 0, 0)
+        one.destroy_producer(3, producer)
+        one.destroy_producer(3, producer)
+        assert one.list_producers(3) == []
+        assert reading.result(BOUND_S).digest() == digests(pipe)[0]
+        assert made(two, producer, 6, epoch=1) == digests(pipe)
+        two.destroy_producer(3, producer)
+        assert server.statistics()["producers"] == []
+        other = one.create_producer(3, sampled(frontier="new"), "train")  # the key is free again
+        assert other != producer
+        assert one.num_batches(3, other) == 6
+
+
+def test_a_server_that_was_started_again_goes_on(tmp_path):
+    graph, pipe = small_graph(), sampled()
+    first = PartitionServer(graph, chains=True)
+    address = first.start()
+    with connect({3: address}) as client:
+        producer = client.create_producer(3, pipe, "train")
+        before = made(client, producer, 3)
+        first.stop(0.0)
+        with PartitionServer(graph, address=address, chains=True):
+            after = [client.minibatch(3, producer, 0, index).result(BOUND_S).digest() for index in range(3, 6)]
+            assert before + after == digests(pipe)
+            assert client.list_producers(3)[0].worker_key == "train"
+
+
+def test_claims_that_nobody_uses_end(monkeypatch):
+    with served(small_graph()) as (server, client):
+        producer = client.create_producer(3, sampled())
+        producers = server._service.producers
+        producers.look()
+        assert len(client.list_producers(3)) == 1
+        monkeypatch.setattr(producers, "limits", replace(producers.limits, idle_s=-1.0))
+        producers.look()
+        assert client.list_producers(3) == []
+        assert len(producers._kept) == 0
+        assert made(client, producer, 1) == digests(sampled())[:1]  # the client creates it again
+
+
+def test_a_graph_that_was_saved_is_served_from_its_folder(tmp_path):
+    graph, store = small_graph(), small_store()
+    graph = dp.CSCGraph(
+        graph.indptr,
+        graph.indices,
+        edge_ids=graph.edge_ids,
+        node_attributes={"feat": store["node", None, "feat"].read(torch.arange(40)), "secret": torch.ones(40)},
+        edge_attributes={"weight": store["edge", None, "weight"].read(graph.edge_ids)},
+    )
+    graph.save(tmp_path / "graph")
+    pipe = items().sample_neighbor(graph, [3, 2], return_edge_ids=True).fetch_feature(store, ["feat"], ["weight"])
+    with served(tmp_path / "graph", features=["feat", "weight"]) as (_, client):
+        assert made(client, client.create_producer(3, pipe), len(pipe)) == digests(pipe)
+        secret = dp.FeatureStore({("node", None, "secret"): dp.TensorFeature(torch.ones(40))})
+        with pytest.raises(LookupError, match=r"no feature .*'secret'"):
+            client.create_producer(3, items().sample_neighbor(graph, [3]).fetch_feature(secret, ["secret"]))
+        with pytest.raises(BadRequest, match="server of a whole graph: has no part"):
+            client.fetch(0, torch.arange(3), is_node_feat=True, input_type=None, attr_name="feat").wait()
+
+
+# --- what is not offered, and limits
+
+
+def test_nothing_is_offered_by_default(parts):
+    no_chains = r"makes no minibatches of chains\. Start it with chains=True, or --chains"
+    with PartitionServer(parts[1], 0) as server, connect({0: server.address}) as client:
+        producer = client.create_producer
+        with pytest.raises(BadRequest, match=no_chains):
+            producer(0, sampled())
+    with served(small_graph()) as (_, client):
+        with pytest.raises(ValueError, match="a feature store without a name, which is not offered"):
+            client.create_producer(3, fetched())
+        with pytest.raises(ValueError, match=r"stage 2 .'double'. is not offered"):
+            client.create_producer(3, Double(sampled()))
+        described = dp.distributed.describe_chain(dp.ItemSampler(own := item_set(), 4), {"train": own})
+        with pytest.raises(ValueError, match="the item set 'train', which is not offered"):
+            client.create_producer(3, described)
+    with served(small_graph(), items={"train": item_set()}, stages=[Double]) as (_, client):
+        pipe = dp.ItemSampler(own, 4).sample_neighbor(small_graph(), [2])
+        producer = client.create_producer(3, dp.distributed.describe_chain(Double(pipe), {"train": own}))
+        assert made(client, producer, 6) == digests(Double(pipe))
+
+
+class Double(dp.MiniBatchTransformer):
+    def transform(self, minibatch):
+        return minibatch.replace(labels=minibatch.labels * 2)
+
+
+class OnlyEven(dp.MiniBatchTransformer):
+    def transform(self, minibatch):
+        return minibatch if minibatch.index % 2 == 0 else None
+
+
+class Fails(dp.MiniBatchTransformer):
+    def transform(self, minibatch):
+        raise ZeroDivisionError(f"at {minibatch.index}")
+
+
+class KillsItself(dp.MiniBatchTransformer):
+    """Ends the process that makes minibatch 1."""
+
+    def transform(self, minibatch):
+        if minibatch.index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return minibatch
+
+
+class WaitsForEver(dp.MiniBatchTransformer):
+    def transform(self, minibatch):
+        threading.Event().wait()
+
+
+def test_what_stages_do_reaches_the_client_and_nobody_else():
+    stages = [OnlyEven, Fails]
+    with served(small_graph(), stages=stages) as (_, client):
+        dropped = client.create_producer(3, OnlyEven(sampled()))
+        assert client.minibatch(3, dropped, 0, 1).result(BOUND_S) is None
+        fails = client.create_producer(3, Fails(sampled()))
+        with pytest.raises(ZeroDivisionError, match="at 4") as raised:
+            client.minibatch(3, fails, 0, 4).result(BOUND_S)
+        assert "in stage 2 (fails), epoch 0, minibatch 4" in raised.value.__notes__
+        assert "in transform" in str(raised.value.__cause__)
+        assert client.minibatch(3, dropped, 0, 0).result(BOUND_S) is not None
+
+
+def test_a_chain_that_kills_its_workers_is_charged_alone():
+    with served(small_graph(), stages=[KillsItself]) as (_, client):
+        kills = client.create_producer(3, KillsItself(sampled()), num_workers=1)
+        well = client.create_producer(3, sampled(), num_workers=1)
+        with pytest.raises(dp.RemoteError, match="PeerDied: 4 workers died while they made minibatch 1 of epoch 0"):
+            client.minibatch(3, kills, 0, 1).result(BOUND_S)
+        assert made(client, kills, 1) == digests(sampled())[:1]
+        assert made(client, well, 6) == digests(sampled())
+
+
+def test_a_minibatch_that_takes_too_long_ends(monkeypatch):
+    with served(small_graph(), stages=[WaitsForEver]) as (server, client):
+        producers = server._service.producers
+        monkeypatch.setattr(producers, "limits", replace(producers.limits, making_s=0.3))
+        slow = client.create_producer(3, WaitsForEver(sampled()), num_workers=1)
+        with pytest.raises(TimeoutError, match=r"minibatch 0 of epoch 0 was not made within 0\.3 s"):
+            client.minibatch(3, slow, 0, 0).result(BOUND_S)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_minibatch_that_is_too_large_is_refused(num_workers):
+    with served(small_graph(), max_answer_bytes="1KB", max_bytes_in_flight="4KB") as (_, client):
+        producer = client.create_producer(3, items().sample_neighbor(small_graph(), [-1, -1]), num_workers=num_workers)
+        with pytest.raises(ValueError, match=r"minibatch 0 of epoch 0 has \d+ bytes; the server sends at most"):
+            client.minibatch(3, producer, 0, 0).result(BOUND_S)
+
+
+def test_clients_have_limits(monkeypatch):
+    with served(small_graph()) as (server, client), connect({3: server.address}) as other:
+        producers = server._service.producers
+        monkeypatch.setattr(producers, "limits", replace(producers.limits, num_producers_each=2, tensor_bytes=2000))
+
+        def numbered(seed):
+            return dp.ItemSampler(dp.ItemSet(40), 4, seed=seed).sample_neighbor(small_graph(), [2])
+
+        for seed in (1, 2, 2):
+            client.create_producer(3, numbered(seed))
+        with pytest.raises(BadRequest, match="would be 3 producers of one client; at most 2 are allowed"):
+            client.create_producer(3, numbered(3))
+        large = dp.ItemSampler(dp.ItemSet(torch.arange(1000) % 40), 4).sample_neighbor(small_graph(), [2])
+        with pytest.raises(BadRequest, match="8000 bytes of tensors in descriptions; at most 2000 are allowed"):
+            other.create_producer(3, large)
+        assert len(digests(numbered(1))) == len(made(other, other.create_producer(3, numbered(1)), 10))
+        with pytest.raises(BadRequest, match=r"has 10 minibatches in an epoch, asked was for 10"):
+            client.minibatch(3, client.create_producer(3, numbered(1)), 0, 10).result(BOUND_S)
+
+
+def test_what_one_client_asks_too_much_is_refused_and_others_go_on():
+    with served(small_graph(), max_request_bytes="1MB") as (server, client), connect({3: server.address}) as other:
+        good = other.create_producer(3, sampled())
+        seeds = torch.zeros(10**6, dtype=torch.int64)
+        for pipe, error, match in (
+            (dp.ItemSampler(dp.ItemSet(seeds), 4), BadRequest, "8[0-9]{6} bytes; at most 1048576 are allowed"),
+            (nested(200), ValueError, "'fanouts' nests more than 8 values"),
+        ):
+            with pytest.raises(error, match=match):
+                client.create_producer(3, pipe)
+        many = dp.ItemSampler(dp.ItemSet(2**62), 4).sample_neighbor(small_graph(), [2**31 - 1, -1])
+        producer = client.create_producer(3, many)
+        with pytest.raises((IndexError, ValueError, MemoryError)):
+            client.minibatch(3, producer, 0, 2**59).result(BOUND_S)
+        all_of_them = dp.ItemSampler(dp.ItemSet(2**50), 2**49).sample_neighbor(small_graph(), [1])
+        with pytest.raises((IndexError, ValueError, MemoryError, RuntimeError)):
+            client.minibatch(3, client.create_producer(3, all_of_them), 0, 0).result(BOUND_S)
+        for seed in range(40):
+            pipe = dp.ItemSampler(dp.ItemSet(40), 4, seed=seed).sample_neighbor(small_graph(), [2])
+            with contextlib.suppress(BadRequest):
+                client.create_producer(3, pipe)
+        assert len(client.list_producers(3)) == 16
+        assert made(other, good, 6) == digests(sampled())
+
+
+def nested(depth):
+    """A description that nests lists."""
+    described = dp.distributed.describe_chain(sampled())
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    described.header["stages"][1]["arguments"]["fanouts"] = value
+    return described
+
+
+def test_a_thousand_producers_leave_nothing_behind():
+    before = threading.active_count()
+    with served(small_graph()) as (server, client):
+        for seed in range(amount(1000, 60)):
+            pipe = dp.ItemSampler(dp.ItemSet(40), 4, seed=seed).sample_neighbor(small_graph(), [2])
+            client.destroy_producer(3, client.create_producer(3, pipe))
+        assert server.statistics()["producers"] == []
+    assert threading.active_count() <= before + 2
+
+
+def test_wrong_arguments_are_refused():
+    graph = small_graph()
+    for options, error, match in (
+        ({"stages": [1]}, TypeError, "stages must be classes of stages"),
+        ({"items": {"train": 5}}, TypeError, "items must be {name: item set}"),
+        ({"features": 5}, TypeError, "features must be names of attributes"),
+        ({"max_workers": -1}, ValueError, "max_workers must be"),
+    ):
+        with pytest.raises(error, match=match):
+            PartitionServer(graph, chains=True, **options)
+        with pytest.raises((ValueError, TypeError), match=r"are for chains\. Set chains=True"):
+            PartitionServer(graph, **options)
+    with pytest.raises(ValueError, match="is a graph that is not in parts, of which only chains can be served"):
+        PartitionServer(graph).start()
+    with pytest.raises(ValueError, match="served as it is"):
+        PartitionServer(graph, 0, chains=True)
+    with served(graph) as (_, client):
+        for call, match in (
+            (lambda: client.create_producer(3, sampled(), 5), "worker_key must be a text"),
+            (lambda: client.create_producer(3, sampled(), num_workers=-1), "num_workers must be"),
+            (lambda: client.create_producer(4, sampled()), "server 4 is not in the namebook; there are .3."),
+            (lambda: client.minibatch(3, -1, 0, 0), "producer_id must be"),
+            (lambda: client.minibatch(3, 5, 0, 0).result(BOUND_S), "producer 5 is not one of this client's"),
+            (lambda: client.num_batches(3, 5), "producer 5 is not one of this client's. Call create_producer first"),
+        ):
+            with pytest.raises((ValueError, TypeError, LookupError), match=match):
+                call()

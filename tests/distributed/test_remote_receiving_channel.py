@@ -1,0 +1,268 @@
+"""RemoteReceivingChannel: epochs, ranks, ends; and what GraphLearn's channel of this name gets wrong, one by one:
+
+* a request that fails is logged and dropped, and recv waits for ever: test_a_server_that_is_gone_is_an_error,
+  test_what_a_stage_raises_comes_at_its_place
+* late answers of an epoch that was left are delivered in the next one: test_after_reset_nothing_stale_comes
+* recv ends an epoch by StopIteration, which is a RuntimeError in a generator: test_epochs_end_and_follow_each_other
+* a message goes to whoever asks first: test_ranks_share_an_epoch
+* a worker that dies keeps a server's thread for ever: server/test_producers.py, test_a_chain_that_kills_its_workers_...
+* one full buffer starves all others: test_a_client_that_does_not_read_holds_up_nobody
+"""
+
+import contextlib
+import pickle
+import queue
+
+import pytest
+import torch
+from pipelines import BOUND_S, digests, sampled, small_graph
+
+import datapipes as dp
+from datapipes.distributed import PartitionServer, RemoteReceivingChannel, connect, partition_client
+from datapipes.distributed.wire.refusals import OtherPartition, UnknownProducer
+
+SHORT_S = 1.0  # deadline of requests to servers that are gone
+
+
+class OnlyEven(dp.MiniBatchTransformer):
+    def transform(self, minibatch):
+        return minibatch if minibatch.index % 2 == 0 else None
+
+
+class FailsAtTwo(dp.MiniBatchTransformer):
+    def transform(self, minibatch):
+        if minibatch.index == 2:
+            raise ZeroDivisionError("at 2")
+        return minibatch
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PartitionServer(small_graph(), chains=True, stages=[OnlyEven, FailsAtTwo]) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with connect({3: server.address}) as connected:
+        yield connected
+
+
+@pytest.fixture
+def channel(client):
+    return RemoteReceivingChannel(3, client.create_producer(3, sampled()), client=client)
+
+
+def received(channel):
+    return [dp.MiniBatch.from_message(message).digest() for message in channel]
+
+
+def of_epochs(count, pipe=None):
+    pipe = pipe or sampled()
+    return [digests(pipe) for _ in range(count)]
+
+
+def test_epochs_end_and_follow_each_other(channel):
+    first, second, third = of_epochs(3)
+    assert received(channel) == first
+    found = [dp.MiniBatch.from_message(channel.recv()).digest() for _ in range(6)]
+    with pytest.raises(dp.EndOfEpoch, match="epoch 1 has ended"):
+        channel.recv()
+    assert found == second
+    channel.reset()  # nothing of the next epoch was asked for, so it does nothing
+    assert received(channel) == third
+
+
+def test_after_reset_nothing_stale_comes(channel):
+    expected = of_epochs(9)
+    for epoch in range(6):
+        assert dp.MiniBatch.from_message(channel.recv()).digest() == expected[epoch][0]
+        channel.reset()
+    assert received(channel) == expected[6]
+    channel.reset(2)
+    assert received(channel) == expected[2]
+    for message in channel:
+        assert dp.MiniBatch.from_message(message).digest() == expected[3][0]
+        break
+    channel.reset(8)
+    assert received(channel) == expected[8]
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 7])
+def test_ranks_share_an_epoch(client, world_size):
+    producer, expected = client.create_producer(3, sampled()), of_epochs(1)[0]
+    for rank in range(world_size):
+        channel = RemoteReceivingChannel(3, producer, client=client, rank=rank, world_size=world_size)
+        assert received(channel) == expected[rank::world_size]
+        assert channel.num_steps == len(expected[rank::world_size])
+
+
+@pytest.mark.parametrize("num_expected", [0, 1, 4, 6, 100])
+def test_an_epoch_ends_after_what_is_expected(client, num_expected):
+    channel = RemoteReceivingChannel(3, client.create_producer(3, sampled()), num_expected, client=client)
+    assert [received(channel) for _ in range(2)] == [each[:num_expected] for each in of_epochs(2)]
+
+
+def test_as_they_arrive(client):
+    channel = RemoteReceivingChannel(3, client.create_producer(3, sampled()), client=client, in_order=False)
+    assert [sorted(received(channel)) for _ in range(2)] == [sorted(each) for each in of_epochs(2)]
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_several_servers_take_turns(server, in_order):
+    other = PartitionServer(small_graph(), chains=True)
+    other.start()
+    with other, connect({3: server.address, 1: other.address}) as client:
+        producers = [client.create_producer(rank, sampled()) for rank in (3, 1)]
+        channel = RemoteReceivingChannel([3, 1], producers, client=client, in_order=in_order, prefetch_size=1)
+        assert sorted(received(channel)) == sorted(of_epochs(1)[0])
+        for rank in (3, 1):
+            assert client.statistics(rank)["requests"]["minibatch"]["results"]["ok"] > 0
+
+
+def test_minibatches_that_a_stage_drops_are_left_out(client):
+    pipe = OnlyEven(sampled())
+    channel = RemoteReceivingChannel(3, client.create_producer(3, pipe), client=client)
+    assert [received(channel) for _ in range(2)] == of_epochs(2, pipe)
+
+
+def test_what_a_stage_raises_comes_at_its_place(client):
+    channel = RemoteReceivingChannel(3, client.create_producer(3, FailsAtTwo(sampled())), client=client)
+    expected = of_epochs(1)[0]
+    stream = iter(channel)
+    assert [dp.MiniBatch.from_message(next(stream)).digest() for _ in range(2)] == expected[:2]
+    with pytest.raises(ZeroDivisionError, match="at 2") as raised:
+        next(stream)
+    assert "in transform" in str(raised.value.__cause__)
+    assert received(channel) == expected[3:]
+
+
+def test_a_server_that_is_gone_is_an_error():
+    running = PartitionServer(small_graph(), chains=True)
+    address = running.start()
+    with connect({3: address}, deadline=SHORT_S) as client:
+        channel = RemoteReceivingChannel(3, client.create_producer(3, sampled()), client=client)
+        found = [dp.MiniBatch.from_message(channel.recv()).digest()]
+        running.stop(0.0)
+        rest = (found.append(dp.MiniBatch.from_message(message).digest()) for message in channel)
+        with pytest.raises(dp.ServerUnavailable, match=rf"server 3 at {address}: no answer within {SHORT_S:g} s"):
+            list(rest)
+        with PartitionServer(small_graph(), address=address, chains=True):
+            assert found + received(channel) == of_epochs(1)[0]
+
+
+@pytest.mark.parametrize("in_order", [pytest.param(False, marks=pytest.mark.full), True])
+def test_other_servers_take_over_what_a_lost_one_had(server, in_order):
+    lost = PartitionServer(small_graph(), chains=True)
+    with connect({3: server.address, 1: lost.start()}, deadline=SHORT_S) as client:
+        producers = [client.create_producer(rank, sampled()) for rank in (3, 1)]
+        channel = RemoteReceivingChannel([3, 1], producers, client=client, in_order=in_order, prefetch_size=2)
+        found = [dp.MiniBatch.from_message(channel.recv()).digest()]
+        lost.stop(0.0)
+        assert sorted(found + received(channel)) == sorted(of_epochs(1)[0])
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(server, client):
+    producer = client.create_producer(3, sampled())
+    idle = [RemoteReceivingChannel(3, producer, client=client, prefetch_size=16) for _ in range(8)]
+    for channel in idle:
+        channel.recv()
+    with connect({3: server.address}) as other:
+        reading = RemoteReceivingChannel(3, other.create_producer(3, sampled()), client=other)
+        assert [received(reading) for _ in range(5)] == of_epochs(5)
+    for channel in idle:
+        assert len(received(channel)) == 5
+
+
+def test_destroyed_while_another_reads(server, client, channel):
+    message = channel.recv()
+    with connect({3: server.address}) as other:
+        other.destroy_producer(3, other.create_producer(3, sampled()))
+        assert [dp.MiniBatch.from_message(message).digest(), *received(channel)] == of_epochs(1)[0]
+    client.destroy_producer(3, channel.producer_id)
+    channel.reset()
+    with pytest.raises(UnknownProducer, match=f"producer {channel.producer_id} is not one of this client's"):
+        channel.recv()
+
+
+def test_a_timeout_loses_nothing(channel, monkeypatch):
+    asked: queue.SimpleQueue = queue.SimpleQueue()
+    minibatch = channel.client.minibatch
+
+    def held_back(*arguments):
+        future = partition_client.Future()
+        asked.put((future, arguments))
+        return future
+
+    monkeypatch.setattr(channel.client, "minibatch", held_back)
+    with pytest.raises(dp.QueueTimeoutError, match="no minibatch came within the timeout"):
+        channel.recv(timeout=0.05)
+    monkeypatch.setattr(channel.client, "minibatch", minibatch)
+    while not asked.empty():
+        future, arguments = asked.get()
+        future.set_result(minibatch(*arguments).result(BOUND_S))
+    assert received(channel) == of_epochs(1)[0]
+
+
+def test_it_only_receives_and_may_be_closed(channel):
+    with pytest.raises(TypeError, match="it only receives"):
+        channel.send({"seeds": torch.arange(3)})
+    channel.recv()
+    assert channel.empty() == (len(channel) == 0)
+    channel.close()
+    channel.close()
+    with pytest.raises(dp.ChannelClosed, match="was closed"):
+        channel.recv()
+
+
+def test_a_copy_receives_for_itself(channel):
+    channel.recv()
+    copy = pickle.loads(pickle.dumps(channel))
+    try:
+        assert received(copy) == of_epochs(1)[0]
+        assert len(received(channel)) == 5
+    finally:
+        copy.client.close()
+
+
+def test_the_client_that_was_connected_last_is_the_default(server, client, monkeypatch):
+    producer = client.create_producer(3, sampled())
+    assert RemoteReceivingChannel(3, producer).client is client
+    monkeypatch.setattr(partition_client, "_default", None)
+    with pytest.raises(RuntimeError, match=r"Pass client=connect\(namebook\)"):
+        RemoteReceivingChannel(3, producer)
+
+
+def test_wrong_arguments_are_refused(client):
+    producer = client.create_producer(3, sampled())
+    for arguments, options, match in (
+        ((4, producer), {}, r"server 4 is not in the namebook; there are \[3\]"),
+        (([], producer), {}, "0 servers and 0 producers"),
+        (([3, 3], producer), {}, "Name each server once"),
+        (([3], [producer, producer]), {}, "1 servers and 2 producers"),
+        ((3, "5"), {}, "producer_id must be"),
+        ((3, producer), {"rank": 2, "world_size": 2}, r"rank must be"),
+        ((3, producer), {"world_size": 0}, "world_size must be"),
+        ((3, producer, -1), {}, "num_expected must be"),
+        ((3, producer, None, 0), {}, "prefetch_size must be"),
+        ((3, producer), {"in_order": 1}, "in_order must be"),
+        ((3, producer + 1), {}, "is not one of this client's. Call create_producer first"),
+    ):
+        with pytest.raises((ValueError, TypeError, LookupError), match=match):
+            RemoteReceivingChannel(*arguments, client=client, **options)
+
+
+def test_servers_of_other_data_are_refused(server):
+    other = dp.CSCGraph(small_graph().indptr, small_graph().indices.flip(0), edge_ids=small_graph().edge_ids)
+    with contextlib.ExitStack() as running:
+        second = running.enter_context(PartitionServer(other, chains=True))
+        one = running.enter_context(connect({3: server.address}))
+        two = running.enter_context(connect({1: second.address}))
+        assert one.create_producer(3, sampled()) != two.create_producer(1, sampled(graph=other))
+        with pytest.raises(ValueError, match="the chain gives other minibatches here than where it was described"):
+            two.create_producer(1, sampled())
+        both = running.enter_context(connect({3: server.address, 1: second.address}))
+        with pytest.raises(OtherPartition, match=r"server 3 at .*has the partition_id"):
+            both.create_producer(3, sampled())
+        with pytest.raises(ValueError, match="so these have other data, or other chains"):
+            RemoteReceivingChannel([3, 1], [5, 6], client=both)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ __all__ = ["PartitionClient", "connect"]
 
 _WHERE, _FETCH = "connect", "PartitionClient.fetch"
 _CREATE, _MINIBATCH = "PartitionClient.create_producer", "PartitionClient.minibatch"
+_FAREWELL_S = 1.0
 MOST_BYTES = 2**34  # of a minibatch, whatever the server says
 _default: PartitionClient | None = None  # what connect made last
 _Send = Callable[[Message, int], Message]
@@ -202,9 +204,7 @@ class PartitionClient:
     def destroy_producer(self, server_rank: int, producer_id: int) -> None:
         """Give up this client's claim on a producer, which ends with its last claim. May be called twice."""
         self._known.pop((server_rank, producer_id), None)
-        request = ClaimRequest(self._token, self._checked_id(producer_id))
-        message = request_to_message(request, self._peers.meant(server_rank))
-        self._peers.asked(server_rank, lambda send: send(message, 0)).result()
+        self._peers.asked(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
     def list_producers(self, server_rank: int) -> list[Created]:
         """Return the producers of a server that this client has a claim on."""
@@ -254,6 +254,10 @@ class PartitionClient:
         message = request_to_message(request, self._peers.meant(server_rank), chain.tensors)
         return created_from_message(self._peers.where(server_rank), send(message, 0))
 
+    def _destroying(self, server_rank: int, number: int) -> Callable[[_Send], Message]:
+        message = request_to_message(ClaimRequest(self._token, number), self._peers.meant(server_rank))
+        return lambda send: send(message, 0)
+
     def _checked_id(self, producer_id: Any) -> int:
         return check_int("PartitionClient", "producer_id", producer_id, 0, 2**63 - 1)
 
@@ -290,7 +294,12 @@ class PartitionClient:
         return answer
 
     def close(self) -> None:
-        """End all connections and threads of this process; may be called twice. The next request connects again."""
+        """Give up all claims, as far as the servers answer within a second, and end all connections and threads of this
+        process; may be called twice. The next request connects again, and for a minibatch creates its producer again.
+        """
+        with contextlib.suppress(RuntimeError):  # of a forked child, which has none
+            asked = [self._peers.asked(rank, self._destroying(rank, number)) for rank, number in self._known]
+            wait(asked, _FAREWELL_S)
         self._peers.close()
 
     def _type(self, is_node: bool, input_type: Any) -> Any:

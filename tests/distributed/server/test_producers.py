@@ -155,10 +155,13 @@ def test_clients_have_claims_of_their_own():
         one.destroy_producer(3, producer)
         one.destroy_producer(3, producer)
         assert one.list_producers(3) == []
-        assert reading.result(BOUND_S).digest() == digests(pipe)[0]
+        expected = digests(pipe)
+        assert reading.result(BOUND_S).digest() == expected[0]
         assert made(two, producer, 6, epoch=1) == digests(pipe)
-        two.destroy_producer(3, producer)
+        two.close()
         assert server.statistics()["producers"] == []
+        assert made(two, producer, 6, epoch=0) == expected  # it creates it again
+        two.destroy_producer(3, producer)
         other = one.create_producer(3, sampled(frontier="new"), "train")  # the key is free again
         assert other != producer
         assert one.num_batches(3, other) == 6

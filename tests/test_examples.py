@@ -117,6 +117,7 @@ def test_words_become_the_topics_in_which_they_differ_most(training):
     assert topics[[0, 30, 60]].unique(dim=0).shape == (3, 3)
 
 
+@pytest.mark.full
 def test_training_starts_from_tf_records(tmp_path):
     ids = torch.arange(400)
     sections, sets = ids * 2 // 400, ids % 3
